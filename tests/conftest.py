@@ -11,9 +11,9 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 import palimpsest
-from storage.database import Database
+from storage.engine.database import Database
 from tests.again import EXIT_STATUS
-from tests.harness import Servers, api, worker
+from tests.support.harness import Servers, api, worker
 
 # No test asserts a wall-clock time. What CI checks is the same at each run; the search
 # goes on wherever somebody works.

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 
-from tests.engine import CONTEXT_TOKENS, KEY, engine, installed
+from tests.support.engine import CONTEXT_TOKENS, KEY, engine, installed
 
 MODEL = "openai/smollm2-135m-instruct"
 #: Questions at once: more only wait for each other, on two cores.

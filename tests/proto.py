@@ -21,7 +21,8 @@ from google.protobuf import (
 from grpc_tools import protoc
 from protovalidate._gen.buf.validate import validate_pb
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests import ROOT
+
 PROTO = ROOT / "proto"
 #: The accepted form of the proto, as a descriptor set: what `buf breaking`
 #: compares with. It moves on only when the comparison passed.

@@ -9,10 +9,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import SpanContext
 
 import palimpsest
-from tests.acceptance.kept_memory import SCHEMA, scripted
-from tests.fake_model import fake_model
-from tests.harness import Servers, api, worker
-from tests.otlp import collector, rendered
+from tests.acceptance.memories.kept_memory import SCHEMA, scripted
+from tests.support.fake_model import fake_model
+from tests.support.harness import Servers, api, worker
+from tests.support.otlp import collector, rendered
 
 CLIENT = TracerProvider().get_tracer("client")
 

@@ -12,10 +12,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests import locks, proto
+from tests import ROOT, blocking, locks, proto, words
 from tests.release import versions
 
-ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 
 
@@ -55,6 +54,12 @@ def check_generated() -> str:
     kept = {p.relative_to(proto.PROTO): p.read_text() for p in sources}
     differing = sorted(str(p) for p in {*fresh, *kept} if fresh.get(p) != kept.get(p))
     return f"run `make proto`; differs: {', '.join(differing)}" if differing else ""
+
+
+def check_blocking() -> str:
+    """The client's blocking face is what the awaited one makes."""
+    stale = blocking.stale()
+    return f"run `make sync`; differs: {', '.join(stale)}" if stale else ""
 
 
 def check_breaking() -> str:
@@ -118,10 +123,13 @@ CHECKS: dict[str, Callable[[], str]] = {
     "proto style": lambda: "buf lint found faults; they are above" if proto.lint() else "",
     "proto compatibility": check_breaking,
     "generated code": check_generated,
+    "blocking client": check_blocking,
     "locks": check_locks,
     "packages": check_packages,
     "broad excepts": check_broad_excepts,
     "machine paths": check_machine_paths,
+    "English": words.check_english,
+    "class names": words.check_same_names,
 }
 
 

@@ -10,7 +10,7 @@ import signal
 import time
 from pathlib import Path
 
-from service import health
+from service.app import health
 
 #: Looks, each of which waits up to `health.ANSWER_SECONDS` for every process.
 LOOKS = 3

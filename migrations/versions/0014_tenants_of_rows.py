@@ -32,7 +32,7 @@ ALTER TABLE {table} ADD CONSTRAINT {table}_session_fkey
     FOREIGN KEY (session_key, tenant_id) REFERENCES session (session_key, tenant_id) NOT VALID;
 """
 
-#: As before, but that it leaves alone what is sealed, as `storage.log.write` does.
+#: As before, but that it leaves alone what is sealed, as `storage.log.chunks.write` does.
 APPEND = """
 CREATE OR REPLACE FUNCTION append_if_unchanged(
     p_session uuid, p_head bigint, p_incarnation integer,

@@ -6,16 +6,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 from service.app.foundation import POOLERS, CannotStart, cancel, database_and_keys
-from service.config import Config
 from service.dispatch.queue import QueueDispatcher
-from service.settings import UNHEARD
-from service.usecases.clocks import ProcessClock
-from service.usecases.consistency import CHANGES
-from storage import pooling
-from storage.database import Database
-from storage.errors import StorageError
-from storage.sessions import DeploymentKeys
-from storage.signals import Signals, are_heard
+from service.settings.config import Config
+from service.settings.reading import UNHEARD
+from service.usecases.memories.consistency import CHANGES
+from service.usecases.operations.clocks import ProcessClock
+from storage.engine import pooling
+from storage.engine.database import Database
+from storage.engine.database_state import DeploymentKeys
+from storage.engine.errors import StorageError
+from storage.engine.signals import Signals, are_heard
 
 
 @asynccontextmanager

@@ -9,16 +9,17 @@ from importlib.metadata import version
 import structlog
 
 import migrations
-from service import fail_points, telemetry
-from service.config import Config
-from service.health_socket import health_socket
-from service.llm.labels import LABELS
-from service.usecases.gauges import observe_connections, observe_ready
-from service.usecases.readiness import ReadinessWatch
-from storage import database_state, pooling
-from storage.database import Database
-from storage.errors import LoginRefused, StorageError
-from storage.sessions import DeploymentKeys
+from service import telemetry
+from service.app import faults
+from service.app.health_socket import health_socket
+from service.llm.providers.labels import LABELS
+from service.settings.config import Config
+from service.usecases.operations.gauges import observe_connections, observe_ready
+from service.usecases.operations.readiness import ReadinessWatch
+from storage.engine import database_state, pooling
+from storage.engine.database import Database
+from storage.engine.database_state import DeploymentKeys
+from storage.engine.errors import LoginRefused, StorageError
 
 _log = structlog.get_logger("palimpsest")
 
@@ -31,7 +32,7 @@ POOLERS = "docs/guides/poolers.md"
 _SERVICES = {
     "serve": "palimpsest-api",
     "work": "palimpsest-worker",
-    "caller": "palimpsest-executor",
+    "executor": "palimpsest-executor",
     "eval": "palimpsest-eval",
 }
 
@@ -59,8 +60,10 @@ async def database_and_keys(
 ) -> AsyncIterator[tuple[Database, DeploymentKeys]]:
     """What every process has: the database, the deployment's keys."""
     assert config.database_url is not None, "it is looked for first"
-    if config.fail_points is not None:
-        fail_points.install(config.fail_points)
+    try:
+        faults.install()
+    except ValueError as error:
+        raise CannotStart(str(error)) from error
     url = config.database_url.get_secret_value()
     database = _connect(config, kind, pool_size=config.pool_size)
     try:

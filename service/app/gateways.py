@@ -2,27 +2,27 @@
 
 from contextlib import AsyncExitStack
 
-from service.app.callers import near_caller, prefix_index
+from service.app.call_executors import call_executor, prefix_index
 from service.app.foundation import CannotStart
-from service.caller.client import NearOrFar, RemoteCaller
-from service.caller.spawning import Spawned, near_model
-from service.config import Config
-from service.llm.circuits import Circuits
-from service.llm.embedders import open_embedder
-from service.llm.embedding import CannotEmbed, Embedder
-from service.llm.gateway import Gateway, MakesCalls
-from service.llm.patience import Patience
-from service.llm.prices import Prices
-from service.llm.routing import Router
-from service.llm.transport import LitellmTransport
-from service.usecases.journal import Journal
-from service.usecases.recovery import StoredConditions
-from storage.database import Database
-from storage.sessions import DeploymentKeys
+from service.llm.embeddings.embedders import open_embedder
+from service.llm.embeddings.embedding import CannotEmbed, Embedder
+from service.llm.executor.client import ExecutorRouter, RemoteExecutor
+from service.llm.executor.spawning import Spawned, near_model
+from service.llm.gateway.bulkhead import Bulkhead
+from service.llm.gateway.circuits import Circuits
+from service.llm.gateway.gateway import Gateway, MakesCalls
+from service.llm.gateway.routing import Router
+from service.llm.providers.prices import Prices
+from service.llm.providers.transport import LitellmTransport
+from service.settings.config import Config
+from service.usecases.calls.call_ledger import CallLedger
+from service.usecases.memories.recovery import StoredConditions
+from storage.engine.database import Database
+from storage.engine.database_state import DeploymentKeys
 
-#: How long a process that stops waits for its own caller, which as a rule has nothing left
+#: How long a process that stops waits for its own executor, which as a rule has nothing left
 #: to do by then.
-CALLER_SECONDS = 2.0
+EXECUTOR_SECONDS = 2.0
 
 
 async def open_gateway(
@@ -32,37 +32,37 @@ async def open_gateway(
     stack: AsyncExitStack,
     prices: Prices,
     *,
-    far: RemoteCaller | None = None,
+    remote: RemoteExecutor | None = None,
     when_asked: bool = False,
-    patience: Patience | None = None,
+    bulkhead: Bulkhead | None = None,
     circuits: Circuits | None = None,
 ) -> Gateway:
     """The way to every model; `stack` ends it.
 
-    Without a `far` caller all calls are made in this process: they end when it is killed.
+    Without a `remote` executor all calls are made in this process: they end when it is killed.
     What it takes to ask is there from the beginning, or `when_asked` for the first time.
     """
     index = prefix_index(config, keys, stack)
-    journal = Journal(database, lease_seconds=config.call_lease_seconds)
+    ledger = CallLedger(database, lease_seconds=config.call_lease_seconds)
     transport = LitellmTransport(config)
-    near = near_caller(config, transport, journal, index, prices)
-    stack.push_async_callback(near.finish)
-    if not when_asked and far is None and not near_model(config.model):
+    local = call_executor(config, transport, ledger, index, prices)
+    stack.push_async_callback(local.finish)
+    if not when_asked and remote is None and not near_model(config.model):
         await transport.warm()
-    maker: MakesCalls = near
-    if far is not None:
+    maker: MakesCalls = local
+    if remote is not None:
         if not when_asked and not near_model(config.model):
-            await far.start()
-        maker = NearOrFar(near, far)
+            await remote.start()
+        maker = ExecutorRouter(local, remote)
     circuits = circuits or open_circuits(config, database)
     return Gateway(
-        journal,
+        ledger,
         Router(config.deployments, index, prices.of, probe_at=circuits.probe_at),
         maker,
         prices=prices.of,
         lease_seconds=config.call_lease_seconds,
         settings=transport,
-        patience=patience,
+        bulkhead=bulkhead,
         circuits=circuits,
     )
 
@@ -72,29 +72,29 @@ def open_circuits(config: Config, database: Database) -> Circuits:
     return Circuits(StoredConditions(database), probe_seconds=config.model_probe_seconds)
 
 
-def far_caller(
+def remote_executor(
     config: Config,
     stack: AsyncExitStack,
     spawned: Spawned | None = None,
     *,
     metrics_listen: str | None = None,
-) -> RemoteCaller:
-    """The caller's process of this one, or the one it shares; `stack` leaves it.
+) -> RemoteExecutor:
+    """The executor of this one, or the one it shares; `stack` leaves it.
 
     `metrics_listen`: where one of its own serves metrics, if it does.
     """
     # Who waited for calls has had the time to stop already.
-    seconds = min(config.stop_seconds, CALLER_SECONDS)
-    far = RemoteCaller(
+    seconds = min(config.stop_seconds, EXECUTOR_SECONDS)
+    remote = RemoteExecutor(
         config.caller_socket, stop_seconds=seconds, spawned=spawned, metrics_listen=metrics_listen
     )
-    stack.push_async_callback(far.close)
-    return far
+    stack.push_async_callback(remote.close)
+    return remote
 
 
 def embedder_of(config: Config, database: Database) -> Embedder | None:
     """What makes vectors; None where none are configured."""
     try:
-        return open_embedder(config, Journal(database, lease_seconds=config.call_lease_seconds))
+        return open_embedder(config, CallLedger(database, lease_seconds=config.call_lease_seconds))
     except CannotEmbed as error:
         raise CannotStart(str(error)) from error

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 #: Commands that are the service: they load none of the others, nor the client, because what
 #: one of its processes loads the first step after a start waits for.
-SERVICE = frozenset({"up", "serve", "work", "caller", "migrate"})
+SERVICE = frozenset({"up", "serve", "work", "executor", "migrate", "restore"})
 
 
 def main() -> None:
-    """The entry point."""
+    """Runs the command that was asked for."""
     if SERVICE.intersection(sys.argv[1:2]):
         from service.cli.run import main as run
     else:
@@ -26,7 +26,7 @@ def _client_commands() -> Callable[[], None]:
         from service.cli.commands import main
     except (ImportError, AttributeError) as error:
         from service.cli.output import fail
-        from service.strangers import ADVICE, strangers
+        from service.usecases.operations.strangers import ADVICE, strangers
 
         other = strangers()
         if not other:

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from service.cli.output import CommandError, cut, fail
-from service.settings_files import CONFIG
+from service.settings.files import CONFIG
 
-#: Of an argument, in an error.
+#: Characters of an argument in an error.
 MAX_SHOWN_CHARACTERS = 60
 
 
@@ -32,7 +32,7 @@ SettingsPath = Annotated[
 
 
 def new_app() -> typer.Typer:
-    """No command yet."""
+    """Returns the command line without a command yet."""
     return typer.Typer(
         name="palimpsest",
         no_args_is_help=True,
@@ -40,6 +40,11 @@ def new_app() -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
+
+
+def new_group(summary: str) -> typer.Typer:
+    """Returns a noun of the command line, with no verb yet."""
+    return typer.Typer(no_args_is_help=True, help=summary)
 
 
 def run_app(app: typer.Typer, *refusals: type[Exception]) -> None:
@@ -57,6 +62,6 @@ def run_app(app: typer.Typer, *refusals: type[Exception]) -> None:
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except BrokenPipeError:
-        # Whoever read our output has gone; there is nobody to tell.
+        # The process that read our output has ended.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None

@@ -5,28 +5,26 @@ from typing import Annotated
 
 import typer
 
-from palimpsest.errors import PalimpsestError
+from palimpsest import PalimpsestError
 from service.cli import (
-    answers,
-    asking,
-    budgets,
-    costs,
+    answer,
+    ask,
+    budget,
+    config,
+    cost,
     demo,
     doctor,
-    evaluate,
-    health,
-    memories,
-    models,
-    restored,
+    extensions,
+    ingest,
+    memory,
+    model,
     run,
-    schemas,
+    schema,
     search,
-    sessions,
-    settings,
-    states,
-    talk,
-    trajectories,
-    trees,
+    session,
+    state,
+    trajectory,
+    tree,
     verify,
 )
 from service.cli.app import new_app, run_app
@@ -34,26 +32,11 @@ from service.cli.output import show
 
 app = new_app()
 run.register(app)
-talk.register(app)
-asking.register(app)
-answers.register(app)
-sessions.register(app)
-search.register(app)
-memories.register(app)
-models.register(app)
-settings.register(app)
-trees.register(app)
-states.register(app)
-trajectories.register(app)
-schemas.register(app)
-budgets.register(app)
-costs.register(app)
-doctor.register(app)
-health.register(app)
-verify.register(app)
-restored.register(app)
-demo.register(app)
-evaluate.register(app)
+for module in (ingest, ask, search, session, memory, tree, state, answer, trajectory, schema):
+    module.register(app)
+for module in (cost, budget, model, config, doctor, verify, demo):
+    module.register(app)
+extensions.register(app)
 
 
 def _show_version(wanted: bool) -> None:

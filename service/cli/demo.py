@@ -9,20 +9,16 @@ from uuid import uuid4
 import typer
 
 import palimpsest
-from palimpsest import values
+from service.cli.answer import show_answer
 from service.cli.app import SettingsPath
-from service.cli.asking import answer_json, show_answer
-from service.cli.lines import amendment_line
-from service.cli.output import CommandError, out, say, show, show_json, tree_of
+from service.cli.command import Json
+from service.cli.files import read_text, split
+from service.cli.ingest import DEFAULT_SCHEMA, DEFAULT_TASK
+from service.cli.memory.output import amendment_line
+from service.cli.output import CommandError, out, plain_json, say, show, show_json, tree_of
 from service.cli.progress import follow
 from service.cli.run import StopSignals, read_config
-from service.cli.talk import (
-    DEFAULT_SCHEMA,
-    DEFAULT_TASK,
-    usage_json,
-)
 from service.cli.tasks import TASKS, Task
-from service.cli.texts import read_text, split
 
 SESSION = "demo"
 MEMORY = "notes"
@@ -65,7 +61,7 @@ def demo(
             metavar="ADDR",
         ),
     ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object last.")] = False,
+    as_json: Json = False,
     settings_path: SettingsPath = None,
 ) -> None:
     """Run the main job once: servers, stream, memory, answers, cost. Leaves nothing behind.
@@ -89,8 +85,8 @@ def demo(
 
 def _run_embedded(stop: StopSignals, job: Task, as_json: bool, started: float) -> None:
     """Runs the demo on servers of its own, which go with it."""
-    from service.embedded.processes import ServerError
-    from service.embedded.stack import TemporaryStack
+    from service.local.processes import ServerError
+    from service.local.stack import TemporaryStack
 
     try:
         with TemporaryStack(read_config(), on_event=say) as stack:
@@ -118,7 +114,7 @@ def _job(name: TaskName, file: str, questions: list[str]) -> Task:
 
 
 def _questions_for(texts: list[str]) -> list[str]:
-    """Three questions about a text that nobody has read: what its sentences are about."""
+    """Returns three questions about an unknown text: what its sentences are about."""
     from service.llm.offline.texts import sections, terms
 
     counts: dict[str, int] = {}
@@ -153,22 +149,22 @@ async def _run(address: str, name: str, job: Task, as_json: bool) -> None:
         state = await follow(memory)
         changes = [change async for change in memory.amendments()]
         answers = [await memory.ask(query, after=ack.token) for query in job.questions]
-        report = await session.usage()
+        used = (await session.usage()).total
     if as_json:
-        show_json({"session": name, **_summary(job, ack, state, changes, answers, report)})
+        show_json({"session": name, **_summary(job, ack, state, changes, answers, used)})
     else:
-        _show(state, changes, answers, report)
+        _show(state, changes, answers, used)
 
 
 def _summary(
     job: Task,
-    ack: values.Ack,
-    state: values.MemoryState,
-    changes: list[values.Amendment],
-    answers: list[values.Answer],
-    report: values.UsageReport,
+    ack: palimpsest.Ack,
+    state: palimpsest.MemoryState,
+    changes: list[palimpsest.Amendment],
+    answers: list[palimpsest.Answer],
+    used: palimpsest.Usage,
 ) -> dict[str, Any]:
-    total = usage_json(report.total)
+    total = plain_json(used)
     return {
         "chunks": len(job.texts),
         "acked": ack.producer_sequence,
@@ -177,11 +173,11 @@ def _summary(
         "amendments": len(changes),
         "answers": [
             {
-                "query": answer["query"],
-                "text": answer["text"],
-                "citations": [cited["position"] for cited in answer["citations"]],
+                "query": answer.query,
+                "text": answer.text,
+                "citations": [cited.position for cited in answer.citations],
             }
-            for answer in map(answer_json, answers)
+            for answer in answers
         ],
         "calls": total.pop("calls"),
         "tokens": total,
@@ -189,10 +185,10 @@ def _summary(
 
 
 def _show(
-    state: values.MemoryState,
-    changes: list[values.Amendment],
-    answers: list[values.Answer],
-    report: values.UsageReport,
+    state: palimpsest.MemoryState,
+    changes: list[palimpsest.Amendment],
+    answers: list[palimpsest.Answer],
+    used: palimpsest.Usage,
 ) -> None:
     show()
     value = state.value
@@ -213,7 +209,6 @@ def _show(
         show(f"Q: {answer.query}")
         show_answer(answer)
     show()
-    used = report.total
     share = used.predicted_cached_tokens / used.input_tokens if used.input_tokens else 0.0
     price = "unknown" if used.cost_micro_usd is None else f"{used.cost_micro_usd / 1e6:.2f}"
     show(

@@ -1,4 +1,4 @@
-"""Commands that look at a deployment from beside: at its database, not through the API."""
+"""The deployment of commands that read its database instead of calling its API."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +9,14 @@ from pydantic import SecretStr
 
 from service.cli.output import CommandError
 from service.cli.run import read_config, read_settings
-from service.config import Config
+from service.settings.config import Config
 
 DataDir = Annotated[
     Path | None,
     typer.Option(
         "--data-dir",
-        help="Of an `up` that runs, where PALIMPSEST_DATABASE_URL is not set. Default: your"
-        " data folder.",
+        help="The folder of an `up` that runs, where PALIMPSEST_DATABASE_URL is not set."
+        " Default: your data folder.",
     ),
 ]
 
@@ -27,8 +27,8 @@ TenantName = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Deployment:
-    """What a command looks at."""
+class Installation:
+    """A deployment as a command finds it."""
 
     config: Config
     #: Names of settings of an `up` that runs that hold a secret: it has them, we do not.
@@ -37,17 +37,17 @@ class Deployment:
     source: str
 
 
-def find_deployment(data_dir: Path | None) -> Deployment:
+def find_deployment(data_dir: Path | None) -> Installation:
     """Returns the deployment of this process's variables; without a database in them, or with
     a `data_dir` named, that of an `up` that runs."""
-    from service.embedded import running
+    from service.local import running
 
     config, settings = read_settings(data_dir=data_dir)
     ours = "those of this command's variables"
     if settings.file is not None:
         ours += f" and of {settings.file.path}"
     if config.database_url is not None and data_dir is None:
-        return Deployment(config=config, hidden=frozenset(), source=ours)
+        return Installation(config=config, hidden=frozenset(), source=ours)
     found = running.find(config.data_dir)
     hidden: set[str] = set()
     source = ours
@@ -59,7 +59,7 @@ def find_deployment(data_dir: Path | None) -> Deployment:
         url = None if "database_url" in hidden else running.database_url(config.data_dir)
         secret = None if url is None else SecretStr(url)
         config = config.model_copy(update={"database_url": secret})
-    return Deployment(config=config, hidden=frozenset(hidden), source=source)
+    return Installation(config=config, hidden=frozenset(hidden), source=source)
 
 
 def find_config(data_dir: Path | None) -> Config:
@@ -68,7 +68,7 @@ def find_config(data_dir: Path | None) -> Config:
 
 
 def database_url_of(config: Config) -> str:
-    """The URL of its database. Raises CommandError when there is none."""
+    """Returns the URL of its database. Raises CommandError when there is none."""
     if config.database_url is None:
         raise CommandError(
             f"PALIMPSEST_DATABASE_URL is not set, and no `palimpsest up` runs in {config.data_dir}"

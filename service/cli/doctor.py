@@ -1,27 +1,28 @@
-"""`doctor`: looks at everything that a deployment needs, and says what to do."""
+"""`palimpsest doctor` and `health`: whether a deployment, and the processes here, can work."""
 
 import asyncio
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from service.app.health import report
 from service.cli.app import SettingsPath
-from service.cli.deployment import DataDir, Deployment, TenantName, find_deployment
-from service.cli.output import escaped, out, show_json
+from service.cli.command import Json
+from service.cli.deployment import DataDir, Installation, TenantName, find_deployment
+from service.cli.output import escaped, out, show, show_json
 from service.cli.run import read_config, read_settings
-from service.cli.talk import Json
-from service.domain.checkup import Finding, Level, bad, judge_disk, ok, warn
+from service.domain.operations.doctor import Finding, Severity, bad, judge_disk, ok, warn
 
 #: How long the API may take to answer, in seconds.
 ANSWER_SECONDS = 5.0
-_STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.BAD: "red"}
+_STYLES = {Severity.OK: "green", Severity.WARN: "yellow", Severity.BAD: "red"}
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command."""
+    """Adds the commands."""
     app.command()(doctor)
+    app.command()(health)
 
 
 def doctor(
@@ -52,30 +53,30 @@ def doctor(
     is_bad = asyncio.run(_look(found, address or found.config.listen, tenant, as_json=as_json))
     for one in _disks(data_dir):
         _tell(one, as_json=as_json)
-        is_bad = is_bad or one.level is Level.BAD
+        is_bad = is_bad or one.level is Severity.BAD
     if is_bad:
         raise typer.Exit(1)
 
 
-async def _look(found: Deployment, address: str, tenant: str | None, *, as_json: bool) -> bool:
+async def _look(found: Installation, address: str, tenant: str | None, *, as_json: bool) -> bool:
     import migrations
-    from service.usecases.checkup import Checkup, Migrations
+    from service.usecases.operations.doctor import Doctor, Migrations
 
     known = Migrations(newest=migrations.newest(), known=migrations.known())
     is_bad = False
     _tell(ok("settings", found.source), as_json=as_json)
-    checkup = Checkup(found.config, known, tenant=tenant, hidden=found.hidden)
-    async for one in checkup.findings():
+    examination = Doctor(found.config, known, tenant=tenant, hidden=found.hidden)
+    async for one in examination.findings():
         _tell(one, as_json=as_json)
-        is_bad = is_bad or one.level is Level.BAD
+        is_bad = is_bad or one.level is Severity.BAD
     api = await _api(address)
     _tell(api, as_json=as_json)
-    return is_bad or api.level is Level.BAD
+    return is_bad or api.level is Severity.BAD
 
 
 def _tell(one: Finding, *, as_json: bool) -> None:
     if as_json:
-        show_json({**asdict(one), "level": one.level.value})
+        show_json(one)
         return
     said = escaped(f"{one.said}; {one.advice}" if one.advice else one.said)
     mark = f"[{_STYLES[one.level]}]{one.level.value:4}[/]"
@@ -83,8 +84,8 @@ def _tell(one: Finding, *, as_json: bool) -> None:
 
 
 def _disks(data_dir: Path | None) -> list[Finding]:
-    """The disks of an embedded PostgreSQL; of another one they cannot be seen."""
-    from service.embedded import disk
+    """Returns what is wrong with the disks of an embedded PostgreSQL, not of another one."""
+    from service.local import disk
 
     config = read_config(data_dir=data_dir)
     if config.database_url is not None:
@@ -113,3 +114,27 @@ async def _api(address: str) -> Finding:
             "api", said, "`palimpsest health` on its machine says which, and so does its log"
         )
     return ok("api", f"{address} serves")
+
+
+def health(
+    kind: Annotated[
+        Literal["serve", "work", "executor"] | None,
+        typer.Option(help="Ask processes of this kind only."),
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Ask only whether they answer, not what they can do.")
+    ] = False,
+    as_json: Json = False,
+    settings_path: SettingsPath = None,
+) -> None:
+    """Ask the processes of this machine and user whether they are ready.
+
+    Needs no port and no database: each process answers at a socket in PALIMPSEST_RUN_DIR.
+    Exit code 1 when one is not ready, does not answer, or none runs. With --live a process
+    that has lost its database is well: to restart it would not help. `python -m
+    service.app.health` takes the same options and starts in a tenth of the time.
+    """
+    well, line = report(read_config().run_dir, kind, live=live, as_json=as_json)
+    show(line)
+    if not well:
+        raise typer.Exit(1)

@@ -2,8 +2,10 @@
 
 import json
 import sys
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import date
+from typing import Any, NoReturn, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -19,6 +21,12 @@ _CONTROLS = {
 
 #: The least that a column of texts is folded to, in characters.
 LEAST_CHARACTERS = 12
+#: A value on a line, in characters.
+VALUE_CHARACTERS = 100
+#: Millionths of a dollar in a dollar.
+MICRO = 1_000_000
+
+_Row = TypeVar("_Row")
 
 # Texts from outside are printed as they are: `:key:` in them is no picture of a key.
 out = Console(highlight=False, soft_wrap=True, emoji=False)
@@ -37,28 +45,96 @@ def fail(message: str, code: int = 1) -> NoReturn:
 
 
 def plain(text: str) -> str:
-    """A text without control characters but tab and line feed: they are written out."""
+    """Returns a text with its control characters written out, except tab and line feed."""
     return text.translate(_CONTROLS)
 
 
 def escaped(text: str) -> str:
-    """A text from outside: no control characters, and no markup."""
+    """Returns a text from outside as it may be printed: no control characters, no markup."""
     return escape(plain(text))
 
 
 def say(line: str) -> None:
-    """A line of progress, for people: standard error."""
+    """Prints a line of progress to standard error."""
     err.print(escaped(line))
 
 
 def show(line: str = "", *, end: str = "\n") -> None:
-    """A line of the result: standard output. But for control characters it is as it is."""
+    """Prints a line of the result to standard output, as it is except for control characters."""
     print(plain(line), end=end, flush=True)
 
 
-def show_json(value: Mapping[str, Any]) -> None:
-    """One JSON object on one line."""
-    print(json.dumps(value, ensure_ascii=False))
+def show_json(value: Any) -> None:
+    """Prints one JSON object, or a value of the client as one, on one line."""
+    print(json.dumps(plain_json(value), ensure_ascii=False), flush=True)
+
+
+def plain_json(value: Any, **renamed: str) -> Any:
+    """Returns a value of the client as plain JSON.
+
+    Fields have their names, unless `renamed` has another one; times are ISO 8601, bytes hex.
+    """
+    if is_dataclass(value):
+        return {
+            renamed.get(one.name, one.name): plain_json(getattr(value, one.name))
+            for one in fields(value)
+        }
+    if isinstance(value, dict):
+        return {name: plain_json(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_json(inner) for inner in value]
+    if isinstance(value, frozenset):
+        return sorted(map(plain_json, value), key=str)
+    if isinstance(value, date):
+        return value.isoformat()
+    return value.hex() if isinstance(value, bytes) else value
+
+
+async def show_each(
+    rows: AsyncIterable[_Row],
+    line: Callable[[_Row], str],
+    *,
+    as_json: bool,
+    to_json: Callable[[_Row], Any] = plain_json,
+) -> None:
+    """Prints a line for each row, or a JSON object."""
+    async for row in rows:
+        show_json(to_json(row)) if as_json else show(line(row))
+
+
+async def show_list(
+    rows: AsyncIterable[_Row],
+    cells: Callable[[_Row], Iterable[Sequence[str]]],
+    columns: Sequence[str],
+    *,
+    as_json: bool,
+    to_json: Callable[[_Row], Any] = plain_json,
+) -> None:
+    """Prints a table with the lines that `cells` makes of each row, or a JSON object for each."""
+    table = new_table(*columns)
+    async for row in rows:
+        if as_json:
+            show_json(to_json(row))
+        else:
+            for line in cells(row):
+                table.add_row(*map(escaped, line))
+    if not as_json:
+        show_table(table)
+
+
+def new_table(*columns: str) -> Table:
+    """Returns a table without rows.
+
+    A column whose name begins with > is of numbers, and one with = is never folded.
+    """
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(
+            name.lstrip(">="),
+            justify="right" if name.startswith(">") else "left",
+            no_wrap=name.startswith("="),
+        )
+    return table
 
 
 def show_table(table: Table) -> None:
@@ -84,7 +160,7 @@ def show_table(table: Table) -> None:
 
 
 def _width(column: Column) -> int:
-    """What the widest cell takes."""
+    """Returns the width of the widest cell."""
     cells = (str(cell) for cell in (column.header, *column.cells))
     return max(
         cell_len(line) for cell in cells for line in Text.from_markup(cell).plain.split("\n")
@@ -92,7 +168,7 @@ def _width(column: Column) -> int:
 
 
 def tree_of(name: str, value: Any, *, width: int = 100, items: int = 3) -> Tree:
-    """A JSON value as a tree; texts are cut to `width`, long lists to `items`."""
+    """Returns a JSON value as a tree; texts are cut to `width`, long lists to `items`."""
     tree = Tree(escaped(name))
     _grow(tree, value, width, items)
     return tree
@@ -115,7 +191,25 @@ def _grow(tree: Tree, value: Any, width: int, items: int) -> None:
         tree.add(f"… {len(value) - items} more")
 
 
+def value_line(value: Any) -> str:
+    """Returns a JSON value on one line."""
+    return cut(json.dumps(value, ensure_ascii=False), VALUE_CHARACTERS)
+
+
+def positions(from_position: int, to_position: int) -> str:
+    """Returns from_position + 1 to to_position as a range: [7], [7-9], or nothing."""
+    first, last = from_position + 1, to_position
+    if first > last:
+        return ""
+    return f"[{first}]" if first == last else f"[{first}-{last}]"
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Returns a number with its noun: 1 node, 2 nodes."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
 def cut(value: object, width: int) -> str:
-    """A value on one line of at most `width` characters."""
+    """Returns a value on one line of at most `width` characters."""
     line = " ".join(str(value).split())
     return line if len(line) <= width else line[: width - 1] + "…"

@@ -1,14 +1,14 @@
-"""How far a memory is: a bar on a terminal, else a line now and then."""
+"""The progress of a memory: a bar on a terminal, else a line now and then."""
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import TracebackType
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import palimpsest
-from palimpsest import values
-from service.cli.lines import refuse_stopped
 from service.cli.output import CommandError, err, say
 
 #: How often progress is a line, where there is no terminal to draw a bar on.
@@ -49,7 +49,7 @@ class Bar:
     ) -> None:
         self._progress.stop()
 
-    def show(self, info: values.MemoryInfo, *, total: int | None = None) -> None:
+    def show(self, info: palimpsest.MemoryInfo, *, total: int | None = None) -> None:
         """Shows how far the memory is. Raises CommandError when it stalled or is held."""
         self._total = self._total if total is None else total
         done = min(info.applied_position, self._total)
@@ -73,15 +73,24 @@ class Bar:
         return due
 
 
-async def follow(memory: palimpsest.Memory) -> values.MemoryState:
-    """Waits until the memory is at today's head; its state.
+def refuse_stopped(info: palimpsest.MemoryInfo) -> None:
+    """Raises CommandError when the memory stalled, or a budget holds it."""
+    if info.stall is not None:
+        where, cause = info.stall.position, info.stall.cause
+        raise CommandError(f"memory {info.name!r} stalled at position {where}: {cause}")
+    if info.held_reason is not None:
+        raise CommandError(f"memory {info.name!r} is held: {info.held_reason}")
+
+
+async def follow(memory: palimpsest.Memory) -> palimpsest.MemoryState:
+    """Waits until the memory is at today's head, and returns its state.
 
     Raises CommandError when it stalled, is held, or is a tree that is closed before that.
     """
     state = await memory.get()
     head = state.info.head
     if state.info.kind == "prism" and state.applied_position < head:
-        # Whoever waits does not want to wait for more chunks as well.
+        # A command that waits does not wait for more chunks as well.
         await memory.flush()
     with Bar("revising", head) as bar:
         bar.show(state.info)
@@ -90,15 +99,33 @@ async def follow(memory: palimpsest.Memory) -> values.MemoryState:
             await asyncio.sleep(LOOK_SECONDS)
             state = await memory.get()
             bar.show(state.info)
-            # Whoever closes a tree meanwhile would have us wait for ever.
+            # A tree that is closed meanwhile never gets there.
             _refuse_closed(state.info, head)
     return state
 
 
-def _refuse_closed(info: values.MemoryInfo, head: int) -> None:
+def _refuse_closed(info: palimpsest.MemoryInfo, head: int) -> None:
     """Raises CommandError when the memory is a tree that is closed before `head`."""
     if info.seal_position is not None and info.seal_position < head:
         raise CommandError(
             f"memory {info.name!r} is closed at position {info.seal_position}: it does not read"
             f" what follows, which is in the log up to position {head}"
         )
+
+
+@asynccontextmanager
+async def ticking(what: str) -> AsyncIterator[None]:
+    """Prints every now and then how long something takes, for as long as it does."""
+    started = time.monotonic()
+
+    async def tick() -> None:
+        while True:
+            await asyncio.sleep(LINE_SECONDS)
+            say(f"{what}: {time.monotonic() - started:.0f} s")
+
+    say(what)
+    task = asyncio.create_task(tick())
+    try:
+        yield
+    finally:
+        task.cancel()

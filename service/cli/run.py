@@ -1,4 +1,4 @@
-"""`up`, and the parts for production: `serve`, `work`, `migrate`."""
+"""`up`, the processes of production, and what prepares their database."""
 
 import asyncio
 import gc
@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import SecretStr
 
-from service import listening, settings
-from service.caller.spawning import near_model, spawn
 from service.cli.app import SettingsPath, new_app, run_app
 from service.cli.output import CommandError, say, show
-from service.config import OFFLINE_MODEL, Config
-from service.embedded.signals import STOP_SIGNALS
-from service.settings import Settings
+from service.llm.executor.spawning import near_model, spawn
+from service.local.signals import STOP_SIGNALS
+from service.settings import listening, reading
+from service.settings.config import OFFLINE_MODEL, Config
+from service.settings.reading import ProcessSettings
 
 if TYPE_CHECKING:
-    from storage.search_support import Support
+    from storage.search.support import Support
 
 #: Of what is wrong with settings, so many are said at a start.
 MAX_PROBLEMS = 5
@@ -33,8 +33,9 @@ def register(app: typer.Typer) -> None:
     app.command()(up)
     app.command()(serve)
     app.command()(work)
-    app.command()(caller)
+    app.command("executor")(executor)
     app.command()(migrate)
+    app.command()(restore)
 
 
 def main() -> None:
@@ -45,14 +46,14 @@ def main() -> None:
 
 
 def read_config(**changes: Any) -> Config:
-    """The configuration of this process; wrong values and names are one clear line."""
+    """Returns the configuration of this process. Raises CommandError."""
     return read_settings(**changes)[0]
 
 
-def read_settings(**changes: Any) -> tuple[Config, Settings]:
-    """The configuration of this process, and where it comes from. Raises CommandError."""
+def read_settings(**changes: Any) -> tuple[Config, ProcessSettings]:
+    """Returns the configuration of this process, and its origin. Raises CommandError."""
     given = {name: value for name, value in changes.items() if value is not None}
-    found = settings.read(os.environ, given)
+    found = reading.read(os.environ, given)
     if found.config is None:
         said = "; ".join(found.problems[:MAX_PROBLEMS])
         left = len(found.problems) - MAX_PROBLEMS
@@ -66,7 +67,7 @@ Insecure = Annotated[
     typer.Option(
         "--insecure",
         help="Listen where other machines reach it, with neither authentication nor encryption:"
-        " whoever does may do everything (PALIMPSEST_INSECURE).",
+        " all of them may do everything (PALIMPSEST_INSECURE).",
     ),
 ]
 
@@ -99,8 +100,8 @@ def up(
     PALIMPSEST_REDIS_URL name others. A second start finds the data again.
     """
     # The embedded servers are only ever started from here and from the demo.
-    from service.embedded.processes import ServerError
-    from service.embedded.stack import Stack
+    from service.local.processes import ServerError
+    from service.local.stack import Stack
 
     config = read_config(
         data_dir=data_dir,
@@ -138,7 +139,7 @@ def up(
 
 
 def _models_line(config: Config) -> str:
-    """Which models `up` asks."""
+    """Returns which models `up` asks."""
     if config.model == OFFLINE_MODEL:
         return f"The model is {OFFLINE_MODEL}, which is no language model; see PALIMPSEST_MODEL"
     at = f" at {config.model_base_url}" if config.model_base_url else ""
@@ -156,7 +157,7 @@ def serve(
 ) -> None:
     """Run the API (needs PALIMPSEST_DATABASE_URL)."""
     _starting()
-    from service.app import serving
+    from service.app import serve as serving
 
     config = read_config(listen=listen, insecure=insecure or None, metrics_listen=metrics_listen)
     _run(
@@ -181,12 +182,12 @@ def work(
         if has_own and config.database_url is not None
         else None
     )
-    from service.app import working
+    from service.app import work as working
 
     _run(config, lambda stop: working.work(config, stop, lambda: _ready("working"), spawned))
 
 
-def caller(
+def executor(
     socket_path: Annotated[
         Path | None, typer.Option("--socket", help="Where workers of this machine find it.")
     ] = None,
@@ -201,13 +202,13 @@ def caller(
     so that no call is paid for twice.
     """
     _starting()
-    from service.app import calling
+    from service.app import executor as executing
 
     if (socket_path is None) == (descriptor is None):
         raise CommandError("--socket PATH says where it shall listen")
     config = read_config(metrics_listen=metrics_listen)
     at = socket_path or socket.socket(fileno=descriptor)
-    _run(config, lambda stop: calling.call(config, stop, lambda: _ready("calling"), at))
+    _run(config, lambda stop: executing.call(config, stop, lambda: _ready("calling"), at))
 
 
 def migrate(
@@ -218,10 +219,11 @@ def migrate(
     Uses PALIMPSEST_MIGRATION_DATABASE_URL, else PALIMPSEST_DATABASE_URL.
     """
     import migrations
-    from service.llm.embedders import known_dimensions
-    from storage import places, search_setup
-    from storage.connections import sqlalchemy_url
-    from storage.errors import StorageError, translated
+    from service.llm.embeddings.embedders import known_dimensions
+    from storage.engine.connections import sqlalchemy_url
+    from storage.engine.errors import StorageError, translated
+    from storage.operations import database_identity
+    from storage.search import setup
 
     config = read_config()
     url = _url(config.migration_database_url or config.database_url)
@@ -232,8 +234,8 @@ def migrate(
             if after not in migrations.known():
                 show(f"at {after}, of a newer release, and left there: this one works on it")
                 return
-            moved = places.note(url, anew=False)
-            support = search_setup.install(url, known_dimensions(config))
+            moved = database_identity.note(url, anew=False)
+            support = setup.install(url, known_dimensions(config))
     except StorageError as error:
         raise CommandError(f"cannot migrate: {error}") from error
     show(f"migrated from {before or 'nothing'} to {after}" if before != after else f"at {after}")
@@ -243,8 +245,47 @@ def migrate(
         show(line)
 
 
+def restore(
+    nothing_lost: Annotated[
+        bool,
+        typer.Option(
+            "--nothing-lost",
+            help="Everything that was committed is there: tokens from before stay good.",
+        ),
+    ] = False,
+    settings_path: SettingsPath = None,
+) -> None:
+    """Prepare a database that came back from a backup, before anything runs on it.
+
+    What was written after the backup is lost, and tokens of it that clients still hold must
+    not be taken for others: every session gets a new incarnation, so that all tokens from
+    before are refused. It also notes where the database stands now, which `doctor` compares:
+    that alone with --nothing-lost, for a standby that was promoted or a server that was
+    upgraded without losing a commit. Uses PALIMPSEST_MIGRATION_DATABASE_URL, else
+    PALIMPSEST_DATABASE_URL, as `migrate` does.
+    """
+    from storage.engine.errors import StorageError, translated
+    from storage.operations import database_identity
+    from storage.operations.restore import begin_new_history
+
+    config = read_config()
+    url = _url(config.migration_database_url or config.database_url)
+    try:
+        with translated():
+            renewed = 0 if nothing_lost else begin_new_history(url)
+            # Last: until then `doctor` has to say that the database is a copy.
+            database_identity.note(url, anew=True)
+    except StorageError as error:
+        raise CommandError(f"cannot begin another history: {error}") from error
+    if nothing_lost:
+        show("noted where the database stands; tokens from before stay good")
+        return
+    many = "1 session begins" if renewed == 1 else f"{renewed} sessions begin"
+    show(f"{many} another history; tokens from before are refused")
+
+
 def _search_lines(support: "Support") -> Iterator[str]:
-    """What search can do on this database."""
+    """Yields what search can do on this database."""
     if not support.session_words:
         yield "search looks through all words of a session: the database has no btree_gin"
     vectors = support.vectors_unavailable
@@ -254,8 +295,8 @@ def _search_lines(support: "Support") -> Iterator[str]:
 
 def _refuse_pooler(url: str) -> None:
     """Raises CommandError where connections are no sessions: migrations take locks in them."""
-    from storage.errors import StorageError
-    from storage.pooling import lost_sessions
+    from storage.engine.errors import StorageError
+    from storage.engine.pooling import lost_sessions
 
     try:
         lost = asyncio.run(lost_sessions(url))
@@ -293,17 +334,17 @@ class StopSignals:
                 signal.signal(number, self._request)
 
     def remember(self) -> None:
-        """From now on they are only remembered."""
+        """Makes later signals a question, which `requested` answers."""
         self._raises = False
 
     def requested(self) -> bool:
-        """Whether one of them came since."""
+        """Returns whether one of them came since."""
         return self._requested
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """asyncio.run, which the first signal cancels before it raises SystemExit.
+        """Runs as asyncio.run; the first signal cancels it before it raises SystemExit.
 
-        Raised in the midst of a task it would be told as that task's error, with a traceback.
+        Raised in the midst of a task it would be reported as that task's error, with a traceback.
         """
         try:
             asyncio.run(self._cancellable(work))
@@ -325,7 +366,7 @@ class StopSignals:
     def _request(self, number: int, _: object) -> None:
         self._requested = True
         if self._raises:
-            # Whoever asks again does not cut short what the first one began.
+            # A second signal does not cut short what the first one began.
             self._raises = False
             if self._cancel is None:
                 raise SystemExit(128 + number)
@@ -334,9 +375,9 @@ class StopSignals:
 
 
 def _run(config: Config, job: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-    from service import logs
     from service.app.foundation import CannotStart
-    from service.embedded.processes import watch_parent
+    from service.local.processes import watch_parent
+    from service.telemetry import logs
 
     logs.configure(config.log_level, config.log_format)
     watch_parent()

@@ -1,28 +1,28 @@
-"""`verify`: recomputes what follows from a session's log, and says what differs."""
+"""`palimpsest verify`: recomputes what follows from a session's log, and says what differs."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from service.cli.app import SettingsPath
+from service.cli.command import Json
 from service.cli.deployment import DataDir, TenantName, database_url_of, find_config
-from service.cli.output import CommandError, say, show, show_json
-from service.cli.talk import Json
-from service.domain.errors import PalimpsestError
-from service.domain.tenancy import DEFAULT_TENANT
+from service.cli.output import CommandError, plain_json, say, show, show_json
+from service.domain.values.errors import PalimpsestError
+from service.domain.values.tenancy import DEFAULT_TENANT
 
 if TYPE_CHECKING:
-    from service.usecases.verify import Found, Looked, Verifier
-    from storage.database import Database
-    from storage.tenants import Tenant
+    from service.usecases.operations.verify import LocatedDifference, Looked, Verifier
+    from storage.engine.database import Database
+    from storage.operations.tenants import Tenant
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class VerifyScope:
     """What is to be verified."""
 
     #: None: all of the tenant, or of all tenants.
@@ -85,17 +85,19 @@ def verify(
         raise CommandError("--repair is for sessions or --all: leave --memory out")
     config = find_config(data_dir)
     url = database_url_of(config)
-    wanted = Wanted(session=session, memory=memory, tenant=tenant, as_json=as_json, repair=repair)
+    wanted = VerifyScope(
+        session=session, memory=memory, tenant=tenant, as_json=as_json, repair=repair
+    )
     if asyncio.run(_run(url, wanted, pooled=config.is_pooled)):
         raise typer.Exit(1)
 
 
-async def _run(url: str, wanted: Wanted, *, pooled: bool) -> int:
+async def _run(url: str, wanted: VerifyScope, *, pooled: bool) -> int:
     """Verifies one session, or all; how many differences there are."""
-    from service.usecases.tenants import NoTenant
-    from service.usecases.verify import Verifier
-    from storage.database import Database
-    from storage.errors import StorageError
+    from service.usecases.operations.tenants import NoTenant
+    from service.usecases.operations.verify import Verifier
+    from storage.engine.database import Database
+    from storage.engine.errors import StorageError
 
     database = Database.connect(url, pool_size=2, name="palimpsest-verify", pooled=pooled)
     verifier = Verifier(database)
@@ -119,9 +121,9 @@ async def _run(url: str, wanted: Wanted, *, pooled: bool) -> int:
 
 
 async def _places(
-    database: "Database", verifier: "Verifier", wanted: Wanted
+    database: "Database", verifier: "Verifier", wanted: VerifyScope
 ) -> AsyncIterator[Place]:
-    """What is to be verified."""
+    """Yields what is to be verified."""
     if wanted.session is not None:
         yield Place(await _named(database, wanted.tenant), wanted.session)
         return
@@ -132,7 +134,7 @@ async def _places(
 
 
 async def _tenants(database: "Database", wanted: str | None) -> AsyncIterator["Tenant"]:
-    from service.usecases.tenants import all_tenants
+    from service.usecases.operations.tenants import all_tenants
 
     if wanted is not None:
         yield await _named(database, wanted)
@@ -142,16 +144,16 @@ async def _tenants(database: "Database", wanted: str | None) -> AsyncIterator["T
 
 
 async def _named(database: "Database", wanted: str | None) -> "Tenant":
-    from service.usecases.tenants import the_tenant
-    from storage.tenants import Tenant
+    from service.usecases.operations.tenants import the_tenant
+    from storage.operations.tenants import Tenant
 
     if wanted is None:
         return Tenant(tenant_id=DEFAULT_TENANT, name="default")
     return await the_tenant(database, wanted)
 
 
-async def _verify(verifier: "Verifier", place: Place, wanted: Wanted) -> int:
-    from service.usecases.verify import SUM, Found
+async def _verify(verifier: "Verifier", place: Place, wanted: VerifyScope) -> int:
+    from service.usecases.operations.verify import SUM, LocatedDifference
 
     differences = sums = 0
     tenant_id = place.tenant.tenant_id
@@ -159,9 +161,9 @@ async def _verify(verifier: "Verifier", place: Place, wanted: Wanted) -> int:
         checked = verifier.verify_tenant(tenant_id)
     else:
         checked = verifier.verify(tenant_id, place.session, wanted.memory)
-    async with aclosing(checked) as told:
-        async for one in told:
-            if isinstance(one, Found):
+    async with aclosing(checked) as results:
+        async for one in results:
+            if isinstance(one, LocatedDifference):
                 differences += 1
                 sums += one.difference.name == SUM
                 _tell(place, one, as_json=wanted.as_json)
@@ -174,11 +176,11 @@ async def _verify(verifier: "Verifier", place: Place, wanted: Wanted) -> int:
     return differences
 
 
-def _tell(place: Place, found: "Found", *, as_json: bool) -> None:
+def _tell(place: Place, found: "LocatedDifference", *, as_json: bool) -> None:
     one = found.difference
     if as_json:
         named = {"tenant": place.tenant.name, "session": place.session or ""}
-        show_json({**named, "part": found.part, **asdict(one)})
+        show_json({**named, "part": found.part, **plain_json(one)})
     else:
         show(f"{place}  {found.part}, {one.place}: {one.said} ({one.name})")
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from service.domain.work import WorkItem
+from service.domain.values.work_items import WorkItem
 
 #: Works on an item. Returns the seconds after which somebody should come back to it, 0 for at
 #: once, behind others; None when there is no more to do. Raises NotNow.
@@ -37,16 +37,16 @@ class Dispatcher(Protocol):
     harm: the epoch fences who took it twice.
     """
 
-    async def hint(self, items: Sequence[WorkItem]) -> None:
+    async def wake_up(self, items: Sequence[WorkItem]) -> None:
         """Says that there is work. Call it after the commit that made the work.
 
-        May lose hints, and then logs it; never raises for want of a database. What nobody
+        May lose wake-ups, and then logs it; never raises for want of a database. What nobody
         was told of is found all the same, a little later.
         """
         ...
 
     async def want(self, memories: Sequence[WorkItem]) -> None:
-        """Says that somebody waits for memories, which then go first. May be lost, as a hint."""
+        """Says that somebody waits for memories, which then go first. May be lost, as a wake-up."""
         ...
 
     async def run(

@@ -1,8 +1,9 @@
 """Dispatch by the tables that have the work: a worker takes what is runnable, when it has time.
 
 There is no queue to be filled and emptied, and none to be behind what the tables say. A worker
-that has places free looks at the lanes of `storage.queue`, when it is told of work, when a
-place becomes free, when something it put off is due, and every `look_seconds` in any case.
+that has places free looks at the work classes of `storage.memories.queue`, when it is told of
+work, when a place becomes free, when something it put off is due, and every `look_seconds` in any
+case.
 """
 
 import asyncio
@@ -12,14 +13,13 @@ from itertools import islice
 
 import structlog
 
-from service.dispatch.hands import Hands
+from service.dispatch.claimed_work import ClaimedWork
 from service.dispatch.port import DispatchStatistics, Handler
-from service.domain.fail_points import FailPoint, reach
-from service.domain.work import WorkItem
-from storage import queue
-from storage.database import Database
-from storage.errors import StorageError
-from storage.queue import Lane
+from service.domain.values.work_items import WorkItem
+from storage.engine.database import Database
+from storage.engine.errors import StorageError
+from storage.memories import queue
+from storage.memories.queue import WorkClass
 
 _log = structlog.get_logger("palimpsest.dispatch")
 
@@ -54,16 +54,14 @@ class QueueDispatcher:
         """Looks for work at once: somebody said that there is some."""
         self._some.set()
 
-    async def hint(self, items: Sequence[WorkItem]) -> None:
+    async def wake_up(self, items: Sequence[WorkItem]) -> None:
         """Tells the workers that there is work."""
         if not items:
             return
-        reach(FailPoint.HINT_BEFORE)
         try:
-            await self._database.notify([(queue.CHANNEL, "")])
-            reach(FailPoint.HINT_SENT)
+            await self._database.notify([(queue.CHANNEL, "")], name="queue.hint")
         except StorageError as error:
-            _log.warning("hints lost; the work is found without", cause=str(error))
+            _log.warning("wake-ups lost; the work is found without", cause=str(error))
 
     async def want(self, memories: Sequence[WorkItem]) -> None:
         """Lets memories go first."""
@@ -75,7 +73,7 @@ class QueueDispatcher:
             _log.warning("not told that somebody waits", cause=str(error))
 
     async def offer(self, items: Sequence[WorkItem]) -> None:
-        """Takes items that no look at the lanes shows; those of the last offer."""
+        """Takes items that no look at the work classes shows; those of the last offer."""
         self._offered = dict.fromkeys(items)
         self._some.set()
 
@@ -87,13 +85,13 @@ class QueueDispatcher:
         When `stop` is set, handlers may end within `stop_seconds`; then they are
         cancelled. The same when `run` itself is cancelled.
         """
-        hands = Hands(handler, concurrency, wake=self._some.set, come_back=self._come_back)
+        claimed = ClaimedWork(handler, concurrency, wake=self._some.set, come_back=self._come_back)
         stopping = asyncio.create_task(stop.wait())
         stopping.add_done_callback(lambda _: self._some.set())
-        beating = asyncio.create_task(self._beat(hands))
+        beating = asyncio.create_task(self._beat(claimed))
         try:
             while not stop.is_set():
-                seconds = await self._fill(hands)
+                seconds = await self._fill(claimed)
                 # wait_for of Python 3.11 loses a cancellation that comes together with what it
                 # waits for.
                 with contextlib.suppress(TimeoutError):
@@ -101,22 +99,22 @@ class QueueDispatcher:
                         await self._some.wait()
         finally:
             stopping.cancel()
-            await self._end(hands, stop_seconds if stop.is_set() else 0)
+            await self._end(claimed, stop_seconds if stop.is_set() else 0)
             beating.cancel()
             await asyncio.gather(stopping, beating, return_exceptions=True)
-            await self._leave(hands)
+            await self._leave(claimed)
 
-    async def _fill(self, hands: Hands) -> float:
+    async def _fill(self, claimed: ClaimedWork) -> float:
         """Gives back what is done, and takes as much as there is room for.
 
         Returns after how many seconds to look again.
         """
         self._some.clear()
-        if not hands.known:
+        if not claimed.known:
             # Until it is known that this worker lives, others free what it takes.
             return self._look_seconds
         try:
-            return await self._take(hands)
+            return await self._take(claimed)
         except StorageError as error:
             _log.warning("no work taken", cause=str(error))
         except Exception:
@@ -124,41 +122,39 @@ class QueueDispatcher:
             _log.exception("no work taken")
         return RETRY_SECONDS
 
-    async def _take(self, hands: Hands) -> float:
-        free = hands.free
-        looks = hands.turns.looks(free, hands.lanes) if free else ()
-        bound = hands.turns.bound(hands.lanes)
-        done = hands.let_go()
+    async def _take(self, claimed: ClaimedWork) -> float:
+        free = claimed.free
+        looks = claimed.turns.looks(free, claimed.work_classes) if free else ()
+        bound = claimed.turns.bound(claimed.work_classes)
+        done = claimed.release()
         if not done and not looks:
             return self._look_seconds
         try:
-            reach(FailPoint.TAKE_BEFORE)
             taken = await queue.take(
-                *(self._database, hands.worker), done=done, looks=looks, total=free, bound=bound
+                *(self._database, claimed.worker), done=done, looks=looks, total=free, bound=bound
             )
-            reach(FailPoint.TAKEN)
         except Exception:
             # It is given back with the next look.
-            hands.keep(done)
+            claimed.keep(done)
             raise
-        for lane, item in taken.items:
-            hands.begin(lane, item)
-        hands.turns.count(taken)
-        await self._take_offered(hands)
+        for work_class, item in taken.items:
+            claimed.begin(work_class, item)
+        claimed.turns.count(taken)
+        await self._take_offered(claimed)
         return MORE_SECONDS if taken.more and not taken.items else self._look_seconds
 
-    async def _take_offered(self, hands: Hands) -> None:
-        # As many as of their lane: places are kept for what somebody waits for.
-        room = min(hands.free, hands.turns.bound(hands.lanes).items)
+    async def _take_offered(self, claimed: ClaimedWork) -> None:
+        # As many as of their work class: places are kept for what somebody waits for.
+        room = min(claimed.free, claimed.turns.bound(claimed.work_classes).items)
         items = list(islice(self._offered, room))
         if not items:
             return
-        claimed = await queue.claim(self._database, hands.worker, items)
+        chosen = await queue.claim(self._database, claimed.worker, items)
         for item in items:
             # What others have in hand is offered again, if it has to be.
             self._offered.pop(item, None)
-        for item in claimed:
-            hands.begin(Lane.INDEX, item)
+        for item in chosen:
+            claimed.begin(WorkClass.INDEX, item)
 
     def _come_back(self, seconds: float) -> None:
         """Looks again after so many seconds."""
@@ -170,68 +166,66 @@ class QueueDispatcher:
         self._due -= 1
         self._some.set()
 
-    async def _beat(self, hands: Hands) -> None:
+    async def _beat(self, claimed: ClaimedWork) -> None:
         while True:
             try:
-                await queue.beat(self._database, hands.worker, hands.items)
+                await queue.beat(self._database, claimed.worker, claimed.items)
             except StorageError as error:
                 _log.warning("heartbeat not written", cause=str(error))
             except Exception:
                 # Without a heartbeat others would take what is in hand here.
                 _log.exception("heartbeat not written")
             else:
-                if not hands.known:
-                    hands.known = True
+                if not claimed.known:
+                    claimed.known = True
                     self._some.set()
             await asyncio.sleep(self._heartbeat_seconds)
 
-    async def _end(self, hands: Hands, seconds: float) -> None:
+    async def _end(self, claimed: ClaimedWork, seconds: float) -> None:
         """Lets handlers end, and meanwhile gives back what is done."""
         async with asyncio.TaskGroup() as tasks:
-            giving_back = tasks.create_task(self._give_back(hands))
-            await hands.end(seconds)
+            giving_back = tasks.create_task(self._give_back(claimed))
+            await claimed.end(seconds)
             # What it has not given back goes with the rest.
             giving_back.cancel()
 
-    async def _give_back(self, hands: Hands) -> None:
+    async def _give_back(self, claimed: ClaimedWork) -> None:
         """Gives back what is done without taking more, until it is cancelled."""
         while True:
             await self._some.wait()
             self._some.clear()
-            done = hands.let_go()
+            done = claimed.release()
             if not done:
                 continue
             try:
-                await queue.take(self._database, hands.worker, done=done, looks=(), total=0)
+                await queue.take(self._database, claimed.worker, done=done, looks=(), total=0)
                 # Others go on with it at once.
-                await self._database.notify([(queue.CHANNEL, "")])
+                await self._database.notify([(queue.CHANNEL, "")], name="queue.hint")
                 continue
             except StorageError as error:
                 _log.warning("nothing given back", cause=str(error))
             except Exception:
                 # The handlers must end in their time, whatever is wrong here.
                 _log.exception("nothing given back")
-            hands.keep(done)
+            claimed.keep(done)
             await asyncio.sleep(RETRY_SECONDS)
             self._some.set()
 
-    async def _leave(self, hands: Hands) -> None:
+    async def _leave(self, claimed: ClaimedWork) -> None:
         try:
-            await queue.leave(self._database, hands.worker)
+            await queue.leave(self._database, claimed.worker)
             # What this one leaves others go on with at once.
-            await self._database.notify([(queue.CHANNEL, "")])
+            await self._database.notify([(queue.CHANNEL, "")], name="queue.hint")
         except StorageError as error:
             _log.warning("not signed off; what was in hand is freed later", cause=str(error))
 
     async def sweep(self) -> int:
         """Frees what dead workers held."""
-        reach(FailPoint.SWEEP_BEFORE)
         try:
             freed = await queue.sweep(self._database, dead_after_seconds=self._dead_after_seconds)
         except StorageError as error:
             _log.warning("cannot sweep", cause=str(error))
             return 0
-        reach(FailPoint.SWEPT)
         if freed:
             self._some.set()
         return freed

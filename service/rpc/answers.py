@@ -7,29 +7,31 @@ from datetime import datetime
 from uuid import UUID
 
 from palimpsest.v1 import answers_pb2, answers_pb2_grpc
-from service.domain.errors import PalimpsestError
-from service.domain.telling import TextPiece
-from service.domain.trajectory import (
+from service.domain.answers.reply_streaming import TextPiece
+from service.domain.answers.trajectory import (
     Event,
 )
-from service.llm.allowed import AllowedModels
-from service.rpc import browsing, convert, navigations
+from service.domain.values.errors import PalimpsestError
+from service.llm.gateway.allowed import AllowedModels
+from service.rpc import browse, convert, navigations
 from service.rpc.deadlines import deadline_of
 from service.rpc.errors import code_of, shortened
 from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.idempotency import reply
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages
 from service.rpc.streams import until_stopped, until_stopped_behind
-from service.usecases import answer_list, cancelling, rating
-from service.usecases.ask import Answered, Asker, Reading, Told, Waiting
-from service.usecases.ask_many import ask_many
-from service.usecases.database_words import unavailable
-from service.usecases.questions import Question, naming
-from service.usecases.shaping import check_response_schema
-from service.usecases.waiting import WaitingRoom
-from storage.answer_list import Place
-from storage.database import Database
-from storage.errors import StorageError
+from service.usecases.answers import answer_list, cancelling, rating
+from service.usecases.answers.ask import AskDone, Asker, AskEvent, AskStarted, AskWaiting
+from service.usecases.answers.ask_many import ask_many
+from service.usecases.answers.questions import Question, naming
+from service.usecases.answers.shaping import check_response_schema
+from service.usecases.log.concurrency_limiter import ConcurrencyLimiter
+from service.usecases.log.database_words import unavailable
+from service.usecases.operations.deleting import Deleter
+from storage.answers.listing import PageCursor
+from storage.engine.database import Database
+from storage.engine.errors import StorageError
 
 
 class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
@@ -38,13 +40,15 @@ class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
     def __init__(
         self,
         asker: Asker,
-        waiting: WaitingRoom,
+        deleter: Deleter,
+        waiting: ConcurrencyLimiter,
         database: Database,
         pages: Pages,
         stopping: asyncio.Event,
         models: AllowedModels,
     ) -> None:
         self._asker = asker
+        self._deleter = deleter
         self._models = models
         self._stopping = stopping
         self._waiting = waiting
@@ -60,7 +64,7 @@ class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
             current_tenant(), await _question(request), deadline=deadline_of(context)
         )
         # Before it is read nobody knows of an answer that could be asked for elsewhere.
-        told = until_stopped_behind(events, self._stopping, lambda one: isinstance(one, Reading))
+        told = until_stopped_behind(events, self._stopping, lambda one: isinstance(one, AskStarted))
         async with aclosing(told):
             async for event in told:
                 yield _response(event)
@@ -115,23 +119,36 @@ class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
         self, request: answers_pb2.CancelAnswerRequest, context: Context
     ) -> answers_pb2.CancelAnswerResponse:
         """Cancels an answer."""
-        answered = await cancelling.cancel(
-            self._database, current_tenant(), request.session, convert.uuid(request.answer_id)
+        answer_id = convert.uuid(request.answer_id)
+        return await reply(
+            cancelling.cancel(self._database, current_tenant(), request.session, answer_id),
+            lambda answered: answers_pb2.CancelAnswerResponse(answer=convert.answer(answered)),
         )
-        return answers_pb2.CancelAnswerResponse(answer=convert.answer(answered))
+
+    async def DeleteAnswer(  # noqa: N802
+        self, request: answers_pb2.DeleteAnswerRequest, context: Context
+    ) -> answers_pb2.DeleteAnswerResponse:
+        """Deletes an answer."""
+        deleted = self._deleter.delete_answer(
+            current_tenant(),
+            request.session,
+            convert.uuid(request.answer_id),
+            allow_missing=request.allow_missing,
+        )
+        return await reply(deleted, lambda _: answers_pb2.DeleteAnswerResponse())
 
     async def ListAnswers(  # noqa: N802
         self, request: answers_pb2.ListAnswersRequest, context: Context
     ) -> answers_pb2.ListAnswersResponse:
         """Lists the answers of a session."""
-        scope = f"answers:{request.session}:{request.memory}:{request.status}"
+        scope = f"answers/{request.session}/{request.memory}/{request.status}"
         found = await answer_list.list_answers(
             self._database,
             current_tenant(),
             request.session,
             memory=request.memory,
             status=convert.answer_status(request.status),
-            before=_place(self._pages.place(scope, request.page_token, first="")),
+            before=_cursor(self._pages.cursor(scope, request.page_token, first="")),
             limit=self._pages.size(request.page_size),
             max_bytes=self._pages.max_bytes,
         )
@@ -149,7 +166,7 @@ class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
     ) -> answers_pb2.RateAnswerResponse:
         """Rates an answer."""
         said = request.rating
-        stored = await rating.rate(
+        rated = rating.rate(
             self._database,
             current_tenant(),
             request.session,
@@ -158,10 +175,12 @@ class AnswerService(answers_pb2_grpc.AnswerServiceServicer):
             comment=said.comment,
             expected=said.expected,
         )
-        return answers_pb2.RateAnswerResponse(rating=convert.rating(stored))
+        return await reply(
+            rated, lambda stored: answers_pb2.RateAnswerResponse(rating=convert.rating(stored))
+        )
 
 
-def _place(text: str) -> Place | None:
+def _cursor(text: str) -> PageCursor | None:
     """Where a page begins, from a token that we signed."""
     if not text:
         return None
@@ -182,8 +201,8 @@ async def _question(request: answers_pb2.AskRequest) -> Question:
         query=request.query,
         consistency=convert.consistency(request.consistency),
         navigation=navigations.request(request.navigation) if asked("navigation") else None,
-        reader=browsing.reader(request.reader),
-        browsing=browsing.request(request.browsing) if asked("browsing") else None,
+        reader=browse.reader(request.reader),
+        browsing=browse.request(request.browsing) if asked("browsing") else None,
         response_schema=form,
         tells_text=request.stream_text,
         model=request.model,
@@ -193,7 +212,7 @@ async def _question(request: answers_pb2.AskRequest) -> Question:
 
 
 def _response_of(
-    number: int, event: Told | PalimpsestError | StorageError
+    number: int, event: AskEvent | PalimpsestError | StorageError
 ) -> answers_pb2.AskManyResponse:
     if isinstance(event, StorageError):
         event = unavailable(event)
@@ -209,15 +228,15 @@ def _response_of(
     return answers_pb2.AskManyResponse(index=number, error=error)
 
 
-def _response(event: Told) -> answers_pb2.AskResponse:
+def _response(event: AskEvent) -> answers_pb2.AskResponse:
     match event:
-        case Waiting():
+        case AskWaiting():
             return answers_pb2.AskResponse(
                 waiting=answers_pb2.AskResponse.Waiting(
                     applied_position=event.applied_position, wanted_position=event.wanted_position
                 )
             )
-        case Reading():
+        case AskStarted():
             return answers_pb2.AskResponse(
                 reading=answers_pb2.AskResponse.Reading(
                     answer_id=str(event.answer_id),
@@ -233,5 +252,5 @@ def _response(event: Told) -> answers_pb2.AskResponse:
                     ordinal=event.ordinal, text=event.text, restarts=event.restarts
                 )
             )
-        case Answered():
+        case AskDone():
             return answers_pb2.AskResponse(answer=convert.answer(event))

@@ -1,16 +1,16 @@
-"""A unary append, from its message to what the lanes take."""
+"""A unary append, from its message to what the queues take."""
 
 import hashlib
 from collections.abc import Sequence
 from uuid import UUID
 
 from palimpsest.v1 import log_pb2
-from service.config import Limits
-from service.domain.appending import SERVER_PRODUCER, Request, Submission, SubmittedChunk
-from service.domain.errors import InvalidInput
-from service.domain.reasons import Reason
-from service.domain.tenancy import session_key
+from service.domain.log.appending import SERVER_PRODUCER, Request, Submission, SubmittedChunk
+from service.domain.values.errors import InvalidInput
+from service.domain.values.reasons import Reason
+from service.domain.values.tenancy import session_key
 from service.rpc import convert
+from service.settings.config import Limits
 
 
 def submission(tenant_id: UUID, request: log_pb2.AppendRequest, limits: Limits) -> Submission:

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from service.domain.errors import DeadlineExceeded, Exhausted
-from service.domain.reasons import Reason
-from service.usecases.waiting import BUSY_RETRY_SECONDS
+from service.domain.values.errors import DeadlineExceeded, Exhausted
+from service.domain.values.reasons import Reason
+from service.usecases.log.concurrency_limiter import BUSY_RETRY_SECONDS
 
 #: After so many seconds a message that is still incomplete gives its place to a call that
 #: waits for one.

@@ -3,11 +3,12 @@
 import json
 
 from palimpsest.v1 import budgets_pb2, budgets_pb2_grpc
-from service.domain.budgets import BudgetOwner, BudgetPeriod, BudgetScope, Standing
+from service.domain.spend.budgets import BudgetOwner, BudgetPeriod, BudgetScope, Standing
 from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.idempotency import reply
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages
-from service.usecases.budgets import Budgets, Limits
+from service.usecases.spend.budgets import BudgetLimits, Budgets
 
 _PERIODS = {
     budgets_pb2.BUDGET_PERIOD_DAY: BudgetPeriod.DAY,
@@ -27,23 +28,27 @@ class BudgetService(budgets_pb2_grpc.BudgetServiceServicer):
         self, request: budgets_pb2.SetBudgetRequest, context: Context
     ) -> budgets_pb2.SetBudgetResponse:
         """Sets a budget."""
-        limits = Limits(
+        limits = BudgetLimits(
             tokens=request.limit_tokens if request.HasField("limit_tokens") else None,
             micro_usd=request.limit_micro_usd if request.HasField("limit_micro_usd") else None,
         )
-        standing, woken = await self._budgets.put(
-            current_tenant(), _owner(request.owner), _PERIODS[request.period], limits
+        return await reply(
+            self._budgets.put(
+                current_tenant(), _owner(request.owner), _PERIODS[request.period], limits
+            ),
+            lambda done: budgets_pb2.SetBudgetResponse(
+                budget=_message(done[0]), woken_memories=done[1]
+            ),
         )
-        return budgets_pb2.SetBudgetResponse(budget=_message(standing), woken_memories=woken)
 
     async def ListBudgets(  # noqa: N802
         self, request: budgets_pb2.ListBudgetsRequest, context: Context
     ) -> budgets_pb2.ListBudgetsResponse:
         """Lists budgets."""
-        scope = f"budgets:{request.session}"
+        scope = f"budgets/{request.session}"
         size = self._pages.size(request.page_size)
-        place = self._pages.place(scope, request.page_token, first='["", "", ""]')
-        session, memory, period = json.loads(place)
+        cursor = self._pages.cursor(scope, request.page_token, first='["", "", ""]')
+        session, memory, period = json.loads(cursor)
         found = await self._budgets.page(
             current_tenant(), request.session or None, (session, memory, period), size + 1
         )
@@ -56,10 +61,10 @@ class BudgetService(budgets_pb2_grpc.BudgetServiceServicer):
         self, request: budgets_pb2.ClearBudgetRequest, context: Context
     ) -> budgets_pb2.ClearBudgetResponse:
         """Takes a budget away."""
-        woken = await self._budgets.clear(
-            current_tenant(), _owner(request.owner), _PERIODS[request.period]
+        return await reply(
+            self._budgets.clear(current_tenant(), _owner(request.owner), _PERIODS[request.period]),
+            lambda woken: budgets_pb2.ClearBudgetResponse(woken_memories=woken),
         )
-        return budgets_pb2.ClearBudgetResponse(woken_memories=woken)
 
 
 def _owner(message: budgets_pb2.BudgetOwner) -> BudgetOwner:

@@ -1,8 +1,8 @@
 """Between the proto's messages and our values."""
 
 import json
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -14,23 +14,23 @@ from palimpsest.v1 import (
     reading_pb2,
     sessions_pb2,
 )
-from service.config import Limits
-from service.domain.appending import SubmittedChunk
-from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
-from service.domain.errors import InvalidInput
+from service.domain.log.appending import SubmittedChunk
+from service.domain.log.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.prism.losses import Loss, LossKind, losses_of
 from service.domain.prism.spec import PrismSpec
-from service.domain.reasons import Reason
 from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
-from service.rpc import browsing, navigations, specs
-from service.usecases.ask import Answered
-from service.usecases.consistency import Consistency
-from storage.answers import Chosen
-from storage.calls import UsageLine
-from storage.memories import StoredMemory
-from storage.ratings import StoredRating
-from storage.sessions import StoredSession
+from service.domain.values.errors import InvalidInput
+from service.domain.values.reasons import Reason
+from service.rpc import browse, navigations, specs
+from service.settings.config import Limits
+from service.usecases.answers.ask import AskDone
+from service.usecases.memories.consistency import Consistency
+from storage.answers.answers import Chosen, Heading, StoredCitation
+from storage.answers.ratings import StoredRating
+from storage.calls.calls import UsageLine
+from storage.log.sessions import StoredSession
+from storage.memories.memories import StoredMemory
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_SECONDS = 86_400
@@ -144,22 +144,26 @@ def _submitted(produced: log_pb2.ProducedChunk, index: int, max_chunk_bytes: int
 
 def chunk_value(message: log_pb2.Chunk) -> Chunk:
     """A chunk's content."""
-    metadata = dict(message.metadata) if message.metadata else {}
     kind = message.WhichOneof("content")
-    if kind == "message":
-        turn = message.message
-        return Chunk(kind=ChunkKind.MESSAGE, role=turn.role, text=turn.text, metadata=metadata)
-    if kind == "step":
-        step = message.step
-        return Chunk(
-            kind=ChunkKind.STEP,
-            observation=step.observation,
-            thought=step.thought,
-            action=step.action,
-            observed_first=step.observed_first,
-            metadata=metadata,
-        )
-    return Chunk(kind=ChunkKind.TEXT, text=message.text, metadata=metadata)
+    turn, step = message.message, message.step
+    return Chunk(
+        kind=ChunkKind(kind or "text"),
+        text=turn.text if kind == "message" else message.text,
+        role=turn.role,
+        observation=step.observation,
+        thought=step.thought,
+        action=step.action,
+        observed_first=step.observed_first,
+        thread=message.thread,
+        source=message.source,
+        occurred_at=_occurred_at(message.occurred_at) if message.HasField("occurred_at") else None,
+        metadata=dict(message.metadata) if message.metadata else {},
+    )
+
+
+def _occurred_at(message: Timestamp) -> datetime:
+    # In whole microseconds, which the database keeps; what is finer is cut off.
+    return _EPOCH + timedelta(seconds=message.seconds, microseconds=message.nanos // 1000)
 
 
 def logged_chunk(logged: LoggedChunk) -> log_pb2.LoggedChunk:
@@ -178,6 +182,11 @@ def write_logged_chunk(logged: LoggedChunk, message: log_pb2.LoggedChunk) -> Non
     chunk, content = logged.chunk, message.chunk
     if chunk.metadata:
         content.metadata.update(chunk.metadata)
+    if chunk.has_heading():
+        content.thread = chunk.thread
+        content.source = chunk.source
+        if chunk.occurred_at is not None:
+            _write_timestamp(chunk.occurred_at, content.occurred_at)
     if chunk.kind is ChunkKind.STEP:
         step = content.step
         step.observation = chunk.observation
@@ -216,7 +225,7 @@ def memory(stored: StoredMemory) -> memories_pb2.Memory:
         consolidate_position=stored.consolidate_position,
         held_reason=stored.held_reason,
         seal_position=stored.seal_position,
-        resting=stored.rests and isinstance(stored.spec, StateSpec),
+        resting=stored.is_idle and isinstance(stored.spec, StateSpec),
         waiting_cause=stored.waiting_cause,
         losses=[_loss(one) for one in losses_of(stored.losses)],
     )
@@ -267,7 +276,7 @@ _ANSWER_STATUS = {
 _STATUS_NAMES = {message: name for name, message in _ANSWER_STATUS.items()}
 
 
-def answer(answered: Answered) -> answers_pb2.Answer:
+def answer(answered: AskDone) -> answers_pb2.Answer:
     """A stored answer."""
     stored = answered.answer
     return answers_pb2.Answer(
@@ -277,20 +286,7 @@ def answer(answered: Answered) -> answers_pb2.Answer:
         query=stored.query,
         status=_ANSWER_STATUS[stored.status],
         text=stored.text,
-        citations=[
-            answers_pb2.Citation(
-                position=cited.position,
-                path=cited.path,
-                revision=cited.revision,
-                excerpt=cited.excerpt,
-                node_id=cited.node_id,
-                from_position=cited.from_position,
-                to_position=cited.to_position,
-                from_character=cited.from_character,
-                to_character=cited.to_character,
-            )
-            for cited in stored.citations
-        ],
+        citations=[_citation(cited, stored.headings) for cited in stored.citations],
         revision=stored.revision,
         applied_position=stored.applied_position,
         model=stored.model,
@@ -299,7 +295,7 @@ def answer(answered: Answered) -> answers_pb2.Answer:
         create_time=timestamp(stored.created_at),
         no_answer=navigations.NO_ANSWER[stored.no_answer],
         statistics=navigations.of_answer(stored),
-        reader=browsing.READER_MESSAGES[stored.reader],
+        reader=browse.READER_MESSAGES[stored.reader],
         choice=None if stored.chosen is None else _choice(stored.chosen),
         rating=None if stored.rating is None else rating(stored.rating),
         value_json=json.dumps(stored.value, ensure_ascii=False) if stored.has_value else "",
@@ -308,6 +304,27 @@ def answer(answered: Answered) -> answers_pb2.Answer:
         truncated=stored.truncated,
         left_out=None if stored.left_out is None else _range(*stored.left_out),
     )
+
+
+def _citation(cited: StoredCitation, headings: Mapping[int, Heading]) -> answers_pb2.Citation:
+    message = answers_pb2.Citation(
+        position=cited.position,
+        path=cited.path,
+        revision=cited.revision,
+        excerpt=cited.excerpt,
+        node_id=cited.node_id,
+        from_position=cited.from_position,
+        to_position=cited.to_position,
+        from_character=cited.from_character,
+        to_character=cited.to_character,
+    )
+    heading = headings.get(cited.position)
+    if heading is not None:
+        message.thread = heading.thread
+        message.source = heading.source
+        if heading.occurred_at is not None:
+            _write_timestamp(heading.occurred_at, message.occurred_at)
+    return message
 
 
 def _range(first: int, last: int) -> answers_pb2.Answer.Range:
@@ -333,9 +350,9 @@ def answer_status(message: answers_pb2.Answer.Status.ValueType) -> str | None:
 def _choice(chosen: Chosen) -> answers_pb2.Answer.Choice:
     option = None if chosen.browsing is None else chosen.browsing.option
     return answers_pb2.Answer.Choice(
-        reader=browsing.READER_MESSAGES[chosen.reader],
+        reader=browse.READER_MESSAGES[chosen.reader],
         memory=chosen.memory_name,
-        option=browsing.OPTION_MESSAGES[option],
+        option=browse.OPTION_MESSAGES[option],
         reason=chosen.reason,
         expected_tokens=chosen.expected_tokens,
     )

@@ -3,13 +3,13 @@
 from datetime import date
 
 from palimpsest.v1 import usage_pb2
-from service.domain.costs import LogCost
-from service.domain.errors import InvalidInput
-from service.domain.reasons import Reason
+from service.domain.spend.costs import LogCost
 from service.domain.state.accounting import Accounting, Loop
-from service.usecases.comparing import Compared
-from service.usecases.costs import Asked, Cost
-from storage.spend import Days, Spend, SpendLevel, SpendLine
+from service.domain.values.errors import InvalidInput
+from service.domain.values.reasons import Reason
+from service.usecases.spend.comparing import Compared
+from service.usecases.spend.costs import Cost, CostQuery
+from storage.spend.spend import Days, Spend, SpendLevel, SpendLine
 
 LEVELS = {
     usage_pb2.SPEND_LEVEL_UNSPECIFIED: SpendLevel.TENANT,
@@ -19,10 +19,10 @@ LEVELS = {
 }
 
 
-def asked(request: usage_pb2.ListSpendRequest | usage_pb2.GetCostRequest) -> Asked:
+def asked(request: usage_pb2.ListSpendRequest | usage_pb2.GetCostRequest) -> CostQuery:
     """Whose costs of which days. Raises InvalidInput."""
     days = Days(first=_day(request.from_day, "from_day"), last=_day(request.to_day, "to_day"))
-    return Asked(session=request.session, memory=request.memory, days=days)
+    return CostQuery(session=request.session, memory=request.memory, days=days)
 
 
 def _day(text: str, field: str) -> date | None:
@@ -106,7 +106,6 @@ def _comparison(compared: Compared) -> usage_pb2.GetCostResponse.Comparison:
         in_place=_log_cost(compared.in_place),
         amendments=_log_cost(compared.amendments),
         adaptive=_log_cost(compared.adaptive),
-        optimum=_log_cost(compared.optimum),
         truncated=compared.steps < compared.all_steps,
     )
 

@@ -1,4 +1,4 @@
-"""Deadlines: answering before the caller has given up."""
+"""Deadlines: answering before the client has given up."""
 
 import asyncio
 
@@ -11,9 +11,9 @@ _MAX_SECONDS = 0.5
 
 
 def deadline_of(context: Context) -> float | None:
-    """When to stop waiting, in the event loop's time; None when the caller set none.
+    """When to stop waiting, in the event loop's time; None when the client set none.
 
-    A little before the caller's own deadline: past it gRPC would tell the caller only
+    A little before the client's own deadline: past it gRPC would tell the client only
     that time is up, and not how far things are.
     """
     remaining: float | None = context.time_remaining()

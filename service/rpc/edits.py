@@ -7,14 +7,17 @@ from typing import Any
 
 from palimpsest.v1 import edits_pb2, edits_pb2_grpc, memories_pb2
 from service.domain.prism.amendments import Op
-from service.llm.allowed import AllowedModels
+from service.llm.gateway.allowed import AllowedModels
 from service.rpc import convert, past, specs
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.idempotency import reply
 from service.rpc.interceptors.tenancy import current_tenant
+from service.rpc.operations import message as operation_message
 from service.rpc.streams import until_stopped
-from service.usecases.edit import Edit, Editor, Target
-from service.usecases.rebuild import Rebuilder
+from service.usecases.memories.edit import Edit, Editor, Target
+from service.usecases.memories.long_operations import LongOperations
+from service.usecases.memories.rebuild import Rebuilder
 
 _OPS: dict[Any, Op | None] = {
     memories_pb2.AMENDMENT_OP_UNSPECIFIED: None,
@@ -31,11 +34,13 @@ class EditService(edits_pb2_grpc.EditServiceServicer):
         self,
         editor: Editor,
         rebuilder: Rebuilder,
+        operations: LongOperations,
         stopping: asyncio.Event,
         models: AllowedModels,
     ) -> None:
         self._editor = editor
         self._rebuilder = rebuilder
+        self._operations = operations
         self._stopping = stopping
         self._models = models
 
@@ -44,41 +49,55 @@ class EditService(edits_pb2_grpc.EditServiceServicer):
     ) -> edits_pb2.ReviseMemoryResponse:
         """Adds, updates and removes values."""
         edits = [Edit(op=_OPS[e.op], path=e.path, value_json=e.value_json) for e in request.edits]
-        stored, made = await self._editor.revise(current_tenant(), _target(request), edits)
-        return edits_pb2.ReviseMemoryResponse(
-            memory=convert.memory(stored), amendments=[past.amendment(one) for one in made]
+        return await reply(
+            self._editor.revise(current_tenant(), _target(request), edits),
+            lambda done: edits_pb2.ReviseMemoryResponse(
+                memory=convert.memory(done[0]), amendments=[past.amendment(one) for one in done[1]]
+            ),
         )
 
     async def RollbackMemory(  # noqa: N802
         self, request: edits_pb2.RollbackMemoryRequest, context: Context
     ) -> edits_pb2.RollbackMemoryResponse:
         """Restores the state of an earlier revision."""
-        stored = await self._editor.rollback(current_tenant(), _target(request), request.revision)
-        return edits_pb2.RollbackMemoryResponse(memory=convert.memory(stored))
+        return await reply(
+            self._editor.rollback(current_tenant(), _target(request), request.revision),
+            lambda stored: edits_pb2.RollbackMemoryResponse(memory=convert.memory(stored)),
+        )
 
     async def FoldMemory(  # noqa: N802
         self, request: edits_pb2.FoldMemoryRequest, context: Context
     ) -> edits_pb2.FoldMemoryResponse:
         """Writes the amendments into a new base."""
         target = Target(session=request.session, memory=request.memory)
-        stored, folded = await self._editor.fold(current_tenant(), target)
-        return edits_pb2.FoldMemoryResponse(memory=convert.memory(stored), folded=folded)
+        return await reply(
+            self._editor.fold(current_tenant(), target),
+            lambda done: edits_pb2.FoldMemoryResponse(
+                memory=convert.memory(done[0]), folded=done[1]
+            ),
+        )
 
     async def ConsolidateMemory(  # noqa: N802
         self, request: edits_pb2.ConsolidateMemoryRequest, context: Context
     ) -> edits_pb2.ConsolidateMemoryResponse:
         """Asks for a pass that merges and shortens the memory."""
         target = Target(session=request.session, memory=request.memory)
-        stored = await self._editor.consolidate(current_tenant(), target)
-        return edits_pb2.ConsolidateMemoryResponse(memory=convert.memory(stored))
+        return await reply(
+            self._editor.consolidate(current_tenant(), target),
+            lambda done: edits_pb2.ConsolidateMemoryResponse(
+                memory=convert.memory(done[0]), operation=operation_message(done[1])
+            ),
+        )
 
     async def UpdateSchema(  # noqa: N802
         self, request: edits_pb2.UpdateSchemaRequest, context: Context
     ) -> edits_pb2.UpdateSchemaResponse:
         """Gives a live memory a schema with more fields."""
         schema = specs.schema_of(request.schema_source, request.json_schema)
-        stored = await self._editor.update_schema(current_tenant(), _target(request), schema)
-        return edits_pb2.UpdateSchemaResponse(memory=convert.memory(stored))
+        return await reply(
+            self._editor.update_schema(current_tenant(), _target(request), schema),
+            lambda stored: edits_pb2.UpdateSchemaResponse(memory=convert.memory(stored)),
+        )
 
     async def UpdateModel(  # noqa: N802
         self, request: edits_pb2.UpdateModelRequest, context: Context
@@ -86,8 +105,10 @@ class EditService(edits_pb2_grpc.EditServiceServicer):
         """Gives a live memory another model."""
         self._models.check(request.model, "model")
         target = Target(session=request.session, memory=request.memory)
-        stored = await self._editor.update_model(current_tenant(), target, request.model)
-        return edits_pb2.UpdateModelResponse(memory=convert.memory(stored))
+        return await reply(
+            self._editor.update_model(current_tenant(), target, request.model),
+            lambda stored: edits_pb2.UpdateModelResponse(memory=convert.memory(stored)),
+        )
 
     async def RebuildMemory(  # noqa: N802
         self, request: edits_pb2.RebuildMemoryRequest, context: Context
@@ -101,8 +122,14 @@ class EditService(edits_pb2_grpc.EditServiceServicer):
             deadline=deadline_of(context),
         )
         async with aclosing(until_stopped(events, self._stopping)) as told:
-            async for stored, done in told:
-                yield edits_pb2.RebuildMemoryResponse(memory=convert.memory(stored), done=done)
+            async for event in told:
+                response = edits_pb2.RebuildMemoryResponse(
+                    memory=convert.memory(event.memory), done=event.done
+                )
+                if event.operation is not None:
+                    found = await self._operations.get(current_tenant(), str(event.operation))
+                    response.operation.CopyFrom(operation_message(found))
+                yield response
 
 
 def _target(

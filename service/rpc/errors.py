@@ -7,13 +7,13 @@ from google.protobuf import any_pb2
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 
-from service.domain import errors
-from service.domain.reasons import Reason
+from service.domain.values import errors
+from service.domain.values.reasons import Reason
 
 #: ErrorInfo.domain of every refusal.
 DOMAIN = "palimpsest"
 
-#: From the tree of service/domain/errors.py; the first that fits counts.
+#: From the tree of service/domain/values/errors.py; the first that fits counts.
 CODES: tuple[tuple[type[errors.PalimpsestError], grpc.StatusCode], ...] = (
     (errors.InvalidInput, grpc.StatusCode.INVALID_ARGUMENT),
     (errors.NotFound, grpc.StatusCode.NOT_FOUND),
@@ -43,12 +43,13 @@ _RESOURCES = {
     Reason.MEMORY_EXISTS: ("palimpsest.v1.Memory", "memory"),
     Reason.ANSWER_NOT_FOUND: ("palimpsest.v1.Answer", "answer"),
     Reason.NODE_NOT_FOUND: ("palimpsest.v1.TreeNode", "node"),
+    Reason.OPERATION_NOT_FOUND: ("palimpsest.v1.Operation", "operation"),
     Reason.DRAFT_NOT_FOUND: ("palimpsest.v1.SchemaDraft", "draft"),
 }
 
 
 def internal_error(incident: str) -> errors.PalimpsestError:
-    """What a caller is told of a defect."""
+    """What a client is told of a defect."""
     return errors.PalimpsestError(
         Reason.INTERNAL, f"internal error; incident {incident}", {"incident": incident}
     )

@@ -5,18 +5,18 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 from palimpsest.v1 import history_pb2, history_pb2_grpc
-from service import tracing
 from service.rpc import past
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages, fitting
 from service.rpc.streams import until_stopped
+from service.telemetry import tracing
 from service.telemetry.names import Attribute, SpanName
-from service.usecases.history import PROVENANCE_BYTES, History
-from service.usecases.watch import Committed, Started, Watches
+from service.usecases.memories.history import PROVENANCE_BYTES, History
+from service.usecases.memories.watch import Committed, Started, Watches
 
-#: Entries of a page of provenance when the caller does not say.
+#: Entries of a page of provenance when the client does not say.
 DEFAULT_ENTRIES = 20
 
 
@@ -35,12 +35,12 @@ class HistoryService(history_pb2_grpc.HistoryServiceServicer):
         self, request: history_pb2.ListRevisionsRequest, context: Context
     ) -> history_pb2.ListRevisionsResponse:
         """Lists the revisions of a memory."""
-        scope = f"revisions:{request.session}:{request.memory}"
+        scope = f"revisions/{request.session}/{request.memory}"
         found = await self._history.revisions(
             current_tenant(),
             request.session,
             request.memory,
-            int(self._pages.place(scope, request.page_token, first="-1")),
+            int(self._pages.cursor(scope, request.page_token, first="-1")),
             self._pages.size(request.page_size),
             max_bytes=self._pages.max_bytes,
         )
@@ -56,15 +56,15 @@ class HistoryService(history_pb2_grpc.HistoryServiceServicer):
         self, request: history_pb2.GetProvenanceRequest, context: Context
     ) -> history_pb2.GetProvenanceResponse:
         """Explains a path."""
-        scope = f"provenance:{request.session}:{request.memory}:{request.path}"
+        scope = f"provenance/{request.session}/{request.memory}/{request.path}"
         size = request.page_size or DEFAULT_ENTRIES
         max_bytes = min(PROVENANCE_BYTES, self._pages.max_bytes)
-        place = self._pages.place(scope, request.page_token, first="")
+        cursor = self._pages.cursor(scope, request.page_token, first="")
         revision = request.revision if request.HasField("revision") else None
         before: tuple[int, int] | None = None
-        if place:
+        if cursor:
             # Later pages explain the same revision as the first.
-            revision, *last = (int(part) for part in place.split("."))
+            revision, *last = (int(part) for part in cursor.split("."))
             before = (last[0], last[1])
         found = await self._history.provenance(
             current_tenant(),
@@ -96,15 +96,15 @@ class HistoryService(history_pb2_grpc.HistoryServiceServicer):
     ) -> history_pb2.DiffMemoriesResponse:
         """Compares two states."""
         other = request.other_memory or request.memory
-        scope = f"diff:{request.session}:{request.memory}:{other}"
+        scope = f"diff/{request.session}/{request.memory}/{other}"
         size = self._pages.size(request.page_size)
-        place = self._pages.place(scope, request.page_token, first="")
+        cursor = self._pages.cursor(scope, request.page_token, first="")
         revision = request.revision if request.HasField("revision") else None
         other_revision = request.other_revision if request.HasField("other_revision") else None
         skip = 0
-        if place:
+        if cursor:
             # Later pages compare the same revisions as the first.
-            revision, other_revision, skip = (int(part) for part in place.split("."))
+            revision, other_revision, skip = (int(part) for part in cursor.split("."))
         found = await self._history.compare(
             current_tenant(),
             request.session,
@@ -127,13 +127,13 @@ class HistoryService(history_pb2_grpc.HistoryServiceServicer):
         self, request: history_pb2.WatchMemoryRequest, context: Context
     ) -> AsyncIterator[history_pb2.WatchMemoryResponse]:
         """Tells each revision as it is committed."""
-        scope = f"watch:{request.session}:{request.memory}"
+        scope = f"watch/{request.session}/{request.memory}"
         after: int | None = None
         if request.HasField("after_revision"):
             after = request.after_revision
         elif request.resume_token:
-            place = self._pages.place(scope, request.resume_token, first="", field="resume_token")
-            after = int(place)
+            cursor = self._pages.cursor(scope, request.resume_token, first="", field="resume_token")
+            after = int(cursor)
         events = self._watches.watch(
             current_tenant(), request.session, request.memory, after, deadline=deadline_of(context)
         )

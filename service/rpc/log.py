@@ -10,23 +10,23 @@ from uuid import UUID
 from opentelemetry.context import Context as TraceContext
 
 from palimpsest.v1 import log_pb2, log_pb2_grpc
-from service import tracing
-from service.config import Limits
-from service.domain.appending import Submission
-from service.domain.errors import InvalidInput, PalimpsestError, Unavailable
-from service.domain.fail_points import FailPoint, reach
-from service.domain.reasons import Reason
-from service.domain.tenancy import session_key
-from service.rpc import appends, convert
+from service.domain.log.appending import Submission
+from service.domain.values.errors import InvalidInput, PalimpsestError, Unavailable
+from service.domain.values.fault_hook import boundary
+from service.domain.values.reasons import Reason
+from service.domain.values.tenancy import session_key
+from service.rpc import appends, convert, filters
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.interceptors.tracing import say_subject
 from service.rpc.interceptors.validation import validate
 from service.rpc.pages import Pages, fitting
-from service.usecases import sessions
-from service.usecases.append import Appender
-from service.usecases.lanes import Appended
-from storage.database import Database
+from service.settings.config import Limits
+from service.telemetry import tracing
+from service.usecases.log import sessions
+from service.usecases.log.append import Appender
+from service.usecases.log.append_queue import Appended
+from storage.engine.database import Database
 
 Requests = AsyncIterator[log_pb2.AppendChunksRequest]
 
@@ -77,7 +77,9 @@ class LogService(log_pb2_grpc.LogServiceServicer):
                 ),
             )
         )
-        stream = _AppendStream(tenant_id, opening, self._appender, self._limits, self._stopping)
+        stream = _AppendStream(
+            *(tenant_id, opening, opened.incarnation), self._appender, self._limits, self._stopping
+        )
         async with aclosing(stream.run(request_iterator)) as responses:
             async for response in responses:
                 yield response
@@ -90,7 +92,7 @@ class LogService(log_pb2_grpc.LogServiceServicer):
         self._appender.refuse_when_full()
         submission = appends.submission(tenant_id, request, self._limits)
         appended = await self._appender.submit(tenant_id, submission)
-        reach(FailPoint.APPEND_BEFORE_REPLY)
+        boundary("append", "reply")
         return log_pb2.AppendResponse(
             ack=log_pb2.Ack(
                 through_producer_sequence=appended.sequence,
@@ -104,6 +106,9 @@ class LogService(log_pb2_grpc.LogServiceServicer):
         self, request: log_pb2.ListChunksRequest, context: Context
     ) -> log_pb2.ListChunksResponse:
         """Reads chunks in order of position."""
+        wanted = None
+        if request.HasField("filter"):
+            wanted = filters.chunk_filter(request.filter, self._limits)
         page = await sessions.read_chunks(
             self._database,
             current_tenant(),
@@ -111,16 +116,20 @@ class LogService(log_pb2_grpc.LogServiceServicer):
             from_position=request.from_position,
             limit=self._pages.size(request.page_size),
             max_bytes=self._pages.max_bytes,
+            wanted=wanted,
         )
         chunks = fitting([convert.logged_chunk(one) for one in page.chunks], self._pages.max_bytes)
-        last = chunks[-1].position if chunks else page.head
+        if len(chunks) < len(page.chunks):
+            return log_pb2.ListChunksResponse(
+                chunks=chunks, next_position=chunks[-1].position + 1, head=page.head
+            )
         return log_pb2.ListChunksResponse(
-            chunks=chunks, next_position=last + 1 if last < page.head else 0, head=page.head
+            chunks=chunks, next_position=page.next_position, head=page.head
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _UnderWay:
+class _UnackedBatch:
     """A batch that is not acked yet."""
 
     done: "asyncio.Future[Appended]"
@@ -135,6 +144,7 @@ class _AppendStream:
         self,
         tenant_id: UUID,
         opening: log_pb2.AppendChunksRequest.Open,
+        incarnation: int,
         appender: Appender,
         limits: Limits,
         stopping: asyncio.Event,
@@ -143,11 +153,12 @@ class _AppendStream:
         self._session = opening.session
         self._session_key = session_key(tenant_id, opening.session)
         self._producer_id = opening.producer_id
+        self._incarnation = incarnation
         self._epoch = opening.epoch
         self._appender = appender
         self._limits = limits
         self._stopping = stopping
-        self._under_way: deque[_UnderWay] = deque()
+        self._under_way: deque[_UnackedBatch] = deque()
         self._chunks = 0
         self._bytes = 0
         #: Set whenever there may be something to do for the writing side.
@@ -163,9 +174,9 @@ class _AppendStream:
         try:
             while True:
                 async for ack in self._acks():
-                    reach(FailPoint.ACK_BEFORE)
+                    boundary("append", "ack")
                     yield ack
-                    reach(FailPoint.ACK_SENT)
+                    boundary("append", "acked")
                 if reading.done() and not self._under_way:
                     break
                 self._some.clear()
@@ -234,11 +245,12 @@ class _AppendStream:
                 epoch=self._epoch,
                 expected_head=None,
                 chunks=chunks,
+                incarnation=self._incarnation,
             ),
             parent=_parent(request.batch),
         )
         size_bytes = sum(chunk.size_bytes for chunk in chunks)
-        self._under_way.append(_UnderWay(done, len(chunks), size_bytes))
+        self._under_way.append(_UnackedBatch(done, len(chunks), size_bytes))
         self._chunks += len(chunks)
         self._bytes += size_bytes
         if not self._has_credit():

@@ -3,15 +3,17 @@
 from uuid import UUID
 
 from palimpsest.v1 import memories_pb2, memories_pb2_grpc
-from service.llm.allowed import AllowedModels
+from service.llm.gateway.allowed import AllowedModels
 from service.rpc import convert, past, specs
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.idempotency import reply
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages
-from service.usecases.history import History
-from service.usecases.memories import Memories
-from storage.amendment_log import AmendmentFilter
+from service.usecases.memories.history import History
+from service.usecases.memories.memories import Memories
+from service.usecases.operations.deleting import Deleter
+from storage.prism.amendment_log import AmendmentFilter
 
 #: Memories of all sessions on one page.
 MAX_OF_ALL = 100
@@ -21,9 +23,15 @@ class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
     """See memories.proto."""
 
     def __init__(
-        self, memories: Memories, history: History, pages: Pages, models: AllowedModels
+        self,
+        memories: Memories,
+        deleter: Deleter,
+        history: History,
+        pages: Pages,
+        models: AllowedModels,
     ) -> None:
         self._memories = memories
+        self._deleter = deleter
         self._models = models
         self._history = history
         self._pages = pages
@@ -34,8 +42,19 @@ class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
         """Creates a memory."""
         spec = specs.memory_spec(request)
         self._models.check_spec(spec, f"{request.WhichOneof('spec')}.")
-        made = await self._memories.create(current_tenant(), request.session, request.name, spec)
-        return memories_pb2.CreateMemoryResponse(memory=convert.memory(made))
+        return await reply(
+            self._memories.create(current_tenant(), request.session, request.name, spec),
+            lambda made: memories_pb2.CreateMemoryResponse(memory=convert.memory(made)),
+        )
+
+    async def DeleteMemory(  # noqa: N802
+        self, request: memories_pb2.DeleteMemoryRequest, context: Context
+    ) -> memories_pb2.DeleteMemoryResponse:
+        """Deletes a memory."""
+        deleted = self._deleter.delete_memory(
+            current_tenant(), request.session, request.memory, allow_missing=request.allow_missing
+        )
+        return await reply(deleted, lambda _: memories_pb2.DeleteMemoryResponse())
 
     async def GetMemory(  # noqa: N802
         self, request: memories_pb2.GetMemoryRequest, context: Context
@@ -73,8 +92,8 @@ class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
         status = convert.memory_status(request.status)
         if not request.session:
             return await self._list_of_all(request, status)
-        scope = f"memories:{request.session}:{status}:{request.waiting}"
-        after = self._pages.place(scope, request.page_token, first="")
+        scope = f"memories/{request.session}/{status}/{request.waiting}"
+        after = self._pages.cursor(scope, request.page_token, first="")
         # Those of one session are few: what is not wanted of them is left out here.
         found = await self._memories.list_after(current_tenant(), request.session, after, None)
         wanted = [
@@ -92,7 +111,7 @@ class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
     async def _list_of_all(
         self, request: memories_pb2.ListMemoriesRequest, status: str | None
     ) -> memories_pb2.ListMemoriesResponse:
-        scope = f"memories:{status}:{request.waiting}"
+        scope = f"memories/{status}/{request.waiting}"
         # Schemas may be long: what is read for a page is bounded by the rows of it.
         size = min(self._pages.size(request.page_size), MAX_OF_ALL)
         found = await self._memories.list_of_all(
@@ -125,10 +144,10 @@ class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
             from_position=request.from_position,
             to_position=request.to_position,
         )
-        scope = f"amendments:{request.session}:{request.memory}:{wanted!r}"
+        scope = f"amendments/{request.session}/{request.memory}/{wanted!r}"
         found = await self._history.amendments(
             *named,
-            self._place(scope, request.page_token),
+            self._cursor(scope, request.page_token),
             self._pages.size(request.page_size),
             wanted,
             max_bytes=self._pages.max_bytes,
@@ -142,12 +161,12 @@ class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
         self, request: memories_pb2.ListRejectionsRequest, context: Context
     ) -> memories_pb2.ListRejectionsResponse:
         """Lists what was proposed and refused."""
-        scope = f"rejections:{request.session}:{request.memory}"
+        scope = f"rejections/{request.session}/{request.memory}"
         found = await self._history.rejections(
             current_tenant(),
             request.session,
             request.memory,
-            self._place(scope, request.page_token),
+            self._cursor(scope, request.page_token),
             self._pages.size(request.page_size),
             max_bytes=self._pages.max_bytes,
         )
@@ -161,28 +180,34 @@ class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
     ) -> memories_pb2.RetryMemoryResponse:
         """Lets a stalled memory try again, or all."""
         if not request.memory:
-            retried = await self._memories.retry_all(current_tenant(), request.session)
-            return memories_pb2.RetryMemoryResponse(retried=retried)
-        stored = await self._memories.retry(current_tenant(), request.session, request.memory)
-        return memories_pb2.RetryMemoryResponse(memory=convert.memory(stored))
+            return await reply(
+                self._memories.retry_all(current_tenant(), request.session),
+                lambda retried: memories_pb2.RetryMemoryResponse(retried=retried),
+            )
+        return await reply(
+            self._memories.retry(current_tenant(), request.session, request.memory),
+            lambda stored: memories_pb2.RetryMemoryResponse(memory=convert.memory(stored)),
+        )
 
     async def Flush(  # noqa: N802
         self, request: memories_pb2.FlushRequest, context: Context
     ) -> memories_pb2.FlushResponse:
         """Ends the wait for more chunks."""
-        token, head = await self._memories.flush(current_tenant(), request.session, request.memory)
-        return memories_pb2.FlushResponse(token=token, head=head)
+        return await reply(
+            self._memories.flush(current_tenant(), request.session, request.memory),
+            lambda done: memories_pb2.FlushResponse(token=done[0], head=done[1]),
+        )
 
     def _memory_after(self, scope: str, token: str) -> tuple[UUID, UUID] | None:
-        place = self._pages.place(scope, token, first="")
-        if not place:
+        cursor = self._pages.cursor(scope, token, first="")
+        if not cursor:
             return None
-        key, _, memory_id = place.partition(".")
+        key, _, memory_id = cursor.partition(".")
         return UUID(key), UUID(memory_id)
 
-    def _place(self, scope: str, token: str) -> tuple[int, int]:
-        place = self._pages.place(scope, token, first="0.0")
-        revision, _, ordinal = place.partition(".")
+    def _cursor(self, scope: str, token: str) -> tuple[int, int]:
+        cursor = self._pages.cursor(scope, token, first="0.0")
+        revision, _, ordinal = cursor.partition(".")
         return int(revision), int(ordinal)
 
 

@@ -1,15 +1,15 @@
 """Navigations between the proto's messages and our values."""
 
 from palimpsest.v1 import answers_pb2
-from service.domain.trajectory import (
+from service.domain.answers.navigation_request import DEFAULT_CALLS, NavigationRequest
+from service.domain.answers.trajectory import (
     Action,
     Event,
     EventKind,
     NoAnswer,
 )
-from service.domain.tree.question import DEFAULT_CALLS, NavigationRequest
-from storage.answers import StoredAnswer
-from storage.trajectories import Sums
+from storage.answers.answers import StoredAnswer
+from storage.answers.trajectories import NavigationTotals
 
 _KINDS = {
     EventKind.RETRIEVAL: answers_pb2.TrajectoryEvent.KIND_RETRIEVAL,
@@ -82,10 +82,12 @@ def of_answer(stored: StoredAnswer) -> answers_pb2.NavigationStatistics | None:
     if stored.statistics is None:
         return None
     answered = stored.no_answer is None and not stored.guessed
-    return sums(Sums.of_one(stored.statistics, answered=answered, guessed=stored.guessed))
+    return sums(
+        NavigationTotals.of_one(stored.statistics, answered=answered, guessed=stored.guessed)
+    )
 
 
-def sums(summed: Sums) -> answers_pb2.NavigationStatistics:
+def sums(summed: NavigationTotals) -> answers_pb2.NavigationStatistics:
     """What navigations came to."""
     statistics = summed.statistics
     return answers_pb2.NavigationStatistics(

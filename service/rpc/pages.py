@@ -5,14 +5,15 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from service.config import Limits
-from service.domain.errors import InvalidInput
-from service.domain.read_tokens import TokenInvalid, sign_page, verify_page
-from service.domain.reasons import Reason
+from service.domain.log.read_tokens import TokenInvalid, sign_page, verify_page
+from service.domain.values.errors import InvalidInput
+from service.domain.values.reasons import Reason
+from service.rpc.interceptors.lives import current_lives
+from service.settings.config import Limits
 
 T = TypeVar("T", bound=Message)
 
-#: A page when the caller does not say.
+#: A page when the client does not say.
 DEFAULT_PAGE_SIZE = 100
 #: What a page ends at, in bytes of its encoded items; less where messages must be smaller.
 PAGE_BYTES = 2 * 1024 * 1024
@@ -36,20 +37,21 @@ class Pages:
         """The page size; the proto's rules bound it."""
         return asked or DEFAULT_PAGE_SIZE
 
-    def next(self, scope: str, place: str) -> str:
-        """The token of the page behind `place` in the list named `scope`."""
-        return sign_page(self._key, scope, place)
+    def next(self, scope: str, cursor: str) -> str:
+        """The token of the page after `cursor` in the list named `scope`."""
+        return sign_page(self._key, scope + current_lives(), cursor)
 
-    def place(self, scope: str, token: str, *, first: str, field: str = "page_token") -> str:
+    def cursor(self, scope: str, token: str, *, first: str, field: str = "page_token") -> str:
         """Where the page of `token` begins; `first` without one. Raises InvalidInput."""
         if not token:
             return first
         try:
-            return verify_page(self._key, scope, token)
+            return verify_page(self._key, scope + current_lives(), token)
         except TokenInvalid as error:
             raise InvalidInput(
                 Reason.TOKEN_INVALID,
-                "the token was not issued for this request, or altered",
+                "the token was not issued for this request, or altered, or what it is about was"
+                " deleted: begin at the first page",
                 field=field,
             ) from error
 
@@ -57,20 +59,20 @@ class Pages:
         self,
         items: Sequence[T],
         scope: str,
-        place: Callable[[T], str],
+        cursor: Callable[[T], str],
         *,
         more: bool,
         most: bool = False,
     ) -> tuple[Sequence[T], str]:
         """Returns the items of a page, and the token of the next; empty on the last.
 
-        `place` names where an item is in the list; `more` says whether others follow these.
+        `cursor` names where an item is in the list; `more` says whether others follow these.
         With `most` a page ends only where no message holds more: for a list that once had no
         pages, whose old clients ask for no other.
         """
         page = fitting(items, self._message_bytes if most else self.max_bytes)
         if more or len(page) < len(items):
-            return page, self.next(scope, place(page[-1]))
+            return page, self.next(scope, cursor(page[-1]))
         return page, ""
 
 

@@ -1,14 +1,14 @@
 """Amendments, revisions and differences as the proto has them."""
 
 from palimpsest.v1 import history_pb2, memories_pb2
-from service.domain.json_values import canonical
 from service.domain.prism.amending import Missing
 from service.domain.prism.amendments import Op
-from service.domain.prism.diffing import Difference
+from service.domain.prism.diffing import ValueDifference
+from service.domain.values.json_values import canonical
 from service.rpc.convert import logged_chunk, timestamp
-from service.usecases.history import Explained
-from storage.amendment_log import LoggedAmendment, LoggedRejection
-from storage.history import StoredRevision
+from service.usecases.memories.history import Explained
+from storage.memories.history import StoredRevision
+from storage.prism.amendment_log import LoggedAmendment, LoggedRejection
 
 OPS = {
     Op.ADD: memories_pb2.AMENDMENT_OP_ADD,
@@ -89,7 +89,7 @@ def explained(entry: Explained) -> history_pb2.ProvenanceEntry:
     )
 
 
-def difference(found: Difference) -> history_pb2.Difference:
+def difference(found: ValueDifference) -> history_pb2.Difference:
     """A place where two states differ."""
     return history_pb2.Difference(
         path=str(found.path),

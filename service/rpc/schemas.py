@@ -1,14 +1,16 @@
 """SchemaService."""
 
 from palimpsest.v1 import schemas_pb2, schemas_pb2_grpc
-from service.domain.errors import SchemaInvalid
-from service.domain.schemas.tree import render
-from service.llm.allowed import AllowedModels
+from service.domain.prism.schemas.tree import render
+from service.domain.values.errors import SchemaInvalid
+from service.llm.gateway.allowed import AllowedModels
 from service.rpc import convert, specs
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.idempotency import reply
 from service.rpc.interceptors.tenancy import current_tenant
-from service.usecases.schemas import Drafted, Schemas, Wanted
+from service.rpc.operations import message as operation_message
+from service.usecases.prism.schemas import Drafted, SchemaRequest, Schemas
 
 
 class SchemaService(schemas_pb2_grpc.SchemaServiceServicer):
@@ -23,16 +25,18 @@ class SchemaService(schemas_pb2_grpc.SchemaServiceServicer):
     ) -> schemas_pb2.GenerateSchemaResponse:
         """Has a model write a schema."""
         self._models.check(request.model, "model")
-        wanted = Wanted(
+        wanted = SchemaRequest(
             session=request.session,
             domain=request.domain,
             example_query=request.example_query,
             model=request.model,
         )
-        drafted = await self._schemas.generate(
-            current_tenant(), wanted, deadline=deadline_of(context)
+        return await reply(
+            self._schemas.generate(current_tenant(), wanted, deadline=deadline_of(context)),
+            lambda done: schemas_pb2.GenerateSchemaResponse(
+                draft=_draft(done[0]), operation=operation_message(done[1])
+            ),
         )
-        return schemas_pb2.GenerateSchemaResponse(draft=_draft(drafted))
 
     async def GetSchemaDraft(  # noqa: N802
         self, request: schemas_pb2.GetSchemaDraftRequest, context: Context

@@ -1,25 +1,22 @@
 """SearchService."""
 
-from datetime import UTC, datetime
-
 from palimpsest.v1 import search_pb2, search_pb2_grpc
-from service.domain.chunks import ChunkKind
-from service.rpc import convert
+from service.rpc import convert, filters
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages, fitting
-from service.usecases.search import (
-    ChunkFilter,
-    Found,
+from service.settings.config import Limits
+from service.usecases.search.search import (
     FoundPage,
     IndexState,
     Searcher,
+    SearchHit,
     SearchMode,
     SearchQuery,
 )
 
-#: Chunks when the caller does not say how many.
+#: Chunks when the client does not say how many.
 DEFAULT_LIMIT = 10
 
 _MODES = {
@@ -29,29 +26,28 @@ _MODES = {
     SearchMode.HYBRID: search_pb2.SEARCH_MODE_HYBRID,
 }
 _MODES_OF = {number: mode for mode, number in _MODES.items()}
-_KINDS_OF = {
-    search_pb2.CHUNK_KIND_TEXT: ChunkKind.TEXT,
-    search_pb2.CHUNK_KIND_MESSAGE: ChunkKind.MESSAGE,
-    search_pb2.CHUNK_KIND_STEP: ChunkKind.STEP,
-}
 
 
 class SearchService(search_pb2_grpc.SearchServiceServicer):
     """See search.proto."""
 
-    def __init__(self, searcher: Searcher, pages: Pages) -> None:
+    def __init__(self, searcher: Searcher, pages: Pages, limits: Limits) -> None:
         self._searcher = searcher
         self._pages = pages
+        self._limits = limits
 
     async def SearchChunks(  # noqa: N802 - named by the proto
         self, request: search_pb2.SearchChunksRequest, context: Context
     ) -> search_pb2.SearchChunksResponse:
         """Finds the chunks that fit a query best."""
+        wanted = None
+        if request.HasField("filter"):
+            wanted = filters.chunk_filter(request.filter, self._limits)
         query = SearchQuery(
             query=request.query,
             limit=request.limit or DEFAULT_LIMIT,
             mode=_MODES_OF[request.mode],
-            filter=_filter(request.filter) if request.HasField("filter") else None,
+            filter=wanted,
             rerank=request.rerank,
         )
         page = await self._searcher.find(
@@ -73,25 +69,7 @@ class SearchService(search_pb2_grpc.SearchServiceServicer):
         return search_pb2.GetSearchIndexResponse(index=_index(state))
 
 
-def _filter(message: search_pb2.ChunkFilter) -> ChunkFilter:
-    return ChunkFilter(
-        from_position=message.from_position,
-        to_position=message.to_position,
-        from_time=_time(message, "from_time"),
-        to_time=_time(message, "to_time"),
-        kinds=frozenset(_KINDS_OF[kind] for kind in message.kinds),
-        metadata=dict(message.metadata),
-    )
-
-
-def _time(message: search_pb2.ChunkFilter, field: str) -> datetime | None:
-    if not message.HasField(field):  # type: ignore[arg-type]  # one of its two times
-        return None
-    found: datetime = getattr(message, field).ToDatetime(tzinfo=UTC)
-    return found
-
-
-def _found(page: FoundPage, one: Found, rank: int) -> search_pb2.FoundChunk:
+def _found(page: FoundPage, one: SearchHit, rank: int) -> search_pb2.FoundChunk:
     message = search_pb2.FoundChunk(
         rank=rank,
         score=one.score,

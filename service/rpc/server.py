@@ -21,6 +21,8 @@ from palimpsest.v1 import (
     log_pb2_grpc,
     memories_pb2,
     memories_pb2_grpc,
+    operations_pb2,
+    operations_pb2_grpc,
     schemas_pb2,
     schemas_pb2_grpc,
     search_pb2,
@@ -36,21 +38,22 @@ from palimpsest.v1 import (
     usage_pb2,
     usage_pb2_grpc,
 )
-from service.config import Limits
 from service.rpc.answers import AnswerService
 from service.rpc.arrivals import Arrivals
 from service.rpc.budgets import BudgetService
 from service.rpc.edits import EditService
 from service.rpc.history import HistoryService
-from service.rpc.interceptors.crowd import Crowd
+from service.rpc.interceptors.concurrency_limit import ConcurrencyLimit
 from service.rpc.interceptors.errors import Errors
+from service.rpc.interceptors.idempotency import Idempotency
 from service.rpc.interceptors.receiving import Receiving
 from service.rpc.interceptors.telemetry import Telemetry
 from service.rpc.interceptors.tenancy import Tenancy
-from service.rpc.interceptors.tracing import Subject, Tracing
+from service.rpc.interceptors.tracing import LogSubject, Tracing
 from service.rpc.interceptors.validation import Validation
 from service.rpc.log import LogService
 from service.rpc.memories import MemoryService
+from service.rpc.operations import OperationService
 from service.rpc.schemas import SchemaService
 from service.rpc.search import SearchService
 from service.rpc.sessions import SessionService
@@ -59,6 +62,8 @@ from service.rpc.stream_guard import StreamGuard
 from service.rpc.trajectories import TrajectoryService
 from service.rpc.trees import TreeService
 from service.rpc.usage import UsageService
+from service.settings.config import Limits
+from storage.engine.database import Database
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +83,7 @@ class Services:
     trajectories: TrajectoryService
     states: StateService
     search: SearchService
+    operations: OperationService
 
 
 #: What registers each service, and its name for health and reflection.
@@ -134,6 +140,10 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
         search_pb2_grpc.add_SearchServiceServicer_to_server,
         search_pb2.DESCRIPTOR.services_by_name["SearchService"],
     ),
+    "operations": (
+        operations_pb2_grpc.add_OperationServiceServicer_to_server,
+        operations_pb2.DESCRIPTOR.services_by_name["OperationService"],
+    ),
 }
 
 
@@ -177,12 +187,15 @@ class Server:
         self,
         services: Services,
         limits: Limits,
+        database: Database,
         *,
+        around: Sequence[aio.ServerInterceptor] = (),
         reflects: bool = False,
         unwritten: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`reflects`: whether it describes its services to whoever asks. `unwritten`: bytes of
-        chunks that were received and wait to be written."""
+        """`around`: what else is about each call, inside of all here. `reflects`: whether it
+        describes its services to whoever asks. `unwritten`: bytes of chunks that were received and
+        wait to be written."""
         arrivals = Arrivals(
             places=limits.max_incomplete_messages,
             waiting=limits.max_calls,
@@ -212,9 +225,11 @@ class Server:
                     idle_seconds=limits.stream_idle_seconds,
                 ),
                 Tenancy(),
-                Crowd(limits),
+                ConcurrencyLimit(limits),
                 Validation(),
-                Subject(),
+                LogSubject(),
+                *around,
+                Idempotency(database, max_bytes=limits.max_message_bytes),
             ),
             options=_options(limits),
         )

@@ -3,7 +3,11 @@
 from typing import Any
 
 from palimpsest.v1 import edits_pb2, memories_pb2
-from service.domain.memory_choices import OnFailure, ReplyFormat
+from service.domain.memories.specs import MemorySpec, SpecChanges
+from service.domain.prism.schemas.json_source import parse_json_schema
+from service.domain.prism.schemas.limits import bounded
+from service.domain.prism.schemas.source import parse_source
+from service.domain.prism.schemas.tree import Schema, render
 from service.domain.prism.spec import (
     MEMORY_TOKENS,
     SERVICE_LINGER_MS,
@@ -11,16 +15,12 @@ from service.domain.prism.spec import (
     Encoding,
     Operations,
     PrismSpec,
-    Steps,
+    StepScope,
     default_fold_tokens,
 )
-from service.domain.schemas.json_source import parse_json_schema
-from service.domain.schemas.limits import bounded
-from service.domain.schemas.source import parse_source
-from service.domain.schemas.tree import Schema, render
-from service.domain.specs import MemorySpec, SpecChanges
 from service.domain.state.spec import DEFAULT_PERIOD_TOKENS, Period, StateSpec
 from service.domain.tree.spec import TreeSpec, WorkingMemory
+from service.domain.values.memory_choices import OnFailure, ReplyFormat
 
 #: What an unset number of a PrismSpec means; the proto's comments say the same.
 DEFAULT_CHUNK_TOKENS = 2000
@@ -75,9 +75,9 @@ _REPLY_FORMATS = {
 }
 
 _STEPS = {
-    _Message.STEPS_UNSPECIFIED: Steps.WHOLE,
-    _Message.STEPS_WHOLE: Steps.WHOLE,
-    _Message.STEPS_FOCUSED: Steps.FOCUSED,
+    _Message.STEPS_UNSPECIFIED: StepScope.WHOLE,
+    _Message.STEPS_WHOLE: StepScope.WHOLE,
+    _Message.STEPS_FOCUSED: StepScope.FOCUSED,
 }
 
 

@@ -1,15 +1,15 @@
 """StateService."""
 
 from palimpsest.v1 import states_pb2, states_pb2_grpc
-from service.config import Limits
-from service.domain.state.vectors import Made, Vector
+from service.domain.state.vectors import StateVector, VectorSource
 from service.domain.state.working_context import as_messages, as_text
 from service.rpc import convert
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages
-from service.usecases.working_contexts import (
+from service.settings.config import Limits
+from service.usecases.state.working_contexts import (
     ContextReading,
     WorkingContexts,
     context_too_large,
@@ -18,14 +18,14 @@ from service.usecases.working_contexts import (
 _Request = states_pb2.GetWorkingContextRequest
 _Response = states_pb2.GetWorkingContextResponse
 
-#: What a reply has when the caller does not say.
+#: What a reply has when the client does not say.
 DEFAULT_FORMS = (_Request.FORM_PARTS, _Request.FORM_TEXT)
 
 _MADE = {
-    Made.TASK: states_pb2.StateVector.MADE_TASK,
-    Made.MODEL: states_pb2.StateVector.MADE_MODEL,
-    Made.CUT: states_pb2.StateVector.MADE_CUT,
-    Made.SKIPPED: states_pb2.StateVector.MADE_SKIPPED,
+    VectorSource.TASK: states_pb2.StateVector.MADE_TASK,
+    VectorSource.MODEL: states_pb2.StateVector.MADE_MODEL,
+    VectorSource.CUT: states_pb2.StateVector.MADE_CUT,
+    VectorSource.SKIPPED: states_pb2.StateVector.MADE_SKIPPED,
 }
 
 
@@ -59,14 +59,14 @@ class StateService(states_pb2_grpc.StateServiceServicer):
         self, request: states_pb2.ListStateVectorsRequest, context: Context
     ) -> states_pb2.ListStateVectorsResponse:
         """Lists the state vectors of a memory."""
-        scope = f"vectors:{request.session}:{request.memory}:{request.level}"
+        scope = f"vectors/{request.session}/{request.memory}/{request.level}"
         size = self._pages.size(request.page_size)
         found = await self._contexts.list_vectors(
             current_tenant(),
             request.session,
             request.memory,
             level=request.level,
-            after_revision=int(self._pages.place(scope, request.page_token, first="-1")),
+            after_revision=int(self._pages.cursor(scope, request.page_token, first="-1")),
             limit=size + 1,
             max_bytes=self._pages.max_bytes,
         )
@@ -108,7 +108,7 @@ def _response(
     return response
 
 
-def _vector(vector: Vector) -> states_pb2.StateVector:
+def _vector(vector: StateVector) -> states_pb2.StateVector:
     return states_pb2.StateVector(
         revision=vector.revision,
         level=vector.level,

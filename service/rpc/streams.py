@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import TypeVar
 
-from service.domain.errors import Unavailable
-from service.domain.reasons import Reason
+from service.domain.values.errors import Unavailable
+from service.domain.values.reasons import Reason
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages
 from service.rpc.streams import until_stopped
-from service.usecases.trajectories import Example, Trajectories
+from service.usecases.answers.trajectories import TrainingExample, Trajectories
 
 _Turn = trajectories_pb2.ExportTrajectoriesResponse.Turn
 _GOOD = {
@@ -33,12 +33,12 @@ class TrajectoryService(trajectories_pb2_grpc.TrajectoryServiceServicer):
     ) -> trajectories_pb2.ListTrajectoryEventsResponse:
         """Lists what a reader did."""
         answer_id = convert.uuid(request.answer_id)
-        scope = f"trajectory:{request.session}:{answer_id}"
+        scope = f"trajectory/{request.session}/{answer_id}"
         found = await self._trajectories.events(
             current_tenant(),
             request.session,
             answer_id,
-            after=int(self._pages.place(scope, request.page_token, first="0")),
+            after=int(self._pages.cursor(scope, request.page_token, first="0")),
             limit=self._pages.size(request.page_size),
             max_bytes=self._pages.max_bytes,
         )
@@ -75,7 +75,7 @@ class TrajectoryService(trajectories_pb2_grpc.TrajectoryServiceServicer):
                 yield _response(example)
 
 
-def _response(example: Example) -> trajectories_pb2.ExportTrajectoriesResponse:
+def _response(example: TrainingExample) -> trajectories_pb2.ExportTrajectoriesResponse:
     return trajectories_pb2.ExportTrajectoriesResponse(
         answer_id=str(example.answer_id),
         ordinal=example.ordinal,

@@ -1,22 +1,23 @@
 """TreeService."""
 
 from palimpsest.v1 import trees_pb2, trees_pb2_grpc
-from service.domain.tree.nodes import Made, Place
+from service.domain.tree.nodes import SummarySource, TextOffset
 from service.rpc import convert
 from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.idempotency import reply
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages
-from service.usecases.trees import Trees
-from storage.tree_views import StoredNode
+from service.usecases.tree.trees import Trees
+from storage.tree.views import StoredNode
 
 #: Text of a page, in bytes.
 TEXT_BYTES = 1024 * 1024
 
 _MADE = {
-    Made.MODEL: trees_pb2.TreeNode.MADE_MODEL,
-    Made.JOINED: trees_pb2.TreeNode.MADE_JOINED,
-    Made.CUT: trees_pb2.TreeNode.MADE_CUT,
-    Made.SKIPPED: trees_pb2.TreeNode.MADE_SKIPPED,
+    SummarySource.MODEL: trees_pb2.TreeNode.MADE_MODEL,
+    SummarySource.JOINED: trees_pb2.TreeNode.MADE_JOINED,
+    SummarySource.CUT: trees_pb2.TreeNode.MADE_CUT,
+    SummarySource.SKIPPED: trees_pb2.TreeNode.MADE_SKIPPED,
 }
 
 
@@ -31,8 +32,10 @@ class TreeService(trees_pb2_grpc.TreeServiceServicer):
         self, request: trees_pb2.SealTreeRequest, context: Context
     ) -> trees_pb2.SealTreeResponse:
         """Closes a tree."""
-        stored = await self._trees.seal(current_tenant(), request.session, request.memory)
-        return trees_pb2.SealTreeResponse(memory=convert.memory(stored))
+        return await reply(
+            self._trees.seal(current_tenant(), request.session, request.memory),
+            lambda stored: trees_pb2.SealTreeResponse(memory=convert.memory(stored)),
+        )
 
     async def GetTree(  # noqa: N802
         self, request: trees_pb2.GetTreeRequest, context: Context
@@ -77,9 +80,9 @@ class TreeService(trees_pb2_grpc.TreeServiceServicer):
         named = (current_tenant(), request.session, request.memory)
         of_parent = request.WhichOneof("of") == "parent_id"
         of = f"under {request.parent_id}" if of_parent else f"level {request.level}"
-        scope = f"nodes:{request.session}:{request.memory}:{of}"
+        scope = f"nodes/{request.session}/{request.memory}/{of}"
         size = self._pages.size(request.page_size)
-        after = int(self._pages.place(scope, request.page_token, first="0"))
+        after = int(self._pages.cursor(scope, request.page_token, first="0"))
         if of_parent:
             found = await self._trees.children(*named, request.parent_id, after, size + 1)
         else:
@@ -98,14 +101,14 @@ class TreeService(trees_pb2_grpc.TreeServiceServicer):
         self, request: trees_pb2.GetNodeTextRequest, context: Context
     ) -> trees_pb2.GetNodeTextResponse:
         """Reads the text under a node."""
-        scope = f"text:{request.session}:{request.memory}:{request.node_id}"
-        place = self._pages.place(scope, request.page_token, first="")
+        scope = f"text/{request.session}/{request.memory}/{request.node_id}"
+        cursor = self._pages.cursor(scope, request.page_token, first="")
         parts, following = await self._trees.text(
             current_tenant(),
             request.session,
             request.memory,
             request.node_id,
-            _place(place) if place else None,
+            _offset(cursor) if cursor else None,
             TEXT_BYTES,
         )
         response = trees_pb2.GetNodeTextResponse(
@@ -125,9 +128,9 @@ class TreeService(trees_pb2_grpc.TreeServiceServicer):
         return response
 
 
-def _place(text: str) -> Place:
+def _offset(text: str) -> TextOffset:
     position, _, offset = text.partition(".")
-    return Place(int(position), int(offset))
+    return TextOffset(int(position), int(offset))
 
 
 def _node(stored: StoredNode, summary: str) -> trees_pb2.TreeNode:

@@ -7,9 +7,9 @@ from service.rpc import convert, costs
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages
-from service.usecases import usage
-from service.usecases.costs import Costs
-from storage.database import Database
+from service.usecases.spend import usage
+from service.usecases.spend.costs import Costs
+from storage.engine.database import Database
 
 
 class UsageService(usage_pb2_grpc.UsageServiceServicer):
@@ -42,15 +42,15 @@ class UsageService(usage_pb2_grpc.UsageServiceServicer):
     ) -> usage_pb2.ListSpendResponse:
         """Sums what was spent, in lines."""
         named = (request.session, request.memory, request.from_day, request.to_day)
-        scope = f"spend:{json.dumps([*named, request.level, request.by_day])}"
+        scope = f"spend/{json.dumps([*named, request.level, request.by_day])}"
         size = self._pages.size(request.page_size)
-        place = json.loads(self._pages.place(scope, request.page_token, first="null"))
+        cursor = json.loads(self._pages.cursor(scope, request.page_token, first="null"))
         total, found = await self._costs.spend(
             current_tenant(),
             costs.asked(request),
             costs.LEVELS[request.level],
             by_day=request.by_day,
-            after=None if place is None else tuple(place),
+            after=None if cursor is None else tuple(cursor),
             limit=size + 1,
         )
         page, token = self._pages.cut(

@@ -95,11 +95,11 @@ class Metric:
     LLM_COST: Final = "palimpsest.llm.cost"
     #: Calls under way.
     LLM_CALLS_IN_FLIGHT: Final = "palimpsest.llm.calls.in_flight"
-    #: Replies that were found in the journal, {model}.
+    #: Replies that were found in the ledger, {model}.
     LLM_REPLAYS: Final = "palimpsest.llm.replays"
     #: Calls that waited for one with the same beginning, {model, outcome}.
     LLM_WAITS: Final = "palimpsest.llm.waits"
-    #: Items that gave their place up: a silent model held it.
+    #: Items that gave their place up: an unresponsive model held it.
     LLM_LET_GO: Final = "palimpsest.llm.let_go"
     #: Forms of requests that a model refused and was asked without, {model, form}.
     LLM_FORMS_REFUSED: Final = "palimpsest.llm.forms_refused"
@@ -229,7 +229,7 @@ class Attribute:
     TO_POSITION: Final = "palimpsest.to_position"
     #: The kind of a change: step, fold …
     CHANGE: Final = "palimpsest.change"
-    #: Whether the reply to a call was there already: in the journal, or a copy of it.
+    #: Whether the reply to a call was there already: in the ledger, or a copy of it.
     REPLAYED: Final = "palimpsest.call.replayed"
 
 

@@ -15,6 +15,13 @@ from storage.tables.calls import (
     tenant_spend_sum,
 )
 from storage.tables.common import APP_ROLE, SWEEPER_ROLE, metadata
+from storage.tables.jobs import (
+    answer,
+    answer_rating,
+    answer_text,
+    schema_draft,
+    trajectory_event,
+)
 from storage.tables.log import (
     chunk,
     deployment,
@@ -24,16 +31,11 @@ from storage.tables.log import (
     session,
     tenant,
 )
-from storage.tables.made import (
-    answer,
-    answer_rating,
-    answer_text,
-    schema_draft,
-    trajectory_event,
-)
+from storage.tables.long_operations import operation
 from storage.tables.memories import dead_letter, memory, revision
 from storage.tables.prism import amendment, prism_base, prism_snapshot, prism_value, rejection
 from storage.tables.queue import claim, wanted, worker
+from storage.tables.removals import removal
 from storage.tables.requests import request
 from storage.tables.search import chunk_vector, chunk_word, posting_block, posting_list
 from storage.tables.traces import trace_context
@@ -60,6 +62,7 @@ __all__ = [
     "memory",
     "metadata",
     "model_condition",
+    "operation",
     "posting_block",
     "posting_list",
     "prism_base",
@@ -68,6 +71,7 @@ __all__ = [
     "process",
     "producer",
     "rejection",
+    "removal",
     "request",
     "revision",
     "schema_draft",

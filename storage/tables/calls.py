@@ -25,7 +25,7 @@ from storage.tables.common import count, created, metadata, of_memory, of_sessio
 call = Table(
     "call",
     metadata,
-    # The ledger, and the journal that replays a reply instead of paying again.
+    # The ledger, which also replays a reply instead of paying again.
     Column("session_key", Uuid, nullable=False),
     Column("call_id", Uuid, nullable=False),
     Column("tenant_id", Uuid, nullable=False),

@@ -31,7 +31,7 @@ deployment = Table(
     Column("token_key", LargeBinary, nullable=False),
     Column("marker_key", LargeBinary, nullable=False),
     created(),
-    # Where the database stood when it was last looked after: see storage/places.py.
+    # The database identity when it was last noted: see storage/operations/database_identity.py.
     Column("server_identifier", Text),
     Column("database_oid", BigInteger),
     Column("timeline", BigInteger),
@@ -59,7 +59,7 @@ model_condition = Table(
     # cause has no text of any.
     Column("place", Text, primary_key=True),
     Column("model", Text, nullable=False),
-    # One of service/domain/faults.py.
+    # One of service/domain/prompting/faults.py.
     Column("fault", Text, nullable=False),
     Column("cause", Text, nullable=False),
     Column("failures", Integer, nullable=False, server_default=text("1")),
@@ -109,10 +109,17 @@ session = Table(
     Column("words_attempts", Integer, nullable=False, server_default=text("0")),
     Column("words_failure", Text, nullable=False, server_default=text("''")),
     created(),
+    # Set: a tombstone, which row-level security hides. Its name may be used anew once nothing of
+    # the session is left.
+    Column("deleted_at", DateTime(timezone=True)),
+    # The epoch that new memories begin with: above that of each memory that was deleted, since
+    # one of the same name may still be with a worker.
+    Column("first_epoch", BigInteger, nullable=False, server_default=text("0")),
     ForeignKeyConstraint(["tenant_id"], ["tenant.tenant_id"], name="session_tenant_fkey"),
     CheckConstraint("head >= 0", name="session_head"),
     # For lists. What it says is so of each, and keeps it to who says it: migration 0025.
-    Index("session_of_tenant", "tenant_id", "name", postgresql_where=text("name > ''")),
+    # With COLLATE "C": by the bytes of names, whatever the database's own collation is.
+    Index("session_of_tenant_by_bytes", "tenant_id", "name", postgresql_where=text("name > ''")),
     # What belongs to the session names both.
     Index("session_tenant", "session_key", "tenant_id", unique=True),
     Index(
@@ -154,6 +161,10 @@ chunk = Table(
     # NULL: of a release that did not say it.
     Column("observed_first", Boolean),
     Column("metadata", JSONB),
+    # NULL where the chunk has none.
+    Column("thread", Text),
+    Column("source", Text),
+    Column("occurred_at", DateTime(timezone=True)),
     Column("digest", LargeBinary, nullable=False),
     created(),
     PrimaryKeyConstraint("session_key", "position", name="chunk_pkey"),
@@ -163,6 +174,13 @@ chunk = Table(
         ["session_key", "producer_id"],
         ["producer.session_key", "producer.producer_id"],
         name="chunk_producer_fkey",
+    ),
+    Index(
+        "chunk_of_thread",
+        "session_key",
+        "thread",
+        "position",
+        postgresql_where=text("thread IS NOT NULL"),
     ),
     CheckConstraint("position >= 1", name="chunk_position"),
     CheckConstraint("producer_sequence >= 1", name="chunk_sequence"),

@@ -73,6 +73,8 @@ memory = Table(
     Column("waiting_cause", Text),
     # What rejections of its steps mean for readers: service/domain/prism/losses.py.
     Column("losses", JSONB),
+    # Set: deleted, and hidden by row-level security until its rows are gone.
+    Column("deleted_at", DateTime(timezone=True)),
     PrimaryKeyConstraint("session_key", "memory_id", name="memory_pkey"),
     of_session("memory_session_fkey"),
     # The cursor is always one that a revision wrote.
@@ -201,6 +203,16 @@ revision = Table(
         "memory_id",
         "revision",
         postgresql_where=text("kind = 'rollback'"),
+    ),
+    # For removals: what refers to a revision, or to a chunk, that goes.
+    Index("revision_children", "session_key", "memory_id", "parent_revision"),
+    Index("revision_by_chunk", "session_key", "last_chunk"),
+    Index(
+        "revision_restoring",
+        "session_key",
+        "memory_id",
+        "restored_revision",
+        postgresql_where=text("restored_revision IS NOT NULL"),
     ),
 )
 

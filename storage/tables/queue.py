@@ -29,7 +29,7 @@ claim = Table(
     metadata,
     Column("session_key", Uuid, nullable=False),
     Column("item_id", Uuid, nullable=False),
-    # One of service/domain/work.py.
+    # One of service/domain/values/work_items.py.
     Column("kind", Text, nullable=False),
     Column("worker_id", Uuid, nullable=False),
     _now("claimed_at"),

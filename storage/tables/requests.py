@@ -1,4 +1,4 @@
-"""Requests of clients that were done, so that a retry is told what came of the first."""
+"""Requests of clients that were done, so that a retry gets the result of the first call."""
 
 from sqlalchemy import (
     BigInteger,
@@ -6,11 +6,13 @@ from sqlalchemy import (
     Column,
     DateTime,
     ForeignKeyConstraint,
+    Index,
     LargeBinary,
     PrimaryKeyConstraint,
     Table,
     Text,
     Uuid,
+    text,
 )
 
 from storage.tables.common import created, metadata
@@ -29,8 +31,10 @@ request = Table(
     # Of an append: where its chunks are.
     Column("first_position", BigInteger),
     Column("last_position", BigInteger),
+    # Of any other method: the serialized response of the first call.
+    Column("response", LargeBinary),
     created(),
-    # When it may be forgotten; NULL: not before the session is.
+    # When it may be removed; NULL: not before the session is.
     Column("expires_at", DateTime(timezone=True)),
     PrimaryKeyConstraint("session_key", "request_id", name="request_pkey"),
     # Both in one transaction: no request is done whose chunks are not there.
@@ -40,8 +44,16 @@ request = Table(
         name="request_chunk_fkey",
     ),
     CheckConstraint("octet_length(digest) = 32", name="request_digest"),
+    # For removals: what refers to a chunk that goes.
+    Index(
+        "request_by_chunk",
+        "session_key",
+        "last_position",
+        postgresql_where=text("last_position IS NOT NULL"),
+    ),
     CheckConstraint(
         "method <> 'Append' OR (first_position >= 1 AND last_position >= first_position) IS TRUE",
         name="request_positions",
     ),
+    Index("request_expiry", "expires_at", postgresql_where=text("expires_at IS NOT NULL")),
 )

@@ -1,7 +1,7 @@
 """What chunks are found by: their words, and vectors of what they say.
 
 The indexes that need extensions (one over session and words, one over vectors) are not
-here: `storage.search_setup` makes those that the server can have.
+here: `storage.search.setup` makes those that the server can have.
 """
 
 from sqlalchemy import (
@@ -50,7 +50,7 @@ posting_block = Table(
 )
 
 
-#: Which chunks of a block have a word, as `storage.posting_lists` writes it.
+#: Which chunks of a block have a word, as `storage.search.posting_lists` writes it.
 posting_list = Table(
     "posting_list",
     metadata,

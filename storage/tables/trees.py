@@ -96,4 +96,7 @@ tree_node = Table(
         unique=True,
         postgresql_where=text("level > 0"),
     ),
+    # For removals: what refers to a node, or to a revision, that goes.
+    Index("tree_node_next", "session_key", "memory_id", "level", "previous"),
+    Index("tree_node_by_revision", "session_key", "memory_id", "revision"),
 )

@@ -60,7 +60,7 @@ state_vector = Table(
 state_levels = Table(
     "state_levels",
     metadata,
-    # Which vectors are in use, for every revision: `service.domain.state.vectors.Levels`.
+    # Which vectors are in use, for every revision: `service.domain.state.vectors.VectorLevels`.
     Column("session_key", Uuid, nullable=False),
     Column("memory_id", Uuid, nullable=False),
     count("revision"),

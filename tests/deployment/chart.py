@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests import ROOT
+
 CHART = ROOT / "deploy/chart/palimpsest"
 MINIMAL = CHART / "ci/minimal-values.yaml"
 PRODUCTION = CHART / "ci/production-values.yaml"

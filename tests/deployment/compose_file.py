@@ -17,10 +17,9 @@ import yaml  # type: ignore[import-untyped, unused-ignore]
 from typer.core import TyperGroup
 
 from service.cli.commands import app
-from service.config import Config
-from service.environment import unknown_variables
+from service.settings.config import Config
+from service.settings.environment import unknown_variables
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 #: The files of a deployment, and those that may be added.
 FILES = ("compose.yaml",)
 ALL_FILES = (*FILES, "compose.model.yaml", "compose.vectors.yaml")
@@ -324,7 +323,7 @@ def _process(one: Service) -> Iterator[str]:
     if seconds(one.raw["stop_grace_period"]) < stop:
         yield "is killed before it has stopped"
     probe = one.raw.get("healthcheck", {"test": [], "timeout": "0s"})
-    if probe["test"][:4] != ["CMD", "python", "-m", "service.health"]:
+    if probe["test"][:4] != ["CMD", "python", "-m", "service.app.health"]:
         yield "has no healthcheck"
     elif probe["test"][4:] != ["--kind", one.command[0]]:
         yield "its health is another process's"

@@ -1,13 +1,14 @@
 """Custom resources against the definitions that their operators are installed with."""
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
-THIRD_PARTY = Path(__file__).resolve().parent.parent.parent / "third_party"
+from tests import ROOT
+
+THIRD_PARTY = ROOT / "third_party"
 
 
 @cache

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.harness import READY_SECONDS, STOP_SECONDS, eventually
+from tests import ROOT
+from tests.support.harness import READY_SECONDS, STOP_SECONDS, eventually
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 BUILD = ROOT / "deploy" / "image" / "build.py"
 USER = 65532
 #: How long a program that ends by itself may take: this only ends what hangs.

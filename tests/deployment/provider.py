@@ -5,9 +5,9 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.attacks.outages import OUTAGES, Switched
-from tests.fake_embeddings import FakeEmbeddings
-from tests.fake_model import prompt_of
+from tests.support.fake_embeddings import FakeEmbeddings
+from tests.support.fake_model import prompt_of
+from verification.attacks.outages import OUTAGES, Switched
 
 #: Which is asked by memories of its own, and replies to none while it is silent.
 SILENT = "openai/silent"

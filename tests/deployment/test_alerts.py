@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.outages import SCHEMA
 from tests.deployment.watched import ALERTS, PROMETHEUS, metrics_of, queries, rules
 from tests.deployment.watching import WINDOW, Watched, eventually, shortened
-from tests.harness import EVENTUALLY_SECONDS
+from tests.support.harness import EVENTUALLY_SECONDS
+from verification.attacks.outages import SCHEMA
 
 NEEDED = "Prometheus is not installed: run `make setup-deploy`"
 

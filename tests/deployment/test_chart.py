@@ -13,19 +13,19 @@ import typer.main
 import yaml  # type: ignore[import-untyped]
 from typer.core import TyperGroup
 
-from service import settings
 from service.cli.app import new_app
 from service.cli.run import register
-from service.config import Config
-from service.listening import is_local
 from service.rpc.server import LIVE, READY
+from service.settings import reading
+from service.settings.config import Config
+from service.settings.listening import is_local
+from tests import ROOT
 from tests.deployment.chart import (
     CHART,
     MINIMAL,
     NAMESPACE,
     PRODUCTION,
     RELEASE,
-    ROOT,
     VERSIONS,
     Manifest,
     by_kind,
@@ -227,7 +227,12 @@ def test_every_process_is_one_of_ours(values: Path) -> None:
             if command == "serve":
                 assert context.params["insecure"] is True
                 assert not is_local(context.params["listen"])
-    assert started == {"api": "serve", "worker": "work", "executor": "caller", "migrate": "migrate"}
+    assert started == {
+        "api": "serve",
+        "worker": "work",
+        "executor": "executor",
+        "migrate": "migrate",
+    }
 
 
 @BOTH
@@ -241,15 +246,15 @@ def test_every_process_takes_its_settings(values: Path, tmp_path: Path) -> None:
             for variable in said:
                 if variable.endswith("_FILE"):
                     said[variable] = str(tmp_path / variable.removesuffix("_FILE"))
-            read = settings.read(said)
+            read = reading.read(said)
             assert read.problems == [], name
             assert read.config is not None
             if name == "migrate":
                 assert read.config.migration_database_url or read.config.database_url
                 continue
-            assert settings.findings(read.config) == []
+            assert reading.findings(read.config) == []
             config = read.config.model_copy(update={"insecure": True})
-            assert list(settings.refusals(config)) == []
+            assert list(reading.refusals(config)) == []
             # A folder of its own below the volume, which belongs to root.
             assert config.run_dir.parent == Path("/run/palimpsest")
 

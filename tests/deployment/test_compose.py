@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped, unused-ignore]
 
+from tests import ROOT
 from tests.deployment.chart import tool
 from tests.deployment.compose_file import (
     ALL_FILES,
     FILES,
     NAMED,
-    ROOT,
     Deployment,
     program,
     wrong_command,
@@ -88,7 +88,7 @@ BROKEN = {
         "MODLES is no setting",
     ),
     "a command": ("compose.yaml", "command: [serve]", "command: [server]", "no command server"),
-    "an option": ("compose.yaml", "[caller, --socket,", "[caller, --sockets,", "--sockets"),
+    "an option": ("compose.yaml", "[executor, --socket,", "[executor, --sockets,", "--sockets"),
     "a file": ("compose.yaml", "./valkey.conf:", "./redis.conf:", "there is no redis.conf"),
     "a file that is written": ("compose.yaml", "otelcol.yaml:ro", "otelcol.yaml", "can write"),
     "an image": ("compose.yaml", "grafana:12.4.0", "grafana:latest", "latest is not pinned"),
@@ -159,7 +159,7 @@ BROKEN = {
     ),
     "no probe": (
         "compose.yaml",
-        "test: [CMD, python, -m, service.health, --kind, work]",
+        "test: [CMD, python, -m, service.app.health, --kind, work]",
         "test: [CMD, 'true']",
         "has no healthcheck",
     ),
@@ -239,9 +239,9 @@ def test_what_is_broken_is_noticed(loader: Path, copied: Path, name: str) -> Non
 
 
 def test_the_command_line_is_ours() -> None:
-    assert wrong_command(["caller", "--socket", "/run/x"]) == ""
-    assert "no command" in wrong_command(["executor"])
-    assert "--sock" in wrong_command(["caller", "--sock", "/run/x"])
+    assert wrong_command(["executor", "--socket", "/run/x"]) == ""
+    assert "no command" in wrong_command(["caller"])
+    assert "--sock" in wrong_command(["executor", "--sock", "/run/x"])
 
 
 def test_secrets_are_made_once_and_by_us_alone(loader: Path, copied: Path) -> None:

@@ -23,20 +23,21 @@ import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
 
 import palimpsest
-from service.embedded import binaries
-from service.embedded.postgres import PostgresServer
+from service.local import binaries
+from service.local.postgres import PostgresServer
+from tests import ROOT
 from tests.deployment.chart import tool
-from tests.deployment.compose_file import ALL_FILES, ROOT, Deployment, program
+from tests.deployment.compose_file import ALL_FILES, Deployment, program
 from tests.deployment.watching import free_port
-from tests.fake_model import FakeModel, fake_model
-from tests.harness import Process, eventually
-from tests.sending import send
-from tests.unit.test_telemetry import Collector
+from tests.support.fake_model import FakeModel, fake_model
+from tests.support.harness import Process, eventually
+from tests.support.sending import send
+from tests.unit.telemetry.test_telemetry import Collector
 
 SCHEMA = "class Notes:\n    topics: dict[str, list[str]]\n"
 QUESTION = "When is the museum closed?"
 #: What each command prints when it has started.
-READY = {"serve": "listening on", "work": "working", "caller": "calling"}
+READY = {"serve": "listening on", "work": "working", "executor": "calling"}
 
 
 @dataclass
@@ -298,7 +299,7 @@ def test_what_the_file_says_starts_and_goes_on_when_parts_of_it_are_killed(
         # The executor outlives all of them, and none has one of its own.
         assert executor.is_healthy()
         for one in (workers[1], servers[1]):
-            assert list(Path(one.environment["PALIMPSEST_RUN_DIR"]).glob("caller-*")) == []
+            assert list(Path(one.environment["PALIMPSEST_RUN_DIR"]).glob("executor-*")) == []
         # Nobody serves any more, and the proxy says so. One that is stopped sends its spans first.
         assert servers[1].process.stop() == 0, servers[1].process.log()
         eventually("the proxy has no server", lambda: status(ready) == 503)

@@ -23,9 +23,10 @@ import pytest
 from psycopg import sql
 
 import palimpsest
-from tests.deployment.images import BUILD, ROOT, USER, WRITABLE, Building, Image
-from tests.fake_model import fake_model
-from tests.harness import Servers, with_database
+from tests import ROOT
+from tests.deployment.images import BUILD, USER, WRITABLE, Building, Image
+from tests.support.fake_model import fake_model
+from tests.support.harness import Servers, with_database
 
 # The first test waits for the build; on a busy machine that takes long.
 pytestmark = pytest.mark.timeout(1800)
@@ -101,7 +102,7 @@ async def test_the_service_and_the_demo_run_from_the_image(
             "PALIMPSEST_MODEL_BASE_URL": model.url,
             "PALIMPSEST_MODEL_API_KEY": "sk-of-nobody",
         }
-        socket = "/run/palimpsest/caller.sock"
+        socket = "/run/palimpsest/executor.sock"
         migrated = image.palimpsest(run_dir, "migrate", **settings)
         assert migrated.returncode == 0, migrated.stderr
         assert migrated.stdout.startswith("migrated from nothing to ")
@@ -110,7 +111,7 @@ async def test_the_service_and_the_demo_run_from_the_image(
             begun = image.started(run_dir, ready, *arguments, **settings, **more)
             return stack.enter_context(begun)
 
-        caller = started("calling", "caller", "--socket", socket)
+        executor = started("calling", "executor", "--socket", socket)
         serve = started("listening on", "serve")
         work = started("working", "work", PALIMPSEST_CALLER_SOCKET=socket)
         address = serve.line("listening on").removeprefix("listening on ")
@@ -118,7 +119,7 @@ async def test_the_service_and_the_demo_run_from_the_image(
         health = image.run(run_dir, *image.config["Healthcheck"]["Test"][1:])
         assert health.returncode == 0, health.stdout
         assert sorted(re.findall(r"(\w+) \d+ is ready", health.stdout)) == [
-            "caller",
+            "executor",
             "serve",
             "work",
         ]
@@ -141,8 +142,8 @@ async def test_the_service_and_the_demo_run_from_the_image(
         assert any("harbour museum" in prompt for prompt in model.prompts)
 
         # In the order in which they depend on each other.
-        assert [one.stop() for one in (work, caller, serve)] == [0, 0, 0]
-        logged = "".join(one.log.read_text() for one in (work, caller, serve))
+        assert [one.stop() for one in (work, executor, serve)] == [0, 0, 0]
+        logged = "".join(one.log.read_text() for one in (work, executor, serve))
     assert "Traceback" not in logged
     assert "Read-only file system" not in logged
     assert "sk-of-nobody" not in logged
@@ -174,7 +175,7 @@ def test_what_it_says_of_itself(image: Image) -> None:
     assert config["User"] == f"{USER}:{USER}"
     assert config["Entrypoint"] == ["palimpsest"]
     assert config["StopSignal"] == "SIGTERM"
-    assert config["Healthcheck"]["Test"] == ["CMD", "python", "-m", "service.health"]
+    assert config["Healthcheck"]["Test"] == ["CMD", "python", "-m", "service.app.health"]
     assert "PALIMPSEST_RUN_DIR=/run/palimpsest" in config["Env"]
     labels = config["Labels"]
     assert labels["org.opencontainers.image.licenses"] == "Apache-2.0"

@@ -7,7 +7,7 @@ import urllib.request
 import pytest
 
 from tests.deployment.watching import free_port
-from tests.harness import Servers, api, eventually
+from tests.support.harness import Servers, api, eventually
 
 NEEDED = "Prometheus is not installed: run `make setup-deploy`"
 #: OpenTelemetry's convention has it so, and Prometheus's style keeps its end for histograms.

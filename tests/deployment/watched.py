@@ -4,12 +4,12 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped, unused-ignore]
 
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
+
 GRAFANA = ROOT / "deploy" / "grafana"
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 ALERTS = PROMETHEUS / "alerts.yml"

@@ -24,14 +24,13 @@ import yaml  # type: ignore[import-untyped, unused-ignore]
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
 
 import palimpsest
-from palimpsest import Edit
-from palimpsest.errors import PalimpsestError
-from tests.attacks.outages import OUTAGES, SCHEMA
+from palimpsest import Edit, PalimpsestError
 from tests.deployment.provider import FACT, SILENT, Provider
 from tests.deployment.watched import ALERTS
-from tests.fake_model import served
-from tests.harness import EVENTUALLY_SECONDS, Process, Servers
-from tests.unit.test_telemetry import Collector
+from tests.support.fake_model import served
+from tests.support.harness import EVENTUALLY_SECONDS, Process, Servers
+from tests.unit.telemetry.test_telemetry import Collector
+from verification.attacks.outages import OUTAGES, SCHEMA
 
 NEEDED = "Prometheus is not installed: run `make setup-deploy`"
 #: Longer than all tests take: what happened before a process was killed has rates as well.
@@ -240,7 +239,7 @@ class Watched:
         command, ready = {
             "api": ("serve", "listening on"),
             "worker": ("work", "working"),
-            "executor": (f"caller --socket {self._socket}", "calling"),
+            "executor": (f"executor --socket {self._socket}", "calling"),
         }[name]
         listen = {"PALIMPSEST_METRICS_LISTEN": f"127.0.0.1:{self.ports[name]}"}
         self.processes[name] = Process(command, {**self._settings, **listen}, ready)
@@ -401,7 +400,7 @@ async def _edited_meanwhile(found: Watched, client: palimpsest.Client) -> None:
         return "[waits]" in provider.held
 
     await eventually("the model is asked", is_asked)
-    await memory.revise([Edit.put("$.topics", {})])
+    await memory.edit([Edit.put("$.topics", {})])
     provider.release("[waits]")
     await memory.get(fully_applied=True, timeout=EVENTUALLY_SECONDS)
 

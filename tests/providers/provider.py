@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from service.config import Config
-from service.llm.deployments import parameters_of
+from service.llm.providers.deployments import parameters_of
+from service.settings.config import Config
 from tests.providers.exchange import Invalid, Request, Response
 from tests.providers.scenarios import REFUSAL, THOUGHT, THOUGHT_TOKENS, Said, Scenario, Turn, half
 

@@ -7,7 +7,8 @@
         await transport.complete(ask, end.model, Plan(deployment=end.deployment))
 
 A process gets `end.variables`. What is
-not scripted `answer` says, from the prompt: see `tests.fake_model` for prompts by their marks.
+not scripted `answer` says, from the prompt: see `tests.support.fake_model` for
+prompts by their marks.
 """
 
 import json

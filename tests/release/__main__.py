@@ -2,12 +2,10 @@
 
 import argparse
 import subprocess
-from pathlib import Path
 
+from tests import ROOT
 from tests.release.building import build, commit_time
 from tests.release.preparing import Refused, prepare
-
-ROOT = Path(__file__).parents[2]
 
 
 def main() -> None:

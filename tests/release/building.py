@@ -1,4 +1,4 @@
-"""Wheels and sdists of the three packages, the same bytes wherever they are built."""
+"""Wheels and sdists of the four packages, the same bytes wherever they are built."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 #: The folders of the packages, each after those that it depends on.
-FOLDERS = ("proto", "clients/python", ".")
+FOLDERS = ("proto", "clients/python", ".", "evaluation")
 
 
 def commit_time(tree: Path) -> int:

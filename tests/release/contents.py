@@ -12,12 +12,14 @@ _ROOTS = {
     "palimpsest_proto": {"palimpsest", "buf"},
     "palimpsest_sdk": {"palimpsest"},
     "palimpsest_server": {"service", "storage", "migrations"},
+    "palimpsest_evaluation": {"evaluation"},
 }
 _DESCRIBES = {"LICENSE", "README.md", "pyproject.toml", "PKG-INFO", ".gitignore"}
 _WANTED = {
     "palimpsest_proto": ["palimpsest/v1/log.proto", "palimpsest/v1/log_pb2_grpc.py"],
     "palimpsest_sdk": ["palimpsest/__init__.py", "palimpsest/py.typed"],
     "palimpsest_server": ["service/cli/tasks/lighthouse.txt", "migrations/script.py.mako"],
+    "palimpsest_evaluation": ["evaluation/cli/questions.py"],
 }
 #: Of a package; the largest has 1.2 MB.
 MAX_BYTES = 3_000_000
@@ -43,6 +45,10 @@ def metadata(package: Path) -> Metadata:
     return Metadata.from_email(held[said], validate=True)
 
 
+#: Its sdist is the folder that is the package.
+_IS_ITS_FOLDER = "palimpsest_evaluation"
+
+
 def faults(package: Path) -> Iterator[str]:
     """Yields what is wrong with the contents of a package."""
     held = files(package)
@@ -52,6 +58,8 @@ def faults(package: Path) -> Iterator[str]:
         if package.suffix == ".whl"
         else _DESCRIBES | {"CHANGELOG.md"}
     )
+    if name == _IS_ITS_FOLDER and package.suffix != ".whl":
+        held = {path if path in roots else f"evaluation/{path}": held[path] for path in held}
     for path in held:
         if path.split("/")[0] not in roots or path.endswith((".pyc", ".binpb")):
             yield f"{package.name}: {path} does not belong there"

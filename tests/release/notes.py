@@ -17,7 +17,7 @@ from google.protobuf.descriptor_pb2 import (
 
 UNRELEASED = "## Unreleased"
 _SETTINGS = (
-    "import json; from service.environment import known_names;"
+    "import json; from service.settings.environment import known_names;"
     " print(json.dumps(sorted(known_names())))"
 )
 

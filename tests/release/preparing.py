@@ -137,7 +137,7 @@ def _left_to_do(version: str, names: list[str]) -> str:
     # Each after what it depends on, so that nobody gets one that cannot be installed.
     uploads = "\n".join(
         f"  uv publish {' '.join(f'{folder}/{one}' for one in names if part in one)}"
-        for part in ("_proto-", "_sdk-", "_server-")
+        for part in ("_proto-", "_sdk-", "_server-", "_evaluation-")
     )
     return f"""
 {version} is prepared. Nothing is published, no tag is made, and {BRANCH} is as it was.

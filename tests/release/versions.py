@@ -6,12 +6,15 @@ from pathlib import Path
 
 _SDK = r'"palimpsest-sdk==(.+)"'
 _PROTO = r'"palimpsest-proto==(.+)"'
+_SERVER = r'"palimpsest-server==(.+)"'
+_EVALUATION = r'"palimpsest-evaluation==(.+)"'
 _VERSION = r'^version = "(.+)"$'
 #: The files, and the expressions whose group is the version.
 PLACES = {
-    "pyproject.toml": (_VERSION, _PROTO, _SDK),
+    "pyproject.toml": (_VERSION, _PROTO, _SDK, _EVALUATION),
     "clients/python/pyproject.toml": (_VERSION, _PROTO),
     "proto/pyproject.toml": (_VERSION,),
+    "evaluation/pyproject.toml": (_VERSION, _SERVER),
     "deploy/chart/palimpsest/Chart.yaml": (r"^version: (.+)$", r'^appVersion: "(.+)"$'),
 }
 #: The image, wherever it is named below deploy/.

@@ -821,6 +821,9 @@ class Citation(_message.Message):
     TO_POSITION_FIELD_NUMBER: _builtins.int
     FROM_CHARACTER_FIELD_NUMBER: _builtins.int
     TO_CHARACTER_FIELD_NUMBER: _builtins.int
+    THREAD_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    OCCURRED_AT_FIELD_NUMBER: _builtins.int
     position: _builtins.int
     """The chunk."""
     path: _builtins.str
@@ -842,10 +845,16 @@ class Citation(_message.Message):
     points: from `from_character` to before `to_character`. The text is that of a
     text chunk; "ROLE: TEXT" of a message; of a step its parts that are not empty,
     as "Thought: …", "Action: …" and "Observation: …", one a line, in the order
-    that `Chunk.Step.observed_first` says. Both 0: the citation is of the chunk as
+    that `Chunk.Step.observed_first` says. Before them stands a line with what the chunk
+    has of time, source and thread, as docs/guides/appending.md shows it. Both 0: the citation is of the chunk as
     a whole. Checked against the log when it was made.
     """
     to_character: _builtins.int
+    thread: _builtins.str
+    """As the chunk has them; empty and unset where it has none."""
+    source: _builtins.str
+    @_builtins.property
+    def occurred_at(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
@@ -858,10 +867,13 @@ class Citation(_message.Message):
         to_position: _builtins.int = ...,
         from_character: _builtins.int = ...,
         to_character: _builtins.int = ...,
+        thread: _builtins.str = ...,
+        source: _builtins.str = ...,
+        occurred_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["occurred_at", b"occurred_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["excerpt", b"excerpt", "from_character", b"from_character", "from_position", b"from_position", "node_id", b"node_id", "path", b"path", "position", b"position", "revision", b"revision", "to_character", b"to_character", "to_position", b"to_position"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["excerpt", b"excerpt", "from_character", b"from_character", "from_position", b"from_position", "node_id", b"node_id", "occurred_at", b"occurred_at", "path", b"path", "position", b"position", "revision", b"revision", "source", b"source", "thread", b"thread", "to_character", b"to_character", "to_position", b"to_position"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -993,6 +1005,7 @@ class Answer(_message.Message):
     answer_id: _builtins.str
     session: _builtins.str
     memory: _builtins.str
+    """Empty when no memory was asked, or when it was deleted since."""
     query: _builtins.str
     status: Global___Answer.Status.ValueType
     text: _builtins.str
@@ -1358,19 +1371,27 @@ class CancelAnswerRequest(_message.Message):
 
     SESSION_FIELD_NUMBER: _builtins.int
     ANSWER_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required."""
     answer_id: _builtins.str
     """Required. Unknown ones are NOT_FOUND."""
+    request_id: _builtins.str
+    """Optional. The client's own name for this request, unique within the session: 1 to
+    128 characters without control characters, best a random UUID. Sent again with
+    equal content within 24 hours the request does nothing and returns the first
+    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
+    """
     def __init__(
         self,
         *,
         session: _builtins.str = ...,
         answer_id: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_id", b"answer_id", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_id", b"answer_id", "request_id", b"request_id", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1395,6 +1416,59 @@ class CancelAnswerResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CancelAnswerResponse: _TypeAlias = CancelAnswerResponse  # noqa: Y015
+
+@_typing.final
+class DeleteAnswerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    ANSWER_ID_FIELD_NUMBER: _builtins.int
+    ALLOW_MISSING_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Required. Unknown names are NOT_FOUND unless `allow_missing`."""
+    answer_id: _builtins.str
+    """Required. Unknown ones are NOT_FOUND unless `allow_missing`."""
+    allow_missing: _builtins.bool
+    """Optional. Whether an answer that is not there is fine (AIP-135), be it for want
+    of its session: a call that is sent again succeeds.
+    """
+    request_id: _builtins.str
+    """Optional. The client's own name for this request, unique within the tenant: 1 to
+    128 characters without control characters, best a random UUID. Sent again with
+    equal content within 24 hours the request does nothing and returns the first
+    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
+    """
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        answer_id: _builtins.str = ...,
+        allow_missing: _builtins.bool = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_missing", b"allow_missing", "answer_id", b"answer_id", "request_id", b"request_id", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteAnswerRequest: _TypeAlias = DeleteAnswerRequest  # noqa: Y015
+
+@_typing.final
+class DeleteAnswerResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteAnswerResponse: _TypeAlias = DeleteAnswerResponse  # noqa: Y015
 
 @_typing.final
 class ListAnswersRequest(_message.Message):
@@ -1467,11 +1541,18 @@ class RateAnswerRequest(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     ANSWER_ID_FIELD_NUMBER: _builtins.int
     RATING_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required."""
     answer_id: _builtins.str
     """Required. Unknown ones are NOT_FOUND; one that is not complete is
     FAILED_PRECONDITION (ANSWER_NOT_COMPLETE).
+    """
+    request_id: _builtins.str
+    """Optional. The client's own name for this request, unique within the session: 1 to
+    128 characters without control characters, best a random UUID. Sent again with
+    equal content within 24 hours the request does nothing and returns the first
+    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
     """
     @_builtins.property
     def rating(self) -> Global___Rating:
@@ -1483,10 +1564,11 @@ class RateAnswerRequest(_message.Message):
         session: _builtins.str = ...,
         answer_id: _builtins.str = ...,
         rating: Global___Rating | None = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["rating", b"rating"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_id", b"answer_id", "rating", b"rating", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_id", b"answer_id", "rating", b"rating", "request_id", b"request_id", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

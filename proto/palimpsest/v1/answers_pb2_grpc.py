@@ -60,6 +60,11 @@ class AnswerServiceStub(object):
                 request_serializer=palimpsest_dot_v1_dot_answers__pb2.CancelAnswerRequest.SerializeToString,
                 response_deserializer=palimpsest_dot_v1_dot_answers__pb2.CancelAnswerResponse.FromString,
                 _registered_method=True)
+        self.DeleteAnswer = channel.unary_unary(
+                '/palimpsest.v1.AnswerService/DeleteAnswer',
+                request_serializer=palimpsest_dot_v1_dot_answers__pb2.DeleteAnswerRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_answers__pb2.DeleteAnswerResponse.FromString,
+                _registered_method=True)
         self.ListAnswers = channel.unary_unary(
                 '/palimpsest.v1.AnswerService/ListAnswers',
                 request_serializer=palimpsest_dot_v1_dot_answers__pb2.ListAnswersRequest.SerializeToString,
@@ -160,6 +165,20 @@ class AnswerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteAnswer(self, request, context):
+        """Deletes an answer with its question, text, citations, trajectory and rating.
+
+        Guarantees: when the call returns nothing of the answer can be read any more,
+        and that is durable. One that is pending is not made; who waits for it gets
+        NOT_FOUND (ANSWER_NOT_FOUND). Its model calls lose their texts and stay in all
+        figures.
+        Safety: writes; idempotent by `request_id`, or with `allow_missing`;
+        destructive, and cannot be undone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListAnswers(self, request, context):
         """Lists the answers of a session, newest first, in pages.
 
@@ -207,6 +226,11 @@ def add_AnswerServiceServicer_to_server(servicer, server):
                     servicer.CancelAnswer,
                     request_deserializer=palimpsest_dot_v1_dot_answers__pb2.CancelAnswerRequest.FromString,
                     response_serializer=palimpsest_dot_v1_dot_answers__pb2.CancelAnswerResponse.SerializeToString,
+            ),
+            'DeleteAnswer': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteAnswer,
+                    request_deserializer=palimpsest_dot_v1_dot_answers__pb2.DeleteAnswerRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_answers__pb2.DeleteAnswerResponse.SerializeToString,
             ),
             'ListAnswers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListAnswers,
@@ -355,6 +379,33 @@ class AnswerService(object):
             '/palimpsest.v1.AnswerService/CancelAnswer',
             palimpsest_dot_v1_dot_answers__pb2.CancelAnswerRequest.SerializeToString,
             palimpsest_dot_v1_dot_answers__pb2.CancelAnswerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteAnswer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/palimpsest.v1.AnswerService/DeleteAnswer',
+            palimpsest_dot_v1_dot_answers__pb2.DeleteAnswerRequest.SerializeToString,
+            palimpsest_dot_v1_dot_answers__pb2.DeleteAnswerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -97,6 +97,16 @@ class AnswerServiceStub:
     returned as it is. Who waits for it gets CANCELLED (ANSWER_CANCELLED).
     Safety: writes; idempotent; destructive, for the answer.
     """
+    DeleteAnswer: _grpc.UnaryUnaryMultiCallable[_answers_pb2.DeleteAnswerRequest, _answers_pb2.DeleteAnswerResponse]
+    """Deletes an answer with its question, text, citations, trajectory and rating.
+
+    Guarantees: when the call returns nothing of the answer can be read any more,
+    and that is durable. One that is pending is not made; who waits for it gets
+    NOT_FOUND (ANSWER_NOT_FOUND). Its model calls lose their texts and stay in all
+    figures.
+    Safety: writes; idempotent by `request_id`, or with `allow_missing`;
+    destructive, and cannot be undone.
+    """
     ListAnswers: _grpc.UnaryUnaryMultiCallable[_answers_pb2.ListAnswersRequest, _answers_pb2.ListAnswersResponse]
     """Lists the answers of a session, newest first, in pages.
 
@@ -178,6 +188,16 @@ class AnswerServiceAsyncStub(AnswerServiceStub):
     Guarantees: CANCELLED for good, unless it had ended before: then it is
     returned as it is. Who waits for it gets CANCELLED (ANSWER_CANCELLED).
     Safety: writes; idempotent; destructive, for the answer.
+    """
+    DeleteAnswer: _aio.UnaryUnaryMultiCallable[_answers_pb2.DeleteAnswerRequest, _answers_pb2.DeleteAnswerResponse]  # type: ignore[assignment]
+    """Deletes an answer with its question, text, citations, trajectory and rating.
+
+    Guarantees: when the call returns nothing of the answer can be read any more,
+    and that is durable. One that is pending is not made; who waits for it gets
+    NOT_FOUND (ANSWER_NOT_FOUND). Its model calls lose their texts and stay in all
+    figures.
+    Safety: writes; idempotent by `request_id`, or with `allow_missing`;
+    destructive, and cannot be undone.
     """
     ListAnswers: _aio.UnaryUnaryMultiCallable[_answers_pb2.ListAnswersRequest, _answers_pb2.ListAnswersResponse]  # type: ignore[assignment]
     """Lists the answers of a session, newest first, in pages.
@@ -287,6 +307,22 @@ class AnswerServiceServicer(metaclass=_abc_1.ABCMeta):
         Guarantees: CANCELLED for good, unless it had ended before: then it is
         returned as it is. Who waits for it gets CANCELLED (ANSWER_CANCELLED).
         Safety: writes; idempotent; destructive, for the answer.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteAnswer(
+        self,
+        request: _answers_pb2.DeleteAnswerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_answers_pb2.DeleteAnswerResponse, _abc.Awaitable[_answers_pb2.DeleteAnswerResponse]]:
+        """Deletes an answer with its question, text, citations, trajectory and rating.
+
+        Guarantees: when the call returns nothing of the answer can be read any more,
+        and that is durable. One that is pending is not made; who waits for it gets
+        NOT_FOUND (ANSWER_NOT_FOUND). Its model calls lose their texts and stay in all
+        figures.
+        Safety: writes; idempotent by `request_id`, or with `allow_missing`;
+        destructive, and cannot be undone.
         """
 
     @_abc_1.abstractmethod

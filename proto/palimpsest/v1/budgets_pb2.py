@@ -24,9 +24,10 @@ _sym_db = _symbol_database.Default()
 
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from palimpsest.v1 import ids_pb2 as palimpsest_dot_v1_dot_ids__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpalimpsest/v1/budgets.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa9\x02\n\x0b\x42udgetOwner\x12\x19\n\x06tenant\x18\x01 \x01(\x08\x42\x07\xbaH\x04j\x02\x08\x01H\x00\x12<\n\x07session\x18\x02 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$H\x00\x12\x37\n\x06memory\x18\x03 \x01(\x0b\x32%.palimpsest.v1.BudgetOwner.MemoryNameH\x00\x1ax\n\nMemoryName\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$B\x0e\n\x05scope\x12\x05\xbaH\x02\x08\x01\"\xea\x02\n\x06\x42udget\x12)\n\x05owner\x18\x01 \x01(\x0b\x32\x1a.palimpsest.v1.BudgetOwner\x12+\n\x06period\x18\x02 \x01(\x0e\x32\x1b.palimpsest.v1.BudgetPeriod\x12\x19\n\x0climit_tokens\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x1c\n\x0flimit_micro_usd\x18\x04 \x01(\x04H\x01\x88\x01\x01\x12\x14\n\x0cspent_tokens\x18\x05 \x01(\x04\x12\x17\n\x0fspent_micro_usd\x18\x06 \x01(\x04\x12\x16\n\x0eunpriced_calls\x18\x07 \x01(\x04\x12\x17\n\x0freserved_tokens\x18\x08 \x01(\x04\x12\x1a\n\x12reserved_micro_usd\x18\t \x01(\x04\x12.\n\nreset_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x0f\n\r_limit_tokensB\x12\n\x10_limit_micro_usd\"\x9f\x03\n\x10SetBudgetRequest\x12\x31\n\x05owner\x18\x01 \x01(\x0b\x32\x1a.palimpsest.v1.BudgetOwnerB\x06\xbaH\x03\xc8\x01\x01\x12\x37\n\x06period\x18\x02 \x01(\x0e\x32\x1b.palimpsest.v1.BudgetPeriodB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12*\n\x0climit_tokens\x18\x03 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7fH\x00\x88\x01\x01\x12-\n\x0flimit_micro_usd\x18\x04 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7fH\x01\x88\x01\x01:\x9e\x01\xbaH\x9a\x01\x1a\x97\x01\n\x10set_budget.limit\x12Ngive limit_tokens or limit_micro_usd, or both; ClearBudget takes a budget away\x1a\x33has(this.limit_tokens) || has(this.limit_micro_usd)B\x0f\n\r_limit_tokensB\x12\n\x10_limit_micro_usd\"R\n\x11SetBudgetResponse\x12%\n\x06\x62udget\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Budget\x12\x16\n\x0ewoken_memories\x18\x02 \x01(\r\"\x8e\x01\n\x12ListBudgetsRequest\x12=\n\x07session\x18\x01 \x01(\tB,\xbaH)r\'\x18\x80\x01\x32\"^([A-Za-z0-9][A-Za-z0-9._:@/-]*)?$\x12\x1b\n\tpage_size\x18\x02 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x04\"V\n\x13ListBudgetsResponse\x12&\n\x07\x62udgets\x18\x01 \x03(\x0b\x32\x15.palimpsest.v1.Budget\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x80\x01\n\x12\x43learBudgetRequest\x12\x31\n\x05owner\x18\x01 \x01(\x0b\x32\x1a.palimpsest.v1.BudgetOwnerB\x06\xbaH\x03\xc8\x01\x01\x12\x37\n\x06period\x18\x02 \x01(\x0e\x32\x1b.palimpsest.v1.BudgetPeriodB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\"-\n\x13\x43learBudgetResponse\x12\x16\n\x0ewoken_memories\x18\x01 \x01(\r*]\n\x0c\x42udgetPeriod\x12\x1d\n\x19\x42UDGET_PERIOD_UNSPECIFIED\x10\x00\x12\x15\n\x11\x42UDGET_PERIOD_DAY\x10\x01\x12\x17\n\x13\x42UDGET_PERIOD_TOTAL\x10\x02\x32\x91\x02\n\rBudgetService\x12P\n\tSetBudget\x12\x1f.palimpsest.v1.SetBudgetRequest\x1a .palimpsest.v1.SetBudgetResponse\"\x00\x12V\n\x0bListBudgets\x12!.palimpsest.v1.ListBudgetsRequest\x1a\".palimpsest.v1.ListBudgetsResponse\"\x00\x12V\n\x0b\x43learBudget\x12!.palimpsest.v1.ClearBudgetRequest\x1a\".palimpsest.v1.ClearBudgetResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpalimpsest/v1/budgets.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17palimpsest/v1/ids.proto\"\xd1\x01\n\x0b\x42udgetOwner\x12\x19\n\x06tenant\x18\x01 \x01(\x08\x42\x07\xbaH\x04j\x02\x08\x01H\x00\x12\x1b\n\x07session\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01H\x00\x12\x37\n\x06memory\x18\x03 \x01(\x0b\x32%.palimpsest.v1.BudgetOwner.MemoryNameH\x00\x1a\x41\n\nMemoryName\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x42\x0e\n\x05scope\x12\x05\xbaH\x02\x08\x01\"\xea\x02\n\x06\x42udget\x12)\n\x05owner\x18\x01 \x01(\x0b\x32\x1a.palimpsest.v1.BudgetOwner\x12+\n\x06period\x18\x02 \x01(\x0e\x32\x1b.palimpsest.v1.BudgetPeriod\x12\x19\n\x0climit_tokens\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x1c\n\x0flimit_micro_usd\x18\x04 \x01(\x04H\x01\x88\x01\x01\x12\x14\n\x0cspent_tokens\x18\x05 \x01(\x04\x12\x17\n\x0fspent_micro_usd\x18\x06 \x01(\x04\x12\x16\n\x0eunpriced_calls\x18\x07 \x01(\x04\x12\x17\n\x0freserved_tokens\x18\x08 \x01(\x04\x12\x1a\n\x12reserved_micro_usd\x18\t \x01(\x04\x12.\n\nreset_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x0f\n\r_limit_tokensB\x12\n\x10_limit_micro_usd\"\xd2\x03\n\x10SetBudgetRequest\x12\x31\n\x05owner\x18\x01 \x01(\x0b\x32\x1a.palimpsest.v1.BudgetOwnerB\x06\xbaH\x03\xc8\x01\x01\x12\x37\n\x06period\x18\x02 \x01(\x0e\x32\x1b.palimpsest.v1.BudgetPeriodB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12*\n\x0climit_tokens\x18\x03 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7fH\x00\x88\x01\x01\x12-\n\x0flimit_micro_usd\x18\x04 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7fH\x01\x88\x01\x01\x12\x31\n\nrequest_id\x18\x05 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$:\x9e\x01\xbaH\x9a\x01\x1a\x97\x01\n\x10set_budget.limit\x12Ngive limit_tokens or limit_micro_usd, or both; ClearBudget takes a budget away\x1a\x33has(this.limit_tokens) || has(this.limit_micro_usd)B\x0f\n\r_limit_tokensB\x12\n\x10_limit_micro_usd\"R\n\x11SetBudgetResponse\x12%\n\x06\x62udget\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Budget\x12\x16\n\x0ewoken_memories\x18\x02 \x01(\r\"m\n\x12ListBudgetsRequest\x12\x1c\n\x07session\x18\x01 \x01(\tB\x0b\xbaH\x08r\x03\xc8H\x01\xd8\x01\x01\x12\x1b\n\tpage_size\x18\x02 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\x80 \"V\n\x13ListBudgetsResponse\x12&\n\x07\x62udgets\x18\x01 \x03(\x0b\x32\x15.palimpsest.v1.Budget\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xb3\x01\n\x12\x43learBudgetRequest\x12\x31\n\x05owner\x18\x01 \x01(\x0b\x32\x1a.palimpsest.v1.BudgetOwnerB\x06\xbaH\x03\xc8\x01\x01\x12\x37\n\x06period\x18\x02 \x01(\x0e\x32\x1b.palimpsest.v1.BudgetPeriodB\n\xbaH\x07\x82\x01\x04\x10\x01 \x00\x12\x31\n\nrequest_id\x18\x03 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$\"-\n\x13\x43learBudgetResponse\x12\x16\n\x0ewoken_memories\x18\x01 \x01(\r*]\n\x0c\x42udgetPeriod\x12\x1d\n\x19\x42UDGET_PERIOD_UNSPECIFIED\x10\x00\x12\x15\n\x11\x42UDGET_PERIOD_DAY\x10\x01\x12\x17\n\x13\x42UDGET_PERIOD_TOTAL\x10\x02\x32\x91\x02\n\rBudgetService\x12P\n\tSetBudget\x12\x1f.palimpsest.v1.SetBudgetRequest\x1a .palimpsest.v1.SetBudgetResponse\"\x00\x12V\n\x0bListBudgets\x12!.palimpsest.v1.ListBudgetsRequest\x1a\".palimpsest.v1.ListBudgetsResponse\"\x00\x12V\n\x0b\x43learBudget\x12!.palimpsest.v1.ClearBudgetRequest\x1a\".palimpsest.v1.ClearBudgetResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,15 +35,15 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'palimpsest.v1.budgets_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_BUDGETOWNER_MEMORYNAME'].fields_by_name['session']._loaded_options = None
-  _globals['_BUDGETOWNER_MEMORYNAME'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_BUDGETOWNER_MEMORYNAME'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_BUDGETOWNER_MEMORYNAME'].fields_by_name['memory']._loaded_options = None
-  _globals['_BUDGETOWNER_MEMORYNAME'].fields_by_name['memory']._serialized_options = b'\272H\033r\031\030?2\025^[a-z0-9][a-z0-9_-]*$'
+  _globals['_BUDGETOWNER_MEMORYNAME'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_BUDGETOWNER'].oneofs_by_name['scope']._loaded_options = None
   _globals['_BUDGETOWNER'].oneofs_by_name['scope']._serialized_options = b'\272H\002\010\001'
   _globals['_BUDGETOWNER'].fields_by_name['tenant']._loaded_options = None
   _globals['_BUDGETOWNER'].fields_by_name['tenant']._serialized_options = b'\272H\004j\002\010\001'
   _globals['_BUDGETOWNER'].fields_by_name['session']._loaded_options = None
-  _globals['_BUDGETOWNER'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_BUDGETOWNER'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_SETBUDGETREQUEST'].fields_by_name['owner']._loaded_options = None
   _globals['_SETBUDGETREQUEST'].fields_by_name['owner']._serialized_options = b'\272H\003\310\001\001'
   _globals['_SETBUDGETREQUEST'].fields_by_name['period']._loaded_options = None
@@ -51,38 +52,42 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SETBUDGETREQUEST'].fields_by_name['limit_tokens']._serialized_options = b'\272H\0142\n\030\377\377\377\377\377\377\377\377\177'
   _globals['_SETBUDGETREQUEST'].fields_by_name['limit_micro_usd']._loaded_options = None
   _globals['_SETBUDGETREQUEST'].fields_by_name['limit_micro_usd']._serialized_options = b'\272H\0142\n\030\377\377\377\377\377\377\377\377\177'
+  _globals['_SETBUDGETREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_SETBUDGETREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\032r\030\030\200\0012\023^[^\\x00-\\x1f\\x7f]*$'
   _globals['_SETBUDGETREQUEST']._loaded_options = None
   _globals['_SETBUDGETREQUEST']._serialized_options = b'\272H\232\001\032\227\001\n\020set_budget.limit\022Ngive limit_tokens or limit_micro_usd, or both; ClearBudget takes a budget away\0323has(this.limit_tokens) || has(this.limit_micro_usd)'
   _globals['_LISTBUDGETSREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_LISTBUDGETSREQUEST'].fields_by_name['session']._serialized_options = b'\272H)r\'\030\200\0012\"^([A-Za-z0-9][A-Za-z0-9._:@/-]*)?$'
+  _globals['_LISTBUDGETSREQUEST'].fields_by_name['session']._serialized_options = b'\272H\010r\003\310H\001\330\001\001'
   _globals['_LISTBUDGETSREQUEST'].fields_by_name['page_size']._loaded_options = None
   _globals['_LISTBUDGETSREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\005*\003\030\350\007'
   _globals['_LISTBUDGETSREQUEST'].fields_by_name['page_token']._loaded_options = None
-  _globals['_LISTBUDGETSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200\004'
+  _globals['_LISTBUDGETSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200 '
   _globals['_CLEARBUDGETREQUEST'].fields_by_name['owner']._loaded_options = None
   _globals['_CLEARBUDGETREQUEST'].fields_by_name['owner']._serialized_options = b'\272H\003\310\001\001'
   _globals['_CLEARBUDGETREQUEST'].fields_by_name['period']._loaded_options = None
   _globals['_CLEARBUDGETREQUEST'].fields_by_name['period']._serialized_options = b'\272H\007\202\001\004\020\001 \000'
-  _globals['_BUDGETPERIOD']._serialized_start=1686
-  _globals['_BUDGETPERIOD']._serialized_end=1779
-  _globals['_BUDGETOWNER']._serialized_start=109
-  _globals['_BUDGETOWNER']._serialized_end=406
-  _globals['_BUDGETOWNER_MEMORYNAME']._serialized_start=270
-  _globals['_BUDGETOWNER_MEMORYNAME']._serialized_end=390
-  _globals['_BUDGET']._serialized_start=409
-  _globals['_BUDGET']._serialized_end=771
-  _globals['_SETBUDGETREQUEST']._serialized_start=774
-  _globals['_SETBUDGETREQUEST']._serialized_end=1189
-  _globals['_SETBUDGETRESPONSE']._serialized_start=1191
-  _globals['_SETBUDGETRESPONSE']._serialized_end=1273
-  _globals['_LISTBUDGETSREQUEST']._serialized_start=1276
-  _globals['_LISTBUDGETSREQUEST']._serialized_end=1418
-  _globals['_LISTBUDGETSRESPONSE']._serialized_start=1420
-  _globals['_LISTBUDGETSRESPONSE']._serialized_end=1506
-  _globals['_CLEARBUDGETREQUEST']._serialized_start=1509
-  _globals['_CLEARBUDGETREQUEST']._serialized_end=1637
-  _globals['_CLEARBUDGETRESPONSE']._serialized_start=1639
-  _globals['_CLEARBUDGETRESPONSE']._serialized_end=1684
-  _globals['_BUDGETSERVICE']._serialized_start=1782
-  _globals['_BUDGETSERVICE']._serialized_end=2055
+  _globals['_CLEARBUDGETREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_CLEARBUDGETREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\032r\030\030\200\0012\023^[^\\x00-\\x1f\\x7f]*$'
+  _globals['_BUDGETPERIOD']._serialized_start=1691
+  _globals['_BUDGETPERIOD']._serialized_end=1784
+  _globals['_BUDGETOWNER']._serialized_start=134
+  _globals['_BUDGETOWNER']._serialized_end=343
+  _globals['_BUDGETOWNER_MEMORYNAME']._serialized_start=262
+  _globals['_BUDGETOWNER_MEMORYNAME']._serialized_end=327
+  _globals['_BUDGET']._serialized_start=346
+  _globals['_BUDGET']._serialized_end=708
+  _globals['_SETBUDGETREQUEST']._serialized_start=711
+  _globals['_SETBUDGETREQUEST']._serialized_end=1177
+  _globals['_SETBUDGETRESPONSE']._serialized_start=1179
+  _globals['_SETBUDGETRESPONSE']._serialized_end=1261
+  _globals['_LISTBUDGETSREQUEST']._serialized_start=1263
+  _globals['_LISTBUDGETSREQUEST']._serialized_end=1372
+  _globals['_LISTBUDGETSRESPONSE']._serialized_start=1374
+  _globals['_LISTBUDGETSRESPONSE']._serialized_end=1460
+  _globals['_CLEARBUDGETREQUEST']._serialized_start=1463
+  _globals['_CLEARBUDGETREQUEST']._serialized_end=1642
+  _globals['_CLEARBUDGETRESPONSE']._serialized_start=1644
+  _globals['_CLEARBUDGETRESPONSE']._serialized_end=1689
+  _globals['_BUDGETSERVICE']._serialized_start=1787
+  _globals['_BUDGETSERVICE']._serialized_end=2060
 # @@protoc_insertion_point(module_scope)

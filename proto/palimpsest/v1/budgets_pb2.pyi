@@ -178,6 +178,7 @@ class SetBudgetRequest(_message.Message):
     PERIOD_FIELD_NUMBER: _builtins.int
     LIMIT_TOKENS_FIELD_NUMBER: _builtins.int
     LIMIT_MICRO_USD_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     period: Global___BudgetPeriod.ValueType
     """Required."""
     limit_tokens: _builtins.int
@@ -187,6 +188,12 @@ class SetBudgetRequest(_message.Message):
     limit_micro_usd: _builtins.int
     """In millionths of a US dollar. Calls of models without a price are refused
     under such a limit.
+    """
+    request_id: _builtins.str
+    """Optional. The client's own name for this request, unique within the tenant: 1 to
+    128 characters without control characters, best a random UUID. Sent again with
+    equal content within 24 hours the request does nothing and returns the first
+    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
     """
     @_builtins.property
     def owner(self) -> Global___BudgetOwner:
@@ -199,10 +206,11 @@ class SetBudgetRequest(_message.Message):
         period: Global___BudgetPeriod.ValueType = ...,
         limit_tokens: _builtins.int | None = ...,
         limit_micro_usd: _builtins.int | None = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_limit_micro_usd", b"_limit_micro_usd", "_limit_tokens", b"_limit_tokens", "limit_micro_usd", b"limit_micro_usd", "limit_tokens", b"limit_tokens", "owner", b"owner"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit_micro_usd", b"_limit_micro_usd", "_limit_tokens", b"_limit_tokens", "limit_micro_usd", b"limit_micro_usd", "limit_tokens", b"limit_tokens", "owner", b"owner", "period", b"period"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit_micro_usd", b"_limit_micro_usd", "_limit_tokens", b"_limit_tokens", "limit_micro_usd", b"limit_micro_usd", "limit_tokens", b"limit_tokens", "owner", b"owner", "period", b"period", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__limit_micro_usd: _TypeAlias = _typing.Literal["limit_micro_usd"]  # noqa: Y015
     _WhichOneofArgType__limit_micro_usd: _TypeAlias = _typing.Literal["_limit_micro_usd", b"_limit_micro_usd"]  # noqa: Y015
@@ -301,8 +309,15 @@ class ClearBudgetRequest(_message.Message):
 
     OWNER_FIELD_NUMBER: _builtins.int
     PERIOD_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     period: Global___BudgetPeriod.ValueType
     """Required."""
+    request_id: _builtins.str
+    """Optional. The client's own name for this request, unique within the tenant: 1 to
+    128 characters without control characters, best a random UUID. Sent again with
+    equal content within 24 hours the request does nothing and returns the first
+    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
+    """
     @_builtins.property
     def owner(self) -> Global___BudgetOwner:
         """Required."""
@@ -312,10 +327,11 @@ class ClearBudgetRequest(_message.Message):
         *,
         owner: Global___BudgetOwner | None = ...,
         period: Global___BudgetPeriod.ValueType = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "period", b"period"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "period", b"period", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -106,8 +106,9 @@ class BudgetServiceServicer(object):
 
         Guarantees: as SetBudget. A budget that nobody set is NOT_FOUND
         (BUDGET_NOT_FOUND).
-        Safety: writes; not idempotent (a second call is NOT_FOUND and changes
-        nothing); it destroys the limits, and nothing of what was spent.
+        Safety: writes; idempotent by `request_id` (without one a second call is
+        NOT_FOUND and changes nothing); it destroys the limits, and nothing of what
+        was spent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

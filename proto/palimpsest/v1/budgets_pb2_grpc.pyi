@@ -65,8 +65,9 @@ class BudgetServiceStub:
 
     Guarantees: as SetBudget. A budget that nobody set is NOT_FOUND
     (BUDGET_NOT_FOUND).
-    Safety: writes; not idempotent (a second call is NOT_FOUND and changes
-    nothing); it destroys the limits, and nothing of what was spent.
+    Safety: writes; idempotent by `request_id` (without one a second call is
+    NOT_FOUND and changes nothing); it destroys the limits, and nothing of what
+    was spent.
     """
 
 @_typing.type_check_only
@@ -106,8 +107,9 @@ class BudgetServiceAsyncStub(BudgetServiceStub):
 
     Guarantees: as SetBudget. A budget that nobody set is NOT_FOUND
     (BUDGET_NOT_FOUND).
-    Safety: writes; not idempotent (a second call is NOT_FOUND and changes
-    nothing); it destroys the limits, and nothing of what was spent.
+    Safety: writes; idempotent by `request_id` (without one a second call is
+    NOT_FOUND and changes nothing); it destroys the limits, and nothing of what
+    was spent.
     """
 
 class BudgetServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -162,8 +164,9 @@ class BudgetServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Guarantees: as SetBudget. A budget that nobody set is NOT_FOUND
         (BUDGET_NOT_FOUND).
-        Safety: writes; not idempotent (a second call is NOT_FOUND and changes
-        nothing); it destroys the limits, and nothing of what was spent.
+        Safety: writes; idempotent by `request_id` (without one a second call is
+        NOT_FOUND and changes nothing); it destroys the limits, and nothing of what
+        was spent.
         """
 
 def add_BudgetServiceServicer_to_server(servicer: BudgetServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

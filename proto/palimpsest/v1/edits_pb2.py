@@ -23,10 +23,12 @@ _sym_db = _symbol_database.Default()
 
 
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
+from palimpsest.v1 import ids_pb2 as palimpsest_dot_v1_dot_ids__pb2
 from palimpsest.v1 import memories_pb2 as palimpsest_dot_v1_dot_memories__pb2
+from palimpsest.v1 import operations_pb2 as palimpsest_dot_v1_dot_operations__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19palimpsest/v1/edits.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cpalimpsest/v1/memories.proto\"\xd5\x01\n\x04\x45\x64it\x12\x30\n\x02op\x18\x01 \x01(\x0e\x32\x1a.palimpsest.v1.AmendmentOpB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x19\n\x04path\x18\x02 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01\x18\xa0\x9c\x01\x12\x1d\n\nvalue_json\x18\x03 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x04:a\xbaH^\x1a\\\n\nedit.value\x12#give value_json, but not for REMOVE\x1a)(this.op == 3) == (this.value_json == \'\')\"\x83\x02\n\x13ReviseMemoryRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12/\n\x05\x65\x64its\x18\x03 \x03(\x0b\x32\x13.palimpsest.v1.EditB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xf4\x03\x12\x1e\n\x11\x65xpected_revision\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x19\n\x07\x63omment\x18\x05 \x01(\tB\x08\xbaH\x05r\x03(\x80\x08\x42\x14\n\x12_expected_revision\"k\n\x14ReviseMemoryResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\x12,\n\namendments\x18\x02 \x03(\x0b\x32\x18.palimpsest.v1.Amendment\"\xe6\x01\n\x15RollbackMemoryRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12\x10\n\x08revision\x18\x03 \x01(\x04\x12\x1e\n\x11\x65xpected_revision\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x19\n\x07\x63omment\x18\x05 \x01(\tB\x08\xbaH\x05r\x03(\x80\x08\x42\x14\n\x12_expected_revision\"?\n\x16RollbackMemoryResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\"\x7f\n\x11\x46oldMemoryRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\"K\n\x12\x46oldMemoryResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\x12\x0e\n\x06\x66olded\x18\x02 \x01(\x08\"\x86\x01\n\x18\x43onsolidateMemoryRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\"B\n\x19\x43onsolidateMemoryResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\"\xa8\x03\n\x13UpdateSchemaRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12 \n\rschema_source\x18\x03 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x04\x12\x1e\n\x0bjson_schema\x18\x04 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x10\x12\x1e\n\x11\x65xpected_revision\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x19\n\x07\x63omment\x18\x06 \x01(\tB\x08\xbaH\x05r\x03(\x80\x08:\x91\x01\xbaH\x8d\x01\x1a\x8a\x01\n\x18update_schema.one_schema\x12\x36give schema_source or json_schema, exactly one of them\x1a\x36(this.schema_source == \'\') != (this.json_schema == \'\')B\x14\n\x12_expected_revision\"=\n\x14UpdateSchemaResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\"\x99\x01\n\x12UpdateModelRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12\x17\n\x05model\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\"<\n\x13UpdateModelResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\"\xb2\x08\n\x14RebuildMemoryRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12\x32\n\nnew_memory\x18\x03 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12\'\n\rschema_source\x18\x04 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01(\x80\x80\x04H\x00\x88\x01\x01\x12%\n\x0bjson_schema\x18\x05 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01(\x80\x80\x10H\x01\x88\x01\x01\x12\x1b\n\x04task\x18\x06 \x01(\tB\x08\xbaH\x05r\x03(\x80@H\x02\x88\x01\x01\x12\x1f\n\x08question\x18\x07 \x01(\tB\x08\xbaH\x05r\x03(\x80@H\x03\x88\x01\x01\x12\x1c\n\x05model\x18\x08 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01H\x04\x88\x01\x01\x12\x42\n\x08\x65ncoding\x18\t \x01(\x0e\x32!.palimpsest.v1.PrismSpec.EncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01H\x05\x88\x01\x01\x12$\n\x0c\x63hunk_tokens\x18\n \x01(\rB\t\xbaH\x06*\x04\x18\xa0\x8d\x06H\x06\x88\x01\x01\x12\x46\n\noperations\x18\x0b \x01(\x0e\x32#.palimpsest.v1.PrismSpec.OperationsB\x08\xbaH\x05\x82\x01\x02\x10\x01H\x07\x88\x01\x01\x12!\n\nfinal_task\x18\x0e \x01(\tB\x08\xbaH\x05r\x03(\x80@H\x08\x88\x01\x01\x12%\n\x04tree\x18\x0c \x01(\x0b\x32\x17.palimpsest.v1.TreeSpec\x12\'\n\x05state\x18\r \x01(\x0b\x32\x18.palimpsest.v1.StateSpec\x12<\n\x05steps\x18\x10 \x01(\x0e\x32\x1e.palimpsest.v1.PrismSpec.StepsB\x08\xbaH\x05\x82\x01\x02\x10\x01H\t\x88\x01\x01:\xe2\x01\xbaH\xde\x01\x1a}\n\x19rebuild_memory.one_schema\x12+give schema_source or json_schema, not both\x1a\x33!(has(this.schema_source) && has(this.json_schema))\x1a]\n\x17rebuild_memory.new_name\x12\"new_memory must differ from memory\x1a\x1ethis.memory != this.new_memoryB\x10\n\x0e_schema_sourceB\x0e\n\x0c_json_schemaB\x07\n\x05_taskB\x0b\n\t_questionB\x08\n\x06_modelB\x0b\n\t_encodingB\x0f\n\r_chunk_tokensB\r\n\x0b_operationsB\r\n\x0b_final_taskB\x08\n\x06_steps\"L\n\x15RebuildMemoryResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\x12\x0c\n\x04\x64one\x18\x02 \x01(\x08\x32\x9b\x05\n\x0b\x45\x64itService\x12Y\n\x0cReviseMemory\x12\".palimpsest.v1.ReviseMemoryRequest\x1a#.palimpsest.v1.ReviseMemoryResponse\"\x00\x12_\n\x0eRollbackMemory\x12$.palimpsest.v1.RollbackMemoryRequest\x1a%.palimpsest.v1.RollbackMemoryResponse\"\x00\x12S\n\nFoldMemory\x12 .palimpsest.v1.FoldMemoryRequest\x1a!.palimpsest.v1.FoldMemoryResponse\"\x00\x12h\n\x11\x43onsolidateMemory\x12\'.palimpsest.v1.ConsolidateMemoryRequest\x1a(.palimpsest.v1.ConsolidateMemoryResponse\"\x00\x12Y\n\x0cUpdateSchema\x12\".palimpsest.v1.UpdateSchemaRequest\x1a#.palimpsest.v1.UpdateSchemaResponse\"\x00\x12V\n\x0bUpdateModel\x12!.palimpsest.v1.UpdateModelRequest\x1a\".palimpsest.v1.UpdateModelResponse\"\x00\x12^\n\rRebuildMemory\x12#.palimpsest.v1.RebuildMemoryRequest\x1a$.palimpsest.v1.RebuildMemoryResponse\"\x00\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19palimpsest/v1/edits.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x17palimpsest/v1/ids.proto\x1a\x1cpalimpsest/v1/memories.proto\x1a\x1epalimpsest/v1/operations.proto\"\xd5\x01\n\x04\x45\x64it\x12\x30\n\x02op\x18\x01 \x01(\x0e\x32\x1a.palimpsest.v1.AmendmentOpB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x19\n\x04path\x18\x02 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01\x18\xa0\x9c\x01\x12\x1d\n\nvalue_json\x18\x03 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x04:a\xbaH^\x1a\\\n\nedit.value\x12#give value_json, but not for REMOVE\x1a)(this.op == 3) == (this.value_json == \'\')\"\xff\x01\n\x13ReviseMemoryRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12/\n\x05\x65\x64its\x18\x03 \x03(\x0b\x32\x13.palimpsest.v1.EditB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xf4\x03\x12\x1e\n\x11\x65xpected_revision\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x19\n\x07\x63omment\x18\x05 \x01(\tB\x08\xbaH\x05r\x03(\x80\x08\x12\x31\n\nrequest_id\x18\x06 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$B\x14\n\x12_expected_revision\"k\n\x14ReviseMemoryResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\x12,\n\namendments\x18\x02 \x03(\x0b\x32\x18.palimpsest.v1.Amendment\"\xe2\x01\n\x15RollbackMemoryRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x10\n\x08revision\x18\x03 \x01(\x04\x12\x1e\n\x11\x65xpected_revision\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x19\n\x07\x63omment\x18\x05 \x01(\tB\x08\xbaH\x05r\x03(\x80\x08\x12\x31\n\nrequest_id\x18\x06 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$B\x14\n\x12_expected_revision\"?\n\x16RollbackMemoryResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\"{\n\x11\x46oldMemoryRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x31\n\nrequest_id\x18\x03 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$\"K\n\x12\x46oldMemoryResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\x12\x0e\n\x06\x66olded\x18\x02 \x01(\x08\"\x82\x01\n\x18\x43onsolidateMemoryRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x31\n\nrequest_id\x18\x03 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$\"o\n\x19\x43onsolidateMemoryResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\x12+\n\toperation\x18\x02 \x01(\x0b\x32\x18.palimpsest.v1.Operation\"\xa4\x03\n\x13UpdateSchemaRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12 \n\rschema_source\x18\x03 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x04\x12\x1e\n\x0bjson_schema\x18\x04 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x10\x12\x1e\n\x11\x65xpected_revision\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x19\n\x07\x63omment\x18\x06 \x01(\tB\x08\xbaH\x05r\x03(\x80\x08\x12\x31\n\nrequest_id\x18\x07 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$:\x91\x01\xbaH\x8d\x01\x1a\x8a\x01\n\x18update_schema.one_schema\x12\x36give schema_source or json_schema, exactly one of them\x1a\x36(this.schema_source == \'\') != (this.json_schema == \'\')B\x14\n\x12_expected_revision\"=\n\x14UpdateSchemaResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\"\x95\x01\n\x12UpdateModelRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x17\n\x05model\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\x12\x31\n\nrequest_id\x18\x04 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$\"<\n\x13UpdateModelResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\"\xe5\x07\n\x14RebuildMemoryRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x1c\n\nnew_memory\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\'\n\rschema_source\x18\x04 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01(\x80\x80\x04H\x00\x88\x01\x01\x12%\n\x0bjson_schema\x18\x05 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01(\x80\x80\x10H\x01\x88\x01\x01\x12\x1b\n\x04task\x18\x06 \x01(\tB\x08\xbaH\x05r\x03(\x80@H\x02\x88\x01\x01\x12\x1f\n\x08question\x18\x07 \x01(\tB\x08\xbaH\x05r\x03(\x80@H\x03\x88\x01\x01\x12\x1c\n\x05model\x18\x08 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01H\x04\x88\x01\x01\x12\x42\n\x08\x65ncoding\x18\t \x01(\x0e\x32!.palimpsest.v1.PrismSpec.EncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01H\x05\x88\x01\x01\x12$\n\x0c\x63hunk_tokens\x18\n \x01(\rB\t\xbaH\x06*\x04\x18\xa0\x8d\x06H\x06\x88\x01\x01\x12\x46\n\noperations\x18\x0b \x01(\x0e\x32#.palimpsest.v1.PrismSpec.OperationsB\x08\xbaH\x05\x82\x01\x02\x10\x01H\x07\x88\x01\x01\x12!\n\nfinal_task\x18\x0e \x01(\tB\x08\xbaH\x05r\x03(\x80@H\x08\x88\x01\x01\x12%\n\x04tree\x18\x0c \x01(\x0b\x32\x17.palimpsest.v1.TreeSpec\x12\'\n\x05state\x18\r \x01(\x0b\x32\x18.palimpsest.v1.StateSpec\x12<\n\x05steps\x18\x10 \x01(\x0e\x32\x1e.palimpsest.v1.PrismSpec.StepsB\x08\xbaH\x05\x82\x01\x02\x10\x01H\t\x88\x01\x01:\xe2\x01\xbaH\xde\x01\x1a}\n\x19rebuild_memory.one_schema\x12+give schema_source or json_schema, not both\x1a\x33!(has(this.schema_source) && has(this.json_schema))\x1a]\n\x17rebuild_memory.new_name\x12\"new_memory must differ from memory\x1a\x1ethis.memory != this.new_memoryB\x10\n\x0e_schema_sourceB\x0e\n\x0c_json_schemaB\x07\n\x05_taskB\x0b\n\t_questionB\x08\n\x06_modelB\x0b\n\t_encodingB\x0f\n\r_chunk_tokensB\r\n\x0b_operationsB\r\n\x0b_final_taskB\x08\n\x06_steps\"y\n\x15RebuildMemoryResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\x12\x0c\n\x04\x64one\x18\x02 \x01(\x08\x12+\n\toperation\x18\x03 \x01(\x0b\x32\x18.palimpsest.v1.Operation2\x9b\x05\n\x0b\x45\x64itService\x12Y\n\x0cReviseMemory\x12\".palimpsest.v1.ReviseMemoryRequest\x1a#.palimpsest.v1.ReviseMemoryResponse\"\x00\x12_\n\x0eRollbackMemory\x12$.palimpsest.v1.RollbackMemoryRequest\x1a%.palimpsest.v1.RollbackMemoryResponse\"\x00\x12S\n\nFoldMemory\x12 .palimpsest.v1.FoldMemoryRequest\x1a!.palimpsest.v1.FoldMemoryResponse\"\x00\x12h\n\x11\x43onsolidateMemory\x12\'.palimpsest.v1.ConsolidateMemoryRequest\x1a(.palimpsest.v1.ConsolidateMemoryResponse\"\x00\x12Y\n\x0cUpdateSchema\x12\".palimpsest.v1.UpdateSchemaRequest\x1a#.palimpsest.v1.UpdateSchemaResponse\"\x00\x12V\n\x0bUpdateModel\x12!.palimpsest.v1.UpdateModelRequest\x1a\".palimpsest.v1.UpdateModelResponse\"\x00\x12^\n\rRebuildMemory\x12#.palimpsest.v1.RebuildMemoryRequest\x1a$.palimpsest.v1.RebuildMemoryResponse\"\x00\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,51 +44,63 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EDIT']._loaded_options = None
   _globals['_EDIT']._serialized_options = b'\272H^\032\\\n\nedit.value\022#give value_json, but not for REMOVE\032)(this.op == 3) == (this.value_json == \'\')'
   _globals['_REVISEMEMORYREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_REVISEMEMORYREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_REVISEMEMORYREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_REVISEMEMORYREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_REVISEMEMORYREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\033r\031\030?2\025^[a-z0-9][a-z0-9_-]*$'
+  _globals['_REVISEMEMORYREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_REVISEMEMORYREQUEST'].fields_by_name['edits']._loaded_options = None
   _globals['_REVISEMEMORYREQUEST'].fields_by_name['edits']._serialized_options = b'\272H\010\222\001\005\010\001\020\364\003'
   _globals['_REVISEMEMORYREQUEST'].fields_by_name['comment']._loaded_options = None
   _globals['_REVISEMEMORYREQUEST'].fields_by_name['comment']._serialized_options = b'\272H\005r\003(\200\010'
+  _globals['_REVISEMEMORYREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_REVISEMEMORYREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\032r\030\030\200\0012\023^[^\\x00-\\x1f\\x7f]*$'
   _globals['_ROLLBACKMEMORYREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_ROLLBACKMEMORYREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_ROLLBACKMEMORYREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_ROLLBACKMEMORYREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_ROLLBACKMEMORYREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\033r\031\030?2\025^[a-z0-9][a-z0-9_-]*$'
+  _globals['_ROLLBACKMEMORYREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_ROLLBACKMEMORYREQUEST'].fields_by_name['comment']._loaded_options = None
   _globals['_ROLLBACKMEMORYREQUEST'].fields_by_name['comment']._serialized_options = b'\272H\005r\003(\200\010'
+  _globals['_ROLLBACKMEMORYREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_ROLLBACKMEMORYREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\032r\030\030\200\0012\023^[^\\x00-\\x1f\\x7f]*$'
   _globals['_FOLDMEMORYREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_FOLDMEMORYREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_FOLDMEMORYREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_FOLDMEMORYREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_FOLDMEMORYREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\033r\031\030?2\025^[a-z0-9][a-z0-9_-]*$'
+  _globals['_FOLDMEMORYREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\310H\001'
+  _globals['_FOLDMEMORYREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_FOLDMEMORYREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\032r\030\030\200\0012\023^[^\\x00-\\x1f\\x7f]*$'
   _globals['_CONSOLIDATEMEMORYREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_CONSOLIDATEMEMORYREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_CONSOLIDATEMEMORYREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_CONSOLIDATEMEMORYREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_CONSOLIDATEMEMORYREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\033r\031\030?2\025^[a-z0-9][a-z0-9_-]*$'
+  _globals['_CONSOLIDATEMEMORYREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\310H\001'
+  _globals['_CONSOLIDATEMEMORYREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_CONSOLIDATEMEMORYREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\032r\030\030\200\0012\023^[^\\x00-\\x1f\\x7f]*$'
   _globals['_UPDATESCHEMAREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_UPDATESCHEMAREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_UPDATESCHEMAREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_UPDATESCHEMAREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_UPDATESCHEMAREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\033r\031\030?2\025^[a-z0-9][a-z0-9_-]*$'
+  _globals['_UPDATESCHEMAREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_UPDATESCHEMAREQUEST'].fields_by_name['schema_source']._loaded_options = None
   _globals['_UPDATESCHEMAREQUEST'].fields_by_name['schema_source']._serialized_options = b'\272H\006r\004(\200\200\004'
   _globals['_UPDATESCHEMAREQUEST'].fields_by_name['json_schema']._loaded_options = None
   _globals['_UPDATESCHEMAREQUEST'].fields_by_name['json_schema']._serialized_options = b'\272H\006r\004(\200\200\020'
   _globals['_UPDATESCHEMAREQUEST'].fields_by_name['comment']._loaded_options = None
   _globals['_UPDATESCHEMAREQUEST'].fields_by_name['comment']._serialized_options = b'\272H\005r\003(\200\010'
+  _globals['_UPDATESCHEMAREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_UPDATESCHEMAREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\032r\030\030\200\0012\023^[^\\x00-\\x1f\\x7f]*$'
   _globals['_UPDATESCHEMAREQUEST']._loaded_options = None
   _globals['_UPDATESCHEMAREQUEST']._serialized_options = b'\272H\215\001\032\212\001\n\030update_schema.one_schema\0226give schema_source or json_schema, exactly one of them\0326(this.schema_source == \'\') != (this.json_schema == \'\')'
   _globals['_UPDATEMODELREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_UPDATEMODELREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_UPDATEMODELREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_UPDATEMODELREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_UPDATEMODELREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\033r\031\030?2\025^[a-z0-9][a-z0-9_-]*$'
+  _globals['_UPDATEMODELREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_UPDATEMODELREQUEST'].fields_by_name['model']._loaded_options = None
   _globals['_UPDATEMODELREQUEST'].fields_by_name['model']._serialized_options = b'\272H\005r\003\030\310\001'
+  _globals['_UPDATEMODELREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_UPDATEMODELREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\032r\030\030\200\0012\023^[^\\x00-\\x1f\\x7f]*$'
   _globals['_REBUILDMEMORYREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_REBUILDMEMORYREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_REBUILDMEMORYREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_REBUILDMEMORYREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_REBUILDMEMORYREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\033r\031\030?2\025^[a-z0-9][a-z0-9_-]*$'
+  _globals['_REBUILDMEMORYREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_REBUILDMEMORYREQUEST'].fields_by_name['new_memory']._loaded_options = None
-  _globals['_REBUILDMEMORYREQUEST'].fields_by_name['new_memory']._serialized_options = b'\272H\033r\031\030?2\025^[a-z0-9][a-z0-9_-]*$'
+  _globals['_REBUILDMEMORYREQUEST'].fields_by_name['new_memory']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_REBUILDMEMORYREQUEST'].fields_by_name['schema_source']._loaded_options = None
   _globals['_REBUILDMEMORYREQUEST'].fields_by_name['schema_source']._serialized_options = b'\272H\010r\006\020\001(\200\200\004'
   _globals['_REBUILDMEMORYREQUEST'].fields_by_name['json_schema']._loaded_options = None
@@ -109,36 +123,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REBUILDMEMORYREQUEST'].fields_by_name['steps']._serialized_options = b'\272H\005\202\001\002\020\001'
   _globals['_REBUILDMEMORYREQUEST']._loaded_options = None
   _globals['_REBUILDMEMORYREQUEST']._serialized_options = b'\272H\336\001\032}\n\031rebuild_memory.one_schema\022+give schema_source or json_schema, not both\0323!(has(this.schema_source) && has(this.json_schema))\032]\n\027rebuild_memory.new_name\022\"new_memory must differ from memory\032\036this.memory != this.new_memory'
-  _globals['_EDIT']._serialized_start=104
-  _globals['_EDIT']._serialized_end=317
-  _globals['_REVISEMEMORYREQUEST']._serialized_start=320
-  _globals['_REVISEMEMORYREQUEST']._serialized_end=579
-  _globals['_REVISEMEMORYRESPONSE']._serialized_start=581
-  _globals['_REVISEMEMORYRESPONSE']._serialized_end=688
-  _globals['_ROLLBACKMEMORYREQUEST']._serialized_start=691
-  _globals['_ROLLBACKMEMORYREQUEST']._serialized_end=921
-  _globals['_ROLLBACKMEMORYRESPONSE']._serialized_start=923
-  _globals['_ROLLBACKMEMORYRESPONSE']._serialized_end=986
-  _globals['_FOLDMEMORYREQUEST']._serialized_start=988
-  _globals['_FOLDMEMORYREQUEST']._serialized_end=1115
-  _globals['_FOLDMEMORYRESPONSE']._serialized_start=1117
-  _globals['_FOLDMEMORYRESPONSE']._serialized_end=1192
-  _globals['_CONSOLIDATEMEMORYREQUEST']._serialized_start=1195
-  _globals['_CONSOLIDATEMEMORYREQUEST']._serialized_end=1329
-  _globals['_CONSOLIDATEMEMORYRESPONSE']._serialized_start=1331
-  _globals['_CONSOLIDATEMEMORYRESPONSE']._serialized_end=1397
-  _globals['_UPDATESCHEMAREQUEST']._serialized_start=1400
-  _globals['_UPDATESCHEMAREQUEST']._serialized_end=1824
-  _globals['_UPDATESCHEMARESPONSE']._serialized_start=1826
-  _globals['_UPDATESCHEMARESPONSE']._serialized_end=1887
-  _globals['_UPDATEMODELREQUEST']._serialized_start=1890
-  _globals['_UPDATEMODELREQUEST']._serialized_end=2043
-  _globals['_UPDATEMODELRESPONSE']._serialized_start=2045
-  _globals['_UPDATEMODELRESPONSE']._serialized_end=2105
-  _globals['_REBUILDMEMORYREQUEST']._serialized_start=2108
-  _globals['_REBUILDMEMORYREQUEST']._serialized_end=3182
-  _globals['_REBUILDMEMORYRESPONSE']._serialized_start=3184
-  _globals['_REBUILDMEMORYRESPONSE']._serialized_end=3260
-  _globals['_EDITSERVICE']._serialized_start=3263
-  _globals['_EDITSERVICE']._serialized_end=3930
+  _globals['_EDIT']._serialized_start=161
+  _globals['_EDIT']._serialized_end=374
+  _globals['_REVISEMEMORYREQUEST']._serialized_start=377
+  _globals['_REVISEMEMORYREQUEST']._serialized_end=632
+  _globals['_REVISEMEMORYRESPONSE']._serialized_start=634
+  _globals['_REVISEMEMORYRESPONSE']._serialized_end=741
+  _globals['_ROLLBACKMEMORYREQUEST']._serialized_start=744
+  _globals['_ROLLBACKMEMORYREQUEST']._serialized_end=970
+  _globals['_ROLLBACKMEMORYRESPONSE']._serialized_start=972
+  _globals['_ROLLBACKMEMORYRESPONSE']._serialized_end=1035
+  _globals['_FOLDMEMORYREQUEST']._serialized_start=1037
+  _globals['_FOLDMEMORYREQUEST']._serialized_end=1160
+  _globals['_FOLDMEMORYRESPONSE']._serialized_start=1162
+  _globals['_FOLDMEMORYRESPONSE']._serialized_end=1237
+  _globals['_CONSOLIDATEMEMORYREQUEST']._serialized_start=1240
+  _globals['_CONSOLIDATEMEMORYREQUEST']._serialized_end=1370
+  _globals['_CONSOLIDATEMEMORYRESPONSE']._serialized_start=1372
+  _globals['_CONSOLIDATEMEMORYRESPONSE']._serialized_end=1483
+  _globals['_UPDATESCHEMAREQUEST']._serialized_start=1486
+  _globals['_UPDATESCHEMAREQUEST']._serialized_end=1906
+  _globals['_UPDATESCHEMARESPONSE']._serialized_start=1908
+  _globals['_UPDATESCHEMARESPONSE']._serialized_end=1969
+  _globals['_UPDATEMODELREQUEST']._serialized_start=1972
+  _globals['_UPDATEMODELREQUEST']._serialized_end=2121
+  _globals['_UPDATEMODELRESPONSE']._serialized_start=2123
+  _globals['_UPDATEMODELRESPONSE']._serialized_end=2183
+  _globals['_REBUILDMEMORYREQUEST']._serialized_start=2186
+  _globals['_REBUILDMEMORYREQUEST']._serialized_end=3183
+  _globals['_REBUILDMEMORYRESPONSE']._serialized_start=3185
+  _globals['_REBUILDMEMORYRESPONSE']._serialized_end=3306
+  _globals['_EDITSERVICE']._serialized_start=3309
+  _globals['_EDITSERVICE']._serialized_end=3976
 # @@protoc_insertion_point(module_scope)

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from palimpsest.v1 import memories_pb2 as _memories_pb2
+from palimpsest.v1 import operations_pb2 as _operations_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -64,6 +65,7 @@ class ReviseMemoryRequest(_message.Message):
     EDITS_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     COMMENT_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required."""
     memory: _builtins.str
@@ -73,6 +75,12 @@ class ReviseMemoryRequest(_message.Message):
     comment: _builtins.str
     """Optional. Who or why; kept with the revision; at most 1 KiB, without
     NUL.
+    """
+    request_id: _builtins.str
+    """Optional. The client's own name for this request, unique within the session: 1 to
+    128 characters without control characters, best a random UUID. Sent again with
+    equal content within 24 hours the request does nothing and returns the first
+    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
     """
     @_builtins.property
     def edits(self) -> _containers.RepeatedCompositeFieldContainer[Global___Edit]:
@@ -86,10 +94,11 @@ class ReviseMemoryRequest(_message.Message):
         edits: _abc.Iterable[Global___Edit] | None = ...,
         expected_revision: _builtins.int | None = ...,
         comment: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "comment", b"comment", "edits", b"edits", "expected_revision", b"expected_revision", "memory", b"memory", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "comment", b"comment", "edits", b"edits", "expected_revision", b"expected_revision", "memory", b"memory", "request_id", b"request_id", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -132,6 +141,7 @@ class RollbackMemoryRequest(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     COMMENT_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required."""
     memory: _builtins.str
@@ -146,6 +156,12 @@ class RollbackMemoryRequest(_message.Message):
     """Optional. Who or why; kept with the revision; at most 1 KiB, without
     NUL.
     """
+    request_id: _builtins.str
+    """Optional. The client's own name for this request, unique within the session: 1 to
+    128 characters without control characters, best a random UUID. Sent again with
+    equal content within 24 hours the request does nothing and returns the first
+    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
+    """
     def __init__(
         self,
         *,
@@ -154,10 +170,11 @@ class RollbackMemoryRequest(_message.Message):
         revision: _builtins.int = ...,
         expected_revision: _builtins.int | None = ...,
         comment: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "comment", b"comment", "expected_revision", b"expected_revision", "memory", b"memory", "revision", b"revision", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "comment", b"comment", "expected_revision", b"expected_revision", "memory", b"memory", "request_id", b"request_id", "revision", b"revision", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -191,19 +208,27 @@ class FoldMemoryRequest(_message.Message):
 
     SESSION_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required."""
     memory: _builtins.str
     """Required."""
+    request_id: _builtins.str
+    """Optional. The client's own name for this request, unique within the session: 1 to
+    128 characters without control characters, best a random UUID. Sent again with
+    equal content within 24 hours the request does nothing and returns the first
+    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
+    """
     def __init__(
         self,
         *,
         session: _builtins.str = ...,
         memory: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "request_id", b"request_id", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -239,19 +264,27 @@ class ConsolidateMemoryRequest(_message.Message):
 
     SESSION_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required."""
     memory: _builtins.str
     """Required."""
+    request_id: _builtins.str
+    """Optional. The client's own name for this request, unique within the session: 1 to
+    128 characters without control characters, best a random UUID. Sent again with
+    equal content within 24 hours the request does nothing and returns the first
+    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
+    """
     def __init__(
         self,
         *,
         session: _builtins.str = ...,
         memory: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "request_id", b"request_id", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -262,18 +295,24 @@ class ConsolidateMemoryResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MEMORY_FIELD_NUMBER: _builtins.int
+    OPERATION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def memory(self) -> _memories_pb2.Memory:
         """`consolidate_position` says what is read before."""
+
+    @_builtins.property
+    def operation(self) -> _operations_pb2.Operation:
+        """Requested again before it has ended it is the same."""
 
     def __init__(
         self,
         *,
         memory: _memories_pb2.Memory | None = ...,
+        operation: _operations_pb2.Operation | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "operation", b"operation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "operation", b"operation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -289,6 +328,7 @@ class UpdateSchemaRequest(_message.Message):
     JSON_SCHEMA_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     COMMENT_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required."""
     memory: _builtins.str
@@ -303,6 +343,12 @@ class UpdateSchemaRequest(_message.Message):
     """Optional. Who or why; kept with the revision; at most 1 KiB, without
     NUL.
     """
+    request_id: _builtins.str
+    """Optional. The client's own name for this request, unique within the session: 1 to
+    128 characters without control characters, best a random UUID. Sent again with
+    equal content within 24 hours the request does nothing and returns the first
+    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
+    """
     def __init__(
         self,
         *,
@@ -312,10 +358,11 @@ class UpdateSchemaRequest(_message.Message):
         json_schema: _builtins.str = ...,
         expected_revision: _builtins.int | None = ...,
         comment: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "comment", b"comment", "expected_revision", b"expected_revision", "json_schema", b"json_schema", "memory", b"memory", "schema_source", b"schema_source", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "comment", b"comment", "expected_revision", b"expected_revision", "json_schema", b"json_schema", "memory", b"memory", "request_id", b"request_id", "schema_source", b"schema_source", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
     _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
@@ -350,6 +397,7 @@ class UpdateModelRequest(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required."""
     memory: _builtins.str
@@ -358,16 +406,23 @@ class UpdateModelRequest(_message.Message):
     """Optional. provider/model, one that the operator allows; empty means the
     service's default model.
     """
+    request_id: _builtins.str
+    """Optional. The client's own name for this request, unique within the session: 1 to
+    128 characters without control characters, best a random UUID. Sent again with
+    equal content within 24 hours the request does nothing and returns the first
+    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
+    """
     def __init__(
         self,
         *,
         session: _builtins.str = ...,
         memory: _builtins.str = ...,
         model: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "model", b"model", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "model", b"model", "request_id", b"request_id", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -520,6 +575,7 @@ class RebuildMemoryResponse(_message.Message):
 
     MEMORY_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
+    OPERATION_FIELD_NUMBER: _builtins.int
     done: _builtins.bool
     """Everything that was in the log when the call came is applied; the last
     event has it.
@@ -528,15 +584,20 @@ class RebuildMemoryResponse(_message.Message):
     def memory(self) -> _memories_pb2.Memory:
         """The new memory as it is; its head is the goal."""
 
+    @_builtins.property
+    def operation(self) -> _operations_pb2.Operation:
+        """In the first event: waits for the memory when this call is gone."""
+
     def __init__(
         self,
         *,
         memory: _memories_pb2.Memory | None = ...,
         done: _builtins.bool = ...,
+        operation: _operations_pb2.Operation | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "operation", b"operation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "memory", b"memory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "memory", b"memory", "operation", b"operation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -92,8 +92,8 @@ class EditServiceServicer(object):
         (EDIT_INVALID) naming it. With `expected_revision`: ABORTED
         (REVISION_CONFLICT) naming the current one when somebody was first. An edit
         that changes nothing makes no amendment, and by itself no revision.
-        Safety: writes; not idempotent without `expected_revision`; the history
-        keeps what was there.
+        Safety: writes; idempotent by `request_id`; without one `expected_revision`
+        keeps a second call from having an effect; the history keeps what was there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -106,8 +106,8 @@ class EditServiceServicer(object):
         log is not read again: `applied_position` stays, and what the chunks since
         had brought is gone from the value (RebuildMemory reads them again). A state
         memory gets its vectors back, and recent chunks stay recent.
-        Safety: writes; not idempotent without `expected_revision`; the history
-        keeps what was there.
+        Safety: writes; idempotent by `request_id`; without one `expected_revision`
+        keeps a second call from having an effect; the history keeps what was there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -132,8 +132,8 @@ class EditServiceServicer(object):
 
         Guarantees: the request is durable on return; a worker makes it. It is a
         revision of its own (CONSOLIDATION), even when nothing could be merged.
-        Safety: writes and costs a model call; asked again before it was made it
-        counts once; the history keeps what was there.
+        Safety: writes and costs a model call; idempotent by `request_id`, and asked
+        again before it was made it counts once; the history keeps what was there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

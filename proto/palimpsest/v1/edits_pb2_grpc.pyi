@@ -46,8 +46,8 @@ class EditServiceStub:
     (EDIT_INVALID) naming it. With `expected_revision`: ABORTED
     (REVISION_CONFLICT) naming the current one when somebody was first. An edit
     that changes nothing makes no amendment, and by itself no revision.
-    Safety: writes; not idempotent without `expected_revision`; the history
-    keeps what was there.
+    Safety: writes; idempotent by `request_id`; without one `expected_revision`
+    keeps a second call from having an effect; the history keeps what was there.
     """
     RollbackMemory: _grpc.UnaryUnaryMultiCallable[_edits_pb2.RollbackMemoryRequest, _edits_pb2.RollbackMemoryResponse]
     """Restores the state of an earlier revision, as a new revision.
@@ -56,8 +56,8 @@ class EditServiceStub:
     log is not read again: `applied_position` stays, and what the chunks since
     had brought is gone from the value (RebuildMemory reads them again). A state
     memory gets its vectors back, and recent chunks stay recent.
-    Safety: writes; not idempotent without `expected_revision`; the history
-    keeps what was there.
+    Safety: writes; idempotent by `request_id`; without one `expected_revision`
+    keeps a second call from having an effect; the history keeps what was there.
     """
     FoldMemory: _grpc.UnaryUnaryMultiCallable[_edits_pb2.FoldMemoryRequest, _edits_pb2.FoldMemoryResponse]
     """Writes the amendments into a new base, so that prompts show each value
@@ -74,8 +74,8 @@ class EditServiceStub:
 
     Guarantees: the request is durable on return; a worker makes it. It is a
     revision of its own (CONSOLIDATION), even when nothing could be merged.
-    Safety: writes and costs a model call; asked again before it was made it
-    counts once; the history keeps what was there.
+    Safety: writes and costs a model call; idempotent by `request_id`, and asked
+    again before it was made it counts once; the history keeps what was there.
     """
     UpdateSchema: _grpc.UnaryUnaryMultiCallable[_edits_pb2.UpdateSchemaRequest, _edits_pb2.UpdateSchemaResponse]
     """Gives a live memory a schema with more fields.
@@ -125,8 +125,8 @@ class EditServiceAsyncStub(EditServiceStub):
     (EDIT_INVALID) naming it. With `expected_revision`: ABORTED
     (REVISION_CONFLICT) naming the current one when somebody was first. An edit
     that changes nothing makes no amendment, and by itself no revision.
-    Safety: writes; not idempotent without `expected_revision`; the history
-    keeps what was there.
+    Safety: writes; idempotent by `request_id`; without one `expected_revision`
+    keeps a second call from having an effect; the history keeps what was there.
     """
     RollbackMemory: _aio.UnaryUnaryMultiCallable[_edits_pb2.RollbackMemoryRequest, _edits_pb2.RollbackMemoryResponse]  # type: ignore[assignment]
     """Restores the state of an earlier revision, as a new revision.
@@ -135,8 +135,8 @@ class EditServiceAsyncStub(EditServiceStub):
     log is not read again: `applied_position` stays, and what the chunks since
     had brought is gone from the value (RebuildMemory reads them again). A state
     memory gets its vectors back, and recent chunks stay recent.
-    Safety: writes; not idempotent without `expected_revision`; the history
-    keeps what was there.
+    Safety: writes; idempotent by `request_id`; without one `expected_revision`
+    keeps a second call from having an effect; the history keeps what was there.
     """
     FoldMemory: _aio.UnaryUnaryMultiCallable[_edits_pb2.FoldMemoryRequest, _edits_pb2.FoldMemoryResponse]  # type: ignore[assignment]
     """Writes the amendments into a new base, so that prompts show each value
@@ -153,8 +153,8 @@ class EditServiceAsyncStub(EditServiceStub):
 
     Guarantees: the request is durable on return; a worker makes it. It is a
     revision of its own (CONSOLIDATION), even when nothing could be merged.
-    Safety: writes and costs a model call; asked again before it was made it
-    counts once; the history keeps what was there.
+    Safety: writes and costs a model call; idempotent by `request_id`, and asked
+    again before it was made it counts once; the history keeps what was there.
     """
     UpdateSchema: _aio.UnaryUnaryMultiCallable[_edits_pb2.UpdateSchemaRequest, _edits_pb2.UpdateSchemaResponse]  # type: ignore[assignment]
     """Gives a live memory a schema with more fields.
@@ -207,8 +207,8 @@ class EditServiceServicer(metaclass=_abc_1.ABCMeta):
         (EDIT_INVALID) naming it. With `expected_revision`: ABORTED
         (REVISION_CONFLICT) naming the current one when somebody was first. An edit
         that changes nothing makes no amendment, and by itself no revision.
-        Safety: writes; not idempotent without `expected_revision`; the history
-        keeps what was there.
+        Safety: writes; idempotent by `request_id`; without one `expected_revision`
+        keeps a second call from having an effect; the history keeps what was there.
         """
 
     @_abc_1.abstractmethod
@@ -223,8 +223,8 @@ class EditServiceServicer(metaclass=_abc_1.ABCMeta):
         log is not read again: `applied_position` stays, and what the chunks since
         had brought is gone from the value (RebuildMemory reads them again). A state
         memory gets its vectors back, and recent chunks stay recent.
-        Safety: writes; not idempotent without `expected_revision`; the history
-        keeps what was there.
+        Safety: writes; idempotent by `request_id`; without one `expected_revision`
+        keeps a second call from having an effect; the history keeps what was there.
         """
 
     @_abc_1.abstractmethod
@@ -253,8 +253,8 @@ class EditServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Guarantees: the request is durable on return; a worker makes it. It is a
         revision of its own (CONSOLIDATION), even when nothing could be merged.
-        Safety: writes and costs a model call; asked again before it was made it
-        counts once; the history keeps what was there.
+        Safety: writes and costs a model call; idempotent by `request_id`, and asked
+        again before it was made it counts once; the history keeps what was there.
         """
 
     @_abc_1.abstractmethod

@@ -3,16 +3,19 @@
 isort:skip_file
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
 
-if sys.version_info >= (3, 10):
-    from typing import TypeAlias as _TypeAlias
+if sys.version_info >= (3, 11):
+    from typing import TypeAlias as _TypeAlias, Never as _Never
 else:
-    from typing_extensions import TypeAlias as _TypeAlias
+    from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -96,6 +99,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """NOT_FOUND. Nobody set this budget.
     metadata: {"scope": "session 'user-42'", "period": "day"}.
     """
+    ERROR_REASON_OPERATION_NOT_FOUND: _ErrorReason.ValueType  # 28
+    """NOT_FOUND. There is no such operation, or no longer: it is kept for 30 days.
+    metadata: {"operation": "…"}.
+    """
     ERROR_REASON_NODE_NOT_FOUND: _ErrorReason.ValueType  # 27
     """NOT_FOUND. The tree has no such node (yet).
     metadata: {"memory": "book", "node": "2.7"}.
@@ -112,8 +119,12 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     metadata: {"producer": "app-1", "producer_sequence": "7", "position": "19"}.
     """
     ERROR_REASON_REQUEST_CONTENT_CHANGED: _ErrorReason.ValueType  # 33
-    """ALREADY_EXISTS. A request id was used before for another request. The same
-    content under the same id returns what the first one did.
+    """ALREADY_EXISTS. A request id was used before for another request: another
+    method, or other content. The same content under the same id returns what the
+    first one did. A refused request keeps no id. An id is kept for 24 hours at
+    least, that of an append as long as its chunks; a result may have as many bytes
+    as a message (by default 4 MiB) to be kept, or nothing is done and it is
+    INVALID_ARGUMENT (FIELD_INVALID).
     metadata: {"request_id": "order-17", "method": "Append"}.
     """
     ERROR_REASON_SEQUENCE_GAP: _ErrorReason.ValueType  # 40
@@ -131,6 +142,12 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_REVISION_CONFLICT: _ErrorReason.ValueType  # 43
     """ABORTED. The memory's newest revision is not the expected one. Read it and
     decide again. metadata: {"expected": "7", "current": "9"}.
+    """
+    ERROR_REASON_BEING_DELETED: _ErrorReason.ValueType  # 44
+    """ABORTED. A session, or a memory, of this name was deleted, and its rows are
+    still being removed: a million chunks take minutes. Create it again later,
+    or under another name. metadata: {"session": "user-42"} or
+    {"memory": "facts"}.
     """
     ERROR_REASON_BACKLOG_FULL: _ErrorReason.ValueType  # 50
     """RESOURCE_EXHAUSTED with RetryInfo. A memory of the session is too far
@@ -234,6 +251,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_EMBEDDING_FAILED: _ErrorReason.ValueType  # 85
     """UNAVAILABLE with RetryInfo. The query could not be embedded.
     metadata: {"cause": "…"}.
+    """
+    ERROR_REASON_OPERATION_NOT_ENDED_IN_TIME: _ErrorReason.ValueType  # 86
+    """DEADLINE_EXCEEDED. The operation has not ended in time. It goes on: WaitOperation
+    waits for it again. metadata: {"operation": "…"}.
     """
     ERROR_REASON_DATABASE_UNAVAILABLE: _ErrorReason.ValueType  # 70
     """UNAVAILABLE with RetryInfo. The database cannot be reached, is failing over,
@@ -353,6 +374,10 @@ ERROR_REASON_BUDGET_NOT_FOUND: ErrorReason.ValueType  # 26
 """NOT_FOUND. Nobody set this budget.
 metadata: {"scope": "session 'user-42'", "period": "day"}.
 """
+ERROR_REASON_OPERATION_NOT_FOUND: ErrorReason.ValueType  # 28
+"""NOT_FOUND. There is no such operation, or no longer: it is kept for 30 days.
+metadata: {"operation": "…"}.
+"""
 ERROR_REASON_NODE_NOT_FOUND: ErrorReason.ValueType  # 27
 """NOT_FOUND. The tree has no such node (yet).
 metadata: {"memory": "book", "node": "2.7"}.
@@ -369,8 +394,12 @@ producer.
 metadata: {"producer": "app-1", "producer_sequence": "7", "position": "19"}.
 """
 ERROR_REASON_REQUEST_CONTENT_CHANGED: ErrorReason.ValueType  # 33
-"""ALREADY_EXISTS. A request id was used before for another request. The same
-content under the same id returns what the first one did.
+"""ALREADY_EXISTS. A request id was used before for another request: another
+method, or other content. The same content under the same id returns what the
+first one did. A refused request keeps no id. An id is kept for 24 hours at
+least, that of an append as long as its chunks; a result may have as many bytes
+as a message (by default 4 MiB) to be kept, or nothing is done and it is
+INVALID_ARGUMENT (FIELD_INVALID).
 metadata: {"request_id": "order-17", "method": "Append"}.
 """
 ERROR_REASON_SEQUENCE_GAP: ErrorReason.ValueType  # 40
@@ -388,6 +417,12 @@ metadata: {"head": "20", "expected_head": "18"}.
 ERROR_REASON_REVISION_CONFLICT: ErrorReason.ValueType  # 43
 """ABORTED. The memory's newest revision is not the expected one. Read it and
 decide again. metadata: {"expected": "7", "current": "9"}.
+"""
+ERROR_REASON_BEING_DELETED: ErrorReason.ValueType  # 44
+"""ABORTED. A session, or a memory, of this name was deleted, and its rows are
+still being removed: a million chunks take minutes. Create it again later,
+or under another name. metadata: {"session": "user-42"} or
+{"memory": "facts"}.
 """
 ERROR_REASON_BACKLOG_FULL: ErrorReason.ValueType  # 50
 """RESOURCE_EXHAUSTED with RetryInfo. A memory of the session is too far
@@ -492,6 +527,10 @@ ERROR_REASON_EMBEDDING_FAILED: ErrorReason.ValueType  # 85
 """UNAVAILABLE with RetryInfo. The query could not be embedded.
 metadata: {"cause": "…"}.
 """
+ERROR_REASON_OPERATION_NOT_ENDED_IN_TIME: ErrorReason.ValueType  # 86
+"""DEADLINE_EXCEEDED. The operation has not ended in time. It goes on: WaitOperation
+waits for it again. metadata: {"operation": "…"}.
+"""
 ERROR_REASON_DATABASE_UNAVAILABLE: ErrorReason.ValueType  # 70
 """UNAVAILABLE with RetryInfo. The database cannot be reached, is failing over,
 or gave up waiting for a lock. What was acked is kept; call again.
@@ -527,3 +566,59 @@ the server needs the memory that waiting for it takes. What was acked is
 kept; open the stream again. metadata: {}.
 """
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
+
+@_typing.final
+class Error(_message.Message):
+    """An error as data: why an operation failed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class MetadataEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    CODE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    code: _builtins.int
+    """A google.rpc.Code, as the status of a call."""
+    reason: Global___ErrorReason.ValueType
+    """Why."""
+    message: _builtins.str
+    """In a sentence or two."""
+    @_builtins.property
+    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """As the reason documents."""
+
+    def __init__(
+        self,
+        *,
+        code: _builtins.int = ...,
+        reason: Global___ErrorReason.ValueType = ...,
+        message: _builtins.str = ...,
+        metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "metadata", b"metadata", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Error: _TypeAlias = Error  # noqa: Y015

@@ -24,11 +24,12 @@ _sym_db = _symbol_database.Default()
 
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from palimpsest.v1 import ids_pb2 as palimpsest_dot_v1_dot_ids__pb2
 from palimpsest.v1 import log_pb2 as palimpsest_dot_v1_dot_log__pb2
 from palimpsest.v1 import memories_pb2 as palimpsest_dot_v1_dot_memories__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpalimpsest/v1/history.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17palimpsest/v1/log.proto\x1a\x1cpalimpsest/v1/memories.proto\"\xc0\x02\n\x08Revision\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12)\n\x04kind\x18\x02 \x01(\x0e\x32\x1b.palimpsest.v1.RevisionKind\x12\x15\n\rfrom_position\x18\x03 \x01(\x04\x12\x13\n\x0bto_position\x18\x04 \x01(\x04\x12\x0f\n\x07\x63omment\x18\x05 \x01(\t\x12\x1e\n\x11restored_revision\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x15\n\rschema_source\x18\x07 \x01(\t\x12\x12\n\namendments\x18\x08 \x01(\r\x12\x12\n\nrejections\x18\t \x01(\r\x12\x14\n\x0cvalue_digest\x18\n \x01(\x0c\x12/\n\x0b\x63reate_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x14\n\x12_restored_revision\"\xbd\x01\n\x14ListRevisionsRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12\x1b\n\tpage_size\x18\x03 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x04\"\\\n\x15ListRevisionsResponse\x12*\n\trevisions\x18\x01 \x03(\x0b\x32\x17.palimpsest.v1.Revision\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xfb\x01\n\x14GetProvenanceRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12\x19\n\x04path\x18\x03 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01\x18\xa0\x9c\x01\x12\x15\n\x08revision\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x1a\n\tpage_size\x18\x05 \x01(\rB\x07\xbaH\x04*\x02\x18\x64\x12\x1c\n\npage_token\x18\x06 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x04\x42\x0b\n\t_revision\"\xe9\x01\n\x0fProvenanceEntry\x12+\n\tamendment\x18\x01 \x01(\x0b\x32\x18.palimpsest.v1.Amendment\x12)\n\x08revision\x18\x02 \x01(\x0b\x32\x17.palimpsest.v1.Revision\x12\x11\n\tin_effect\x18\x03 \x01(\x08\x12\x0e\n\x06origin\x18\x04 \x01(\x08\x12\x15\n\rbest_position\x18\x05 \x01(\x04\x12*\n\x06\x63hunks\x18\x06 \x03(\x0b\x32\x1a.palimpsest.v1.LoggedChunk\x12\x18\n\x10\x63hunks_truncated\x18\x07 \x01(\x08\"\xa9\x01\n\x15GetProvenanceResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12\x17\n\nvalue_json\x18\x03 \x01(\tH\x00\x88\x01\x01\x12/\n\x07\x65ntries\x18\x04 \x03(\x0b\x32\x1e.palimpsest.v1.ProvenanceEntry\x12\x17\n\x0fnext_page_token\x18\x05 \x01(\tB\r\n\x0b_value_json\"\xc9\x02\n\x13\x44iffMemoriesRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12\x15\n\x08revision\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x37\n\x0cother_memory\x18\x04 \x01(\tB!\xbaH\x1er\x1c\x18?2\x18^([a-z0-9][a-z0-9_-]*)?$\x12\x1b\n\x0eother_revision\x18\x05 \x01(\x04H\x01\x88\x01\x01\x12\x1b\n\tpage_size\x18\x06 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x07 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x04\x42\x0b\n\t_revisionB\x11\n\x0f_other_revision\"b\n\nDifference\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x15\n\x08old_json\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x15\n\x08new_json\x18\x03 \x01(\tH\x01\x88\x01\x01\x42\x0b\n\t_old_jsonB\x0b\n\t_new_json\"\x89\x01\n\x14\x44iffMemoriesResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x16\n\x0eother_revision\x18\x02 \x01(\x04\x12.\n\x0b\x64ifferences\x18\x03 \x03(\x0b\x32\x19.palimpsest.v1.Difference\x12\x17\n\x0fnext_page_token\x18\x04 \x01(\t\"\xc7\x01\n\x12WatchMemoryRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12\x18\n\x0e\x61\x66ter_revision\x18\x03 \x01(\x04H\x00\x12\"\n\x0cresume_token\x18\x04 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x04H\x00\x42\x07\n\x05start\"\xde\x02\n\x13WatchMemoryResponse\x12=\n\x07started\x18\x01 \x01(\x0b\x32*.palimpsest.v1.WatchMemoryResponse.StartedH\x00\x12\x41\n\tcommitted\x18\x02 \x01(\x0b\x32,.palimpsest.v1.WatchMemoryResponse.CommittedH\x00\x12\x14\n\x0cresume_token\x18\x03 \x01(\t\x1a!\n\x07Started\x12\x16\n\x0e\x61\x66ter_revision\x18\x01 \x01(\x04\x1a\x82\x01\n\tCommitted\x12)\n\x08revision\x18\x01 \x01(\x0b\x32\x17.palimpsest.v1.Revision\x12,\n\namendments\x18\x02 \x03(\x0b\x32\x18.palimpsest.v1.Amendment\x12\x1c\n\x14\x61mendments_truncated\x18\x03 \x01(\x08\x42\x07\n\x05\x65vent2\x81\x03\n\x0eHistoryService\x12\\\n\rListRevisions\x12#.palimpsest.v1.ListRevisionsRequest\x1a$.palimpsest.v1.ListRevisionsResponse\"\x00\x12\\\n\rGetProvenance\x12#.palimpsest.v1.GetProvenanceRequest\x1a$.palimpsest.v1.GetProvenanceResponse\"\x00\x12Y\n\x0c\x44iffMemories\x12\".palimpsest.v1.DiffMemoriesRequest\x1a#.palimpsest.v1.DiffMemoriesResponse\"\x00\x12X\n\x0bWatchMemory\x12!.palimpsest.v1.WatchMemoryRequest\x1a\".palimpsest.v1.WatchMemoryResponse\"\x00\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bpalimpsest/v1/history.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17palimpsest/v1/ids.proto\x1a\x17palimpsest/v1/log.proto\x1a\x1cpalimpsest/v1/memories.proto\"\xc0\x02\n\x08Revision\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12)\n\x04kind\x18\x02 \x01(\x0e\x32\x1b.palimpsest.v1.RevisionKind\x12\x15\n\rfrom_position\x18\x03 \x01(\x04\x12\x13\n\x0bto_position\x18\x04 \x01(\x04\x12\x0f\n\x07\x63omment\x18\x05 \x01(\t\x12\x1e\n\x11restored_revision\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x15\n\rschema_source\x18\x07 \x01(\t\x12\x12\n\namendments\x18\x08 \x01(\r\x12\x12\n\nrejections\x18\t \x01(\r\x12\x14\n\x0cvalue_digest\x18\n \x01(\x0c\x12/\n\x0b\x63reate_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x14\n\x12_restored_revision\"\x86\x01\n\x14ListRevisionsRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x1b\n\tpage_size\x18\x03 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80 \"\\\n\x15ListRevisionsResponse\x12*\n\trevisions\x18\x01 \x03(\x0b\x32\x17.palimpsest.v1.Revision\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xc4\x01\n\x14GetProvenanceRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x19\n\x04path\x18\x03 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01\x18\xa0\x9c\x01\x12\x15\n\x08revision\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x1a\n\tpage_size\x18\x05 \x01(\rB\x07\xbaH\x04*\x02\x18\x64\x12\x1c\n\npage_token\x18\x06 \x01(\tB\x08\xbaH\x05r\x03\x18\x80 B\x0b\n\t_revision\"\xe9\x01\n\x0fProvenanceEntry\x12+\n\tamendment\x18\x01 \x01(\x0b\x32\x18.palimpsest.v1.Amendment\x12)\n\x08revision\x18\x02 \x01(\x0b\x32\x17.palimpsest.v1.Revision\x12\x11\n\tin_effect\x18\x03 \x01(\x08\x12\x0e\n\x06origin\x18\x04 \x01(\x08\x12\x15\n\rbest_position\x18\x05 \x01(\x04\x12*\n\x06\x63hunks\x18\x06 \x03(\x0b\x32\x1a.palimpsest.v1.LoggedChunk\x12\x18\n\x10\x63hunks_truncated\x18\x07 \x01(\x08\"\xa9\x01\n\x15GetProvenanceResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12\x17\n\nvalue_json\x18\x03 \x01(\tH\x00\x88\x01\x01\x12/\n\x07\x65ntries\x18\x04 \x03(\x0b\x32\x1e.palimpsest.v1.ProvenanceEntry\x12\x17\n\x0fnext_page_token\x18\x05 \x01(\tB\r\n\x0b_value_json\"\xfc\x01\n\x13\x44iffMemoriesRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x15\n\x08revision\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12!\n\x0cother_memory\x18\x04 \x01(\tB\x0b\xbaH\x08r\x03\xc8H\x01\xd8\x01\x01\x12\x1b\n\x0eother_revision\x18\x05 \x01(\x04H\x01\x88\x01\x01\x12\x1b\n\tpage_size\x18\x06 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x07 \x01(\tB\x08\xbaH\x05r\x03\x18\x80 B\x0b\n\t_revisionB\x11\n\x0f_other_revision\"b\n\nDifference\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x15\n\x08old_json\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x15\n\x08new_json\x18\x03 \x01(\tH\x01\x88\x01\x01\x42\x0b\n\t_old_jsonB\x0b\n\t_new_json\"\x89\x01\n\x14\x44iffMemoriesResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x16\n\x0eother_revision\x18\x02 \x01(\x04\x12.\n\x0b\x64ifferences\x18\x03 \x03(\x0b\x32\x19.palimpsest.v1.Difference\x12\x17\n\x0fnext_page_token\x18\x04 \x01(\t\"\x90\x01\n\x12WatchMemoryRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x0e\x61\x66ter_revision\x18\x03 \x01(\x04H\x00\x12\"\n\x0cresume_token\x18\x04 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x04H\x00\x42\x07\n\x05start\"\xde\x02\n\x13WatchMemoryResponse\x12=\n\x07started\x18\x01 \x01(\x0b\x32*.palimpsest.v1.WatchMemoryResponse.StartedH\x00\x12\x41\n\tcommitted\x18\x02 \x01(\x0b\x32,.palimpsest.v1.WatchMemoryResponse.CommittedH\x00\x12\x14\n\x0cresume_token\x18\x03 \x01(\t\x1a!\n\x07Started\x12\x16\n\x0e\x61\x66ter_revision\x18\x01 \x01(\x04\x1a\x82\x01\n\tCommitted\x12)\n\x08revision\x18\x01 \x01(\x0b\x32\x17.palimpsest.v1.Revision\x12,\n\namendments\x18\x02 \x03(\x0b\x32\x18.palimpsest.v1.Amendment\x12\x1c\n\x14\x61mendments_truncated\x18\x03 \x01(\x08\x42\x07\n\x05\x65vent2\x81\x03\n\x0eHistoryService\x12\\\n\rListRevisions\x12#.palimpsest.v1.ListRevisionsRequest\x1a$.palimpsest.v1.ListRevisionsResponse\"\x00\x12\\\n\rGetProvenance\x12#.palimpsest.v1.GetProvenanceRequest\x1a$.palimpsest.v1.GetProvenanceResponse\"\x00\x12Y\n\x0c\x44iffMemories\x12\".palimpsest.v1.DiffMemoriesRequest\x1a#.palimpsest.v1.DiffMemoriesResponse\"\x00\x12X\n\x0bWatchMemory\x12!.palimpsest.v1.WatchMemoryRequest\x1a\".palimpsest.v1.WatchMemoryResponse\"\x00\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,65 +37,65 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'palimpsest.v1.history_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LISTREVISIONSREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_LISTREVISIONSREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_LISTREVISIONSREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_LISTREVISIONSREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_LISTREVISIONSREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\033r\031\030?2\025^[a-z0-9][a-z0-9_-]*$'
+  _globals['_LISTREVISIONSREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_LISTREVISIONSREQUEST'].fields_by_name['page_size']._loaded_options = None
   _globals['_LISTREVISIONSREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\005*\003\030\350\007'
   _globals['_LISTREVISIONSREQUEST'].fields_by_name['page_token']._loaded_options = None
-  _globals['_LISTREVISIONSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200\004'
+  _globals['_LISTREVISIONSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200 '
   _globals['_GETPROVENANCEREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_GETPROVENANCEREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_GETPROVENANCEREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_GETPROVENANCEREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_GETPROVENANCEREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\033r\031\030?2\025^[a-z0-9][a-z0-9_-]*$'
+  _globals['_GETPROVENANCEREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_GETPROVENANCEREQUEST'].fields_by_name['path']._loaded_options = None
   _globals['_GETPROVENANCEREQUEST'].fields_by_name['path']._serialized_options = b'\272H\010r\006\020\001\030\240\234\001'
   _globals['_GETPROVENANCEREQUEST'].fields_by_name['page_size']._loaded_options = None
   _globals['_GETPROVENANCEREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\004*\002\030d'
   _globals['_GETPROVENANCEREQUEST'].fields_by_name['page_token']._loaded_options = None
-  _globals['_GETPROVENANCEREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200\004'
+  _globals['_GETPROVENANCEREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200 '
   _globals['_DIFFMEMORIESREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_DIFFMEMORIESREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_DIFFMEMORIESREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_DIFFMEMORIESREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_DIFFMEMORIESREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\033r\031\030?2\025^[a-z0-9][a-z0-9_-]*$'
+  _globals['_DIFFMEMORIESREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_DIFFMEMORIESREQUEST'].fields_by_name['other_memory']._loaded_options = None
-  _globals['_DIFFMEMORIESREQUEST'].fields_by_name['other_memory']._serialized_options = b'\272H\036r\034\030?2\030^([a-z0-9][a-z0-9_-]*)?$'
+  _globals['_DIFFMEMORIESREQUEST'].fields_by_name['other_memory']._serialized_options = b'\272H\010r\003\310H\001\330\001\001'
   _globals['_DIFFMEMORIESREQUEST'].fields_by_name['page_size']._loaded_options = None
   _globals['_DIFFMEMORIESREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\005*\003\030\350\007'
   _globals['_DIFFMEMORIESREQUEST'].fields_by_name['page_token']._loaded_options = None
-  _globals['_DIFFMEMORIESREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200\004'
+  _globals['_DIFFMEMORIESREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200 '
   _globals['_WATCHMEMORYREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_WATCHMEMORYREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_WATCHMEMORYREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_WATCHMEMORYREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_WATCHMEMORYREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\033r\031\030?2\025^[a-z0-9][a-z0-9_-]*$'
+  _globals['_WATCHMEMORYREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_WATCHMEMORYREQUEST'].fields_by_name['resume_token']._loaded_options = None
   _globals['_WATCHMEMORYREQUEST'].fields_by_name['resume_token']._serialized_options = b'\272H\007r\005\020\001\030\200\004'
-  _globals['_REVISION']._serialized_start=164
-  _globals['_REVISION']._serialized_end=484
-  _globals['_LISTREVISIONSREQUEST']._serialized_start=487
-  _globals['_LISTREVISIONSREQUEST']._serialized_end=676
-  _globals['_LISTREVISIONSRESPONSE']._serialized_start=678
-  _globals['_LISTREVISIONSRESPONSE']._serialized_end=770
-  _globals['_GETPROVENANCEREQUEST']._serialized_start=773
-  _globals['_GETPROVENANCEREQUEST']._serialized_end=1024
-  _globals['_PROVENANCEENTRY']._serialized_start=1027
-  _globals['_PROVENANCEENTRY']._serialized_end=1260
-  _globals['_GETPROVENANCERESPONSE']._serialized_start=1263
-  _globals['_GETPROVENANCERESPONSE']._serialized_end=1432
-  _globals['_DIFFMEMORIESREQUEST']._serialized_start=1435
-  _globals['_DIFFMEMORIESREQUEST']._serialized_end=1764
-  _globals['_DIFFERENCE']._serialized_start=1766
-  _globals['_DIFFERENCE']._serialized_end=1864
-  _globals['_DIFFMEMORIESRESPONSE']._serialized_start=1867
-  _globals['_DIFFMEMORIESRESPONSE']._serialized_end=2004
-  _globals['_WATCHMEMORYREQUEST']._serialized_start=2007
-  _globals['_WATCHMEMORYREQUEST']._serialized_end=2206
-  _globals['_WATCHMEMORYRESPONSE']._serialized_start=2209
-  _globals['_WATCHMEMORYRESPONSE']._serialized_end=2559
-  _globals['_WATCHMEMORYRESPONSE_STARTED']._serialized_start=2384
-  _globals['_WATCHMEMORYRESPONSE_STARTED']._serialized_end=2417
-  _globals['_WATCHMEMORYRESPONSE_COMMITTED']._serialized_start=2420
-  _globals['_WATCHMEMORYRESPONSE_COMMITTED']._serialized_end=2550
-  _globals['_HISTORYSERVICE']._serialized_start=2562
-  _globals['_HISTORYSERVICE']._serialized_end=2947
+  _globals['_REVISION']._serialized_start=189
+  _globals['_REVISION']._serialized_end=509
+  _globals['_LISTREVISIONSREQUEST']._serialized_start=512
+  _globals['_LISTREVISIONSREQUEST']._serialized_end=646
+  _globals['_LISTREVISIONSRESPONSE']._serialized_start=648
+  _globals['_LISTREVISIONSRESPONSE']._serialized_end=740
+  _globals['_GETPROVENANCEREQUEST']._serialized_start=743
+  _globals['_GETPROVENANCEREQUEST']._serialized_end=939
+  _globals['_PROVENANCEENTRY']._serialized_start=942
+  _globals['_PROVENANCEENTRY']._serialized_end=1175
+  _globals['_GETPROVENANCERESPONSE']._serialized_start=1178
+  _globals['_GETPROVENANCERESPONSE']._serialized_end=1347
+  _globals['_DIFFMEMORIESREQUEST']._serialized_start=1350
+  _globals['_DIFFMEMORIESREQUEST']._serialized_end=1602
+  _globals['_DIFFERENCE']._serialized_start=1604
+  _globals['_DIFFERENCE']._serialized_end=1702
+  _globals['_DIFFMEMORIESRESPONSE']._serialized_start=1705
+  _globals['_DIFFMEMORIESRESPONSE']._serialized_end=1842
+  _globals['_WATCHMEMORYREQUEST']._serialized_start=1845
+  _globals['_WATCHMEMORYREQUEST']._serialized_end=1989
+  _globals['_WATCHMEMORYRESPONSE']._serialized_start=1992
+  _globals['_WATCHMEMORYRESPONSE']._serialized_end=2342
+  _globals['_WATCHMEMORYRESPONSE_STARTED']._serialized_start=2167
+  _globals['_WATCHMEMORYRESPONSE_STARTED']._serialized_end=2200
+  _globals['_WATCHMEMORYRESPONSE_COMMITTED']._serialized_start=2203
+  _globals['_WATCHMEMORYRESPONSE_COMMITTED']._serialized_end=2333
+  _globals['_HISTORYSERVICE']._serialized_start=2345
+  _globals['_HISTORYSERVICE']._serialized_end=2730
 # @@protoc_insertion_point(module_scope)

@@ -24,9 +24,11 @@ _sym_db = _symbol_database.Default()
 
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from palimpsest.v1 import chunks_pb2 as palimpsest_dot_v1_dot_chunks__pb2
+from palimpsest.v1 import ids_pb2 as palimpsest_dot_v1_dot_ids__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17palimpsest/v1/log.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb7\x03\n\x05\x43hunk\x12\x17\n\x04text\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x10\x01H\x00\x12/\n\x07message\x18\x02 \x01(\x0b\x32\x1c.palimpsest.v1.Chunk.MessageH\x00\x12)\n\x04step\x18\x03 \x01(\x0b\x32\x19.palimpsest.v1.Chunk.StepH\x00\x12M\n\x08metadata\x18\x04 \x03(\x0b\x32\".palimpsest.v1.Chunk.MetadataEntryB\x17\xbaH\x14\x9a\x01\x11\x10\x10\"\x06r\x04\x10\x01\x18@*\x05r\x03\x18\x80\x08\x1a\x39\n\x07Message\x12\x17\n\x04role\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\x12\x15\n\x04text\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x10\x01\x1al\n\x04Step\x12\x13\n\x0bobservation\x18\x01 \x01(\t\x12\x0f\n\x07thought\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x03 \x01(\t\x12\x1b\n\x0eobserved_first\x18\x04 \x01(\x08H\x00\x88\x01\x01\x42\x11\n\x0f_observed_first\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x10\n\x07\x63ontent\x12\x05\xbaH\x02\x08\x01\"\xcd\x01\n\rProducedChunk\x12*\n\x11producer_sequence\x18\x01 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12+\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x14.palimpsest.v1.ChunkB\x06\xbaH\x03\xc8\x01\x01\x12\x63\n\x06\x64igest\x18\x03 \x01(\x0c\x42S\xbaHP\xba\x01M\n\rdigest.length\x12\x15\x61 digest has 32 bytes\x1a%this.size() == 0 || this.size() == 32\"\xa5\x01\n\x0bLoggedChunk\x12\x10\n\x08position\x18\x01 \x01(\x04\x12#\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x14.palimpsest.v1.Chunk\x12\x13\n\x0bproducer_id\x18\x03 \x01(\t\x12\x19\n\x11producer_sequence\x18\x04 \x01(\x04\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"(\n\x07\x43redits\x12\x0e\n\x06\x63hunks\x18\x01 \x01(\r\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"\xce\x03\n\x13\x41ppendChunksRequest\x12\x37\n\x04open\x18\x01 \x01(\x0b\x32\'.palimpsest.v1.AppendChunksRequest.OpenH\x00\x12\x39\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32(.palimpsest.v1.AppendChunksRequest.BatchH\x00\x1a\xd0\x01\n\x04Open\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12>\n\x0bproducer_id\x18\x02 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12\x1e\n\x05\x65poch\x18\x03 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x1a\n\rexpected_head\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x10\n\x0e_expected_head\x1a`\n\x05\x42\x61tch\x12\x39\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x1c.palimpsest.v1.ProducedChunkB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\x80\x02\x12\x1c\n\x0btraceparent\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x18\x37\x42\x0e\n\x05\x66rame\x12\x05\xbaH\x02\x08\x01\"\xe1\x01\n\x14\x41ppendChunksResponse\x12<\n\x06opened\x18\x01 \x01(\x0b\x32*.palimpsest.v1.AppendChunksResponse.OpenedH\x00\x12!\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x12.palimpsest.v1.AckH\x00\x1a_\n\x06Opened\x12\x1e\n\x16last_producer_sequence\x18\x01 \x01(\x04\x12\x0c\n\x04head\x18\x02 \x01(\x04\x12\'\n\x07\x63redits\x18\x03 \x01(\x0b\x32\x16.palimpsest.v1.CreditsB\x07\n\x05\x66rame\"z\n\x03\x41\x63k\x12!\n\x19through_producer_sequence\x18\x01 \x01(\x04\x12\x18\n\x10through_position\x18\x02 \x01(\x04\x12\r\n\x05token\x18\x03 \x01(\t\x12\'\n\x07\x63redits\x18\x04 \x01(\x0b\x32\x16.palimpsest.v1.Credits\"\xca\x02\n\rAppendRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12\x41\n\x0bproducer_id\x18\x02 \x01(\tB,\xbaH)r\'\x18\x80\x01\x32\"^([A-Za-z0-9][A-Za-z0-9._:@/-]*)?$\x12\x1e\n\x05\x65poch\x18\x03 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x1a\n\rexpected_head\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x39\n\x06\x63hunks\x18\x05 \x03(\x0b\x32\x1c.palimpsest.v1.ProducedChunkB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\x80\x02\x12\x31\n\nrequest_id\x18\x06 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$B\x10\n\x0e_expected_head\"I\n\x0e\x41ppendResponse\x12\x1f\n\x03\x61\x63k\x18\x01 \x01(\x0b\x32\x12.palimpsest.v1.Ack\x12\x16\n\x0e\x66irst_position\x18\x02 \x01(\x04\"\x94\x01\n\x11ListChunksRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12&\n\rfrom_position\x18\x02 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x1b\n\tpage_size\x18\x03 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\"e\n\x12ListChunksResponse\x12*\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x1a.palimpsest.v1.LoggedChunk\x12\x15\n\rnext_position\x18\x02 \x01(\x04\x12\x0c\n\x04head\x18\x03 \x01(\x04\x32\x89\x02\n\nLogService\x12]\n\x0c\x41ppendChunks\x12\".palimpsest.v1.AppendChunksRequest\x1a#.palimpsest.v1.AppendChunksResponse\"\x00(\x01\x30\x01\x12G\n\x06\x41ppend\x12\x1c.palimpsest.v1.AppendRequest\x1a\x1d.palimpsest.v1.AppendResponse\"\x00\x12S\n\nListChunks\x12 .palimpsest.v1.ListChunksRequest\x1a!.palimpsest.v1.ListChunksResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17palimpsest/v1/log.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1apalimpsest/v1/chunks.proto\x1a\x17palimpsest/v1/ids.proto\"\xa2\x04\n\x05\x43hunk\x12\x17\n\x04text\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x10\x01H\x00\x12/\n\x07message\x18\x02 \x01(\x0b\x32\x1c.palimpsest.v1.Chunk.MessageH\x00\x12)\n\x04step\x18\x03 \x01(\x0b\x32\x19.palimpsest.v1.Chunk.StepH\x00\x12\x1b\n\x06thread\x18\x05 \x01(\tB\x0b\xbaH\x08r\x03\xc8H\x01\xd8\x01\x01\x12\x1b\n\x06source\x18\x06 \x01(\tB\x0b\xbaH\x08r\x03\xc8H\x01\xd8\x01\x01\x12/\n\x0boccurred_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12M\n\x08metadata\x18\x04 \x03(\x0b\x32\".palimpsest.v1.Chunk.MetadataEntryB\x17\xbaH\x14\x9a\x01\x11\x10\x10\"\x06r\x04\x10\x01\x18@*\x05r\x03\x18\x80\x08\x1a\x39\n\x07Message\x12\x17\n\x04role\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\x12\x15\n\x04text\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x10\x01\x1al\n\x04Step\x12\x13\n\x0bobservation\x18\x01 \x01(\t\x12\x0f\n\x07thought\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x03 \x01(\t\x12\x1b\n\x0eobserved_first\x18\x04 \x01(\x08H\x00\x88\x01\x01\x42\x11\n\x0f_observed_first\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x10\n\x07\x63ontent\x12\x05\xbaH\x02\x08\x01\"\xcd\x01\n\rProducedChunk\x12*\n\x11producer_sequence\x18\x01 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12+\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x14.palimpsest.v1.ChunkB\x06\xbaH\x03\xc8\x01\x01\x12\x63\n\x06\x64igest\x18\x03 \x01(\x0c\x42S\xbaHP\xba\x01M\n\rdigest.length\x12\x15\x61 digest has 32 bytes\x1a%this.size() == 0 || this.size() == 32\"\xa5\x01\n\x0bLoggedChunk\x12\x10\n\x08position\x18\x01 \x01(\x04\x12#\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x14.palimpsest.v1.Chunk\x12\x13\n\x0bproducer_id\x18\x03 \x01(\t\x12\x19\n\x11producer_sequence\x18\x04 \x01(\x04\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"(\n\x07\x43redits\x12\x0e\n\x06\x63hunks\x18\x01 \x01(\r\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"\x8c\x03\n\x13\x41ppendChunksRequest\x12\x37\n\x04open\x18\x01 \x01(\x0b\x32\'.palimpsest.v1.AppendChunksRequest.OpenH\x00\x12\x39\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32(.palimpsest.v1.AppendChunksRequest.BatchH\x00\x1a\x8e\x01\n\x04Open\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x1d\n\x0bproducer_id\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x1e\n\x05\x65poch\x18\x03 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x1a\n\rexpected_head\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x10\n\x0e_expected_head\x1a`\n\x05\x42\x61tch\x12\x39\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x1c.palimpsest.v1.ProducedChunkB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\x80\x02\x12\x1c\n\x0btraceparent\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x18\x37\x42\x0e\n\x05\x66rame\x12\x05\xbaH\x02\x08\x01\"\xe1\x01\n\x14\x41ppendChunksResponse\x12<\n\x06opened\x18\x01 \x01(\x0b\x32*.palimpsest.v1.AppendChunksResponse.OpenedH\x00\x12!\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x12.palimpsest.v1.AckH\x00\x1a_\n\x06Opened\x12\x1e\n\x16last_producer_sequence\x18\x01 \x01(\x04\x12\x0c\n\x04head\x18\x02 \x01(\x04\x12\'\n\x07\x63redits\x18\x03 \x01(\x0b\x32\x16.palimpsest.v1.CreditsB\x07\n\x05\x66rame\"z\n\x03\x41\x63k\x12!\n\x19through_producer_sequence\x18\x01 \x01(\x04\x12\x18\n\x10through_position\x18\x02 \x01(\x04\x12\r\n\x05token\x18\x03 \x01(\t\x12\'\n\x07\x63redits\x18\x04 \x01(\x0b\x32\x16.palimpsest.v1.Credits\"\x88\x02\n\rAppendRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12 \n\x0bproducer_id\x18\x02 \x01(\tB\x0b\xbaH\x08r\x03\xc8H\x01\xd8\x01\x01\x12\x1e\n\x05\x65poch\x18\x03 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x1a\n\rexpected_head\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x39\n\x06\x63hunks\x18\x05 \x03(\x0b\x32\x1c.palimpsest.v1.ProducedChunkB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\x80\x02\x12\x31\n\nrequest_id\x18\x06 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$B\x10\n\x0e_expected_head\"I\n\x0e\x41ppendResponse\x12\x1f\n\x03\x61\x63k\x18\x01 \x01(\x0b\x32\x12.palimpsest.v1.Ack\x12\x16\n\x0e\x66irst_position\x18\x02 \x01(\x04\"\x9f\x01\n\x11ListChunksRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12&\n\rfrom_position\x18\x02 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x1b\n\tpage_size\x18\x03 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12*\n\x06\x66ilter\x18\x04 \x01(\x0b\x32\x1a.palimpsest.v1.ChunkFilter\"e\n\x12ListChunksResponse\x12*\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x1a.palimpsest.v1.LoggedChunk\x12\x15\n\rnext_position\x18\x02 \x01(\x04\x12\x0c\n\x04head\x18\x03 \x01(\x04\x32\x89\x02\n\nLogService\x12]\n\x0c\x41ppendChunks\x12\".palimpsest.v1.AppendChunksRequest\x1a#.palimpsest.v1.AppendChunksResponse\"\x00(\x01\x30\x01\x12G\n\x06\x41ppend\x12\x1c.palimpsest.v1.AppendRequest\x1a\x1d.palimpsest.v1.AppendResponse\"\x00\x12S\n\nListChunks\x12 .palimpsest.v1.ListChunksRequest\x1a!.palimpsest.v1.ListChunksResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,6 +45,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHUNK'].oneofs_by_name['content']._serialized_options = b'\272H\002\010\001'
   _globals['_CHUNK'].fields_by_name['text']._loaded_options = None
   _globals['_CHUNK'].fields_by_name['text']._serialized_options = b'\272H\004r\002\020\001'
+  _globals['_CHUNK'].fields_by_name['thread']._loaded_options = None
+  _globals['_CHUNK'].fields_by_name['thread']._serialized_options = b'\272H\010r\003\310H\001\330\001\001'
+  _globals['_CHUNK'].fields_by_name['source']._loaded_options = None
+  _globals['_CHUNK'].fields_by_name['source']._serialized_options = b'\272H\010r\003\310H\001\330\001\001'
   _globals['_CHUNK'].fields_by_name['metadata']._loaded_options = None
   _globals['_CHUNK'].fields_by_name['metadata']._serialized_options = b'\272H\024\232\001\021\020\020\"\006r\004\020\001\030@*\005r\003\030\200\010'
   _globals['_PRODUCEDCHUNK'].fields_by_name['producer_sequence']._loaded_options = None
@@ -52,9 +58,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PRODUCEDCHUNK'].fields_by_name['digest']._loaded_options = None
   _globals['_PRODUCEDCHUNK'].fields_by_name['digest']._serialized_options = b'\272HP\272\001M\n\rdigest.length\022\025a digest has 32 bytes\032%this.size() == 0 || this.size() == 32'
   _globals['_APPENDCHUNKSREQUEST_OPEN'].fields_by_name['session']._loaded_options = None
-  _globals['_APPENDCHUNKSREQUEST_OPEN'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_APPENDCHUNKSREQUEST_OPEN'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_APPENDCHUNKSREQUEST_OPEN'].fields_by_name['producer_id']._loaded_options = None
-  _globals['_APPENDCHUNKSREQUEST_OPEN'].fields_by_name['producer_id']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_APPENDCHUNKSREQUEST_OPEN'].fields_by_name['producer_id']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_APPENDCHUNKSREQUEST_OPEN'].fields_by_name['epoch']._loaded_options = None
   _globals['_APPENDCHUNKSREQUEST_OPEN'].fields_by_name['epoch']._serialized_options = b'\272H\0142\n\030\377\377\377\377\377\377\377\377\177'
   _globals['_APPENDCHUNKSREQUEST_BATCH'].fields_by_name['chunks']._loaded_options = None
@@ -64,9 +70,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_APPENDCHUNKSREQUEST'].oneofs_by_name['frame']._loaded_options = None
   _globals['_APPENDCHUNKSREQUEST'].oneofs_by_name['frame']._serialized_options = b'\272H\002\010\001'
   _globals['_APPENDREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_APPENDREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_APPENDREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_APPENDREQUEST'].fields_by_name['producer_id']._loaded_options = None
-  _globals['_APPENDREQUEST'].fields_by_name['producer_id']._serialized_options = b'\272H)r\'\030\200\0012\"^([A-Za-z0-9][A-Za-z0-9._:@/-]*)?$'
+  _globals['_APPENDREQUEST'].fields_by_name['producer_id']._serialized_options = b'\272H\010r\003\310H\001\330\001\001'
   _globals['_APPENDREQUEST'].fields_by_name['epoch']._loaded_options = None
   _globals['_APPENDREQUEST'].fields_by_name['epoch']._serialized_options = b'\272H\0142\n\030\377\377\377\377\377\377\377\377\177'
   _globals['_APPENDREQUEST'].fields_by_name['chunks']._loaded_options = None
@@ -74,45 +80,45 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_APPENDREQUEST'].fields_by_name['request_id']._loaded_options = None
   _globals['_APPENDREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\032r\030\030\200\0012\023^[^\\x00-\\x1f\\x7f]*$'
   _globals['_LISTCHUNKSREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_LISTCHUNKSREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_LISTCHUNKSREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_LISTCHUNKSREQUEST'].fields_by_name['from_position']._loaded_options = None
   _globals['_LISTCHUNKSREQUEST'].fields_by_name['from_position']._serialized_options = b'\272H\0142\n\030\377\377\377\377\377\377\377\377\177'
   _globals['_LISTCHUNKSREQUEST'].fields_by_name['page_size']._loaded_options = None
   _globals['_LISTCHUNKSREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\005*\003\030\350\007'
-  _globals['_CHUNK']._serialized_start=105
-  _globals['_CHUNK']._serialized_end=544
-  _globals['_CHUNK_MESSAGE']._serialized_start=310
-  _globals['_CHUNK_MESSAGE']._serialized_end=367
-  _globals['_CHUNK_STEP']._serialized_start=369
-  _globals['_CHUNK_STEP']._serialized_end=477
-  _globals['_CHUNK_METADATAENTRY']._serialized_start=479
-  _globals['_CHUNK_METADATAENTRY']._serialized_end=526
-  _globals['_PRODUCEDCHUNK']._serialized_start=547
-  _globals['_PRODUCEDCHUNK']._serialized_end=752
-  _globals['_LOGGEDCHUNK']._serialized_start=755
-  _globals['_LOGGEDCHUNK']._serialized_end=920
-  _globals['_CREDITS']._serialized_start=922
-  _globals['_CREDITS']._serialized_end=962
-  _globals['_APPENDCHUNKSREQUEST']._serialized_start=965
-  _globals['_APPENDCHUNKSREQUEST']._serialized_end=1427
-  _globals['_APPENDCHUNKSREQUEST_OPEN']._serialized_start=1105
-  _globals['_APPENDCHUNKSREQUEST_OPEN']._serialized_end=1313
-  _globals['_APPENDCHUNKSREQUEST_BATCH']._serialized_start=1315
-  _globals['_APPENDCHUNKSREQUEST_BATCH']._serialized_end=1411
-  _globals['_APPENDCHUNKSRESPONSE']._serialized_start=1430
-  _globals['_APPENDCHUNKSRESPONSE']._serialized_end=1655
-  _globals['_APPENDCHUNKSRESPONSE_OPENED']._serialized_start=1551
-  _globals['_APPENDCHUNKSRESPONSE_OPENED']._serialized_end=1646
-  _globals['_ACK']._serialized_start=1657
-  _globals['_ACK']._serialized_end=1779
-  _globals['_APPENDREQUEST']._serialized_start=1782
-  _globals['_APPENDREQUEST']._serialized_end=2112
-  _globals['_APPENDRESPONSE']._serialized_start=2114
-  _globals['_APPENDRESPONSE']._serialized_end=2187
-  _globals['_LISTCHUNKSREQUEST']._serialized_start=2190
-  _globals['_LISTCHUNKSREQUEST']._serialized_end=2338
-  _globals['_LISTCHUNKSRESPONSE']._serialized_start=2340
-  _globals['_LISTCHUNKSRESPONSE']._serialized_end=2441
-  _globals['_LOGSERVICE']._serialized_start=2444
-  _globals['_LOGSERVICE']._serialized_end=2709
+  _globals['_CHUNK']._serialized_start=158
+  _globals['_CHUNK']._serialized_end=704
+  _globals['_CHUNK_MESSAGE']._serialized_start=470
+  _globals['_CHUNK_MESSAGE']._serialized_end=527
+  _globals['_CHUNK_STEP']._serialized_start=529
+  _globals['_CHUNK_STEP']._serialized_end=637
+  _globals['_CHUNK_METADATAENTRY']._serialized_start=639
+  _globals['_CHUNK_METADATAENTRY']._serialized_end=686
+  _globals['_PRODUCEDCHUNK']._serialized_start=707
+  _globals['_PRODUCEDCHUNK']._serialized_end=912
+  _globals['_LOGGEDCHUNK']._serialized_start=915
+  _globals['_LOGGEDCHUNK']._serialized_end=1080
+  _globals['_CREDITS']._serialized_start=1082
+  _globals['_CREDITS']._serialized_end=1122
+  _globals['_APPENDCHUNKSREQUEST']._serialized_start=1125
+  _globals['_APPENDCHUNKSREQUEST']._serialized_end=1521
+  _globals['_APPENDCHUNKSREQUEST_OPEN']._serialized_start=1265
+  _globals['_APPENDCHUNKSREQUEST_OPEN']._serialized_end=1407
+  _globals['_APPENDCHUNKSREQUEST_BATCH']._serialized_start=1409
+  _globals['_APPENDCHUNKSREQUEST_BATCH']._serialized_end=1505
+  _globals['_APPENDCHUNKSRESPONSE']._serialized_start=1524
+  _globals['_APPENDCHUNKSRESPONSE']._serialized_end=1749
+  _globals['_APPENDCHUNKSRESPONSE_OPENED']._serialized_start=1645
+  _globals['_APPENDCHUNKSRESPONSE_OPENED']._serialized_end=1740
+  _globals['_ACK']._serialized_start=1751
+  _globals['_ACK']._serialized_end=1873
+  _globals['_APPENDREQUEST']._serialized_start=1876
+  _globals['_APPENDREQUEST']._serialized_end=2140
+  _globals['_APPENDRESPONSE']._serialized_start=2142
+  _globals['_APPENDRESPONSE']._serialized_end=2215
+  _globals['_LISTCHUNKSREQUEST']._serialized_start=2218
+  _globals['_LISTCHUNKSREQUEST']._serialized_end=2377
+  _globals['_LISTCHUNKSRESPONSE']._serialized_start=2379
+  _globals['_LISTCHUNKSRESPONSE']._serialized_end=2480
+  _globals['_LOGSERVICE']._serialized_start=2483
+  _globals['_LOGSERVICE']._serialized_end=2748
 # @@protoc_insertion_point(module_scope)

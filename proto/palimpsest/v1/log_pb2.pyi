@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from palimpsest.v1 import chunks_pb2 as _chunks_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -115,9 +116,20 @@ class Chunk(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
+    THREAD_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    OCCURRED_AT_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Plain text: a piece of a document. Not empty."""
+    thread: _builtins.str
+    """Optional. The conversation within the session that the chunk belongs to: an id
+    (ids.proto). Models read it, with source and time, in a line before the content.
+    """
+    source: _builtins.str
+    """Optional. Who said it, or where it is from: an id. Unlike the role of a message it
+    names one person, device or document.
+    """
     @_builtins.property
     def message(self) -> Global___Chunk.Message:
         """A turn of a conversation."""
@@ -125,6 +137,13 @@ class Chunk(_message.Message):
     @_builtins.property
     def step(self) -> Global___Chunk.Step:
         """One step of an agent."""
+
+    @_builtins.property
+    def occurred_at(self) -> _timestamp_pb2.Timestamp:
+        """Optional. When it happened, from the year 1 to the year 9999, which may be long before
+        it is appended, or later. Kept in microseconds; what is finer is cut off. Models read
+        it in seconds.
+        """
 
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
@@ -139,11 +158,14 @@ class Chunk(_message.Message):
         text: _builtins.str = ...,
         message: Global___Chunk.Message | None = ...,
         step: Global___Chunk.Step | None = ...,
+        thread: _builtins.str = ...,
+        source: _builtins.str = ...,
+        occurred_at: _timestamp_pb2.Timestamp | None = ...,
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "message", b"message", "step", b"step", "text", b"text"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "message", b"message", "occurred_at", b"occurred_at", "step", b"step", "text", b"text"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "message", b"message", "metadata", b"metadata", "step", b"step", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "message", b"message", "metadata", b"metadata", "occurred_at", b"occurred_at", "source", b"source", "step", b"step", "text", b"text", "thread", b"thread"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["text", "message", "step"]  # noqa: Y015
     _WhichOneofArgType_content: _TypeAlias = _typing.Literal["content", b"content"]  # noqa: Y015
@@ -272,9 +294,7 @@ class AppendChunksRequest(_message.Message):
         session: _builtins.str
         """Required. An existing session; otherwise NOT_FOUND."""
         producer_id: _builtins.str
-        """Required. The producer's lasting name within the session: 1 to 128
-        characters as for sessions.
-        """
+        """Required. The producer's lasting name within the session: an id (ids.proto)."""
         epoch: _builtins.int
         """Optional. The highest epoch seen wins; lower ones are ABORTED. Equal
         epochs share the producer.
@@ -540,6 +560,7 @@ class ListChunksRequest(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     FROM_POSITION_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required. An existing session; otherwise NOT_FOUND."""
     from_position: _builtins.int
@@ -548,16 +569,24 @@ class ListChunksRequest(_message.Message):
     """Optional. 1 to 1000; 0 means 100. A page ends early at 2 MiB,
     metadata included, so that it fits a message; any chunk fits.
     """
+    @_builtins.property
+    def filter(self) -> _chunks_pb2.ChunkFilter:
+        """Optional. Only chunks that fit all of it. With a filter a page looks at no more than
+        10,000 chunks and ends there, with few chunks or none; `next_position` goes on.
+        Chunks of other threads are not looked at where `threads` are named.
+        """
+
     def __init__(
         self,
         *,
         session: _builtins.str = ...,
         from_position: _builtins.int = ...,
         page_size: _builtins.int = ...,
+        filter: _chunks_pb2.ChunkFilter | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_position", b"from_position", "page_size", b"page_size", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "from_position", b"from_position", "page_size", b"page_size", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -576,7 +605,7 @@ class ListChunksResponse(_message.Message):
     """The session's head when the page was read."""
     @_builtins.property
     def chunks(self) -> _containers.RepeatedCompositeFieldContainer[Global___LoggedChunk]:
-        """In order of position, without gaps."""
+        """In order of position; without a filter without gaps."""
 
     def __init__(
         self,

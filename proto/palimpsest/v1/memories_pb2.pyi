@@ -853,11 +853,16 @@ class CreateMemoryRequest(_message.Message):
     PRISM_FIELD_NUMBER: _builtins.int
     TREE_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required. An existing session; otherwise NOT_FOUND."""
     name: _builtins.str
-    """Required. 1 to 63 characters: a-z, 0-9, _ and -, beginning with a letter
-    or digit.
+    """Required. An id that the session's other memories do not have (ids.proto)."""
+    request_id: _builtins.str
+    """Optional. The client's own name for this request, unique within the session: 1 to
+    128 characters without control characters, best a random UUID. Sent again with
+    equal content within 24 hours the request does nothing and returns the first
+    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
     """
     @_builtins.property
     def prism(self) -> Global___PrismSpec: ...
@@ -873,10 +878,11 @@ class CreateMemoryRequest(_message.Message):
         prism: Global___PrismSpec | None = ...,
         tree: Global___TreeSpec | None = ...,
         state: Global___StateSpec | None = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prism", b"prism", "spec", b"spec", "state", b"state", "tree", b"tree"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "prism", b"prism", "session", b"session", "spec", b"spec", "state", b"state", "tree", b"tree"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "prism", b"prism", "request_id", b"request_id", "session", b"session", "spec", b"spec", "state", b"state", "tree", b"tree"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_spec: _TypeAlias = _typing.Literal["prism", "tree", "state"]  # noqa: Y015
     _WhichOneofArgType_spec: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
@@ -903,6 +909,59 @@ class CreateMemoryResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CreateMemoryResponse: _TypeAlias = CreateMemoryResponse  # noqa: Y015
+
+@_typing.final
+class DeleteMemoryRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
+    ALLOW_MISSING_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Required. Unknown names are NOT_FOUND unless `allow_missing`."""
+    memory: _builtins.str
+    """Required. Unknown names are NOT_FOUND unless `allow_missing`."""
+    allow_missing: _builtins.bool
+    """Optional. Whether a memory that is not there is fine (AIP-135), be it for want
+    of its session: a call that is sent again succeeds.
+    """
+    request_id: _builtins.str
+    """Optional. The client's own name for this request, unique within the tenant: 1 to
+    128 characters without control characters, best a random UUID. Sent again with
+    equal content within 24 hours the request does nothing and returns the first
+    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
+    """
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        memory: _builtins.str = ...,
+        allow_missing: _builtins.bool = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_missing", b"allow_missing", "memory", b"memory", "request_id", b"request_id", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteMemoryRequest: _TypeAlias = DeleteMemoryRequest  # noqa: Y015
+
+@_typing.final
+class DeleteMemoryResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteMemoryResponse: _TypeAlias = DeleteMemoryResponse  # noqa: Y015
 
 @_typing.final
 class GetMemoryRequest(_message.Message):
@@ -1309,19 +1368,27 @@ class RetryMemoryRequest(_message.Message):
 
     SESSION_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Optional. Empty means all sessions; then `memory` is empty, too."""
     memory: _builtins.str
     """Optional. Empty means all stalled memories of the session, or of all."""
+    request_id: _builtins.str
+    """Optional. The client's own name for this request, unique within the session: 1 to
+    128 characters without control characters, best a random UUID. Sent again with
+    equal content within 24 hours the request does nothing and returns the first
+    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
+    """
     def __init__(
         self,
         *,
         session: _builtins.str = ...,
         memory: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "request_id", b"request_id", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1359,19 +1426,27 @@ class FlushRequest(_message.Message):
 
     SESSION_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required."""
     memory: _builtins.str
     """Optional. Empty means all memories of the session."""
+    request_id: _builtins.str
+    """Optional. The client's own name for this request, unique within the session: 1 to
+    128 characters without control characters, best a random UUID. Sent again with
+    equal content within 24 hours the request does nothing and returns the first
+    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
+    """
     def __init__(
         self,
         *,
         session: _builtins.str = ...,
         memory: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "request_id", b"request_id", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -50,6 +50,11 @@ class MemoryServiceStub(object):
                 request_serializer=palimpsest_dot_v1_dot_memories__pb2.ListMemoriesRequest.SerializeToString,
                 response_deserializer=palimpsest_dot_v1_dot_memories__pb2.ListMemoriesResponse.FromString,
                 _registered_method=True)
+        self.DeleteMemory = channel.unary_unary(
+                '/palimpsest.v1.MemoryService/DeleteMemory',
+                request_serializer=palimpsest_dot_v1_dot_memories__pb2.DeleteMemoryRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_memories__pb2.DeleteMemoryResponse.FromString,
+                _registered_method=True)
         self.ListAmendments = channel.unary_unary(
                 '/palimpsest.v1.MemoryService/ListAmendments',
                 request_serializer=palimpsest_dot_v1_dot_memories__pb2.ListAmendmentsRequest.SerializeToString,
@@ -81,8 +86,9 @@ class MemoryServiceServicer(object):
         catches up in the background.
 
         Guarantees: the memory, at revision 0, is durable when the call returns.
-        Safety: writes; not idempotent (a second call of the same name is
-        ALREADY_EXISTS, MEMORY_EXISTS, and changes nothing); not destructive.
+        Safety: writes; idempotent by `request_id` (without one a second call of the
+        same name is ALREADY_EXISTS, MEMORY_EXISTS, and changes nothing); not
+        destructive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -111,6 +117,26 @@ class MemoryServiceServicer(object):
         Guarantees: complete; a page is as of one moment (a session has at most 64,
         which are one page unless their schemas are very long).
         Safety: reads only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteMemory(self, request, context):
+        """Deletes a memory with its revisions, amendments, nodes and state vectors. The
+        log stays, and so do answers that were read from the memory, with the excerpts
+        that they cite; their `memory` is empty then.
+
+        Guarantees: when the call returns nothing of the memory can be read or changed
+        any more, and that is durable. What is under way ends: a step is not committed,
+        pending answers that read the memory are cancelled, watches and waiting reads
+        end with NOT_FOUND. Its calls lose their texts and stay in the figures of the
+        session and the tenant, as calls of no memory. The name can be used again as
+        soon as the memory's rows are removed, which a worker does, of a small memory
+        before the call returns; until then CreateMemory is ABORTED (BEING_DELETED).
+        Safety: writes; idempotent by `request_id`, or with `allow_missing`;
+        destructive, and cannot be undone: a memory of the same spec reads the log anew,
+        and pays again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -180,6 +206,11 @@ def add_MemoryServiceServicer_to_server(servicer, server):
                     servicer.ListMemories,
                     request_deserializer=palimpsest_dot_v1_dot_memories__pb2.ListMemoriesRequest.FromString,
                     response_serializer=palimpsest_dot_v1_dot_memories__pb2.ListMemoriesResponse.SerializeToString,
+            ),
+            'DeleteMemory': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteMemory,
+                    request_deserializer=palimpsest_dot_v1_dot_memories__pb2.DeleteMemoryRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_memories__pb2.DeleteMemoryResponse.SerializeToString,
             ),
             'ListAmendments': grpc.unary_unary_rpc_method_handler(
                     servicer.ListAmendments,
@@ -284,6 +315,33 @@ class MemoryService(object):
             '/palimpsest.v1.MemoryService/ListMemories',
             palimpsest_dot_v1_dot_memories__pb2.ListMemoriesRequest.SerializeToString,
             palimpsest_dot_v1_dot_memories__pb2.ListMemoriesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteMemory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/palimpsest.v1.MemoryService/DeleteMemory',
+            palimpsest_dot_v1_dot_memories__pb2.DeleteMemoryRequest.SerializeToString,
+            palimpsest_dot_v1_dot_memories__pb2.DeleteMemoryResponse.FromString,
             options,
             channel_credentials,
             insecure,

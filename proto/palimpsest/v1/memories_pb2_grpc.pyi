@@ -38,8 +38,9 @@ class MemoryServiceStub:
     catches up in the background.
 
     Guarantees: the memory, at revision 0, is durable when the call returns.
-    Safety: writes; not idempotent (a second call of the same name is
-    ALREADY_EXISTS, MEMORY_EXISTS, and changes nothing); not destructive.
+    Safety: writes; idempotent by `request_id` (without one a second call of the
+    same name is ALREADY_EXISTS, MEMORY_EXISTS, and changes nothing); not
+    destructive.
     """
     GetMemory: _grpc.UnaryUnaryMultiCallable[_memories_pb2.GetMemoryRequest, _memories_pb2.GetMemoryResponse]
     """Reads a memory: now, at an earlier revision, or as it was when the log had
@@ -60,6 +61,22 @@ class MemoryServiceStub:
     Guarantees: complete; a page is as of one moment (a session has at most 64,
     which are one page unless their schemas are very long).
     Safety: reads only.
+    """
+    DeleteMemory: _grpc.UnaryUnaryMultiCallable[_memories_pb2.DeleteMemoryRequest, _memories_pb2.DeleteMemoryResponse]
+    """Deletes a memory with its revisions, amendments, nodes and state vectors. The
+    log stays, and so do answers that were read from the memory, with the excerpts
+    that they cite; their `memory` is empty then.
+
+    Guarantees: when the call returns nothing of the memory can be read or changed
+    any more, and that is durable. What is under way ends: a step is not committed,
+    pending answers that read the memory are cancelled, watches and waiting reads
+    end with NOT_FOUND. Its calls lose their texts and stay in the figures of the
+    session and the tenant, as calls of no memory. The name can be used again as
+    soon as the memory's rows are removed, which a worker does, of a small memory
+    before the call returns; until then CreateMemory is ABORTED (BEING_DELETED).
+    Safety: writes; idempotent by `request_id`, or with `allow_missing`;
+    destructive, and cannot be undone: a memory of the same spec reads the log anew,
+    and pays again.
     """
     ListAmendments: _grpc.UnaryUnaryMultiCallable[_memories_pb2.ListAmendmentsRequest, _memories_pb2.ListAmendmentsResponse]
     """Lists the amendments that made a memory, oldest first, in pages: all of
@@ -103,8 +120,9 @@ class MemoryServiceAsyncStub(MemoryServiceStub):
     catches up in the background.
 
     Guarantees: the memory, at revision 0, is durable when the call returns.
-    Safety: writes; not idempotent (a second call of the same name is
-    ALREADY_EXISTS, MEMORY_EXISTS, and changes nothing); not destructive.
+    Safety: writes; idempotent by `request_id` (without one a second call of the
+    same name is ALREADY_EXISTS, MEMORY_EXISTS, and changes nothing); not
+    destructive.
     """
     GetMemory: _aio.UnaryUnaryMultiCallable[_memories_pb2.GetMemoryRequest, _memories_pb2.GetMemoryResponse]  # type: ignore[assignment]
     """Reads a memory: now, at an earlier revision, or as it was when the log had
@@ -125,6 +143,22 @@ class MemoryServiceAsyncStub(MemoryServiceStub):
     Guarantees: complete; a page is as of one moment (a session has at most 64,
     which are one page unless their schemas are very long).
     Safety: reads only.
+    """
+    DeleteMemory: _aio.UnaryUnaryMultiCallable[_memories_pb2.DeleteMemoryRequest, _memories_pb2.DeleteMemoryResponse]  # type: ignore[assignment]
+    """Deletes a memory with its revisions, amendments, nodes and state vectors. The
+    log stays, and so do answers that were read from the memory, with the excerpts
+    that they cite; their `memory` is empty then.
+
+    Guarantees: when the call returns nothing of the memory can be read or changed
+    any more, and that is durable. What is under way ends: a step is not committed,
+    pending answers that read the memory are cancelled, watches and waiting reads
+    end with NOT_FOUND. Its calls lose their texts and stay in the figures of the
+    session and the tenant, as calls of no memory. The name can be used again as
+    soon as the memory's rows are removed, which a worker does, of a small memory
+    before the call returns; until then CreateMemory is ABORTED (BEING_DELETED).
+    Safety: writes; idempotent by `request_id`, or with `allow_missing`;
+    destructive, and cannot be undone: a memory of the same spec reads the log anew,
+    and pays again.
     """
     ListAmendments: _aio.UnaryUnaryMultiCallable[_memories_pb2.ListAmendmentsRequest, _memories_pb2.ListAmendmentsResponse]  # type: ignore[assignment]
     """Lists the amendments that made a memory, oldest first, in pages: all of
@@ -171,8 +205,9 @@ class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
         catches up in the background.
 
         Guarantees: the memory, at revision 0, is durable when the call returns.
-        Safety: writes; not idempotent (a second call of the same name is
-        ALREADY_EXISTS, MEMORY_EXISTS, and changes nothing); not destructive.
+        Safety: writes; idempotent by `request_id` (without one a second call of the
+        same name is ALREADY_EXISTS, MEMORY_EXISTS, and changes nothing); not
+        destructive.
         """
 
     @_abc_1.abstractmethod
@@ -205,6 +240,28 @@ class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
         Guarantees: complete; a page is as of one moment (a session has at most 64,
         which are one page unless their schemas are very long).
         Safety: reads only.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteMemory(
+        self,
+        request: _memories_pb2.DeleteMemoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_memories_pb2.DeleteMemoryResponse, _abc.Awaitable[_memories_pb2.DeleteMemoryResponse]]:
+        """Deletes a memory with its revisions, amendments, nodes and state vectors. The
+        log stays, and so do answers that were read from the memory, with the excerpts
+        that they cite; their `memory` is empty then.
+
+        Guarantees: when the call returns nothing of the memory can be read or changed
+        any more, and that is durable. What is under way ends: a step is not committed,
+        pending answers that read the memory are cancelled, watches and waiting reads
+        end with NOT_FOUND. Its calls lose their texts and stay in the figures of the
+        session and the tenant, as calls of no memory. The name can be used again as
+        soon as the memory's rows are removed, which a worker does, of a small memory
+        before the call returns; until then CreateMemory is ABORTED (BEING_DELETED).
+        Safety: writes; idempotent by `request_id`, or with `allow_missing`;
+        destructive, and cannot be undone: a memory of the same spec reads the log anew,
+        and pays again.
         """
 
     @_abc_1.abstractmethod

@@ -7,6 +7,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from palimpsest.v1 import operations_pb2 as _operations_pb2
 from palimpsest.v1 import reading_pb2 as _reading_pb2
 import builtins as _builtins
 import sys
@@ -27,6 +28,7 @@ class GenerateSchemaRequest(_message.Message):
     DOMAIN_FIELD_NUMBER: _builtins.int
     EXAMPLE_QUERY_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """Required. The session that the draft and its costs belong to. Unknown ones
     are NOT_FOUND.
@@ -44,6 +46,12 @@ class GenerateSchemaRequest(_message.Message):
     server's default model. One that the operator does not allow is
     INVALID_ARGUMENT (MODEL_NOT_ALLOWED).
     """
+    request_id: _builtins.str
+    """Optional. The client's own name for this request, unique within the session: 1 to
+    128 characters without control characters, best a random UUID. Sent again with
+    equal content within 24 hours the request does nothing and returns the first
+    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
+    """
     def __init__(
         self,
         *,
@@ -51,10 +59,11 @@ class GenerateSchemaRequest(_message.Message):
         domain: _builtins.str = ...,
         example_query: _builtins.str = ...,
         model: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["domain", b"domain", "example_query", b"example_query", "model", b"model", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["domain", b"domain", "example_query", b"example_query", "model", b"model", "request_id", b"request_id", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -65,18 +74,24 @@ class GenerateSchemaResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DRAFT_FIELD_NUMBER: _builtins.int
+    OPERATION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def draft(self) -> Global___SchemaDraft:
-        """Complete."""
+        """Complete; PENDING when the request was sent again."""
+
+    @_builtins.property
+    def operation(self) -> _operations_pb2.Operation:
+        """What generated it."""
 
     def __init__(
         self,
         *,
         draft: Global___SchemaDraft | None = ...,
+        operation: _operations_pb2.Operation | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "operation", b"operation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft", b"draft", "operation", b"operation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -144,7 +159,7 @@ class SchemaDraft(_message.Message):
     COMPLETE.
     """
     failure: _builtins.str
-    """Why it failed."""
+    """Why it failed; "cancelled" when a client cancelled its operation."""
     @_builtins.property
     def usage(self) -> _reading_pb2.Usage:
         """What it cost."""

@@ -69,8 +69,10 @@ class SchemaServiceServicer(object):
         DEADLINE_EXCEEDED (SCHEMA_NOT_READY_IN_TIME) and names the draft, which a
         worker goes on with: GetSchemaDraft will have it. UNAVAILABLE
         (SERVER_STOPPING) names it as well.
-        Safety: writes the draft and costs model calls; not idempotent; not
-        destructive. What a model writes is parsed, never run.
+        Safety: writes the draft and costs model calls; idempotent by `request_id`:
+        sent again it returns the draft as it was stored first, PENDING, at once, and
+        GetSchemaDraft has what became of it; not destructive. What a model writes is
+        parsed, never run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,8 +46,10 @@ class SchemaServiceStub:
     DEADLINE_EXCEEDED (SCHEMA_NOT_READY_IN_TIME) and names the draft, which a
     worker goes on with: GetSchemaDraft will have it. UNAVAILABLE
     (SERVER_STOPPING) names it as well.
-    Safety: writes the draft and costs model calls; not idempotent; not
-    destructive. What a model writes is parsed, never run.
+    Safety: writes the draft and costs model calls; idempotent by `request_id`:
+    sent again it returns the draft as it was stored first, PENDING, at once, and
+    GetSchemaDraft has what became of it; not destructive. What a model writes is
+    parsed, never run.
     """
     GetSchemaDraft: _grpc.UnaryUnaryMultiCallable[_schemas_pb2.GetSchemaDraftRequest, _schemas_pb2.GetSchemaDraftResponse]
     """Reads a stored draft.
@@ -81,8 +83,10 @@ class SchemaServiceAsyncStub(SchemaServiceStub):
     DEADLINE_EXCEEDED (SCHEMA_NOT_READY_IN_TIME) and names the draft, which a
     worker goes on with: GetSchemaDraft will have it. UNAVAILABLE
     (SERVER_STOPPING) names it as well.
-    Safety: writes the draft and costs model calls; not idempotent; not
-    destructive. What a model writes is parsed, never run.
+    Safety: writes the draft and costs model calls; idempotent by `request_id`:
+    sent again it returns the draft as it was stored first, PENDING, at once, and
+    GetSchemaDraft has what became of it; not destructive. What a model writes is
+    parsed, never run.
     """
     GetSchemaDraft: _aio.UnaryUnaryMultiCallable[_schemas_pb2.GetSchemaDraftRequest, _schemas_pb2.GetSchemaDraftResponse]  # type: ignore[assignment]
     """Reads a stored draft.
@@ -119,8 +123,10 @@ class SchemaServiceServicer(metaclass=_abc_1.ABCMeta):
         DEADLINE_EXCEEDED (SCHEMA_NOT_READY_IN_TIME) and names the draft, which a
         worker goes on with: GetSchemaDraft will have it. UNAVAILABLE
         (SERVER_STOPPING) names it as well.
-        Safety: writes the draft and costs model calls; not idempotent; not
-        destructive. What a model writes is parsed, never run.
+        Safety: writes the draft and costs model calls; idempotent by `request_id`:
+        sent again it returns the draft as it was stored first, PENDING, at once, and
+        GetSchemaDraft has what became of it; not destructive. What a model writes is
+        parsed, never run.
         """
 
     @_abc_1.abstractmethod

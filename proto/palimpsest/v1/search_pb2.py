@@ -23,11 +23,13 @@ _sym_db = _symbol_database.Default()
 
 
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
-from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from palimpsest.v1 import chunks_pb2 as palimpsest_dot_v1_dot_chunks__pb2
+from palimpsest.v1 import ids_pb2 as palimpsest_dot_v1_dot_ids__pb2
 from palimpsest.v1 import log_pb2 as palimpsest_dot_v1_dot_log__pb2
 
+from palimpsest.v1.chunks_pb2 import *
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apalimpsest/v1/search.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17palimpsest/v1/log.proto\"\xf3\x01\n\x13SearchChunksRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12\x19\n\x05query\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01(\x80@\x12\x16\n\x05limit\x18\x03 \x01(\rB\x07\xbaH\x04*\x02\x18\x64\x12\x31\n\x04mode\x18\x04 \x01(\x0e\x32\x19.palimpsest.v1.SearchModeB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12*\n\x06\x66ilter\x18\x05 \x01(\x0b\x32\x1a.palimpsest.v1.ChunkFilter\x12\x0e\n\x06rerank\x18\x06 \x01(\x08\"\xca\x02\n\x0b\x43hunkFilter\x12\x15\n\rfrom_position\x18\x01 \x01(\x04\x12\x13\n\x0bto_position\x18\x02 \x01(\x04\x12-\n\tfrom_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07to_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12<\n\x05kinds\x18\x05 \x03(\x0e\x32\x18.palimpsest.v1.ChunkKindB\x13\xbaH\x10\x92\x01\r\x10\x03\x18\x01\"\x07\x82\x01\x04\x10\x01 \x00\x12\x44\n\x08metadata\x18\x06 \x03(\x0b\x32(.palimpsest.v1.ChunkFilter.MetadataEntryB\x08\xbaH\x05\x9a\x01\x02\x10\x10\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xac\x01\n\x14SearchChunksResponse\x12)\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x19.palimpsest.v1.FoundChunk\x12\'\n\x04mode\x18\x02 \x01(\x0e\x32\x19.palimpsest.v1.SearchMode\x12)\n\x05index\x18\x03 \x01(\x0b\x32\x1a.palimpsest.v1.SearchIndex\x12\x15\n\runread_chunks\x18\x04 \x01(\x04\"\xd8\x01\n\nFoundChunk\x12)\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x1a.palimpsest.v1.LoggedChunk\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\r\n\x05score\x18\x03 \x01(\x01\x12\x12\n\nwords_rank\x18\x04 \x01(\r\x12\x14\n\x0cvectors_rank\x18\x05 \x01(\r\x12\x13\n\x0bwords_score\x18\x06 \x01(\x01\x12\x15\n\rvectors_score\x18\x07 \x01(\x01\x12\x16\n\x0e\x66rom_character\x18\x08 \x01(\r\x12\x14\n\x0cto_character\x18\t \x01(\r\"\xa9\x01\n\x0bSearchIndex\x12\x0c\n\x04head\x18\x01 \x01(\x04\x12\x18\n\x10indexed_position\x18\x02 \x01(\x04\x12\x19\n\x11\x65mbedded_position\x18\x03 \x01(\x04\x12\x10\n\x08language\x18\x04 \x01(\t\x12\x17\n\x0f\x65mbedding_model\x18\x05 \x01(\t\x12\x1b\n\x13vectors_unavailable\x18\x06 \x01(\t\x12\x0f\n\x07\x66\x61ilure\x18\x07 \x01(\t\"S\n\x15GetSearchIndexRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\"C\n\x16GetSearchIndexResponse\x12)\n\x05index\x18\x01 \x01(\x0b\x32\x1a.palimpsest.v1.SearchIndex*q\n\nSearchMode\x12\x1b\n\x17SEARCH_MODE_UNSPECIFIED\x10\x00\x12\x15\n\x11SEARCH_MODE_WORDS\x10\x01\x12\x17\n\x13SEARCH_MODE_VECTORS\x10\x02\x12\x16\n\x12SEARCH_MODE_HYBRID\x10\x03*i\n\tChunkKind\x12\x1a\n\x16\x43HUNK_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x43HUNK_KIND_TEXT\x10\x01\x12\x16\n\x12\x43HUNK_KIND_MESSAGE\x10\x02\x12\x13\n\x0f\x43HUNK_KIND_STEP\x10\x03\x32\xcb\x01\n\rSearchService\x12Y\n\x0cSearchChunks\x12\".palimpsest.v1.SearchChunksRequest\x1a#.palimpsest.v1.SearchChunksResponse\"\x00\x12_\n\x0eGetSearchIndex\x12$.palimpsest.v1.GetSearchIndexRequest\x1a%.palimpsest.v1.GetSearchIndexResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apalimpsest/v1/search.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1apalimpsest/v1/chunks.proto\x1a\x17palimpsest/v1/ids.proto\x1a\x17palimpsest/v1/log.proto\"\xd2\x01\n\x13SearchChunksRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x19\n\x05query\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01(\x80@\x12\x16\n\x05limit\x18\x03 \x01(\rB\x07\xbaH\x04*\x02\x18\x64\x12\x31\n\x04mode\x18\x04 \x01(\x0e\x32\x19.palimpsest.v1.SearchModeB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12*\n\x06\x66ilter\x18\x05 \x01(\x0b\x32\x1a.palimpsest.v1.ChunkFilter\x12\x0e\n\x06rerank\x18\x06 \x01(\x08\"\xac\x01\n\x14SearchChunksResponse\x12)\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x19.palimpsest.v1.FoundChunk\x12\'\n\x04mode\x18\x02 \x01(\x0e\x32\x19.palimpsest.v1.SearchMode\x12)\n\x05index\x18\x03 \x01(\x0b\x32\x1a.palimpsest.v1.SearchIndex\x12\x15\n\runread_chunks\x18\x04 \x01(\x04\"\xd8\x01\n\nFoundChunk\x12)\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x1a.palimpsest.v1.LoggedChunk\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\r\n\x05score\x18\x03 \x01(\x01\x12\x12\n\nwords_rank\x18\x04 \x01(\r\x12\x14\n\x0cvectors_rank\x18\x05 \x01(\r\x12\x13\n\x0bwords_score\x18\x06 \x01(\x01\x12\x15\n\rvectors_score\x18\x07 \x01(\x01\x12\x16\n\x0e\x66rom_character\x18\x08 \x01(\r\x12\x14\n\x0cto_character\x18\t \x01(\r\"\xa9\x01\n\x0bSearchIndex\x12\x0c\n\x04head\x18\x01 \x01(\x04\x12\x18\n\x10indexed_position\x18\x02 \x01(\x04\x12\x19\n\x11\x65mbedded_position\x18\x03 \x01(\x04\x12\x10\n\x08language\x18\x04 \x01(\t\x12\x17\n\x0f\x65mbedding_model\x18\x05 \x01(\t\x12\x1b\n\x13vectors_unavailable\x18\x06 \x01(\t\x12\x0f\n\x07\x66\x61ilure\x18\x07 \x01(\t\"2\n\x15GetSearchIndexRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\"C\n\x16GetSearchIndexResponse\x12)\n\x05index\x18\x01 \x01(\x0b\x32\x1a.palimpsest.v1.SearchIndex*q\n\nSearchMode\x12\x1b\n\x17SEARCH_MODE_UNSPECIFIED\x10\x00\x12\x15\n\x11SEARCH_MODE_WORDS\x10\x01\x12\x17\n\x13SEARCH_MODE_VECTORS\x10\x02\x12\x16\n\x12SEARCH_MODE_HYBRID\x10\x03\x32\xcb\x01\n\rSearchService\x12Y\n\x0cSearchChunks\x12\".palimpsest.v1.SearchChunksRequest\x1a#.palimpsest.v1.SearchChunksResponse\"\x00\x12_\n\x0eGetSearchIndex\x12$.palimpsest.v1.GetSearchIndexRequest\x1a%.palimpsest.v1.GetSearchIndexResponse\"\x00P\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,41 +37,29 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'palimpsest.v1.search_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SEARCHCHUNKSREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_SEARCHCHUNKSREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_SEARCHCHUNKSREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_SEARCHCHUNKSREQUEST'].fields_by_name['query']._loaded_options = None
   _globals['_SEARCHCHUNKSREQUEST'].fields_by_name['query']._serialized_options = b'\272H\007r\005\020\001(\200@'
   _globals['_SEARCHCHUNKSREQUEST'].fields_by_name['limit']._loaded_options = None
   _globals['_SEARCHCHUNKSREQUEST'].fields_by_name['limit']._serialized_options = b'\272H\004*\002\030d'
   _globals['_SEARCHCHUNKSREQUEST'].fields_by_name['mode']._loaded_options = None
   _globals['_SEARCHCHUNKSREQUEST'].fields_by_name['mode']._serialized_options = b'\272H\005\202\001\002\020\001'
-  _globals['_CHUNKFILTER_METADATAENTRY']._loaded_options = None
-  _globals['_CHUNKFILTER_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_CHUNKFILTER'].fields_by_name['kinds']._loaded_options = None
-  _globals['_CHUNKFILTER'].fields_by_name['kinds']._serialized_options = b'\272H\020\222\001\r\020\003\030\001\"\007\202\001\004\020\001 \000'
-  _globals['_CHUNKFILTER'].fields_by_name['metadata']._loaded_options = None
-  _globals['_CHUNKFILTER'].fields_by_name['metadata']._serialized_options = b'\272H\005\232\001\002\020\020'
   _globals['_GETSEARCHINDEXREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_GETSEARCHINDEXREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
-  _globals['_SEARCHMODE']._serialized_start=1431
-  _globals['_SEARCHMODE']._serialized_end=1544
-  _globals['_CHUNKKIND']._serialized_start=1546
-  _globals['_CHUNKKIND']._serialized_end=1651
-  _globals['_SEARCHCHUNKSREQUEST']._serialized_start=133
-  _globals['_SEARCHCHUNKSREQUEST']._serialized_end=376
-  _globals['_CHUNKFILTER']._serialized_start=379
-  _globals['_CHUNKFILTER']._serialized_end=709
-  _globals['_CHUNKFILTER_METADATAENTRY']._serialized_start=662
-  _globals['_CHUNKFILTER_METADATAENTRY']._serialized_end=709
-  _globals['_SEARCHCHUNKSRESPONSE']._serialized_start=712
-  _globals['_SEARCHCHUNKSRESPONSE']._serialized_end=884
-  _globals['_FOUNDCHUNK']._serialized_start=887
-  _globals['_FOUNDCHUNK']._serialized_end=1103
-  _globals['_SEARCHINDEX']._serialized_start=1106
-  _globals['_SEARCHINDEX']._serialized_end=1275
-  _globals['_GETSEARCHINDEXREQUEST']._serialized_start=1277
-  _globals['_GETSEARCHINDEXREQUEST']._serialized_end=1360
-  _globals['_GETSEARCHINDEXRESPONSE']._serialized_start=1362
-  _globals['_GETSEARCHINDEXRESPONSE']._serialized_end=1429
-  _globals['_SEARCHSERVICE']._serialized_start=1654
-  _globals['_SEARCHSERVICE']._serialized_end=1857
+  _globals['_GETSEARCHINDEXREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
+  _globals['_SEARCHMODE']._serialized_start=1052
+  _globals['_SEARCHMODE']._serialized_end=1165
+  _globals['_SEARCHCHUNKSREQUEST']._serialized_start=153
+  _globals['_SEARCHCHUNKSREQUEST']._serialized_end=363
+  _globals['_SEARCHCHUNKSRESPONSE']._serialized_start=366
+  _globals['_SEARCHCHUNKSRESPONSE']._serialized_end=538
+  _globals['_FOUNDCHUNK']._serialized_start=541
+  _globals['_FOUNDCHUNK']._serialized_end=757
+  _globals['_SEARCHINDEX']._serialized_start=760
+  _globals['_SEARCHINDEX']._serialized_end=929
+  _globals['_GETSEARCHINDEXREQUEST']._serialized_start=931
+  _globals['_GETSEARCHINDEXREQUEST']._serialized_end=981
+  _globals['_GETSEARCHINDEXRESPONSE']._serialized_start=983
+  _globals['_GETSEARCHINDEXRESPONSE']._serialized_end=1050
+  _globals['_SEARCHSERVICE']._serialized_start=1168
+  _globals['_SEARCHSERVICE']._serialized_end=1371
 # @@protoc_insertion_point(module_scope)

@@ -6,10 +6,16 @@ isort:skip_file
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from palimpsest.v1 import chunks_pb2 as _chunks_pb2
 from palimpsest.v1 import log_pb2 as _log_pb2
+from palimpsest.v1.chunks_pb2 import CHUNK_KIND_MESSAGE as CHUNK_KIND_MESSAGE
+from palimpsest.v1.chunks_pb2 import CHUNK_KIND_STEP as CHUNK_KIND_STEP
+from palimpsest.v1.chunks_pb2 import CHUNK_KIND_TEXT as CHUNK_KIND_TEXT
+from palimpsest.v1.chunks_pb2 import CHUNK_KIND_UNSPECIFIED as CHUNK_KIND_UNSPECIFIED
+from palimpsest.v1.chunks_pb2 import ChunkFilter as ChunkFilter
+from palimpsest.v1.chunks_pb2 import ChunkKind as ChunkKind
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -53,28 +59,6 @@ SEARCH_MODE_HYBRID: SearchMode.ValueType  # 3
 """By both. FAILED_PRECONDITION (VECTORS_UNAVAILABLE) where there are no vectors."""
 Global___SearchMode: _TypeAlias = SearchMode  # noqa: Y015
 
-class _ChunkKind:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _ChunkKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ChunkKind.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    CHUNK_KIND_UNSPECIFIED: _ChunkKind.ValueType  # 0
-    """Never valid."""
-    CHUNK_KIND_TEXT: _ChunkKind.ValueType  # 1
-    CHUNK_KIND_MESSAGE: _ChunkKind.ValueType  # 2
-    CHUNK_KIND_STEP: _ChunkKind.ValueType  # 3
-
-class ChunkKind(_ChunkKind, metaclass=_ChunkKindEnumTypeWrapper):
-    """The kinds of chunks."""
-
-CHUNK_KIND_UNSPECIFIED: ChunkKind.ValueType  # 0
-"""Never valid."""
-CHUNK_KIND_TEXT: ChunkKind.ValueType  # 1
-CHUNK_KIND_MESSAGE: ChunkKind.ValueType  # 2
-CHUNK_KIND_STEP: ChunkKind.ValueType  # 3
-Global___ChunkKind: _TypeAlias = ChunkKind  # noqa: Y015
-
 @_typing.final
 class SearchChunksRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -100,7 +84,7 @@ class SearchChunksRequest(_message.Message):
     cannot.
     """
     @_builtins.property
-    def filter(self) -> Global___ChunkFilter:
+    def filter(self) -> _chunks_pb2.ChunkFilter:
         """Optional. Only chunks that fit all of it."""
 
     def __init__(
@@ -110,7 +94,7 @@ class SearchChunksRequest(_message.Message):
         query: _builtins.str = ...,
         limit: _builtins.int = ...,
         mode: Global___SearchMode.ValueType = ...,
-        filter: Global___ChunkFilter | None = ...,
+        filter: _chunks_pb2.ChunkFilter | None = ...,
         rerank: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
@@ -120,77 +104,6 @@ class SearchChunksRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SearchChunksRequest: _TypeAlias = SearchChunksRequest  # noqa: Y015
-
-@_typing.final
-class ChunkFilter(_message.Message):
-    """Which chunks are searched. What is not set excludes none."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    @_typing.final
-    class MetadataEntry(_message.Message):
-        DESCRIPTOR: _descriptor.Descriptor
-
-        KEY_FIELD_NUMBER: _builtins.int
-        VALUE_FIELD_NUMBER: _builtins.int
-        key: _builtins.str
-        value: _builtins.str
-        def __init__(
-            self,
-            *,
-            key: _builtins.str = ...,
-            value: _builtins.str = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    FROM_POSITION_FIELD_NUMBER: _builtins.int
-    TO_POSITION_FIELD_NUMBER: _builtins.int
-    FROM_TIME_FIELD_NUMBER: _builtins.int
-    TO_TIME_FIELD_NUMBER: _builtins.int
-    KINDS_FIELD_NUMBER: _builtins.int
-    METADATA_FIELD_NUMBER: _builtins.int
-    from_position: _builtins.int
-    """Positions, both included; 0 sets no bound. One behind the other is
-    INVALID_ARGUMENT.
-    """
-    to_position: _builtins.int
-    @_builtins.property
-    def from_time(self) -> _timestamp_pb2.Timestamp:
-        """When they were committed: from `from_time` to before `to_time`, which is
-        INVALID_ARGUMENT when it is the earlier one.
-        """
-
-    @_builtins.property
-    def to_time(self) -> _timestamp_pb2.Timestamp: ...
-    @_builtins.property
-    def kinds(self) -> _containers.RepeatedScalarFieldContainer[Global___ChunkKind.ValueType]:
-        """At most 3."""
-
-    @_builtins.property
-    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Chunks whose metadata has all of these keys with these values; at most 16."""
-
-    def __init__(
-        self,
-        *,
-        from_position: _builtins.int = ...,
-        to_position: _builtins.int = ...,
-        from_time: _timestamp_pb2.Timestamp | None = ...,
-        to_time: _timestamp_pb2.Timestamp | None = ...,
-        kinds: _abc.Iterable[Global___ChunkKind.ValueType] | None = ...,
-        metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["from_time", b"from_time", "to_time", b"to_time"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_position", b"from_position", "from_time", b"from_time", "kinds", b"kinds", "metadata", b"metadata", "to_position", b"to_position", "to_time", b"to_time"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ChunkFilter: _TypeAlias = ChunkFilter  # noqa: Y015
 
 @_typing.final
 class SearchChunksResponse(_message.Message):

@@ -6,6 +6,12 @@ isort:skip_file
 from collections import abc as _abc
 from grpc import aio as _aio
 from palimpsest.v1 import search_pb2 as _search_pb2
+from palimpsest.v1.chunks_pb2 import CHUNK_KIND_MESSAGE as CHUNK_KIND_MESSAGE
+from palimpsest.v1.chunks_pb2 import CHUNK_KIND_STEP as CHUNK_KIND_STEP
+from palimpsest.v1.chunks_pb2 import CHUNK_KIND_TEXT as CHUNK_KIND_TEXT
+from palimpsest.v1.chunks_pb2 import CHUNK_KIND_UNSPECIFIED as CHUNK_KIND_UNSPECIFIED
+from palimpsest.v1.chunks_pb2 import ChunkFilter as ChunkFilter
+from palimpsest.v1.chunks_pb2 import ChunkKind as ChunkKind
 import abc as _abc_1
 import grpc as _grpc
 import sys

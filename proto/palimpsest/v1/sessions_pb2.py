@@ -24,9 +24,10 @@ _sym_db = _symbol_database.Default()
 
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from palimpsest.v1 import ids_pb2 as palimpsest_dot_v1_dot_ids__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cpalimpsest/v1/sessions.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x7f\n\x07Session\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04head\x18\x02 \x01(\x04\x12\x15\n\rcontent_bytes\x18\x03 \x01(\x04\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08language\x18\x05 \x01(\t\"\x80\x01\n\x14\x43reateSessionRequest\x12\x37\n\x04name\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12/\n\x08language\x18\x02 \x01(\tB\x1d\xbaH\x1ar\x18\x18?2\x14^([a-z][a-z0-9_]*)?$\"@\n\x15\x43reateSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.palimpsest.v1.Session\"L\n\x11GetSessionRequest\x12\x37\n\x04name\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\"=\n\x12GetSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.palimpsest.v1.Session\"P\n\x13ListSessionsRequest\x12\x1b\n\tpage_size\x18\x01 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x04\"Y\n\x14ListSessionsResponse\x12(\n\x08sessions\x18\x01 \x03(\x0b\x32\x16.palimpsest.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\x9e\x02\n\x0eSessionService\x12\\\n\rCreateSession\x12#.palimpsest.v1.CreateSessionRequest\x1a$.palimpsest.v1.CreateSessionResponse\"\x00\x12S\n\nGetSession\x12 .palimpsest.v1.GetSessionRequest\x1a!.palimpsest.v1.GetSessionResponse\"\x00\x12Y\n\x0cListSessions\x12\".palimpsest.v1.ListSessionsRequest\x1a#.palimpsest.v1.ListSessionsResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cpalimpsest/v1/sessions.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17palimpsest/v1/ids.proto\"\x7f\n\x07Session\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04head\x18\x02 \x01(\x04\x12\x15\n\rcontent_bytes\x18\x03 \x01(\x04\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08language\x18\x05 \x01(\t\"\x92\x01\n\x14\x43reateSessionRequest\x12\x16\n\x04name\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12/\n\x08language\x18\x02 \x01(\tB\x1d\xbaH\x1ar\x18\x18?2\x14^([a-z][a-z0-9_]*)?$\x12\x31\n\nrequest_id\x18\x03 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$\"@\n\x15\x43reateSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.palimpsest.v1.Session\"+\n\x11GetSessionRequest\x12\x16\n\x04name\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\"=\n\x12GetSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.palimpsest.v1.Session\"x\n\x14\x44\x65leteSessionRequest\x12\x16\n\x04name\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x15\n\rallow_missing\x18\x02 \x01(\x08\x12\x31\n\nrequest_id\x18\x03 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$\"\x17\n\x15\x44\x65leteSessionResponse\"P\n\x13ListSessionsRequest\x12\x1b\n\tpage_size\x18\x01 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\x18\x80 \"Y\n\x14ListSessionsResponse\x12(\n\x08sessions\x18\x01 \x03(\x0b\x32\x16.palimpsest.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xfc\x02\n\x0eSessionService\x12\\\n\rCreateSession\x12#.palimpsest.v1.CreateSessionRequest\x1a$.palimpsest.v1.CreateSessionResponse\"\x00\x12S\n\nGetSession\x12 .palimpsest.v1.GetSessionRequest\x1a!.palimpsest.v1.GetSessionResponse\"\x00\x12Y\n\x0cListSessions\x12\".palimpsest.v1.ListSessionsRequest\x1a#.palimpsest.v1.ListSessionsResponse\"\x00\x12\\\n\rDeleteSession\x12#.palimpsest.v1.DeleteSessionRequest\x1a$.palimpsest.v1.DeleteSessionResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,29 +35,39 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'palimpsest.v1.sessions_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CREATESESSIONREQUEST'].fields_by_name['name']._loaded_options = None
-  _globals['_CREATESESSIONREQUEST'].fields_by_name['name']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_CREATESESSIONREQUEST'].fields_by_name['name']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_CREATESESSIONREQUEST'].fields_by_name['language']._loaded_options = None
   _globals['_CREATESESSIONREQUEST'].fields_by_name['language']._serialized_options = b'\272H\032r\030\030?2\024^([a-z][a-z0-9_]*)?$'
+  _globals['_CREATESESSIONREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_CREATESESSIONREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\032r\030\030\200\0012\023^[^\\x00-\\x1f\\x7f]*$'
   _globals['_GETSESSIONREQUEST'].fields_by_name['name']._loaded_options = None
-  _globals['_GETSESSIONREQUEST'].fields_by_name['name']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_GETSESSIONREQUEST'].fields_by_name['name']._serialized_options = b'\272H\005r\003\310H\001'
+  _globals['_DELETESESSIONREQUEST'].fields_by_name['name']._loaded_options = None
+  _globals['_DELETESESSIONREQUEST'].fields_by_name['name']._serialized_options = b'\272H\005r\003\310H\001'
+  _globals['_DELETESESSIONREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_DELETESESSIONREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\032r\030\030\200\0012\023^[^\\x00-\\x1f\\x7f]*$'
   _globals['_LISTSESSIONSREQUEST'].fields_by_name['page_size']._loaded_options = None
   _globals['_LISTSESSIONSREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\005*\003\030\350\007'
   _globals['_LISTSESSIONSREQUEST'].fields_by_name['page_token']._loaded_options = None
-  _globals['_LISTSESSIONSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200\004'
-  _globals['_SESSION']._serialized_start=109
-  _globals['_SESSION']._serialized_end=236
-  _globals['_CREATESESSIONREQUEST']._serialized_start=239
-  _globals['_CREATESESSIONREQUEST']._serialized_end=367
-  _globals['_CREATESESSIONRESPONSE']._serialized_start=369
-  _globals['_CREATESESSIONRESPONSE']._serialized_end=433
-  _globals['_GETSESSIONREQUEST']._serialized_start=435
-  _globals['_GETSESSIONREQUEST']._serialized_end=511
-  _globals['_GETSESSIONRESPONSE']._serialized_start=513
-  _globals['_GETSESSIONRESPONSE']._serialized_end=574
-  _globals['_LISTSESSIONSREQUEST']._serialized_start=576
-  _globals['_LISTSESSIONSREQUEST']._serialized_end=656
-  _globals['_LISTSESSIONSRESPONSE']._serialized_start=658
-  _globals['_LISTSESSIONSRESPONSE']._serialized_end=747
-  _globals['_SESSIONSERVICE']._serialized_start=750
-  _globals['_SESSIONSERVICE']._serialized_end=1036
+  _globals['_LISTSESSIONSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200 '
+  _globals['_SESSION']._serialized_start=134
+  _globals['_SESSION']._serialized_end=261
+  _globals['_CREATESESSIONREQUEST']._serialized_start=264
+  _globals['_CREATESESSIONREQUEST']._serialized_end=410
+  _globals['_CREATESESSIONRESPONSE']._serialized_start=412
+  _globals['_CREATESESSIONRESPONSE']._serialized_end=476
+  _globals['_GETSESSIONREQUEST']._serialized_start=478
+  _globals['_GETSESSIONREQUEST']._serialized_end=521
+  _globals['_GETSESSIONRESPONSE']._serialized_start=523
+  _globals['_GETSESSIONRESPONSE']._serialized_end=584
+  _globals['_DELETESESSIONREQUEST']._serialized_start=586
+  _globals['_DELETESESSIONREQUEST']._serialized_end=706
+  _globals['_DELETESESSIONRESPONSE']._serialized_start=708
+  _globals['_DELETESESSIONRESPONSE']._serialized_end=731
+  _globals['_LISTSESSIONSREQUEST']._serialized_start=733
+  _globals['_LISTSESSIONSREQUEST']._serialized_end=813
+  _globals['_LISTSESSIONSRESPONSE']._serialized_start=815
+  _globals['_LISTSESSIONSRESPONSE']._serialized_end=904
+  _globals['_SESSIONSERVICE']._serialized_start=907
+  _globals['_SESSIONSERVICE']._serialized_end=1287
 # @@protoc_insertion_point(module_scope)

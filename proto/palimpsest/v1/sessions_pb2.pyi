@@ -69,25 +69,31 @@ class CreateSessionRequest(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     LANGUAGE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Required. 1 to 128 characters: letters, digits and . _ : @ / -, beginning
-    with a letter or digit. Otherwise INVALID_ARGUMENT.
-    """
+    """Required. An id that the tenant's other sessions do not have (ids.proto)."""
     language: _builtins.str
     """Optional. The language that its text is searched in, by the name of a
     configuration of PostgreSQL's full-text search: "english", "german", "simple"
     (no language: words as they are) …; empty means the service's. One that the
     database does not have is INVALID_ARGUMENT (LANGUAGE_UNKNOWN). It never changes.
     """
+    request_id: _builtins.str
+    """Optional. The client's own name for this request, unique within the tenant: 1 to
+    128 characters without control characters, best a random UUID. Sent again with
+    equal content within 24 hours the request does nothing and returns the first
+    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
+    """
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         language: _builtins.str = ...,
+        request_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["language", b"language", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["language", b"language", "name", b"name", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -154,6 +160,57 @@ class GetSessionResponse(_message.Message):
 Global___GetSessionResponse: _TypeAlias = GetSessionResponse  # noqa: Y015
 
 @_typing.final
+class DeleteSessionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ALLOW_MISSING_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Required. As in CreateSessionRequest; unknown names, and those of sessions
+    that were deleted, are NOT_FOUND unless `allow_missing`.
+    """
+    allow_missing: _builtins.bool
+    """Optional. Whether a session that is not there is fine (AIP-135): a call that
+    is sent again succeeds.
+    """
+    request_id: _builtins.str
+    """Optional. The client's own name for this request, unique within the tenant: 1 to
+    128 characters without control characters, best a random UUID. Sent again with
+    equal content within 24 hours the request does nothing and returns the first
+    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
+    """
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        allow_missing: _builtins.bool = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_missing", b"allow_missing", "name", b"name", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteSessionRequest: _TypeAlias = DeleteSessionRequest  # noqa: Y015
+
+@_typing.final
+class DeleteSessionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteSessionResponse: _TypeAlias = DeleteSessionResponse  # noqa: Y015
+
+@_typing.final
 class ListSessionsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -187,7 +244,7 @@ class ListSessionsResponse(_message.Message):
     """Empty on the last page."""
     @_builtins.property
     def sessions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Session]:
-        """Ordered by name."""
+        """Ordered by the bytes of their names."""
 
     def __init__(
         self,

@@ -51,6 +51,11 @@ class SessionServiceStub(object):
                 request_serializer=palimpsest_dot_v1_dot_sessions__pb2.ListSessionsRequest.SerializeToString,
                 response_deserializer=palimpsest_dot_v1_dot_sessions__pb2.ListSessionsResponse.FromString,
                 _registered_method=True)
+        self.DeleteSession = channel.unary_unary(
+                '/palimpsest.v1.SessionService/DeleteSession',
+                request_serializer=palimpsest_dot_v1_dot_sessions__pb2.DeleteSessionRequest.SerializeToString,
+                response_deserializer=palimpsest_dot_v1_dot_sessions__pb2.DeleteSessionResponse.FromString,
+                _registered_method=True)
 
 
 class SessionServiceServicer(object):
@@ -62,8 +67,13 @@ class SessionServiceServicer(object):
         """Creates a session.
 
         Guarantees: the session is durable when the call returns.
-        Safety: writes; not idempotent (a second call is ALREADY_EXISTS, with
-        reason SESSION_EXISTS, and changes nothing); not destructive.
+        A name whose session was deleted begins anew: positions begin at 1,
+        producers, request ids and budgets are forgotten, and read tokens of the
+        deleted session are refused (TOKEN_INVALID). While rows of the deleted
+        session are still being removed the call is ABORTED (BEING_DELETED).
+        Safety: writes; idempotent by `request_id` (without one a second call is
+        ALREADY_EXISTS, with reason SESSION_EXISTS, and changes nothing); not
+        destructive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -89,6 +99,26 @@ class SessionServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteSession(self, request, context):
+        """Deletes a session with all that belongs to it: its log, memories, answers,
+        operations, schema drafts, requests, budgets and calls.
+
+        Guarantees: when the call returns nothing of the session can be read or
+        changed any more, and that is durable. What is under way ends: steps are not
+        committed, answers are cancelled, open streams, watches and waiting reads end
+        with NOT_FOUND. Model calls that were made, or are under way, stay in the
+        tenant's spend; figures of the session itself are gone, and ListSpend has what
+        deleted sessions cost, together, under an empty session name. The name can be
+        used again: see CreateSession. Rows are removed by workers, soon afterwards; of a
+        small session before the call returns. This is not yet erasure: backups, and
+        copies that providers keep, are not reached.
+        Safety: writes; idempotent by `request_id`, or with `allow_missing`;
+        destructive, and cannot be undone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SessionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -106,6 +136,11 @@ def add_SessionServiceServicer_to_server(servicer, server):
                     servicer.ListSessions,
                     request_deserializer=palimpsest_dot_v1_dot_sessions__pb2.ListSessionsRequest.FromString,
                     response_serializer=palimpsest_dot_v1_dot_sessions__pb2.ListSessionsResponse.SerializeToString,
+            ),
+            'DeleteSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteSession,
+                    request_deserializer=palimpsest_dot_v1_dot_sessions__pb2.DeleteSessionRequest.FromString,
+                    response_serializer=palimpsest_dot_v1_dot_sessions__pb2.DeleteSessionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -191,6 +226,33 @@ class SessionService(object):
             '/palimpsest.v1.SessionService/ListSessions',
             palimpsest_dot_v1_dot_sessions__pb2.ListSessionsRequest.SerializeToString,
             palimpsest_dot_v1_dot_sessions__pb2.ListSessionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/palimpsest.v1.SessionService/DeleteSession',
+            palimpsest_dot_v1_dot_sessions__pb2.DeleteSessionRequest.SerializeToString,
+            palimpsest_dot_v1_dot_sessions__pb2.DeleteSessionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,8 +39,13 @@ class SessionServiceStub:
     """Creates a session.
 
     Guarantees: the session is durable when the call returns.
-    Safety: writes; not idempotent (a second call is ALREADY_EXISTS, with
-    reason SESSION_EXISTS, and changes nothing); not destructive.
+    A name whose session was deleted begins anew: positions begin at 1,
+    producers, request ids and budgets are forgotten, and read tokens of the
+    deleted session are refused (TOKEN_INVALID). While rows of the deleted
+    session are still being removed the call is ABORTED (BEING_DELETED).
+    Safety: writes; idempotent by `request_id` (without one a second call is
+    ALREADY_EXISTS, with reason SESSION_EXISTS, and changes nothing); not
+    destructive.
     """
     GetSession: _grpc.UnaryUnaryMultiCallable[_sessions_pb2.GetSessionRequest, _sessions_pb2.GetSessionResponse]
     """Reads one session.
@@ -54,6 +59,22 @@ class SessionServiceStub:
     Guarantees: a session that exists throughout is listed exactly once.
     Safety: reads only.
     """
+    DeleteSession: _grpc.UnaryUnaryMultiCallable[_sessions_pb2.DeleteSessionRequest, _sessions_pb2.DeleteSessionResponse]
+    """Deletes a session with all that belongs to it: its log, memories, answers,
+    operations, schema drafts, requests, budgets and calls.
+
+    Guarantees: when the call returns nothing of the session can be read or
+    changed any more, and that is durable. What is under way ends: steps are not
+    committed, answers are cancelled, open streams, watches and waiting reads end
+    with NOT_FOUND. Model calls that were made, or are under way, stay in the
+    tenant's spend; figures of the session itself are gone, and ListSpend has what
+    deleted sessions cost, together, under an empty session name. The name can be
+    used again: see CreateSession. Rows are removed by workers, soon afterwards; of a
+    small session before the call returns. This is not yet erasure: backups, and
+    copies that providers keep, are not reached.
+    Safety: writes; idempotent by `request_id`, or with `allow_missing`;
+    destructive, and cannot be undone.
+    """
 
 @_typing.type_check_only
 class SessionServiceAsyncStub(SessionServiceStub):
@@ -66,8 +87,13 @@ class SessionServiceAsyncStub(SessionServiceStub):
     """Creates a session.
 
     Guarantees: the session is durable when the call returns.
-    Safety: writes; not idempotent (a second call is ALREADY_EXISTS, with
-    reason SESSION_EXISTS, and changes nothing); not destructive.
+    A name whose session was deleted begins anew: positions begin at 1,
+    producers, request ids and budgets are forgotten, and read tokens of the
+    deleted session are refused (TOKEN_INVALID). While rows of the deleted
+    session are still being removed the call is ABORTED (BEING_DELETED).
+    Safety: writes; idempotent by `request_id` (without one a second call is
+    ALREADY_EXISTS, with reason SESSION_EXISTS, and changes nothing); not
+    destructive.
     """
     GetSession: _aio.UnaryUnaryMultiCallable[_sessions_pb2.GetSessionRequest, _sessions_pb2.GetSessionResponse]  # type: ignore[assignment]
     """Reads one session.
@@ -80,6 +106,22 @@ class SessionServiceAsyncStub(SessionServiceStub):
 
     Guarantees: a session that exists throughout is listed exactly once.
     Safety: reads only.
+    """
+    DeleteSession: _aio.UnaryUnaryMultiCallable[_sessions_pb2.DeleteSessionRequest, _sessions_pb2.DeleteSessionResponse]  # type: ignore[assignment]
+    """Deletes a session with all that belongs to it: its log, memories, answers,
+    operations, schema drafts, requests, budgets and calls.
+
+    Guarantees: when the call returns nothing of the session can be read or
+    changed any more, and that is durable. What is under way ends: steps are not
+    committed, answers are cancelled, open streams, watches and waiting reads end
+    with NOT_FOUND. Model calls that were made, or are under way, stay in the
+    tenant's spend; figures of the session itself are gone, and ListSpend has what
+    deleted sessions cost, together, under an empty session name. The name can be
+    used again: see CreateSession. Rows are removed by workers, soon afterwards; of a
+    small session before the call returns. This is not yet erasure: backups, and
+    copies that providers keep, are not reached.
+    Safety: writes; idempotent by `request_id`, or with `allow_missing`;
+    destructive, and cannot be undone.
     """
 
 class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -96,8 +138,13 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         """Creates a session.
 
         Guarantees: the session is durable when the call returns.
-        Safety: writes; not idempotent (a second call is ALREADY_EXISTS, with
-        reason SESSION_EXISTS, and changes nothing); not destructive.
+        A name whose session was deleted begins anew: positions begin at 1,
+        producers, request ids and budgets are forgotten, and read tokens of the
+        deleted session are refused (TOKEN_INVALID). While rows of the deleted
+        session are still being removed the call is ABORTED (BEING_DELETED).
+        Safety: writes; idempotent by `request_id` (without one a second call is
+        ALREADY_EXISTS, with reason SESSION_EXISTS, and changes nothing); not
+        destructive.
         """
 
     @_abc_1.abstractmethod
@@ -122,6 +169,28 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Guarantees: a session that exists throughout is listed exactly once.
         Safety: reads only.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteSession(
+        self,
+        request: _sessions_pb2.DeleteSessionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_sessions_pb2.DeleteSessionResponse, _abc.Awaitable[_sessions_pb2.DeleteSessionResponse]]:
+        """Deletes a session with all that belongs to it: its log, memories, answers,
+        operations, schema drafts, requests, budgets and calls.
+
+        Guarantees: when the call returns nothing of the session can be read or
+        changed any more, and that is durable. What is under way ends: steps are not
+        committed, answers are cancelled, open streams, watches and waiting reads end
+        with NOT_FOUND. Model calls that were made, or are under way, stay in the
+        tenant's spend; figures of the session itself are gone, and ListSpend has what
+        deleted sessions cost, together, under an empty session name. The name can be
+        used again: see CreateSession. Rows are removed by workers, soon afterwards; of a
+        small session before the call returns. This is not yet erasure: backups, and
+        copies that providers keep, are not reached.
+        Safety: writes; idempotent by `request_id`, or with `allow_missing`;
+        destructive, and cannot be undone.
         """
 
 def add_SessionServiceServicer_to_server(servicer: SessionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

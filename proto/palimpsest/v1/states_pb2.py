@@ -24,10 +24,11 @@ _sym_db = _symbol_database.Default()
 
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from palimpsest.v1 import ids_pb2 as palimpsest_dot_v1_dot_ids__pb2
 from palimpsest.v1 import log_pb2 as palimpsest_dot_v1_dot_log__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apalimpsest/v1/states.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17palimpsest/v1/log.proto\"\xd1\x02\n\x0bStateVector\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\r\n\x05level\x18\x02 \x01(\r\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x0e\n\x06tokens\x18\x04 \x01(\x04\x12-\n\x04made\x18\x05 \x01(\x0e\x32\x1f.palimpsest.v1.StateVector.Made\x12\x16\n\x0e\x61\x66ter_position\x18\x06 \x01(\x04\x12\x15\n\rfrom_position\x18\x07 \x01(\x04\x12\x13\n\x0bto_position\x18\x08 \x01(\x04\x12\x10\n\x08\x63hildren\x18\t \x03(\x04\x12\x0f\n\x07replies\x18\n \x01(\r\x12\x10\n\x08\x61ppended\x18\x0b \x03(\t\"[\n\x04Made\x12\x14\n\x10MADE_UNSPECIFIED\x10\x00\x12\r\n\tMADE_TASK\x10\x01\x12\x0e\n\nMADE_MODEL\x10\x02\x12\x0c\n\x08MADE_CUT\x10\x03\x12\x10\n\x0cMADE_SKIPPED\x10\x04\"\x9e\x05\n\x18GetWorkingContextRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12N\n\tfreshness\x18\x03 \x01(\x0e\x32\x31.palimpsest.v1.GetWorkingContextRequest.FreshnessB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12&\n\x08position\x18\x04 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7fH\x00\x88\x01\x01\x12P\n\x05\x66orms\x18\x05 \x03(\x0e\x32,.palimpsest.v1.GetWorkingContextRequest.FormB\x13\xbaH\x10\x92\x01\r\x10\x03\x18\x01\"\x07\x82\x01\x04\x10\x01 \x00\"P\n\tFreshness\x12\x19\n\x15\x46RESHNESS_UNSPECIFIED\x10\x00\x12\x14\n\x10\x46RESHNESS_LATEST\x10\x01\x12\x12\n\x0e\x46RESHNESS_WAIT\x10\x02\"N\n\x04\x46orm\x12\x14\n\x10\x46ORM_UNSPECIFIED\x10\x00\x12\x0e\n\nFORM_PARTS\x10\x01\x12\r\n\tFORM_TEXT\x10\x02\x12\x11\n\rFORM_MESSAGES\x10\x03:\x9c\x01\xbaH\x98\x01\x1a\x95\x01\n\x1cget_working_context.position\x12Ga past context has nothing to wait for: give position or WAIT, not both\x1a,!(has(this.position) && this.freshness == 2)B\x0b\n\t_position\"H\n\x0bRecentChunk\x12)\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x1a.palimpsest.v1.LoggedChunk\x12\x0e\n\x06tokens\x18\x02 \x01(\x04\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\xe2\x02\n\x19GetWorkingContextResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x18\n\x10\x61pplied_position\x18\x02 \x01(\x04\x12\x0c\n\x04head\x18\x03 \x01(\x04\x12+\n\x07vectors\x18\x04 \x03(\x0b\x32\x1a.palimpsest.v1.StateVector\x12*\n\x06recent\x18\x05 \x03(\x0b\x32\x1a.palimpsest.v1.RecentChunk\x12\x0c\n\x04text\x18\x06 \x01(\t\x12,\n\x08messages\x18\x07 \x03(\x0b\x32\x1a.palimpsest.v1.ChatMessage\x12\x15\n\rmemory_tokens\x18\x08 \x01(\x04\x12\x15\n\rrecent_tokens\x18\t \x01(\x04\x12\x17\n\x0f\x63ompression_due\x18\n \x01(\x08\x12\x14\n\x07trouble\x18\x0b \x01(\tH\x00\x88\x01\x01\x12\r\n\x05token\x18\x0c \x01(\tB\n\n\x08_trouble\"\xd9\x01\n\x17ListStateVectorsRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12\x17\n\x05level\x18\x03 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1b\n\tpage_size\x18\x04 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x04\"\xd9\x01\n\x18ListStateVectorsResponse\x12>\n\x07\x65ntries\x18\x01 \x03(\x0b\x32-.palimpsest.v1.ListStateVectorsResponse.Entry\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x1a\x64\n\x05\x45ntry\x12*\n\x06vector\x18\x01 \x01(\x0b\x32\x1a.palimpsest.v1.StateVector\x12/\n\x0b\x63reate_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\xdf\x01\n\x0cStateService\x12h\n\x11GetWorkingContext\x12\'.palimpsest.v1.GetWorkingContextRequest\x1a(.palimpsest.v1.GetWorkingContextResponse\"\x00\x12\x65\n\x10ListStateVectors\x12&.palimpsest.v1.ListStateVectorsRequest\x1a\'.palimpsest.v1.ListStateVectorsResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apalimpsest/v1/states.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17palimpsest/v1/ids.proto\x1a\x17palimpsest/v1/log.proto\"\xd1\x02\n\x0bStateVector\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\r\n\x05level\x18\x02 \x01(\r\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x0e\n\x06tokens\x18\x04 \x01(\x04\x12-\n\x04made\x18\x05 \x01(\x0e\x32\x1f.palimpsest.v1.StateVector.Made\x12\x16\n\x0e\x61\x66ter_position\x18\x06 \x01(\x04\x12\x15\n\rfrom_position\x18\x07 \x01(\x04\x12\x13\n\x0bto_position\x18\x08 \x01(\x04\x12\x10\n\x08\x63hildren\x18\t \x03(\x04\x12\x0f\n\x07replies\x18\n \x01(\r\x12\x10\n\x08\x61ppended\x18\x0b \x03(\t\"[\n\x04Made\x12\x14\n\x10MADE_UNSPECIFIED\x10\x00\x12\r\n\tMADE_TASK\x10\x01\x12\x0e\n\nMADE_MODEL\x10\x02\x12\x0c\n\x08MADE_CUT\x10\x03\x12\x10\n\x0cMADE_SKIPPED\x10\x04\"\xe7\x04\n\x18GetWorkingContextRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12N\n\tfreshness\x18\x03 \x01(\x0e\x32\x31.palimpsest.v1.GetWorkingContextRequest.FreshnessB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12&\n\x08position\x18\x04 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7fH\x00\x88\x01\x01\x12P\n\x05\x66orms\x18\x05 \x03(\x0e\x32,.palimpsest.v1.GetWorkingContextRequest.FormB\x13\xbaH\x10\x92\x01\r\x10\x03\x18\x01\"\x07\x82\x01\x04\x10\x01 \x00\"P\n\tFreshness\x12\x19\n\x15\x46RESHNESS_UNSPECIFIED\x10\x00\x12\x14\n\x10\x46RESHNESS_LATEST\x10\x01\x12\x12\n\x0e\x46RESHNESS_WAIT\x10\x02\"N\n\x04\x46orm\x12\x14\n\x10\x46ORM_UNSPECIFIED\x10\x00\x12\x0e\n\nFORM_PARTS\x10\x01\x12\r\n\tFORM_TEXT\x10\x02\x12\x11\n\rFORM_MESSAGES\x10\x03:\x9c\x01\xbaH\x98\x01\x1a\x95\x01\n\x1cget_working_context.position\x12Ga past context has nothing to wait for: give position or WAIT, not both\x1a,!(has(this.position) && this.freshness == 2)B\x0b\n\t_position\"H\n\x0bRecentChunk\x12)\n\x05\x63hunk\x18\x01 \x01(\x0b\x32\x1a.palimpsest.v1.LoggedChunk\x12\x0e\n\x06tokens\x18\x02 \x01(\x04\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\xe2\x02\n\x19GetWorkingContextResponse\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x18\n\x10\x61pplied_position\x18\x02 \x01(\x04\x12\x0c\n\x04head\x18\x03 \x01(\x04\x12+\n\x07vectors\x18\x04 \x03(\x0b\x32\x1a.palimpsest.v1.StateVector\x12*\n\x06recent\x18\x05 \x03(\x0b\x32\x1a.palimpsest.v1.RecentChunk\x12\x0c\n\x04text\x18\x06 \x01(\t\x12,\n\x08messages\x18\x07 \x03(\x0b\x32\x1a.palimpsest.v1.ChatMessage\x12\x15\n\rmemory_tokens\x18\x08 \x01(\x04\x12\x15\n\rrecent_tokens\x18\t \x01(\x04\x12\x17\n\x0f\x63ompression_due\x18\n \x01(\x08\x12\x14\n\x07trouble\x18\x0b \x01(\tH\x00\x88\x01\x01\x12\r\n\x05token\x18\x0c \x01(\tB\n\n\x08_trouble\"\xa2\x01\n\x17ListStateVectorsRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x17\n\x05level\x18\x03 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1b\n\tpage_size\x18\x04 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\x80 \"\xd9\x01\n\x18ListStateVectorsResponse\x12>\n\x07\x65ntries\x18\x01 \x03(\x0b\x32-.palimpsest.v1.ListStateVectorsResponse.Entry\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x1a\x64\n\x05\x45ntry\x12*\n\x06vector\x18\x01 \x01(\x0b\x32\x1a.palimpsest.v1.StateVector\x12/\n\x0b\x63reate_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\xdf\x01\n\x0cStateService\x12h\n\x11GetWorkingContext\x12\'.palimpsest.v1.GetWorkingContextRequest\x1a(.palimpsest.v1.GetWorkingContextResponse\"\x00\x12\x65\n\x10ListStateVectors\x12&.palimpsest.v1.ListStateVectorsRequest\x1a\'.palimpsest.v1.ListStateVectorsResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,9 +36,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'palimpsest.v1.states_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GETWORKINGCONTEXTREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_GETWORKINGCONTEXTREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_GETWORKINGCONTEXTREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_GETWORKINGCONTEXTREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_GETWORKINGCONTEXTREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\033r\031\030?2\025^[a-z0-9][a-z0-9_-]*$'
+  _globals['_GETWORKINGCONTEXTREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_GETWORKINGCONTEXTREQUEST'].fields_by_name['freshness']._loaded_options = None
   _globals['_GETWORKINGCONTEXTREQUEST'].fields_by_name['freshness']._serialized_options = b'\272H\005\202\001\002\020\001'
   _globals['_GETWORKINGCONTEXTREQUEST'].fields_by_name['position']._loaded_options = None
@@ -47,37 +48,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETWORKINGCONTEXTREQUEST']._loaded_options = None
   _globals['_GETWORKINGCONTEXTREQUEST']._serialized_options = b'\272H\230\001\032\225\001\n\034get_working_context.position\022Ga past context has nothing to wait for: give position or WAIT, not both\032,!(has(this.position) && this.freshness == 2)'
   _globals['_LISTSTATEVECTORSREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_LISTSTATEVECTORSREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_LISTSTATEVECTORSREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_LISTSTATEVECTORSREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_LISTSTATEVECTORSREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\033r\031\030?2\025^[a-z0-9][a-z0-9_-]*$'
+  _globals['_LISTSTATEVECTORSREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_LISTSTATEVECTORSREQUEST'].fields_by_name['level']._loaded_options = None
   _globals['_LISTSTATEVECTORSREQUEST'].fields_by_name['level']._serialized_options = b'\272H\005*\003\030\350\007'
   _globals['_LISTSTATEVECTORSREQUEST'].fields_by_name['page_size']._loaded_options = None
   _globals['_LISTSTATEVECTORSREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\005*\003\030\350\007'
   _globals['_LISTSTATEVECTORSREQUEST'].fields_by_name['page_token']._loaded_options = None
-  _globals['_LISTSTATEVECTORSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200\004'
-  _globals['_STATEVECTOR']._serialized_start=133
-  _globals['_STATEVECTOR']._serialized_end=470
-  _globals['_STATEVECTOR_MADE']._serialized_start=379
-  _globals['_STATEVECTOR_MADE']._serialized_end=470
-  _globals['_GETWORKINGCONTEXTREQUEST']._serialized_start=473
-  _globals['_GETWORKINGCONTEXTREQUEST']._serialized_end=1143
-  _globals['_GETWORKINGCONTEXTREQUEST_FRESHNESS']._serialized_start=811
-  _globals['_GETWORKINGCONTEXTREQUEST_FRESHNESS']._serialized_end=891
-  _globals['_GETWORKINGCONTEXTREQUEST_FORM']._serialized_start=893
-  _globals['_GETWORKINGCONTEXTREQUEST_FORM']._serialized_end=971
-  _globals['_RECENTCHUNK']._serialized_start=1145
-  _globals['_RECENTCHUNK']._serialized_end=1217
-  _globals['_CHATMESSAGE']._serialized_start=1219
-  _globals['_CHATMESSAGE']._serialized_end=1263
-  _globals['_GETWORKINGCONTEXTRESPONSE']._serialized_start=1266
-  _globals['_GETWORKINGCONTEXTRESPONSE']._serialized_end=1620
-  _globals['_LISTSTATEVECTORSREQUEST']._serialized_start=1623
-  _globals['_LISTSTATEVECTORSREQUEST']._serialized_end=1840
-  _globals['_LISTSTATEVECTORSRESPONSE']._serialized_start=1843
-  _globals['_LISTSTATEVECTORSRESPONSE']._serialized_end=2060
-  _globals['_LISTSTATEVECTORSRESPONSE_ENTRY']._serialized_start=1960
-  _globals['_LISTSTATEVECTORSRESPONSE_ENTRY']._serialized_end=2060
-  _globals['_STATESERVICE']._serialized_start=2063
-  _globals['_STATESERVICE']._serialized_end=2286
+  _globals['_LISTSTATEVECTORSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200 '
+  _globals['_STATEVECTOR']._serialized_start=158
+  _globals['_STATEVECTOR']._serialized_end=495
+  _globals['_STATEVECTOR_MADE']._serialized_start=404
+  _globals['_STATEVECTOR_MADE']._serialized_end=495
+  _globals['_GETWORKINGCONTEXTREQUEST']._serialized_start=498
+  _globals['_GETWORKINGCONTEXTREQUEST']._serialized_end=1113
+  _globals['_GETWORKINGCONTEXTREQUEST_FRESHNESS']._serialized_start=781
+  _globals['_GETWORKINGCONTEXTREQUEST_FRESHNESS']._serialized_end=861
+  _globals['_GETWORKINGCONTEXTREQUEST_FORM']._serialized_start=863
+  _globals['_GETWORKINGCONTEXTREQUEST_FORM']._serialized_end=941
+  _globals['_RECENTCHUNK']._serialized_start=1115
+  _globals['_RECENTCHUNK']._serialized_end=1187
+  _globals['_CHATMESSAGE']._serialized_start=1189
+  _globals['_CHATMESSAGE']._serialized_end=1233
+  _globals['_GETWORKINGCONTEXTRESPONSE']._serialized_start=1236
+  _globals['_GETWORKINGCONTEXTRESPONSE']._serialized_end=1590
+  _globals['_LISTSTATEVECTORSREQUEST']._serialized_start=1593
+  _globals['_LISTSTATEVECTORSREQUEST']._serialized_end=1755
+  _globals['_LISTSTATEVECTORSRESPONSE']._serialized_start=1758
+  _globals['_LISTSTATEVECTORSRESPONSE']._serialized_end=1975
+  _globals['_LISTSTATEVECTORSRESPONSE_ENTRY']._serialized_start=1875
+  _globals['_LISTSTATEVECTORSRESPONSE_ENTRY']._serialized_end=1975
+  _globals['_STATESERVICE']._serialized_start=1978
+  _globals['_STATESERVICE']._serialized_end=2201
 # @@protoc_insertion_point(module_scope)

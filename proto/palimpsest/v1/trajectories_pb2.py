@@ -24,9 +24,10 @@ _sym_db = _symbol_database.Default()
 
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from palimpsest.v1 import answers_pb2 as palimpsest_dot_v1_dot_answers__pb2
+from palimpsest.v1 import ids_pb2 as palimpsest_dot_v1_dot_ids__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n palimpsest/v1/trajectories.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1bpalimpsest/v1/answers.proto\"\xb1\x01\n\x1bListTrajectoryEventsRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12\x1b\n\tanswer_id\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xb0\x01\x01\x12\x1b\n\tpage_size\x18\x03 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x04\"g\n\x1cListTrajectoryEventsResponse\x12.\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1e.palimpsest.v1.TrajectoryEvent\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x8c\x01\n\x1eGetNavigationStatisticsRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\"Z\n\x1fGetNavigationStatisticsResponse\x12\x37\n\nstatistics\x18\x01 \x01(\x0b\x32#.palimpsest.v1.NavigationStatistics\"\xea\x01\n\x19\x45xportTrajectoriesRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12\x31\n\x06memory\x18\x02 \x01(\tB!\xbaH\x1er\x1c\x18?2\x18^([a-z0-9][a-z0-9_-]*)?$\x12$\n\nanswer_ids\x18\x03 \x03(\tB\x10\xbaH\r\x92\x01\n\x10\xe8\x07\"\x05r\x03\xb0\x01\x01\x12\x38\n\x07verdict\x18\x04 \x01(\x0e\x32\x1d.palimpsest.v1.Rating.VerdictB\x08\xbaH\x05\x82\x01\x02\x10\x01\"\xdf\x01\n\x1a\x45xportTrajectoriesResponse\x12\x11\n\tanswer_id\x18\x01 \x01(\t\x12\x0f\n\x07ordinal\x18\x02 \x01(\r\x12\x10\n\x08template\x18\x03 \x01(\t\x12=\n\x05turns\x18\x04 \x03(\x0b\x32..palimpsest.v1.ExportTrajectoriesResponse.Turn\x12%\n\x06rating\x18\x05 \x01(\x0b\x32\x15.palimpsest.v1.Rating\x1a%\n\x04Turn\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t2\xf1\x02\n\x11TrajectoryService\x12q\n\x14ListTrajectoryEvents\x12*.palimpsest.v1.ListTrajectoryEventsRequest\x1a+.palimpsest.v1.ListTrajectoryEventsResponse\"\x00\x12z\n\x17GetNavigationStatistics\x12-.palimpsest.v1.GetNavigationStatisticsRequest\x1a..palimpsest.v1.GetNavigationStatisticsResponse\"\x00\x12m\n\x12\x45xportTrajectories\x12(.palimpsest.v1.ExportTrajectoriesRequest\x1a).palimpsest.v1.ExportTrajectoriesResponse\"\x00\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n palimpsest/v1/trajectories.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1bpalimpsest/v1/answers.proto\x1a\x17palimpsest/v1/ids.proto\"\x90\x01\n\x1bListTrajectoryEventsRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x1b\n\tanswer_id\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xb0\x01\x01\x12\x1b\n\tpage_size\x18\x03 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80 \"g\n\x1cListTrajectoryEventsResponse\x12.\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1e.palimpsest.v1.TrajectoryEvent\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"U\n\x1eGetNavigationStatisticsRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\"Z\n\x1fGetNavigationStatisticsResponse\x12\x37\n\nstatistics\x18\x01 \x01(\x0b\x32#.palimpsest.v1.NavigationStatistics\"\xb3\x01\n\x19\x45xportTrajectoriesRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x1b\n\x06memory\x18\x02 \x01(\tB\x0b\xbaH\x08r\x03\xc8H\x01\xd8\x01\x01\x12$\n\nanswer_ids\x18\x03 \x03(\tB\x10\xbaH\r\x92\x01\n\x10\xe8\x07\"\x05r\x03\xb0\x01\x01\x12\x38\n\x07verdict\x18\x04 \x01(\x0e\x32\x1d.palimpsest.v1.Rating.VerdictB\x08\xbaH\x05\x82\x01\x02\x10\x01\"\xdf\x01\n\x1a\x45xportTrajectoriesResponse\x12\x11\n\tanswer_id\x18\x01 \x01(\t\x12\x0f\n\x07ordinal\x18\x02 \x01(\r\x12\x10\n\x08template\x18\x03 \x01(\t\x12=\n\x05turns\x18\x04 \x03(\x0b\x32..palimpsest.v1.ExportTrajectoriesResponse.Turn\x12%\n\x06rating\x18\x05 \x01(\x0b\x32\x15.palimpsest.v1.Rating\x1a%\n\x04Turn\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t2\xf1\x02\n\x11TrajectoryService\x12q\n\x14ListTrajectoryEvents\x12*.palimpsest.v1.ListTrajectoryEventsRequest\x1a+.palimpsest.v1.ListTrajectoryEventsResponse\"\x00\x12z\n\x17GetNavigationStatistics\x12-.palimpsest.v1.GetNavigationStatisticsRequest\x1a..palimpsest.v1.GetNavigationStatisticsResponse\"\x00\x12m\n\x12\x45xportTrajectories\x12(.palimpsest.v1.ExportTrajectoriesRequest\x1a).palimpsest.v1.ExportTrajectoriesResponse\"\x00\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,39 +35,39 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'palimpsest.v1.trajectories_
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LISTTRAJECTORYEVENTSREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_LISTTRAJECTORYEVENTSREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_LISTTRAJECTORYEVENTSREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_LISTTRAJECTORYEVENTSREQUEST'].fields_by_name['answer_id']._loaded_options = None
   _globals['_LISTTRAJECTORYEVENTSREQUEST'].fields_by_name['answer_id']._serialized_options = b'\272H\005r\003\260\001\001'
   _globals['_LISTTRAJECTORYEVENTSREQUEST'].fields_by_name['page_size']._loaded_options = None
   _globals['_LISTTRAJECTORYEVENTSREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\005*\003\030\350\007'
   _globals['_LISTTRAJECTORYEVENTSREQUEST'].fields_by_name['page_token']._loaded_options = None
-  _globals['_LISTTRAJECTORYEVENTSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200\004'
+  _globals['_LISTTRAJECTORYEVENTSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200 '
   _globals['_GETNAVIGATIONSTATISTICSREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_GETNAVIGATIONSTATISTICSREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_GETNAVIGATIONSTATISTICSREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_GETNAVIGATIONSTATISTICSREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_GETNAVIGATIONSTATISTICSREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\033r\031\030?2\025^[a-z0-9][a-z0-9_-]*$'
+  _globals['_GETNAVIGATIONSTATISTICSREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_EXPORTTRAJECTORIESREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_EXPORTTRAJECTORIESREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_EXPORTTRAJECTORIESREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_EXPORTTRAJECTORIESREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_EXPORTTRAJECTORIESREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\036r\034\030?2\030^([a-z0-9][a-z0-9_-]*)?$'
+  _globals['_EXPORTTRAJECTORIESREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\010r\003\310H\001\330\001\001'
   _globals['_EXPORTTRAJECTORIESREQUEST'].fields_by_name['answer_ids']._loaded_options = None
   _globals['_EXPORTTRAJECTORIESREQUEST'].fields_by_name['answer_ids']._serialized_options = b'\272H\r\222\001\n\020\350\007\"\005r\003\260\001\001'
   _globals['_EXPORTTRAJECTORIESREQUEST'].fields_by_name['verdict']._loaded_options = None
   _globals['_EXPORTTRAJECTORIESREQUEST'].fields_by_name['verdict']._serialized_options = b'\272H\005\202\001\002\020\001'
-  _globals['_LISTTRAJECTORYEVENTSREQUEST']._serialized_start=110
-  _globals['_LISTTRAJECTORYEVENTSREQUEST']._serialized_end=287
-  _globals['_LISTTRAJECTORYEVENTSRESPONSE']._serialized_start=289
-  _globals['_LISTTRAJECTORYEVENTSRESPONSE']._serialized_end=392
-  _globals['_GETNAVIGATIONSTATISTICSREQUEST']._serialized_start=395
-  _globals['_GETNAVIGATIONSTATISTICSREQUEST']._serialized_end=535
-  _globals['_GETNAVIGATIONSTATISTICSRESPONSE']._serialized_start=537
-  _globals['_GETNAVIGATIONSTATISTICSRESPONSE']._serialized_end=627
-  _globals['_EXPORTTRAJECTORIESREQUEST']._serialized_start=630
-  _globals['_EXPORTTRAJECTORIESREQUEST']._serialized_end=864
-  _globals['_EXPORTTRAJECTORIESRESPONSE']._serialized_start=867
-  _globals['_EXPORTTRAJECTORIESRESPONSE']._serialized_end=1090
-  _globals['_EXPORTTRAJECTORIESRESPONSE_TURN']._serialized_start=1053
-  _globals['_EXPORTTRAJECTORIESRESPONSE_TURN']._serialized_end=1090
-  _globals['_TRAJECTORYSERVICE']._serialized_start=1093
-  _globals['_TRAJECTORYSERVICE']._serialized_end=1462
+  _globals['_LISTTRAJECTORYEVENTSREQUEST']._serialized_start=135
+  _globals['_LISTTRAJECTORYEVENTSREQUEST']._serialized_end=279
+  _globals['_LISTTRAJECTORYEVENTSRESPONSE']._serialized_start=281
+  _globals['_LISTTRAJECTORYEVENTSRESPONSE']._serialized_end=384
+  _globals['_GETNAVIGATIONSTATISTICSREQUEST']._serialized_start=386
+  _globals['_GETNAVIGATIONSTATISTICSREQUEST']._serialized_end=471
+  _globals['_GETNAVIGATIONSTATISTICSRESPONSE']._serialized_start=473
+  _globals['_GETNAVIGATIONSTATISTICSRESPONSE']._serialized_end=563
+  _globals['_EXPORTTRAJECTORIESREQUEST']._serialized_start=566
+  _globals['_EXPORTTRAJECTORIESREQUEST']._serialized_end=745
+  _globals['_EXPORTTRAJECTORIESRESPONSE']._serialized_start=748
+  _globals['_EXPORTTRAJECTORIESRESPONSE']._serialized_end=971
+  _globals['_EXPORTTRAJECTORIESRESPONSE_TURN']._serialized_start=934
+  _globals['_EXPORTTRAJECTORIESRESPONSE_TURN']._serialized_end=971
+  _globals['_TRAJECTORYSERVICE']._serialized_start=974
+  _globals['_TRAJECTORYSERVICE']._serialized_end=1343
 # @@protoc_insertion_point(module_scope)

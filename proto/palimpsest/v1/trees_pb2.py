@@ -24,10 +24,11 @@ _sym_db = _symbol_database.Default()
 
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from palimpsest.v1 import ids_pb2 as palimpsest_dot_v1_dot_ids__pb2
 from palimpsest.v1 import memories_pb2 as palimpsest_dot_v1_dot_memories__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19palimpsest/v1/trees.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cpalimpsest/v1/memories.proto\"\xc0\x03\n\x08TreeNode\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\r\n\x05level\x18\x02 \x01(\r\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\x11\n\tparent_id\x18\x04 \x01(\t\x12\x11\n\tchild_ids\x18\x05 \x03(\t\x12\x15\n\rfrom_position\x18\x06 \x01(\x04\x12\x13\n\x0b\x66rom_offset\x18\x07 \x01(\x04\x12\x13\n\x0bto_position\x18\x08 \x01(\x04\x12\x11\n\tto_offset\x18\t \x01(\x04\x12\x0f\n\x07summary\x18\n \x01(\t\x12*\n\x04made\x18\x0b \x01(\x0e\x32\x1c.palimpsest.v1.TreeNode.Made\x12\x13\n\x0btext_tokens\x18\x0c \x01(\x04\x12\x16\n\x0esummary_tokens\x18\r \x01(\x04\x12\x10\n\x08revision\x18\x0e \x01(\x04\x12/\n\x0b\x63reate_time\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"]\n\x04Made\x12\x14\n\x10MADE_UNSPECIFIED\x10\x00\x12\x0e\n\nMADE_MODEL\x10\x01\x12\x0f\n\x0bMADE_JOINED\x10\x02\x12\x0c\n\x08MADE_CUT\x10\x03\x12\x10\n\x0cMADE_SKIPPED\x10\x04\"}\n\x0fSealTreeRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\"9\n\x10SealTreeResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\"\xa0\x01\n\x0eGetTreeRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12\x15\n\x08revision\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_revision\"\xe4\x02\n\x0fGetTreeResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12\x18\n\x10\x61pplied_position\x18\x03 \x01(\x04\x12\x34\n\x06levels\x18\x04 \x03(\x0b\x32$.palimpsest.v1.GetTreeResponse.Level\x12%\n\x04tops\x18\x05 \x03(\x0b\x32\x17.palimpsest.v1.TreeNode\x12\x31\n\x04tail\x18\x06 \x01(\x0b\x32#.palimpsest.v1.GetTreeResponse.Tail\x1a%\n\x05Level\x12\r\n\x05level\x18\x01 \x01(\r\x12\r\n\x05nodes\x18\x02 \x01(\x04\x1aG\n\x04Tail\x12\x15\n\rfrom_position\x18\x01 \x01(\x04\x12\x13\n\x0b\x66rom_offset\x18\x02 \x01(\x04\x12\x13\n\x0bto_position\x18\x03 \x01(\x04\"\xb7\x01\n\x0eGetNodeRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12\x39\n\x07node_id\x18\x03 \x01(\tB(\xbaH%r#\x18\x18\x32\x1f^[0-9]{1,3}[.][1-9][0-9]{0,17}$\"8\n\x0fGetNodeResponse\x12%\n\x04node\x18\x01 \x01(\x0b\x32\x17.palimpsest.v1.TreeNode\"\xa0\x02\n\x10ListNodesRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12=\n\tparent_id\x18\x03 \x01(\tB(\xbaH%r#\x18\x18\x32\x1f^[0-9]{1,3}[.][1-9][0-9]{0,17}$H\x00\x12\x19\n\x05level\x18\x04 \x01(\rB\x08\xbaH\x05*\x03\x18\xe7\x07H\x00\x12\x1b\n\tpage_size\x18\x05 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x06 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x04\x42\x0b\n\x02of\x12\x05\xbaH\x02\x08\x01\"T\n\x11ListNodesResponse\x12&\n\x05nodes\x18\x01 \x03(\x0b\x32\x17.palimpsest.v1.TreeNode\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xd9\x01\n\x12GetNodeTextRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12.\n\x06memory\x18\x02 \x01(\tB\x1e\xbaH\x1br\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\x12\x39\n\x07node_id\x18\x03 \x01(\tB(\xbaH%r#\x18\x18\x32\x1f^[0-9]{1,3}[.][1-9][0-9]{0,17}$\x12\x1c\n\npage_token\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x04\"\xb6\x01\n\x13GetNodeTextResponse\x12\x36\n\x05parts\x18\x01 \x03(\x0b\x32\'.palimpsest.v1.GetNodeTextResponse.Part\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x1aN\n\x04Part\x12\x10\n\x08position\x18\x01 \x01(\x04\x12\x13\n\x0b\x66rom_offset\x18\x02 \x01(\x04\x12\x11\n\tto_offset\x18\x03 \x01(\x04\x12\x0c\n\x04text\x18\x04 \x01(\t2\x9e\x03\n\x0bTreeService\x12M\n\x08SealTree\x12\x1e.palimpsest.v1.SealTreeRequest\x1a\x1f.palimpsest.v1.SealTreeResponse\"\x00\x12J\n\x07GetTree\x12\x1d.palimpsest.v1.GetTreeRequest\x1a\x1e.palimpsest.v1.GetTreeResponse\"\x00\x12J\n\x07GetNode\x12\x1d.palimpsest.v1.GetNodeRequest\x1a\x1e.palimpsest.v1.GetNodeResponse\"\x00\x12P\n\tListNodes\x12\x1f.palimpsest.v1.ListNodesRequest\x1a .palimpsest.v1.ListNodesResponse\"\x00\x12V\n\x0bGetNodeText\x12!.palimpsest.v1.GetNodeTextRequest\x1a\".palimpsest.v1.GetNodeTextResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19palimpsest/v1/trees.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17palimpsest/v1/ids.proto\x1a\x1cpalimpsest/v1/memories.proto\"\xc0\x03\n\x08TreeNode\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\r\n\x05level\x18\x02 \x01(\r\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\x11\n\tparent_id\x18\x04 \x01(\t\x12\x11\n\tchild_ids\x18\x05 \x03(\t\x12\x15\n\rfrom_position\x18\x06 \x01(\x04\x12\x13\n\x0b\x66rom_offset\x18\x07 \x01(\x04\x12\x13\n\x0bto_position\x18\x08 \x01(\x04\x12\x11\n\tto_offset\x18\t \x01(\x04\x12\x0f\n\x07summary\x18\n \x01(\t\x12*\n\x04made\x18\x0b \x01(\x0e\x32\x1c.palimpsest.v1.TreeNode.Made\x12\x13\n\x0btext_tokens\x18\x0c \x01(\x04\x12\x16\n\x0esummary_tokens\x18\r \x01(\x04\x12\x10\n\x08revision\x18\x0e \x01(\x04\x12/\n\x0b\x63reate_time\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"]\n\x04Made\x12\x14\n\x10MADE_UNSPECIFIED\x10\x00\x12\x0e\n\nMADE_MODEL\x10\x01\x12\x0f\n\x0bMADE_JOINED\x10\x02\x12\x0c\n\x08MADE_CUT\x10\x03\x12\x10\n\x0cMADE_SKIPPED\x10\x04\"y\n\x0fSealTreeRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x31\n\nrequest_id\x18\x03 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$\"9\n\x10SealTreeResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\"i\n\x0eGetTreeRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x15\n\x08revision\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_revision\"\xe4\x02\n\x0fGetTreeResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12\x18\n\x10\x61pplied_position\x18\x03 \x01(\x04\x12\x34\n\x06levels\x18\x04 \x03(\x0b\x32$.palimpsest.v1.GetTreeResponse.Level\x12%\n\x04tops\x18\x05 \x03(\x0b\x32\x17.palimpsest.v1.TreeNode\x12\x31\n\x04tail\x18\x06 \x01(\x0b\x32#.palimpsest.v1.GetTreeResponse.Tail\x1a%\n\x05Level\x12\r\n\x05level\x18\x01 \x01(\r\x12\r\n\x05nodes\x18\x02 \x01(\x04\x1aG\n\x04Tail\x12\x15\n\rfrom_position\x18\x01 \x01(\x04\x12\x13\n\x0b\x66rom_offset\x18\x02 \x01(\x04\x12\x13\n\x0bto_position\x18\x03 \x01(\x04\"\x80\x01\n\x0eGetNodeRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x39\n\x07node_id\x18\x03 \x01(\tB(\xbaH%r#\x18\x18\x32\x1f^[0-9]{1,3}[.][1-9][0-9]{0,17}$\"8\n\x0fGetNodeResponse\x12%\n\x04node\x18\x01 \x01(\x0b\x32\x17.palimpsest.v1.TreeNode\"\xe9\x01\n\x10ListNodesRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12=\n\tparent_id\x18\x03 \x01(\tB(\xbaH%r#\x18\x18\x32\x1f^[0-9]{1,3}[.][1-9][0-9]{0,17}$H\x00\x12\x19\n\x05level\x18\x04 \x01(\rB\x08\xbaH\x05*\x03\x18\xe7\x07H\x00\x12\x1b\n\tpage_size\x18\x05 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x06 \x01(\tB\x08\xbaH\x05r\x03\x18\x80 B\x0b\n\x02of\x12\x05\xbaH\x02\x08\x01\"T\n\x11ListNodesResponse\x12&\n\x05nodes\x18\x01 \x03(\x0b\x32\x17.palimpsest.v1.TreeNode\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xa2\x01\n\x12GetNodeTextRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x39\n\x07node_id\x18\x03 \x01(\tB(\xbaH%r#\x18\x18\x32\x1f^[0-9]{1,3}[.][1-9][0-9]{0,17}$\x12\x1c\n\npage_token\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80 \"\xb6\x01\n\x13GetNodeTextResponse\x12\x36\n\x05parts\x18\x01 \x03(\x0b\x32\'.palimpsest.v1.GetNodeTextResponse.Part\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x1aN\n\x04Part\x12\x10\n\x08position\x18\x01 \x01(\x04\x12\x13\n\x0b\x66rom_offset\x18\x02 \x01(\x04\x12\x11\n\tto_offset\x18\x03 \x01(\x04\x12\x0c\n\x04text\x18\x04 \x01(\t2\x9e\x03\n\x0bTreeService\x12M\n\x08SealTree\x12\x1e.palimpsest.v1.SealTreeRequest\x1a\x1f.palimpsest.v1.SealTreeResponse\"\x00\x12J\n\x07GetTree\x12\x1d.palimpsest.v1.GetTreeRequest\x1a\x1e.palimpsest.v1.GetTreeResponse\"\x00\x12J\n\x07GetNode\x12\x1d.palimpsest.v1.GetNodeRequest\x1a\x1e.palimpsest.v1.GetNodeResponse\"\x00\x12P\n\tListNodes\x12\x1f.palimpsest.v1.ListNodesRequest\x1a .palimpsest.v1.ListNodesResponse\"\x00\x12V\n\x0bGetNodeText\x12!.palimpsest.v1.GetNodeTextRequest\x1a\".palimpsest.v1.GetNodeTextResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,25 +36,27 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'palimpsest.v1.trees_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SEALTREEREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_SEALTREEREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_SEALTREEREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_SEALTREEREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_SEALTREEREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\033r\031\030?2\025^[a-z0-9][a-z0-9_-]*$'
+  _globals['_SEALTREEREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\310H\001'
+  _globals['_SEALTREEREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_SEALTREEREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\032r\030\030\200\0012\023^[^\\x00-\\x1f\\x7f]*$'
   _globals['_GETTREEREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_GETTREEREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_GETTREEREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_GETTREEREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_GETTREEREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\033r\031\030?2\025^[a-z0-9][a-z0-9_-]*$'
+  _globals['_GETTREEREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_GETNODEREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_GETNODEREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_GETNODEREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_GETNODEREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_GETNODEREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\033r\031\030?2\025^[a-z0-9][a-z0-9_-]*$'
+  _globals['_GETNODEREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_GETNODEREQUEST'].fields_by_name['node_id']._loaded_options = None
   _globals['_GETNODEREQUEST'].fields_by_name['node_id']._serialized_options = b'\272H%r#\030\0302\037^[0-9]{1,3}[.][1-9][0-9]{0,17}$'
   _globals['_LISTNODESREQUEST'].oneofs_by_name['of']._loaded_options = None
   _globals['_LISTNODESREQUEST'].oneofs_by_name['of']._serialized_options = b'\272H\002\010\001'
   _globals['_LISTNODESREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_LISTNODESREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_LISTNODESREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_LISTNODESREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_LISTNODESREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\033r\031\030?2\025^[a-z0-9][a-z0-9_-]*$'
+  _globals['_LISTNODESREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_LISTNODESREQUEST'].fields_by_name['parent_id']._loaded_options = None
   _globals['_LISTNODESREQUEST'].fields_by_name['parent_id']._serialized_options = b'\272H%r#\030\0302\037^[0-9]{1,3}[.][1-9][0-9]{0,17}$'
   _globals['_LISTNODESREQUEST'].fields_by_name['level']._loaded_options = None
@@ -61,45 +64,45 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTNODESREQUEST'].fields_by_name['page_size']._loaded_options = None
   _globals['_LISTNODESREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\005*\003\030\350\007'
   _globals['_LISTNODESREQUEST'].fields_by_name['page_token']._loaded_options = None
-  _globals['_LISTNODESREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200\004'
+  _globals['_LISTNODESREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200 '
   _globals['_GETNODETEXTREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_GETNODETEXTREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_GETNODETEXTREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_GETNODETEXTREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_GETNODETEXTREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\033r\031\030?2\025^[a-z0-9][a-z0-9_-]*$'
+  _globals['_GETNODETEXTREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_GETNODETEXTREQUEST'].fields_by_name['node_id']._loaded_options = None
   _globals['_GETNODETEXTREQUEST'].fields_by_name['node_id']._serialized_options = b'\272H%r#\030\0302\037^[0-9]{1,3}[.][1-9][0-9]{0,17}$'
   _globals['_GETNODETEXTREQUEST'].fields_by_name['page_token']._loaded_options = None
-  _globals['_GETNODETEXTREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200\004'
-  _globals['_TREENODE']._serialized_start=137
-  _globals['_TREENODE']._serialized_end=585
-  _globals['_TREENODE_MADE']._serialized_start=492
-  _globals['_TREENODE_MADE']._serialized_end=585
-  _globals['_SEALTREEREQUEST']._serialized_start=587
-  _globals['_SEALTREEREQUEST']._serialized_end=712
-  _globals['_SEALTREERESPONSE']._serialized_start=714
-  _globals['_SEALTREERESPONSE']._serialized_end=771
-  _globals['_GETTREEREQUEST']._serialized_start=774
-  _globals['_GETTREEREQUEST']._serialized_end=934
-  _globals['_GETTREERESPONSE']._serialized_start=937
-  _globals['_GETTREERESPONSE']._serialized_end=1293
-  _globals['_GETTREERESPONSE_LEVEL']._serialized_start=1183
-  _globals['_GETTREERESPONSE_LEVEL']._serialized_end=1220
-  _globals['_GETTREERESPONSE_TAIL']._serialized_start=1222
-  _globals['_GETTREERESPONSE_TAIL']._serialized_end=1293
-  _globals['_GETNODEREQUEST']._serialized_start=1296
-  _globals['_GETNODEREQUEST']._serialized_end=1479
-  _globals['_GETNODERESPONSE']._serialized_start=1481
-  _globals['_GETNODERESPONSE']._serialized_end=1537
-  _globals['_LISTNODESREQUEST']._serialized_start=1540
-  _globals['_LISTNODESREQUEST']._serialized_end=1828
-  _globals['_LISTNODESRESPONSE']._serialized_start=1830
-  _globals['_LISTNODESRESPONSE']._serialized_end=1914
-  _globals['_GETNODETEXTREQUEST']._serialized_start=1917
-  _globals['_GETNODETEXTREQUEST']._serialized_end=2134
-  _globals['_GETNODETEXTRESPONSE']._serialized_start=2137
-  _globals['_GETNODETEXTRESPONSE']._serialized_end=2319
-  _globals['_GETNODETEXTRESPONSE_PART']._serialized_start=2241
-  _globals['_GETNODETEXTRESPONSE_PART']._serialized_end=2319
-  _globals['_TREESERVICE']._serialized_start=2322
-  _globals['_TREESERVICE']._serialized_end=2736
+  _globals['_GETNODETEXTREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200 '
+  _globals['_TREENODE']._serialized_start=162
+  _globals['_TREENODE']._serialized_end=610
+  _globals['_TREENODE_MADE']._serialized_start=517
+  _globals['_TREENODE_MADE']._serialized_end=610
+  _globals['_SEALTREEREQUEST']._serialized_start=612
+  _globals['_SEALTREEREQUEST']._serialized_end=733
+  _globals['_SEALTREERESPONSE']._serialized_start=735
+  _globals['_SEALTREERESPONSE']._serialized_end=792
+  _globals['_GETTREEREQUEST']._serialized_start=794
+  _globals['_GETTREEREQUEST']._serialized_end=899
+  _globals['_GETTREERESPONSE']._serialized_start=902
+  _globals['_GETTREERESPONSE']._serialized_end=1258
+  _globals['_GETTREERESPONSE_LEVEL']._serialized_start=1148
+  _globals['_GETTREERESPONSE_LEVEL']._serialized_end=1185
+  _globals['_GETTREERESPONSE_TAIL']._serialized_start=1187
+  _globals['_GETTREERESPONSE_TAIL']._serialized_end=1258
+  _globals['_GETNODEREQUEST']._serialized_start=1261
+  _globals['_GETNODEREQUEST']._serialized_end=1389
+  _globals['_GETNODERESPONSE']._serialized_start=1391
+  _globals['_GETNODERESPONSE']._serialized_end=1447
+  _globals['_LISTNODESREQUEST']._serialized_start=1450
+  _globals['_LISTNODESREQUEST']._serialized_end=1683
+  _globals['_LISTNODESRESPONSE']._serialized_start=1685
+  _globals['_LISTNODESRESPONSE']._serialized_end=1769
+  _globals['_GETNODETEXTREQUEST']._serialized_start=1772
+  _globals['_GETNODETEXTREQUEST']._serialized_end=1934
+  _globals['_GETNODETEXTRESPONSE']._serialized_start=1937
+  _globals['_GETNODETEXTRESPONSE']._serialized_end=2119
+  _globals['_GETNODETEXTRESPONSE_PART']._serialized_start=2041
+  _globals['_GETNODETEXTRESPONSE_PART']._serialized_end=2119
+  _globals['_TREESERVICE']._serialized_start=2122
+  _globals['_TREESERVICE']._serialized_end=2536
 # @@protoc_insertion_point(module_scope)

@@ -23,10 +23,11 @@ _sym_db = _symbol_database.Default()
 
 
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
+from palimpsest.v1 import ids_pb2 as palimpsest_dot_v1_dot_ids__pb2
 from palimpsest.v1 import reading_pb2 as palimpsest_dot_v1_dot_reading__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19palimpsest/v1/usage.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1bpalimpsest/v1/reading.proto\"\x80\x01\n\x0fGetUsageRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12\x31\n\x06memory\x18\x02 \x01(\tB!\xbaH\x1er\x19\x18?2\x15^[a-z0-9][a-z0-9_-]*$\xd8\x01\x01\"\xb9\x01\n\x10GetUsageResponse\x12#\n\x05total\x18\x01 \x01(\x0b\x32\x14.palimpsest.v1.Usage\x12\x33\n\x05lines\x18\x02 \x03(\x0b\x32$.palimpsest.v1.GetUsageResponse.Line\x1aK\n\x04Line\x12\x0f\n\x07purpose\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12#\n\x05usage\x18\x03 \x01(\x0b\x32\x14.palimpsest.v1.Usage\"\x80\x02\n\x05Spend\x12\r\n\x05\x63\x61lls\x18\x01 \x01(\x04\x12\x14\n\x0c\x66\x61iled_calls\x18\x02 \x01(\x04\x12\x14\n\x0cinput_tokens\x18\x03 \x01(\x04\x12\x1f\n\x17predicted_cached_tokens\x18\x04 \x01(\x04\x12\x1e\n\x16reported_cached_tokens\x18\x05 \x01(\x04\x12\x18\n\x10unreported_calls\x18\x06 \x01(\x04\x12\x1a\n\x12\x63\x61\x63he_write_tokens\x18\x07 \x01(\x04\x12\x15\n\routput_tokens\x18\x08 \x01(\x04\x12\x16\n\x0e\x63ost_micro_usd\x18\t \x01(\x04\x12\x16\n\x0eunpriced_calls\x18\n \x01(\x04\"\xd6\x04\n\x10ListSpendRequest\x12=\n\x07session\x18\x01 \x01(\tB,\xbaH)r\'\x18\x80\x01\x32\"^([A-Za-z0-9][A-Za-z0-9._:@/-]*)?$\x12\x31\n\x06memory\x18\x02 \x01(\tB!\xbaH\x1er\x1c\x18?2\x18^([a-z0-9][a-z0-9_-]*)?$\x12\x38\n\x08\x66rom_day\x18\x03 \x01(\tB&\xbaH#r!2\x1f^([0-9]{4}-[0-9]{2}-[0-9]{2})?$\x12\x36\n\x06to_day\x18\x04 \x01(\tB&\xbaH#r!2\x1f^([0-9]{4}-[0-9]{2}-[0-9]{2})?$\x12\x32\n\x05level\x18\x05 \x01(\x0e\x32\x19.palimpsest.v1.SpendLevelB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x0e\n\x06\x62y_day\x18\x06 \x01(\x08\x12\x1b\n\tpage_size\x18\x07 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x08 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x04:\xde\x01\xbaH\xda\x01\x1a_\n\x11list_spend.memory\x12!give the memory\'s session as well\x1a\'this.memory == \'\' || this.session != \'\'\x1aw\n\x10list_spend.range\x12\x19\x66rom_day is behind to_day\x1aHthis.from_day == \'\' || this.to_day == \'\' || this.from_day <= this.to_day\"\xe2\x01\n\x11ListSpendResponse\x12\x34\n\x05lines\x18\x01 \x03(\x0b\x32%.palimpsest.v1.ListSpendResponse.Line\x12#\n\x05total\x18\x02 \x01(\x0b\x32\x14.palimpsest.v1.Spend\x12\x17\n\x0fnext_page_token\x18\x03 \x01(\t\x1aY\n\x04Line\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0e\n\x06memory\x18\x02 \x01(\t\x12\x0b\n\x03\x64\x61y\x18\x03 \x01(\t\x12#\n\x05spend\x18\x04 \x01(\x0b\x32\x14.palimpsest.v1.Spend\"\x90\x03\n\x0eGetCostRequest\x12:\n\x07session\x18\x01 \x01(\tB)\xbaH&r$\x18\x80\x01\x32\x1f^[A-Za-z0-9][A-Za-z0-9._:@/-]*$\x12\x31\n\x06memory\x18\x02 \x01(\tB!\xbaH\x1er\x1c\x18?2\x18^([a-z0-9][a-z0-9_-]*)?$\x12\x38\n\x08\x66rom_day\x18\x03 \x01(\tB&\xbaH#r!2\x1f^([0-9]{4}-[0-9]{2}-[0-9]{2})?$\x12\x36\n\x06to_day\x18\x04 \x01(\tB&\xbaH#r!2\x1f^([0-9]{4}-[0-9]{2}-[0-9]{2})?$\x12!\n\rsystem_tokens\x18\x05 \x01(\rB\n\xbaH\x07*\x05\x18\x80\xad\xe2\x04:z\xbaHw\x1au\n\x0eget_cost.range\x12\x19\x66rom_day is behind to_day\x1aHthis.from_day == \'\' || this.to_day == \'\' || this.from_day <= this.to_day\"\xba\x01\n\x07LogCost\x12\x0f\n\x07prompts\x18\x01 \x01(\x04\x12\x14\n\x0ctotal_tokens\x18\x02 \x01(\x04\x12\x15\n\rcached_tokens\x18\x03 \x01(\x04\x12\x16\n\x0ewritten_tokens\x18\x04 \x01(\x04\x12\x15\n\routput_tokens\x18\x05 \x01(\x04\x12\x12\n\ncost_index\x18\x06 \x01(\x01\x12\x1b\n\x0e\x63ost_micro_usd\x18\x07 \x01(\x04H\x00\x88\x01\x01\x42\x11\n\x0f_cost_micro_usd\"\xf2\n\n\x0fGetCostResponse\x12#\n\x05total\x18\x01 \x01(\x0b\x32\x14.palimpsest.v1.Spend\x12\x32\n\x05lines\x18\x02 \x03(\x0b\x32#.palimpsest.v1.GetCostResponse.Line\x12:\n\tresiduals\x18\x03 \x03(\x0b\x32\'.palimpsest.v1.GetCostResponse.Residual\x12\'\n\x07reading\x18\x04 \x01(\x0b\x32\x16.palimpsest.v1.LogCost\x12=\n\ncomparison\x18\x05 \x01(\x0b\x32).palimpsest.v1.GetCostResponse.Comparison\x12=\n\naccounting\x18\x06 \x01(\x0b\x32).palimpsest.v1.GetCostResponse.Accounting\x1a[\n\x04Line\x12\x0e\n\x06memory\x18\x01 \x01(\t\x12\x0f\n\x07purpose\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12#\n\x05spend\x18\x04 \x01(\x0b\x32\x14.palimpsest.v1.Spend\x1ai\n\x08Residual\x12\r\n\x05\x63lass\x18\x01 \x01(\t\x12\r\n\x05\x63\x61lls\x18\x02 \x01(\x04\x12\x1f\n\x17predicted_cached_tokens\x18\x03 \x01(\x04\x12\x1e\n\x16reported_cached_tokens\x18\x04 \x01(\x04\x1a\xf8\x02\n\nComparison\x12\r\n\x05steps\x18\x01 \x01(\x04\x12\x11\n\tall_steps\x18\x02 \x01(\x04\x12\x15\n\rfrom_position\x18\x03 \x01(\x04\x12\x13\n\x0bto_position\x18\x04 \x01(\x04\x12\r\n\x05model\x18\x05 \x01(\t\x12(\n\x08measured\x18\x06 \x01(\x0b\x32\x16.palimpsest.v1.LogCost\x12\'\n\x07\x61s_kept\x18\x07 \x01(\x0b\x32\x16.palimpsest.v1.LogCost\x12(\n\x08in_place\x18\x08 \x01(\x0b\x32\x16.palimpsest.v1.LogCost\x12*\n\namendments\x18\t \x01(\x0b\x32\x16.palimpsest.v1.LogCost\x12(\n\x08\x61\x64\x61ptive\x18\n \x01(\x0b\x32\x16.palimpsest.v1.LogCost\x12\'\n\x07optimum\x18\x0b \x01(\x0b\x32\x16.palimpsest.v1.LogCost\x12\x11\n\ttruncated\x18\x0c \x01(\x08\x1a\x88\x01\n\x04Loop\x12\x16\n\x0e\x63ontext_tokens\x18\x01 \x01(\x04\x12\x1a\n\x12max_context_tokens\x18\x02 \x01(\x04\x12\x18\n\x10processed_tokens\x18\x03 \x01(\x04\x12\x1a\n\x12\x63ompression_tokens\x18\x04 \x01(\x04\x12\x16\n\x0e\x66ormula_tokens\x18\x05 \x01(\x01\x1a\xd4\x02\n\nAccounting\x12\r\n\x05steps\x18\x01 \x01(\x04\x12\x13\n\x0btask_tokens\x18\x02 \x01(\x04\x12\x13\n\x0bstep_tokens\x18\x03 \x01(\x01\x12\x14\n\x0cstate_tokens\x18\x04 \x01(\x01\x12\x0e\n\x06period\x18\x05 \x01(\x01\x12\x35\n\x08standard\x18\x06 \x01(\x0b\x32#.palimpsest.v1.GetCostResponse.Loop\x12\x36\n\trecursive\x18\x07 \x01(\x0b\x32#.palimpsest.v1.GetCostResponse.Loop\x12\x30\n\x03pcc\x18\x08 \x01(\x0b\x32#.palimpsest.v1.GetCostResponse.Loop\x12\x16\n\x0estandard_ratio\x18\t \x01(\x01\x12\x17\n\x0frecursive_ratio\x18\n \x01(\x01\x12\x15\n\rsystem_tokens\x18\x0b \x01(\x04*r\n\nSpendLevel\x12\x1b\n\x17SPEND_LEVEL_UNSPECIFIED\x10\x00\x12\x16\n\x12SPEND_LEVEL_TENANT\x10\x01\x12\x17\n\x13SPEND_LEVEL_SESSION\x10\x02\x12\x16\n\x12SPEND_LEVEL_MEMORY\x10\x03\x32\xfb\x01\n\x0cUsageService\x12M\n\x08GetUsage\x12\x1e.palimpsest.v1.GetUsageRequest\x1a\x1f.palimpsest.v1.GetUsageResponse\"\x00\x12P\n\tListSpend\x12\x1f.palimpsest.v1.ListSpendRequest\x1a .palimpsest.v1.ListSpendResponse\"\x00\x12J\n\x07GetCost\x12\x1d.palimpsest.v1.GetCostRequest\x1a\x1e.palimpsest.v1.GetCostResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19palimpsest/v1/usage.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x17palimpsest/v1/ids.proto\x1a\x1bpalimpsest/v1/reading.proto\"I\n\x0fGetUsageRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x1b\n\x06memory\x18\x02 \x01(\tB\x0b\xbaH\x08r\x03\xc8H\x01\xd8\x01\x01\"\xb9\x01\n\x10GetUsageResponse\x12#\n\x05total\x18\x01 \x01(\x0b\x32\x14.palimpsest.v1.Usage\x12\x33\n\x05lines\x18\x02 \x03(\x0b\x32$.palimpsest.v1.GetUsageResponse.Line\x1aK\n\x04Line\x12\x0f\n\x07purpose\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12#\n\x05usage\x18\x03 \x01(\x0b\x32\x14.palimpsest.v1.Usage\"\x80\x02\n\x05Spend\x12\r\n\x05\x63\x61lls\x18\x01 \x01(\x04\x12\x14\n\x0c\x66\x61iled_calls\x18\x02 \x01(\x04\x12\x14\n\x0cinput_tokens\x18\x03 \x01(\x04\x12\x1f\n\x17predicted_cached_tokens\x18\x04 \x01(\x04\x12\x1e\n\x16reported_cached_tokens\x18\x05 \x01(\x04\x12\x18\n\x10unreported_calls\x18\x06 \x01(\x04\x12\x1a\n\x12\x63\x61\x63he_write_tokens\x18\x07 \x01(\x04\x12\x15\n\routput_tokens\x18\x08 \x01(\x04\x12\x16\n\x0e\x63ost_micro_usd\x18\t \x01(\x04\x12\x16\n\x0eunpriced_calls\x18\n \x01(\x04\"\x9f\x04\n\x10ListSpendRequest\x12\x1c\n\x07session\x18\x01 \x01(\tB\x0b\xbaH\x08r\x03\xc8H\x01\xd8\x01\x01\x12\x1b\n\x06memory\x18\x02 \x01(\tB\x0b\xbaH\x08r\x03\xc8H\x01\xd8\x01\x01\x12\x38\n\x08\x66rom_day\x18\x03 \x01(\tB&\xbaH#r!2\x1f^([0-9]{4}-[0-9]{2}-[0-9]{2})?$\x12\x36\n\x06to_day\x18\x04 \x01(\tB&\xbaH#r!2\x1f^([0-9]{4}-[0-9]{2}-[0-9]{2})?$\x12\x32\n\x05level\x18\x05 \x01(\x0e\x32\x19.palimpsest.v1.SpendLevelB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x0e\n\x06\x62y_day\x18\x06 \x01(\x08\x12\x1b\n\tpage_size\x18\x07 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x08 \x01(\tB\x08\xbaH\x05r\x03\x18\x80 :\xde\x01\xbaH\xda\x01\x1a_\n\x11list_spend.memory\x12!give the memory\'s session as well\x1a\'this.memory == \'\' || this.session != \'\'\x1aw\n\x10list_spend.range\x12\x19\x66rom_day is behind to_day\x1aHthis.from_day == \'\' || this.to_day == \'\' || this.from_day <= this.to_day\"\xe2\x01\n\x11ListSpendResponse\x12\x34\n\x05lines\x18\x01 \x03(\x0b\x32%.palimpsest.v1.ListSpendResponse.Line\x12#\n\x05total\x18\x02 \x01(\x0b\x32\x14.palimpsest.v1.Spend\x12\x17\n\x0fnext_page_token\x18\x03 \x01(\t\x1aY\n\x04Line\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0e\n\x06memory\x18\x02 \x01(\t\x12\x0b\n\x03\x64\x61y\x18\x03 \x01(\t\x12#\n\x05spend\x18\x04 \x01(\x0b\x32\x14.palimpsest.v1.Spend\"\xd9\x02\n\x0eGetCostRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x1b\n\x06memory\x18\x02 \x01(\tB\x0b\xbaH\x08r\x03\xc8H\x01\xd8\x01\x01\x12\x38\n\x08\x66rom_day\x18\x03 \x01(\tB&\xbaH#r!2\x1f^([0-9]{4}-[0-9]{2}-[0-9]{2})?$\x12\x36\n\x06to_day\x18\x04 \x01(\tB&\xbaH#r!2\x1f^([0-9]{4}-[0-9]{2}-[0-9]{2})?$\x12!\n\rsystem_tokens\x18\x05 \x01(\rB\n\xbaH\x07*\x05\x18\x80\xad\xe2\x04:z\xbaHw\x1au\n\x0eget_cost.range\x12\x19\x66rom_day is behind to_day\x1aHthis.from_day == \'\' || this.to_day == \'\' || this.from_day <= this.to_day\"\xba\x01\n\x07LogCost\x12\x0f\n\x07prompts\x18\x01 \x01(\x04\x12\x14\n\x0ctotal_tokens\x18\x02 \x01(\x04\x12\x15\n\rcached_tokens\x18\x03 \x01(\x04\x12\x16\n\x0ewritten_tokens\x18\x04 \x01(\x04\x12\x15\n\routput_tokens\x18\x05 \x01(\x04\x12\x12\n\ncost_index\x18\x06 \x01(\x01\x12\x1b\n\x0e\x63ost_micro_usd\x18\x07 \x01(\x04H\x00\x88\x01\x01\x42\x11\n\x0f_cost_micro_usd\"\xc9\n\n\x0fGetCostResponse\x12#\n\x05total\x18\x01 \x01(\x0b\x32\x14.palimpsest.v1.Spend\x12\x32\n\x05lines\x18\x02 \x03(\x0b\x32#.palimpsest.v1.GetCostResponse.Line\x12:\n\tresiduals\x18\x03 \x03(\x0b\x32\'.palimpsest.v1.GetCostResponse.Residual\x12\'\n\x07reading\x18\x04 \x01(\x0b\x32\x16.palimpsest.v1.LogCost\x12=\n\ncomparison\x18\x05 \x01(\x0b\x32).palimpsest.v1.GetCostResponse.Comparison\x12=\n\naccounting\x18\x06 \x01(\x0b\x32).palimpsest.v1.GetCostResponse.Accounting\x1a[\n\x04Line\x12\x0e\n\x06memory\x18\x01 \x01(\t\x12\x0f\n\x07purpose\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12#\n\x05spend\x18\x04 \x01(\x0b\x32\x14.palimpsest.v1.Spend\x1ai\n\x08Residual\x12\r\n\x05\x63lass\x18\x01 \x01(\t\x12\r\n\x05\x63\x61lls\x18\x02 \x01(\x04\x12\x1f\n\x17predicted_cached_tokens\x18\x03 \x01(\x04\x12\x1e\n\x16reported_cached_tokens\x18\x04 \x01(\x04\x1a\xcf\x02\n\nComparison\x12\r\n\x05steps\x18\x01 \x01(\x04\x12\x11\n\tall_steps\x18\x02 \x01(\x04\x12\x15\n\rfrom_position\x18\x03 \x01(\x04\x12\x13\n\x0bto_position\x18\x04 \x01(\x04\x12\r\n\x05model\x18\x05 \x01(\t\x12(\n\x08measured\x18\x06 \x01(\x0b\x32\x16.palimpsest.v1.LogCost\x12\'\n\x07\x61s_kept\x18\x07 \x01(\x0b\x32\x16.palimpsest.v1.LogCost\x12(\n\x08in_place\x18\x08 \x01(\x0b\x32\x16.palimpsest.v1.LogCost\x12*\n\namendments\x18\t \x01(\x0b\x32\x16.palimpsest.v1.LogCost\x12(\n\x08\x61\x64\x61ptive\x18\n \x01(\x0b\x32\x16.palimpsest.v1.LogCost\x12\x11\n\ttruncated\x18\x0b \x01(\x08\x1a\x88\x01\n\x04Loop\x12\x16\n\x0e\x63ontext_tokens\x18\x01 \x01(\x04\x12\x1a\n\x12max_context_tokens\x18\x02 \x01(\x04\x12\x18\n\x10processed_tokens\x18\x03 \x01(\x04\x12\x1a\n\x12\x63ompression_tokens\x18\x04 \x01(\x04\x12\x16\n\x0e\x66ormula_tokens\x18\x05 \x01(\x01\x1a\xd4\x02\n\nAccounting\x12\r\n\x05steps\x18\x01 \x01(\x04\x12\x13\n\x0btask_tokens\x18\x02 \x01(\x04\x12\x13\n\x0bstep_tokens\x18\x03 \x01(\x01\x12\x14\n\x0cstate_tokens\x18\x04 \x01(\x01\x12\x0e\n\x06period\x18\x05 \x01(\x01\x12\x35\n\x08standard\x18\x06 \x01(\x0b\x32#.palimpsest.v1.GetCostResponse.Loop\x12\x36\n\trecursive\x18\x07 \x01(\x0b\x32#.palimpsest.v1.GetCostResponse.Loop\x12\x30\n\x03pcc\x18\x08 \x01(\x0b\x32#.palimpsest.v1.GetCostResponse.Loop\x12\x16\n\x0estandard_ratio\x18\t \x01(\x01\x12\x17\n\x0frecursive_ratio\x18\n \x01(\x01\x12\x15\n\rsystem_tokens\x18\x0b \x01(\x04*r\n\nSpendLevel\x12\x1b\n\x17SPEND_LEVEL_UNSPECIFIED\x10\x00\x12\x16\n\x12SPEND_LEVEL_TENANT\x10\x01\x12\x17\n\x13SPEND_LEVEL_SESSION\x10\x02\x12\x16\n\x12SPEND_LEVEL_MEMORY\x10\x03\x32\xfb\x01\n\x0cUsageService\x12M\n\x08GetUsage\x12\x1e.palimpsest.v1.GetUsageRequest\x1a\x1f.palimpsest.v1.GetUsageResponse\"\x00\x12P\n\tListSpend\x12\x1f.palimpsest.v1.ListSpendRequest\x1a .palimpsest.v1.ListSpendResponse\"\x00\x12J\n\x07GetCost\x12\x1d.palimpsest.v1.GetCostRequest\x1a\x1e.palimpsest.v1.GetCostResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,13 +35,13 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'palimpsest.v1.usage_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GETUSAGEREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_GETUSAGEREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_GETUSAGEREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_GETUSAGEREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_GETUSAGEREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\036r\031\030?2\025^[a-z0-9][a-z0-9_-]*$\330\001\001'
+  _globals['_GETUSAGEREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\010r\003\310H\001\330\001\001'
   _globals['_LISTSPENDREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_LISTSPENDREQUEST'].fields_by_name['session']._serialized_options = b'\272H)r\'\030\200\0012\"^([A-Za-z0-9][A-Za-z0-9._:@/-]*)?$'
+  _globals['_LISTSPENDREQUEST'].fields_by_name['session']._serialized_options = b'\272H\010r\003\310H\001\330\001\001'
   _globals['_LISTSPENDREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_LISTSPENDREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\036r\034\030?2\030^([a-z0-9][a-z0-9_-]*)?$'
+  _globals['_LISTSPENDREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\010r\003\310H\001\330\001\001'
   _globals['_LISTSPENDREQUEST'].fields_by_name['from_day']._loaded_options = None
   _globals['_LISTSPENDREQUEST'].fields_by_name['from_day']._serialized_options = b'\272H#r!2\037^([0-9]{4}-[0-9]{2}-[0-9]{2})?$'
   _globals['_LISTSPENDREQUEST'].fields_by_name['to_day']._loaded_options = None
@@ -50,13 +51,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTSPENDREQUEST'].fields_by_name['page_size']._loaded_options = None
   _globals['_LISTSPENDREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\005*\003\030\350\007'
   _globals['_LISTSPENDREQUEST'].fields_by_name['page_token']._loaded_options = None
-  _globals['_LISTSPENDREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200\004'
+  _globals['_LISTSPENDREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200 '
   _globals['_LISTSPENDREQUEST']._loaded_options = None
   _globals['_LISTSPENDREQUEST']._serialized_options = b'\272H\332\001\032_\n\021list_spend.memory\022!give the memory\'s session as well\032\'this.memory == \'\' || this.session != \'\'\032w\n\020list_spend.range\022\031from_day is behind to_day\032Hthis.from_day == \'\' || this.to_day == \'\' || this.from_day <= this.to_day'
   _globals['_GETCOSTREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_GETCOSTREQUEST'].fields_by_name['session']._serialized_options = b'\272H&r$\030\200\0012\037^[A-Za-z0-9][A-Za-z0-9._:@/-]*$'
+  _globals['_GETCOSTREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
   _globals['_GETCOSTREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_GETCOSTREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\036r\034\030?2\030^([a-z0-9][a-z0-9_-]*)?$'
+  _globals['_GETCOSTREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\010r\003\310H\001\330\001\001'
   _globals['_GETCOSTREQUEST'].fields_by_name['from_day']._loaded_options = None
   _globals['_GETCOSTREQUEST'].fields_by_name['from_day']._serialized_options = b'\272H#r!2\037^([0-9]{4}-[0-9]{2}-[0-9]{2})?$'
   _globals['_GETCOSTREQUEST'].fields_by_name['to_day']._loaded_options = None
@@ -65,38 +66,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETCOSTREQUEST'].fields_by_name['system_tokens']._serialized_options = b'\272H\007*\005\030\200\255\342\004'
   _globals['_GETCOSTREQUEST']._loaded_options = None
   _globals['_GETCOSTREQUEST']._serialized_options = b'\272Hw\032u\n\016get_cost.range\022\031from_day is behind to_day\032Hthis.from_day == \'\' || this.to_day == \'\' || this.from_day <= this.to_day'
-  _globals['_SPENDLEVEL']._serialized_start=3499
-  _globals['_SPENDLEVEL']._serialized_end=3613
-  _globals['_GETUSAGEREQUEST']._serialized_start=103
-  _globals['_GETUSAGEREQUEST']._serialized_end=231
-  _globals['_GETUSAGERESPONSE']._serialized_start=234
-  _globals['_GETUSAGERESPONSE']._serialized_end=419
-  _globals['_GETUSAGERESPONSE_LINE']._serialized_start=344
-  _globals['_GETUSAGERESPONSE_LINE']._serialized_end=419
-  _globals['_SPEND']._serialized_start=422
-  _globals['_SPEND']._serialized_end=678
-  _globals['_LISTSPENDREQUEST']._serialized_start=681
-  _globals['_LISTSPENDREQUEST']._serialized_end=1279
-  _globals['_LISTSPENDRESPONSE']._serialized_start=1282
-  _globals['_LISTSPENDRESPONSE']._serialized_end=1508
-  _globals['_LISTSPENDRESPONSE_LINE']._serialized_start=1419
-  _globals['_LISTSPENDRESPONSE_LINE']._serialized_end=1508
-  _globals['_GETCOSTREQUEST']._serialized_start=1511
-  _globals['_GETCOSTREQUEST']._serialized_end=1911
-  _globals['_LOGCOST']._serialized_start=1914
-  _globals['_LOGCOST']._serialized_end=2100
-  _globals['_GETCOSTRESPONSE']._serialized_start=2103
-  _globals['_GETCOSTRESPONSE']._serialized_end=3497
-  _globals['_GETCOSTRESPONSE_LINE']._serialized_start=2438
-  _globals['_GETCOSTRESPONSE_LINE']._serialized_end=2529
-  _globals['_GETCOSTRESPONSE_RESIDUAL']._serialized_start=2531
-  _globals['_GETCOSTRESPONSE_RESIDUAL']._serialized_end=2636
-  _globals['_GETCOSTRESPONSE_COMPARISON']._serialized_start=2639
-  _globals['_GETCOSTRESPONSE_COMPARISON']._serialized_end=3015
-  _globals['_GETCOSTRESPONSE_LOOP']._serialized_start=3018
-  _globals['_GETCOSTRESPONSE_LOOP']._serialized_end=3154
-  _globals['_GETCOSTRESPONSE_ACCOUNTING']._serialized_start=3157
-  _globals['_GETCOSTRESPONSE_ACCOUNTING']._serialized_end=3497
-  _globals['_USAGESERVICE']._serialized_start=3616
-  _globals['_USAGESERVICE']._serialized_end=3867
+  _globals['_SPENDLEVEL']._serialized_start=3317
+  _globals['_SPENDLEVEL']._serialized_end=3431
+  _globals['_GETUSAGEREQUEST']._serialized_start=127
+  _globals['_GETUSAGEREQUEST']._serialized_end=200
+  _globals['_GETUSAGERESPONSE']._serialized_start=203
+  _globals['_GETUSAGERESPONSE']._serialized_end=388
+  _globals['_GETUSAGERESPONSE_LINE']._serialized_start=313
+  _globals['_GETUSAGERESPONSE_LINE']._serialized_end=388
+  _globals['_SPEND']._serialized_start=391
+  _globals['_SPEND']._serialized_end=647
+  _globals['_LISTSPENDREQUEST']._serialized_start=650
+  _globals['_LISTSPENDREQUEST']._serialized_end=1193
+  _globals['_LISTSPENDRESPONSE']._serialized_start=1196
+  _globals['_LISTSPENDRESPONSE']._serialized_end=1422
+  _globals['_LISTSPENDRESPONSE_LINE']._serialized_start=1333
+  _globals['_LISTSPENDRESPONSE_LINE']._serialized_end=1422
+  _globals['_GETCOSTREQUEST']._serialized_start=1425
+  _globals['_GETCOSTREQUEST']._serialized_end=1770
+  _globals['_LOGCOST']._serialized_start=1773
+  _globals['_LOGCOST']._serialized_end=1959
+  _globals['_GETCOSTRESPONSE']._serialized_start=1962
+  _globals['_GETCOSTRESPONSE']._serialized_end=3315
+  _globals['_GETCOSTRESPONSE_LINE']._serialized_start=2297
+  _globals['_GETCOSTRESPONSE_LINE']._serialized_end=2388
+  _globals['_GETCOSTRESPONSE_RESIDUAL']._serialized_start=2390
+  _globals['_GETCOSTRESPONSE_RESIDUAL']._serialized_end=2495
+  _globals['_GETCOSTRESPONSE_COMPARISON']._serialized_start=2498
+  _globals['_GETCOSTRESPONSE_COMPARISON']._serialized_end=2833
+  _globals['_GETCOSTRESPONSE_LOOP']._serialized_start=2836
+  _globals['_GETCOSTRESPONSE_LOOP']._serialized_end=2972
+  _globals['_GETCOSTRESPONSE_ACCOUNTING']._serialized_start=2975
+  _globals['_GETCOSTRESPONSE_ACCOUNTING']._serialized_end=3315
+  _globals['_USAGESERVICE']._serialized_start=3434
+  _globals['_USAGESERVICE']._serialized_end=3685
 # @@protoc_insertion_point(module_scope)

@@ -245,7 +245,9 @@ class ListSpendResponse(_message.Message):
         DAY_FIELD_NUMBER: _builtins.int
         SPEND_FIELD_NUMBER: _builtins.int
         session: _builtins.str
-        """What the lines are not split by is empty."""
+        """What the lines are not split by is empty.
+        Empty for what sessions cost that were deleted since, all of them together.
+        """
         memory: _builtins.str
         day: _builtins.str
         """In UTC, YYYY-MM-DD."""
@@ -460,7 +462,6 @@ class GetCostResponse(_message.Message):
         IN_PLACE_FIELD_NUMBER: _builtins.int
         AMENDMENTS_FIELD_NUMBER: _builtins.int
         ADAPTIVE_FIELD_NUMBER: _builtins.int
-        OPTIMUM_FIELD_NUMBER: _builtins.int
         TRUNCATED_FIELD_NUMBER: _builtins.int
         steps: _builtins.int
         """Steps that are compared, and steps that the memory has."""
@@ -483,8 +484,7 @@ class GetCostResponse(_message.Message):
             """All of these are simulated: each token of memory, task and text is counted
             by its characters, and the provider keeps what it was sent from one step to
             the next. The memory as it was folded; as one object in each prompt; never
-            folded; folded by price; folded as it is cheapest for whoever knows the
-            whole log.
+            folded; folded by price.
             """
 
         @_builtins.property
@@ -493,8 +493,6 @@ class GetCostResponse(_message.Message):
         def amendments(self) -> Global___LogCost: ...
         @_builtins.property
         def adaptive(self) -> Global___LogCost: ...
-        @_builtins.property
-        def optimum(self) -> Global___LogCost: ...
         def __init__(
             self,
             *,
@@ -508,12 +506,11 @@ class GetCostResponse(_message.Message):
             in_place: Global___LogCost | None = ...,
             amendments: Global___LogCost | None = ...,
             adaptive: Global___LogCost | None = ...,
-            optimum: Global___LogCost | None = ...,
             truncated: _builtins.bool = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _typing.Literal["adaptive", b"adaptive", "amendments", b"amendments", "as_kept", b"as_kept", "in_place", b"in_place", "measured", b"measured", "optimum", b"optimum"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["adaptive", b"adaptive", "amendments", b"amendments", "as_kept", b"as_kept", "in_place", b"in_place", "measured", b"measured"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["adaptive", b"adaptive", "all_steps", b"all_steps", "amendments", b"amendments", "as_kept", b"as_kept", "from_position", b"from_position", "in_place", b"in_place", "measured", b"measured", "model", b"model", "optimum", b"optimum", "steps", b"steps", "to_position", b"to_position", "truncated", b"truncated"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["adaptive", b"adaptive", "all_steps", b"all_steps", "amendments", b"amendments", "as_kept", b"as_kept", "from_position", b"from_position", "in_place", b"in_place", "measured", b"measured", "model", b"model", "steps", b"steps", "to_position", b"to_position", "truncated", b"truncated"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 

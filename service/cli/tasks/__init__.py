@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
-from service.cli.texts import split
+from service.cli.files import split
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +82,7 @@ REFERENCE_SCHEMA = '''class LanguageReference:
 
 
 def book() -> Task:
-    """A short story, to be summarized."""
+    """Returns the task to summarize a short story."""
     return Task(
         name="book",
         title="a short story, The Keeper of Skarholm",
@@ -100,7 +100,7 @@ def book() -> Task:
 
 
 def code() -> Task:
-    """The source of a module of Python's own, function by function."""
+    """Returns the task to search the source of a module of Python's own."""
     source = inspect.getsource(textwrap)
     functions = re.split(r"(?m)^(?=(?:def|class) )", source)
     description = (
@@ -123,7 +123,7 @@ def code() -> Task:
 
 
 def tables() -> Task:
-    """Small tables about ships and harbours, as text."""
+    """Returns the task to ask small tables about ships and harbours."""
     whole = _text("harbour.csv")
     return Task(
         name="tables",
@@ -138,7 +138,7 @@ def tables() -> Task:
 
 
 def reference() -> Task:
-    """Python's language reference, which ships inside every CPython."""
+    """Returns the task to ask Python's language reference, which every CPython has."""
     from pydoc_data.topics import topics
 
     return Task(

@@ -8,10 +8,8 @@ grows with an amendment's depth and value, not with the memory.
 from collections.abc import Iterable
 from typing import Final
 
-from service.domain.json_values import Json
-from service.domain.paths import Path
 from service.domain.prism.amendments import Amendment, Op
-from service.domain.schemas.tree import (
+from service.domain.prism.schemas.tree import (
     PLACEHOLDER,
     BoolType,
     DictType,
@@ -27,6 +25,8 @@ from service.domain.schemas.tree import (
     TupleType,
     Type,
 )
+from service.domain.values.json_values import Json
+from service.domain.values.paths import Path
 
 _Token = str | int
 

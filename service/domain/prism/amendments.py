@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from service.domain.json_values import Json
-from service.domain.paths import Path
+from service.domain.values.json_values import Json
+from service.domain.values.paths import Path
 
 
 class Op(StrEnum):

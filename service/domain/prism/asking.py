@@ -8,17 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from service.domain.asking import GROWTH, NoUse, usable, usable_answer
-from service.domain.chunks import LoggedChunk
-from service.domain.ends import End
-from service.domain.flows import Flow, ModelAsk, Purpose, Segment, SegmentKind
-from service.domain.json_values import Json
-from service.domain.memory_choices import ReplyFormat
-from service.domain.paths import Path, PathError
+from service.domain.answers.trajectory import NoAnswer
+from service.domain.log.chunks import LoggedChunk
 from service.domain.prism import pacing, prompts
 from service.domain.prism.amending import MISSING, settle, value_at
 from service.domain.prism.amendments import Amendment, Rejection, Revision
-from service.domain.prism.focus import View, focused, halves, sections
+from service.domain.prism.focus import FocusedView, focused, halves, sections
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.pacing import (
     CONSOLIDATION_OUTPUT_TOKENS,
@@ -28,10 +23,15 @@ from service.domain.prism.pacing import (
 from service.domain.prism.replies import read_answer, told_answer
 from service.domain.prism.revisions import hides_nothing, parse_consolidation, parse_reply
 from service.domain.prism.rules import Rules
+from service.domain.prism.schemas.tree import Mismatch, Schema
 from service.domain.prism.spec import PrismSpec
 from service.domain.prism.structured import REPLY_SCHEMA
-from service.domain.schemas.tree import Mismatch, Schema
-from service.domain.trajectory import NoAnswer
+from service.domain.prompting.asking import GROWTH, NoUse, usable, usable_answer
+from service.domain.prompting.ends import End
+from service.domain.prompting.flows import Flow, ModelRequest, Purpose, Segment, SegmentKind
+from service.domain.values.json_values import Json
+from service.domain.values.memory_choices import ReplyFormat
+from service.domain.values.paths import Path, PathError
 
 #: Tokens that an answer may have; never more than a quarter of the window, and twice as many
 #: where these were used up.
@@ -89,7 +89,7 @@ class AnswerContent:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AnswerDraft:
+class PrismAnswerDraft:
     """An answer and the places of the memory that it rests on."""
 
     #: Empty when there is none.
@@ -186,7 +186,7 @@ def revise(
     """
     texts = [logged.chunk.as_text() for logged in chunks]
     is_focused = focus_tokens is not None
-    ask = ModelAsk(
+    ask = ModelRequest(
         purpose=Purpose.REVISE,
         template=prompts.REVISE_FOCUSED if is_focused else prompts.REVISE,
         segments=(
@@ -210,7 +210,7 @@ def revise(
         reply_schema=_reply_schema(spec),
     )
 
-    def revised(ask: ModelAsk, view: View | None = None) -> Flow[Revision]:
+    def revised(ask: ModelRequest, view: FocusedView | None = None) -> Flow[Revision]:
         def read(reply: str) -> Revision:
             hides = hides_nothing if view is None else view.hides
             return parse_reply(reply, memory.schema, memory.value, rules, hides)
@@ -235,7 +235,7 @@ def revise(
     return made
 
 
-def _showing(ask: ModelAsk, view: View, why: str = "") -> ModelAsk:
+def _showing(ask: ModelRequest, view: FocusedView, why: str = "") -> ModelRequest:
     """The ask with a view of the memory in the place of the whole."""
     behind = [Segment(kind=SegmentKind.QUERY, text=why, reusable=False)] if why else []
     segments = (ask.segments[0], *view.segments, ask.segments[-1], *behind)
@@ -261,7 +261,7 @@ def consolidate(
     no more room, is shown in parts, one prompt after the other, and a part whose reply finds no
     room in halves. Raises NoUse, and TextTooLong for a value that no prompt has room for.
     """
-    waiting: list[tuple[View | None, int]] = [(None, 0)]
+    waiting: list[tuple[FocusedView | None, int]] = [(None, 0)]
     if room_tokens is not None:
         part = pacing.part_tokens(memory, room_tokens, output_tokens)
         if memory.live_tokens > part:
@@ -298,7 +298,7 @@ def consolidate(
 def _consolidated(
     spec: PrismSpec,
     memory: PrismMemory,
-    view: View | None,
+    view: FocusedView | None,
     *,
     share: float,
     marker_key: bytes,
@@ -317,7 +317,7 @@ def _consolidated(
     tokens = memory.live_tokens if view is None else memory.count(text)
     size = prompts.size_segment(tokens, round(share * tokens), is_part=view is not None)
     whole = prompts.whole_memory_segment(text, marker_key)
-    ask = ModelAsk(
+    ask = ModelRequest(
         purpose=Purpose.CONSOLIDATE,
         template=prompts.CONSOLIDATE if view is None else prompts.CONSOLIDATE_PART,
         segments=(
@@ -354,7 +354,7 @@ def answer(
     *,
     marker_key: bytes,
     window_tokens: int = DEFAULT_WINDOW_TOKENS,
-) -> Flow[AnswerDraft]:
+) -> Flow[PrismAnswerDraft]:
     """The final answer from the memory (algorithm 1, line 6). Raises NoUse.
 
     Of a memory that the window has no room for the model is shown what fits the query best.
@@ -382,7 +382,7 @@ def answer(
         room = max(pacing.entry_tokens(memory, free - memory.count(first.text)), 0)
         room = min(room, MAX_ANSWER_FOCUS_TOKENS)
         segments = (first, *focused(memory, query, room).segments, asked)
-    ask = ModelAsk(
+    ask = ModelRequest(
         purpose=Purpose.ANSWER,
         template=prompts.ANSWER_FOCUSED if is_focused else prompts.ANSWER,
         segments=segments,
@@ -395,14 +395,16 @@ def answer(
             value=memory.value,
         ),
         max_output_tokens=output_tokens,
-        telling=told_answer,
+        find_text=told_answer,
     )
     said = yield from usable_answer(
         ask, read_answer, window_tokens=window_tokens, count=memory.count
     )
     if not said.text:
-        return AnswerDraft(text="", paths=(), no_answer=NoAnswer.NOT_FOUND)
-    return AnswerDraft(text=said.text, paths=_existing(memory, said.sources), is_cut=said.is_cut)
+        return PrismAnswerDraft(text="", paths=(), no_answer=NoAnswer.NOT_FOUND)
+    return PrismAnswerDraft(
+        text=said.text, paths=_existing(memory, said.sources), is_cut=said.is_cut
+    )
 
 
 def halved(

@@ -3,8 +3,7 @@
 What is taken can be written back as it was: "3" is 3, "3.0" and "03" are not.
 """
 
-from service.domain.json_values import MAX_NUMBER_CHARACTERS, Json, canonical
-from service.domain.schemas.tree import (
+from service.domain.prism.schemas.tree import (
     PLACEHOLDER,
     BoolType,
     DictType,
@@ -20,6 +19,7 @@ from service.domain.schemas.tree import (
     Type,
     fit,
 )
+from service.domain.values.json_values import MAX_NUMBER_CHARACTERS, Json, canonical
 
 
 def coerce(of: Type, value: Json) -> Json:

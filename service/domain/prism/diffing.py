@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from service.domain.json_values import Json, canonical
-from service.domain.paths import Path
 from service.domain.prism.amending import MISSING, Missing
+from service.domain.values.json_values import Json, canonical
+from service.domain.values.paths import Path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Difference:
+class ValueDifference:
     """A place where two states differ."""
 
     path: Path
@@ -18,7 +18,7 @@ class Difference:
     new: Json | Missing
 
 
-def differences(old: Json, new: Json, at: Path | None = None) -> Iterator[Difference]:
+def differences(old: Json, new: Json, at: Path | None = None) -> Iterator[ValueDifference]:
     """The places where the states differ, each as deep as it can be named.
 
     In the order of the old state's keys, then of the new one's. Elements of lists are
@@ -35,11 +35,11 @@ def differences(old: Json, new: Json, at: Path | None = None) -> Iterator[Differ
             yield from _compare(before, after, at / number)
     elif canonical(old) != canonical(new):
         # As text: in Python 1 equals True and 1.0.
-        yield Difference(path=at, old=old, new=new)
+        yield ValueDifference(path=at, old=old, new=new)
 
 
-def _compare(old: Json | Missing, new: Json | Missing, at: Path) -> Iterator[Difference]:
+def _compare(old: Json | Missing, new: Json | Missing, at: Path) -> Iterator[ValueDifference]:
     if isinstance(old, Missing) or isinstance(new, Missing):
-        yield Difference(path=at, old=old, new=new)
+        yield ValueDifference(path=at, old=old, new=new)
     else:
         yield from differences(old, new, at)

@@ -10,15 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from service.domain.fitting import TextTooLong
-from service.domain.flows import Segment, SegmentKind
-from service.domain.json_values import Json, canonical
-from service.domain.paths import Path
 from service.domain.prism import prompts
 from service.domain.prism.amending import MISSING, value_at
 from service.domain.prism.memory import PrismMemory
-from service.domain.ranking import fitting
-from service.domain.schemas.tree import (
+from service.domain.prism.schemas.tree import (
     DictType,
     ListType,
     OptionalType,
@@ -26,7 +21,12 @@ from service.domain.schemas.tree import (
     TupleType,
     Type,
 )
-from service.domain.tokens import estimate_tokens
+from service.domain.prompting.fitting import TextTooLong
+from service.domain.prompting.flows import Segment, SegmentKind
+from service.domain.prompting.tokens import estimate_tokens
+from service.domain.search.ranking import fitting
+from service.domain.values.json_values import Json, canonical
+from service.domain.values.paths import Path
 
 #: Shares of what is shown: of the names of keys and of the counts; of the entries, of those
 #: that stand outside of lists and dicts, and of those that were changed last.
@@ -45,7 +45,7 @@ _Steps = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FocusEntry:
     """A value that is shown as a whole, or not at all."""
 
     path: Path
@@ -73,15 +73,15 @@ class _Holder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class View:
+class FocusedView:
     """What a prompt shows of a memory."""
 
     #: The memory as it is.
     value: Json
     segments: tuple[Segment, ...]
     #: What is shown, in the memory's order; and what is not.
-    entries: Sequence[Entry]
-    hidden: Sequence[Entry]
+    entries: Sequence[FocusEntry]
+    hidden: Sequence[FocusEntry]
 
     @cached_property
     def shown(self) -> frozenset[_Steps]:
@@ -95,7 +95,7 @@ class View:
             return False
         return path.tokens in self._above or any(steps in self._ends for steps in way)
 
-    def shows_more(self, than: "View", paths: Sequence[Path]) -> bool:
+    def shows_more(self, than: "FocusedView", paths: Sequence[Path]) -> bool:
         """Returns whether it shows something at these paths that the other does not."""
         new = [one for one in self.entries if one.path.tokens not in than.shown]
         return any(_wanted(new, paths))
@@ -111,7 +111,7 @@ class View:
 
 def focused(
     memory: PrismMemory, text: str, most_tokens: int, *, wanted: Sequence[Path] = ()
-) -> View:
+) -> FocusedView:
     """Returns what is shown of a memory beside `text`, in at most `most_tokens` and titles.
 
     First of all what is at the `wanted` paths, as far as it fits, and of what is below them
@@ -132,7 +132,7 @@ def focused(
     choice.take(fits, left)
     shown = [held[number] for number in sorted(choice.lines)]
     lines = "".join(choice.lines[number] for number in sorted(choice.lines))
-    return View(
+    return FocusedView(
         value=memory.value,
         segments=(
             # The names that came first stay as they are once there are too many of them.
@@ -148,7 +148,7 @@ def focused(
     )
 
 
-def sections(memory: PrismMemory, most_tokens: int, *, room_tokens: int = 0) -> list[View]:
+def sections(memory: PrismMemory, most_tokens: int, *, room_tokens: int = 0) -> list[FocusedView]:
     """Returns the whole memory in parts of at most `most_tokens`, the last one first.
 
     In this order what is removed from one of them moves no index of those that follow. A
@@ -156,7 +156,7 @@ def sections(memory: PrismMemory, most_tokens: int, *, room_tokens: int = 0) -> 
     Raises TextTooLong for an entry that no prompt has room for.
     """
     held, _ = taken_apart(memory, most_tokens)
-    views: list[View] = []
+    views: list[FocusedView] = []
     end = len(held)
     while end > 0:
         start, left = end, most_tokens
@@ -176,7 +176,7 @@ def sections(memory: PrismMemory, most_tokens: int, *, room_tokens: int = 0) -> 
     return views
 
 
-def halves(section: View) -> list[View]:
+def halves(section: FocusedView) -> list[FocusedView]:
     """Returns a section in two, the last one first; none where it is a single entry."""
     middle = len(section.entries) // 2
     first, last = section.entries[:middle], section.entries[middle:]
@@ -188,15 +188,17 @@ def halves(section: View) -> list[View]:
     ]
 
 
-def _section(value: Json, entries: Sequence[Entry], hidden: Sequence[Entry]) -> View:
+def _section(
+    value: Json, entries: Sequence[FocusEntry], hidden: Sequence[FocusEntry]
+) -> FocusedView:
     text = "".join(one.line for one in entries)
     base = Segment(kind=SegmentKind.BASE, text=text, reusable=False)
-    return View(value=value, segments=(base,), entries=entries, hidden=hidden)
+    return FocusedView(value=value, segments=(base,), entries=entries, hidden=hidden)
 
 
-def taken_apart(memory: PrismMemory, most_tokens: int) -> tuple[list[Entry], list[_Holder]]:
+def taken_apart(memory: PrismMemory, most_tokens: int) -> tuple[list[FocusEntry], list[_Holder]]:
     """Returns the entries in the memory's order, and the lists and dicts that hold them."""
-    entries: list[Entry] = []
+    entries: list[FocusEntry] = []
     holders: list[_Holder] = []
     most = int(ENTRY_SHARE * most_tokens)
 
@@ -208,7 +210,7 @@ def taken_apart(memory: PrismMemory, most_tokens: int) -> tuple[list[Entry], lis
             and value
             and (apart or estimate_tokens(canonical(value)) > most)
         ):
-            entries.append(Entry(path, value, stands))
+            entries.append(FocusEntry(path, value, stands))
             return
         stands = stands and isinstance(of, RecordType)
         if not isinstance(of, RecordType):
@@ -238,7 +240,7 @@ def _below(of: Type | None, token: str | int) -> Type | None:
 class _Choice:
     """Entries that were chosen, by their numbers."""
 
-    def __init__(self, held: Sequence[Entry], count: Callable[[str], int]) -> None:
+    def __init__(self, held: Sequence[FocusEntry], count: Callable[[str], int]) -> None:
         self._held = held
         self._count = count
         self.lines: dict[int, str] = {}
@@ -261,7 +263,7 @@ class _Choice:
         return taken
 
 
-def _wanted(held: Sequence[Entry], paths: Sequence[Path]) -> tuple[list[int], list[int]]:
+def _wanted(held: Sequence[FocusEntry], paths: Sequence[Path]) -> tuple[list[int], list[int]]:
     """The entries that hold these paths, in the paths' order; and those below them."""
     wanted: dict[_Steps, int] = {}
     holding: dict[_Steps, int] = {}
@@ -287,7 +289,7 @@ def _first(best: Iterable[int], numbers: Sequence[int]) -> Iterator[int]:
     yield from numbers
 
 
-def _recent(held: Sequence[Entry], memory: PrismMemory) -> Iterator[int]:
+def _recent(held: Sequence[FocusEntry], memory: PrismMemory) -> Iterator[int]:
     """What was changed since the last fold, the newest first."""
     numbers = {one.path.tokens: number for number, one in enumerate(held)}
     for batch in reversed(memory.batches):

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from service.domain.beginnings import common_characters
-from service.domain.prices import CacheFamily, ModelPrices
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.ordering import Changes, ordered
+from service.domain.spend.prices import CacheFamily, ModelPrices
+from service.domain.values.beginnings import common_characters
 
 #: How much the rent counts that is being paid now, against the rent that was paid since the
 #: last fold; 0 to 1. Found by trial on made-up streams; a little more or less is as good.
@@ -27,7 +27,7 @@ MIN_GAIN = 0.005
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sizes:
+class PromptSizes:
     """What the next prompt shows, in tokens: the memory as it is, and folded."""
 
     #: In front of the memory; the same in every prompt.
@@ -40,7 +40,7 @@ class Sizes:
     kept: int
 
     @classmethod
-    def of(cls, memory: PrismMemory, task_tokens: int, since_revision: int) -> "Sizes":
+    def of(cls, memory: PrismMemory, task_tokens: int, since_revision: int) -> "PromptSizes":
         """The sizes of a memory whose last prompt showed revision `since_revision`."""
         fresh = sum(
             memory.count(batch.text)
@@ -72,7 +72,7 @@ def share(characters: int, text: str, tokens: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class PrefixTokens:
     """The tokens of a prompt's prefix, by what is paid for them."""
 
     #: At the read price, the write price, and the full price of an input token.
@@ -85,22 +85,22 @@ class Parts:
         return self.cached * prices.read + self.written * prices.write + self.fresh
 
 
-def prefix(tokens: int, warm_tokens: int, prices: ModelPrices) -> Parts:
+def prefix(tokens: int, warm_tokens: int, prices: ModelPrices) -> PrefixTokens:
     """What a prefix costs of which the provider has seen the first `warm_tokens`."""
     if tokens < prices.min_tokens:
-        return Parts(fresh=tokens)
+        return PrefixTokens(fresh=tokens)
     warm = warm_tokens if warm_tokens >= prices.min_tokens else 0
     warm -= warm % prices.granularity_tokens
-    return Parts(cached=warm, written=tokens - warm)
+    return PrefixTokens(cached=warm, written=tokens - warm)
 
 
-def keeping(sizes: Sizes, prices: ModelPrices, *, cold: bool = False) -> Parts:
+def keeping(sizes: PromptSizes, prices: ModelPrices, *, cold: bool = False) -> PrefixTokens:
     """The next prompt's prefix when the memory stays as it is."""
     total = sizes.task + sizes.shown
     return prefix(total, 0 if cold else total - sizes.fresh, prices)
 
 
-def folded(sizes: Sizes, prices: ModelPrices, *, cold: bool = False) -> Parts:
+def folded(sizes: PromptSizes, prices: ModelPrices, *, cold: bool = False) -> PrefixTokens:
     """The next prompt's prefix when the memory is folded first."""
     if cold:
         return prefix(sizes.task + sizes.live, 0, prices)
@@ -111,13 +111,13 @@ def folded(sizes: Sizes, prices: ModelPrices, *, cold: bool = False) -> Parts:
     return prefix(sizes.task + sizes.live, sizes.task + kept, prices)
 
 
-def fold_price(sizes: Sizes, prices: ModelPrices, *, cold: bool = False) -> float:
+def fold_price(sizes: PromptSizes, prices: ModelPrices, *, cold: bool = False) -> float:
     """What the next prompt costs more if the memory is folded first."""
     kept = keeping(sizes, prices, cold=cold)
     return folded(sizes, prices, cold=cold).cost(prices) - kept.cost(prices)
 
 
-def rent(sizes: Sizes, prices: ModelPrices) -> float:
+def rent(sizes: PromptSizes, prices: ModelPrices) -> float:
     """What a warm prompt costs more for the dead tokens that it shows."""
     shown, live = sizes.task + sizes.shown, sizes.task + sizes.live
     return prefix(shown, shown, prices).cost(prices) - prefix(live, live, prices).cost(prices)
@@ -177,7 +177,7 @@ class FoldState:
             "changes": self.changes.to_json(),
         }
 
-    def stepped(self, sizes: Sizes, prices: ModelPrices) -> "FoldState":
+    def stepped(self, sizes: PromptSizes, prices: ModelPrices) -> "FoldState":
         """The state behind the next revision, before which a prompt showed this one."""
         return replace(
             self,
@@ -196,7 +196,9 @@ class FoldState:
         return replace(self, revision=self.revision + 1, rent=0.0, prompts=0, changes=changes)
 
 
-def is_due(sizes: Sizes, state: FoldState, prices: ModelPrices, *, cold: bool = False) -> bool:
+def is_due(
+    sizes: PromptSizes, state: FoldState, prices: ModelPrices, *, cold: bool = False
+) -> bool:
     """Whether the memory is folded before its next prompt.
 
     Two estimates of what a fold is worth are mixed. What was paid since the last fold,

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from service.domain.json_values import MAX_NUMBER_CHARACTERS, Json, checked
+from service.domain.values.json_values import MAX_NUMBER_CHARACTERS, Json, checked
 
 #: Levels of brackets that are read.
 MAX_LEVELS = 64
@@ -28,7 +28,7 @@ class LiteralError(ValueError):
         self.at = at
 
 
-class Exhausted(LiteralError):
+class LiteralTooLarge(LiteralError):
     """More was read than the reader may read."""
 
 
@@ -80,7 +80,7 @@ _CLOSE = {"{": "}", "[": "]", "(": ")"}
 
 
 @dataclass(slots=True)
-class Reader:
+class LiteralReader:
     """Reads literals out of one text."""
 
     text: str
@@ -95,7 +95,7 @@ class Reader:
         """The literal at `at`, which moves behind it. Raises LiteralError."""
         self._values += 1
         if self._values > MAX_VALUES:
-            raise Exhausted(f"a reply has at most {MAX_VALUES} values", self.at)
+            raise LiteralTooLarge(f"a reply has at most {MAX_VALUES} values", self.at)
         self.blank()
         char = self.text[self.at : self.at + 1]
         if char in ("'", '"'):
@@ -221,7 +221,7 @@ class Reader:
         """Counts characters that were looked at. Raises Exhausted."""
         self.left -= characters
         if self.left < 0:
-            raise Exhausted("the reply is too broken to be read on", self.at)
+            raise LiteralTooLarge("the reply is too broken to be read on", self.at)
 
     def _move(self, end: int) -> None:
         self.spend(end - self.at)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from service.domain.json_values import Json
 from service.domain.prism.amendments import RejectionCause, Revision
 from service.domain.prism.revisions import has_room
 from service.domain.prism.rules import Rules
+from service.domain.values.json_values import Json
 
 #: Steps in a row that lost more than they brought, from which on it is told.
 RUN_STEPS = 3

@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from service.domain.flows import Segment, SegmentKind
-from service.domain.json_values import Json, canonical, restore
-from service.domain.paths import Path
 from service.domain.prism import prompts
 from service.domain.prism.amending import MISSING, amend, replay, value_at
 from service.domain.prism.amendments import Amendment
+from service.domain.prism.schemas.tree import Schema
 from service.domain.prism.spec import Encoding
-from service.domain.schemas.tree import Schema
-from service.domain.tokens import estimate_tokens
+from service.domain.prompting.flows import Segment, SegmentKind
+from service.domain.prompting.tokens import estimate_tokens
+from service.domain.values.json_values import Json, canonical, restore
+from service.domain.values.paths import Path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.domain.beginnings import common_characters
-from service.domain.json_values import Json, canonical
+from service.domain.values.beginnings import common_characters
+from service.domain.values.json_values import Json, canonical
 
 #: Levels of objects that are ordered: the memory's own keys, and those of their values.
 LEVELS = 2

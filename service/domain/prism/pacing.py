@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from service.domain.asking import GROWTH
-from service.domain.chunks import Chunk, ChunkKind, LoggedChunk
+from service.domain.log.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.prism.memory import PrismMemory
-from service.domain.prism.spec import PrismSpec, Steps
-from service.domain.splitting import split
-from service.domain.tokens import estimate_tokens
+from service.domain.prism.spec import PrismSpec, StepScope
+from service.domain.prompting.asking import GROWTH
+from service.domain.prompting.splitting import split
+from service.domain.prompting.tokens import estimate_tokens
 
 #: Tokens that the replies to a step and to a consolidation may have.
 STEP_OUTPUT_TOKENS = 4096
@@ -51,7 +51,7 @@ class Need(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bounds:
+class StepBounds:
     """What a model and a spec leave room for."""
 
     #: Tokens of a prompt and its reply together.
@@ -65,7 +65,7 @@ class Bounds:
     max_memory_bytes: int = 1024 * 1024
 
     @classmethod
-    def of(cls, window_tokens: int, task_tokens: int, max_memory_bytes: int) -> "Bounds":
+    def of(cls, window_tokens: int, task_tokens: int, max_memory_bytes: int) -> "StepBounds":
         """The bounds of a window: replies may have a quarter of a small one, and a third."""
         return cls(
             window_tokens=window_tokens,
@@ -89,7 +89,7 @@ class Wish:
     crowded: bool = False
 
 
-def budget_tokens(spec: PrismSpec, memory: PrismMemory, bounds: Bounds) -> int:
+def budget_tokens(spec: PrismSpec, memory: PrismMemory, bounds: StepBounds) -> int:
     """Returns how large a memory may be before it is consolidated: then that must still fit.
 
     The limit of bytes counts as so many tokens as the memory has for so many bytes.
@@ -103,7 +103,7 @@ def budget_tokens(spec: PrismSpec, memory: PrismMemory, bounds: Bounds) -> int:
     return min(budget, int(memory.live_tokens * most_bytes / memory.live_bytes))
 
 
-def _nears_limit(memory: PrismMemory, bounds: Bounds) -> bool:
+def _nears_limit(memory: PrismMemory, bounds: StepBounds) -> bool:
     return memory.live_bytes > BYTE_SHARE * bounds.max_memory_bytes
 
 
@@ -115,29 +115,29 @@ def may_make_room(memory: PrismMemory, consolidated_tokens: int) -> bool:
     return memory.live_tokens > LAST_REGROWTH * consolidated_tokens
 
 
-def focus_tokens(spec: PrismSpec, memory: PrismMemory, bounds: Bounds) -> int | None:
+def focus_tokens(spec: PrismSpec, memory: PrismMemory, bounds: StepBounds) -> int | None:
     """Returns what a step is shown of a memory that is too large for it; None: all of it.
 
     At most half of what prompts have room for, so that there is as much for the text.
     """
-    if spec.steps is Steps.WHOLE:
+    if spec.steps is StepScope.WHOLE:
         return None
     budget = budget_tokens(spec, memory, bounds)
     return min(budget, _free_tokens(bounds) // 2) if memory.live_tokens > budget else None
 
 
-def _free_tokens(bounds: Bounds) -> int:
+def _free_tokens(bounds: StepBounds) -> int:
     taken = bounds.task_tokens + bounds.step_output_tokens + MARGIN_TOKENS
     return bounds.window_tokens - taken
 
 
-def room_tokens(spec: PrismSpec, memory: PrismMemory, bounds: Bounds) -> int:
+def room_tokens(spec: PrismSpec, memory: PrismMemory, bounds: StepBounds) -> int:
     """What a step may read beside the memory; negative when it does not even fit."""
     focus = focus_tokens(spec, memory, bounds)
     return _free_tokens(bounds) - (memory.shown_tokens if focus is None else focus)
 
 
-def consolidation_tokens(bounds: Bounds) -> int:
+def consolidation_tokens(bounds: StepBounds) -> int:
     """What a consolidation can be shown of a memory at once."""
     taken = bounds.task_tokens + bounds.consolidation_output_tokens + MARGIN_TOKENS
     return bounds.window_tokens - taken
@@ -154,30 +154,30 @@ def entry_tokens(memory: PrismMemory, room_tokens: int) -> int:
     return int(ESTIMATE_SHARE * room_tokens) if is_estimate else room_tokens
 
 
-def goal_tokens(spec: PrismSpec, memory: PrismMemory, bounds: Bounds) -> int:
+def goal_tokens(spec: PrismSpec, memory: PrismMemory, bounds: StepBounds) -> int:
     """What a consolidated memory should have at most.
 
     One that may pass its budget is only made shorter where it can be without a loss, until the
     limit of bytes comes near.
     """
     budget = budget_tokens(spec, memory, bounds)
-    if spec.steps is Steps.WHOLE or memory.live_tokens <= budget:
+    if spec.steps is StepScope.WHOLE or memory.live_tokens <= budget:
         return budget
     share = min(BYTE_SHARE * bounds.max_memory_bytes / memory.live_bytes, 1)
     return int(share * memory.live_tokens)
 
 
-def group_tokens(spec: PrismSpec, memory: PrismMemory, bounds: Bounds) -> int:
+def group_tokens(spec: PrismSpec, memory: PrismMemory, bounds: StepBounds) -> int:
     """What the chunks of a step have together at most."""
     return min(spec.chunk_tokens, room_tokens(spec, memory, bounds))
 
 
-def piece_tokens(spec: PrismSpec, memory: PrismMemory, bounds: Bounds) -> int:
+def piece_tokens(spec: PrismSpec, memory: PrismMemory, bounds: StepBounds) -> int:
     """What is read of a chunk at once that is larger than that."""
     return min(max(spec.chunk_tokens, MIN_CHUNK_TOKENS), room_tokens(spec, memory, bounds))
 
 
-def next_need(spec: PrismSpec, memory: PrismMemory, bounds: Bounds, wish: Wish) -> Need:
+def next_need(spec: PrismSpec, memory: PrismMemory, bounds: StepBounds, wish: Wish) -> Need:
     """What the memory needs now.
 
     It depends on stored rows, the spec and the model only, so that a replay folds and
@@ -230,7 +230,7 @@ class SizedChunk:
 def most_step_tokens(
     spec: PrismSpec,
     memory: PrismMemory,
-    bounds: Bounds,
+    bounds: StepBounds,
     group: Sequence[SizedChunk],
     max_tokens: int,
 ) -> int:
@@ -243,7 +243,7 @@ def most_step_tokens(
     return _grown(bounds.step_output_tokens, room_tokens(spec, memory, bounds) - read)
 
 
-def most_consolidation_tokens(memory: PrismMemory, bounds: Bounds) -> int:
+def most_consolidation_tokens(memory: PrismMemory, bounds: StepBounds) -> int:
     """The same of the reply to a consolidation."""
     first, room = bounds.consolidation_output_tokens, consolidation_tokens(bounds)
     return _grown(first, room - min(memory.live_tokens, part_tokens(memory, room, first)))

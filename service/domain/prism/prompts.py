@@ -8,10 +8,6 @@ they come only after the last part that is worth caching.
 
 from collections.abc import Iterable, Sequence
 
-from service.domain.json_values import Json, canonical
-from service.domain.marking import marked
-from service.domain.no_answers import NO_ANSWER
-from service.domain.paths import Path
 from service.domain.prism.amendments import Amendment, Op
 from service.domain.prism.instructions import (
     ENTRIES,
@@ -19,6 +15,10 @@ from service.domain.prism.instructions import (
     revise_instructions,
 )
 from service.domain.prism.rules import Rules
+from service.domain.prompting.marking import marked
+from service.domain.prompting.no_answers import NO_ANSWER
+from service.domain.values.json_values import Json, canonical
+from service.domain.values.paths import Path
 
 REVISE = "prism.revise/4"
 CONSOLIDATE = "prism.consolidate/2"

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from service.domain.json_values import Json
-from service.domain.paths import Path
 from service.domain.prism.amending import Missing, value_at
 from service.domain.prism.amendments import Op
+from service.domain.values.json_values import Json
+from service.domain.values.paths import Path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ def search_path(path: Path) -> Path:
     return path
 
 
-class Tracer:
+class ValueTracer:
     """Goes back in time from what a place holds now."""
 
     def __init__(self, path: Path, *, exists: bool) -> None:
@@ -82,7 +82,7 @@ class Tracer:
 
 def trace(path: Path, writes: Iterable[Write], *, exists: bool) -> Iterator[Touch]:
     """The amendments that touched `path`, newest first, as `writes` must be."""
-    tracer = Tracer(path, exists=exists)
+    tracer = ValueTracer(path, exists=exists)
     for write in writes:
         touch = tracer.touch(write)
         if touch is not None:

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from service.domain.json_values import Json, canonical
 from service.domain.prism.amendments import Op, Proposal, Rejection, rejected
-from service.domain.prism.literals import Exhausted, LiteralError, Pairs, Reader, plain
-from service.domain.thoughts import spoken
+from service.domain.prism.literals import LiteralError, LiteralReader, LiteralTooLarge, Pairs, plain
+from service.domain.prompting.thoughts import spoken
+from service.domain.values.json_values import Json, canonical
 
 #: Objects of a reply that are read, empty ones included.
 MAX_OBJECTS = 1000
@@ -116,7 +116,7 @@ class _Reply:
     """One reply being read."""
 
     text: str
-    reader: Reader = field(init=False)
+    reader: LiteralReader = field(init=False)
     #: Objects read, and broken parts of objects.
     objects: int = 0
     #: The line where the next object begins, as far as it was looked for.
@@ -125,7 +125,7 @@ class _Reply:
     has_empty_list: bool = False
 
     def __post_init__(self) -> None:
-        self.reader = Reader(self.text, MIN_READ_CHARACTERS + READINGS * len(self.text))
+        self.reader = LiteralReader(self.text, MIN_READ_CHARACTERS + READINGS * len(self.text))
 
     def read(self) -> list[_Found]:
         """Everything that counts."""
@@ -144,7 +144,7 @@ class _Reply:
                     has_header = has_header or op is not None
                     if op is Op.REMOVE:
                         headed.extend(self._removals())
-        except Exhausted as error:
+        except LiteralTooLarge as error:
             (headed if has_header else loose).append(rejected(self.text[error.at :], str(error)))
         # With sections, objects before them are talk, or thoughts.
         return headed if has_header else loose
@@ -163,7 +163,7 @@ class _Reply:
             try:
                 if self.reader.peek("}") or not self._entry(entries, op):
                     break
-            except Exhausted:
+            except LiteralTooLarge:
                 raise
             except LiteralError as error:
                 self.reader.at, goes_on = self._behind(start, at)
@@ -219,7 +219,7 @@ class _Reply:
                 items.append(item)
                 if self.reader.comma_or("]"):
                     return items
-            except Exhausted:
+            except LiteralTooLarge:
                 raise
             except LiteralError as error:
                 # What is cut off has nothing behind it.
@@ -277,7 +277,7 @@ class _Reply:
                 items = self.reader.value()
                 if isinstance(items, list):
                     return [_removal_of(item) for item in items]
-        except Exhausted:
+        except LiteralTooLarge:
             raise
         except LiteralError:
             # A list of bare paths, or talk: line by line it will show.

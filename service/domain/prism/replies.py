@@ -2,10 +2,10 @@
 
 import re
 
-from service.domain.asking import SaidAnswer
-from service.domain.no_answers import is_blank, may_say_none, says_none
-from service.domain.telling import section_text
-from service.domain.thoughts import behind_unopened, said
+from service.domain.answers.reply_streaming import section_text
+from service.domain.prompting.asking import SaidAnswer
+from service.domain.prompting.no_answers import is_blank, may_say_none, says_none
+from service.domain.prompting.thoughts import behind_unopened, said
 
 # Blanks are bounded: a pattern that can begin at each of many blanks takes quadratic time.
 _HEADER = r"^[ \t]{0,16}\*{0,3}\[[ \t]{0,4}%s[ \t]{0,4}\]\*{0,3}[ \t]{0,4}:?"

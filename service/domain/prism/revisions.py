@@ -9,9 +9,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from service.domain.asking import Unusable
-from service.domain.json_values import MAX_DEPTH, Json, canonical, checked
-from service.domain.paths import MAX_PATH_CHARACTERS, Path
 from service.domain.prism.amending import MISSING, Missing, put, remove, settle, value_at
 from service.domain.prism.amendments import (
     Amendment,
@@ -25,14 +22,17 @@ from service.domain.prism.amendments import (
 from service.domain.prism.coercion import coerce
 from service.domain.prism.reading import UnreadRemoval, read_proposals, says_nothing_changes
 from service.domain.prism.rules import Rules
+from service.domain.prism.schemas.tree import PLACEHOLDER, Schema, Type, fit
 from service.domain.prism.texts import value_of
-from service.domain.schemas.tree import PLACEHOLDER, Schema, Type, fit
+from service.domain.prompting.asking import Unusable
+from service.domain.values.json_values import MAX_DEPTH, Json, canonical, checked
+from service.domain.values.paths import MAX_PATH_CHARACTERS, Path
 
 __all__ = [
     "MAX_PROPOSALS",
     "MAX_REPLY_CHARACTERS",
+    "InvalidEdit",
     "Proposal",
-    "Refused",
     "Rules",
     "consider",
     "edited",
@@ -120,7 +120,7 @@ def consider(
     return judge.revision()
 
 
-class Refused(ValueError):
+class InvalidEdit(ValueError):
     """One of a set of edits is invalid; the message says why."""
 
     def __init__(self, number: int, reason: str) -> None:
@@ -143,7 +143,7 @@ def edited(
         except _Unchanged:
             continue
         except ValueError as error:
-            raise Refused(number, str(error)) from error
+            raise InvalidEdit(number, str(error)) from error
     return tuple(judge.amendments)
 
 

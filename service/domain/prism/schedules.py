@@ -1,23 +1,19 @@
 """Schedules: what a memory's prompts would have cost, had it been folded at other times.
 
-For judging the policy of `service.domain.prism.folding` by a log: against the memory
-written in place, against amendments that are never folded, and against the best that
-anybody could have done who knew the log in advance.
+Judges the policy of `service.domain.prism.folding` by a log: against the memory written in
+place, and against amendments that are never folded. `evaluation.hindsight` adds the best
+schedule of all, which takes knowing the log in advance.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from service.domain.json_values import Json, canonical, restore
-from service.domain.paths import Path
-from service.domain.prices import ModelPrices
-from service.domain.prism.amending import MISSING, replay, value_at
+from service.domain.prism.amending import replay
 from service.domain.prism.amendments import Amendment
 from service.domain.prism.folding import (
     FoldState,
-    Parts,
-    Sizes,
+    PrefixTokens,
+    PromptSizes,
     fold,
     folded,
     is_due,
@@ -25,10 +21,10 @@ from service.domain.prism.folding import (
     kept_tokens,
 )
 from service.domain.prism.memory import PrismMemory
-from service.domain.prism.optimum import Optimum
-from service.domain.prism.ordering import LEVELS, Changes, Keys, arranged
-from service.domain.schemas.tree import Schema
-from service.domain.tokens import estimate_tokens
+from service.domain.prism.schemas.tree import Schema
+from service.domain.prompting.tokens import estimate_tokens
+from service.domain.spend.prices import ModelPrices
+from service.domain.values.json_values import canonical, restore
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,8 +64,8 @@ class Tokens:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
-    """One log under four ways of folding."""
+class FoldingComparison:
+    """One log under three ways of folding."""
 
     #: The memory as one object in each prompt.
     in_place: Tokens
@@ -77,12 +73,10 @@ class Comparison:
     amendments: Tokens
     #: By the policy of `service.domain.prism.folding`.
     adaptive: Tokens
-    #: The best for whoever knows the log in advance, of two layouts of the keys.
-    optimum: Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
-class Log:
+class StepLog:
     """A memory's steps, and what is needed to render them."""
 
     schema: Schema
@@ -95,47 +89,43 @@ class Log:
     count: Callable[[str], int] = estimate_tokens
 
 
-def compare(log: Log, prices: ModelPrices) -> Comparison:
-    """What the log's prompts cost under each way of folding, at these prices.
+def compare(log: StepLog, prices: ModelPrices) -> FoldingComparison:
+    """Returns what the log's prompts cost under each way of folding, at these prices.
 
-    It takes time as the memory's size times the number of steps. The optimum is exact
-    for each of two layouts: keys as they were added, and those that change often last.
+    It takes time as the memory's size times the number of steps.
     """
     return compare_all(log, [prices])[0]
 
 
-def compare_all(log: Log, many: Sequence[ModelPrices]) -> Sequence[Comparison]:
+def compare_all(log: StepLog, many: Sequence[ModelPrices]) -> Sequence[FoldingComparison]:
     """As `compare`, for several prices at once: the memory is rendered once for all."""
-    shown = _shown(log)
+    shown = shown_sizes(log)
     every = tuple(range(len(shown)))
-    layouts = (Changes(), _hindsight(log))
-    best = [_optima(log, layout, shown, many) for layout in layouts]
     plans = [(prices, plan) for prices in many for plan in (every, ())]
-    fixed = _simulate(log, shown, plans, Changes())
+    fixed = simulate(log, shown, _texts(log), plans)
     return [
-        Comparison(
+        FoldingComparison(
             in_place=fixed[2 * number],
             amendments=fixed[2 * number + 1],
             adaptive=adaptive(log, prices),
-            optimum=min((one[number] for one in best), key=lambda one: one.cost(prices)),
         )
         for number, prices in enumerate(many)
     ]
 
 
-def scheduled(log: Log, prices: ModelPrices, folds: Sequence[int]) -> Tokens:
+def scheduled(log: StepLog, prices: ModelPrices, folds: Sequence[int]) -> Tokens:
     """The log folded before the prompts of these steps, from 0 on, and no others."""
-    return _simulate(log, _shown(log), [(prices, folds)], Changes())[0]
+    return simulate(log, shown_sizes(log), _texts(log), [(prices, folds)])[0]
 
 
-def adaptive(log: Log, prices: ModelPrices) -> Tokens:
+def adaptive(log: StepLog, prices: ModelPrices) -> Tokens:
     """The log under the very policy that the service follows."""
     memory = PrismMemory.load(log.schema, base_json=log.base_json, amendments=(), count=log.count)
     state = FoldState.anew(0)
     paid = _Paid()
     for number, step in enumerate(log.steps):
         cold = step.cold or not number
-        sizes = Sizes.of(memory, log.task_tokens, state.prompted)
+        sizes = PromptSizes.of(memory, log.task_tokens, state.prompted)
         due = is_due(sizes, state, prices, cold=cold)
         if due:
             memory, state, sizes = _folded(memory, state, prices, sizes, cold=cold)
@@ -146,8 +136,8 @@ def adaptive(log: Log, prices: ModelPrices) -> Tokens:
 
 
 def _folded(
-    memory: PrismMemory, state: FoldState, prices: ModelPrices, sizes: Sizes, *, cold: bool
-) -> tuple[PrismMemory, FoldState, Sizes]:
+    memory: PrismMemory, state: FoldState, prices: ModelPrices, sizes: PromptSizes, *, cold: bool
+) -> tuple[PrismMemory, FoldState, PromptSizes]:
     """The memory folded, and its sizes with what the provider has of the new base."""
     new, state = fold(memory, state, prices, cold=cold)
     kept = kept_tokens(memory.base_json, new.base_json, new.base_tokens)
@@ -156,7 +146,7 @@ def _folded(
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class PromptShape:
     """What a prompt shows."""
 
     #: Tokens of the state, and of what was amended since the last prompt.
@@ -167,9 +157,10 @@ class _Shown:
     cold: bool
 
 
-def _shown(log: Log) -> Sequence[_Shown]:
+def shown_sizes(log: StepLog) -> Sequence[PromptShape]:
+    """Returns what each step's prompt shows, in the order of the steps."""
     memory = PrismMemory.load(log.schema, base_json=log.base_json, amendments=(), count=log.count)
-    shown: list[_Shown] = []
+    shown: list[PromptShape] = []
     before = 0
     for number, step in enumerate(log.steps):
         fresh = memory.amendment_tokens - before
@@ -177,106 +168,31 @@ def _shown(log: Log) -> Sequence[_Shown]:
         cold = step.cold or not number
         live = memory.live_tokens
         density = live / len(memory.value_json)
-        shown.append(_Shown(live=live, fresh=fresh, density=density, cold=cold))
+        shown.append(PromptShape(live=live, fresh=fresh, density=density, cold=cold))
         memory = memory.apply(number + 1, step.amendments)
     return shown
 
 
-def _texts(log: Log, layout: Changes) -> Iterator[str]:
-    """What is in the memory before each step, with the keys in the order of a layout."""
+def _texts(log: StepLog) -> Iterator[str]:
+    """Yields what is in the memory before each step."""
     value = restore(log.base_json)
-    ranks = _ranks(log, layout)
     for step in log.steps:
         yield canonical(value)
         value = replay(log.schema, value, step.amendments)
-        if ranks:
-            for one in step.amendments:
-                _arrange(value, one.path, ranks)
 
 
-def _ranks(log: Log, layout: Changes) -> dict[Keys, int]:
-    """The place of each key among its siblings; none for the order in which they came."""
-    if not layout.counts:
-        return {}
-    whole = restore(log.base_json)
-    for step in log.steps:
-        whole = replay(log.schema, whole, step.amendments)
-    ranks: dict[Keys, int] = {}
-    _rank(arranged(whole, layout), (), ranks)
-    return ranks
-
-
-def _rank(value: Json, at: Keys, ranks: dict[Keys, int]) -> None:
-    if isinstance(value, dict) and len(at) < LEVELS:
-        for number, (key, one) in enumerate(value.items()):
-            ranks[*at, key] = number
-            _rank(one, (*at, key), ranks)
-
-
-def _arrange(value: Json, path: Path, ranks: dict[Keys, int]) -> None:
-    """Moves the keys that an amendment added, on each level, to their places."""
-    here = value
-    at: Keys = ()
-    for token in path.tokens[:LEVELS]:
-        if not isinstance(here, dict) or not isinstance(token, str):
-            return
-        if len(here) > 1 and next(reversed(here)) == token:
-            places = {key: ranks.get((*at, key), 0) for key in here}
-            held = [(key, here[key]) for key in sorted(here, key=places.__getitem__)]
-            here.clear()
-            here.update(held)
-        if token not in here:
-            return
-        here, at = here[token], (*at, token)
-
-
-def _hindsight(log: Log) -> Changes:
-    """In how many of all steps each key changed."""
-    value = restore(log.base_json)
-    counts: Counter[Keys] = Counter()
-    for step in log.steps:
-        touched: set[Keys] = set()
-        for one in step.amendments:
-            for depth in range(1, LEVELS + 1):
-                keys = tuple(token for token in one.path.tokens[:depth] if isinstance(token, str))
-                if len(keys) == depth and value_at(value, Path(keys)) is not MISSING:
-                    touched.add(keys)
-        counts.update(touched)
-        value = replay(log.schema, value, step.amendments)
-    return Changes(folds=len(log.steps), counts=counts)
-
-
-def _optima(
-    log: Log, layout: Changes, shown: Sequence[_Shown], many: Sequence[ModelPrices]
-) -> Sequence[Tokens]:
-    """The best schedule for each of the prices, the keys being in the order of a layout."""
-    searches = [
-        Optimum(
-            prices,
-            base=log.base_json,
-            base_tokens=log.count(log.base_json),
-            task_tokens=log.task_tokens,
-            density=max((one.density for one in shown), default=0.0),
-        )
-        for prices in many
-    ]
-    for number, (text, one) in enumerate(zip(_texts(log, layout), shown, strict=True)):
-        left = len(shown) - number - 1
-        for search in searches:
-            search.step(text, one.live, one.fresh, cold=one.cold, left=left)
-    plans = [(prices, search.result()[1]) for prices, search in zip(many, searches, strict=True)]
-    return _simulate(log, shown, plans, layout)
-
-
-def _simulate(
-    log: Log,
-    shown: Sequence[_Shown],
+def simulate(
+    log: StepLog,
+    shown: Sequence[PromptShape],
+    texts: Iterable[str],
     plans: Sequence[tuple[ModelPrices, Sequence[int]]],
-    layout: Changes,
 ) -> Sequence[Tokens]:
-    """What plans cost: each a price model, and the steps before whose prompts it folds."""
+    """Returns what plans cost: each a price model, and the steps before whose prompts it folds.
+
+    `texts` are what is in the memory before each step, with its keys in any order.
+    """
     runs = [_Run(log, prices, folds) for prices, folds in plans]
-    for number, (text, one) in enumerate(zip(_texts(log, layout), shown, strict=True)):
+    for number, (text, one) in enumerate(zip(texts, shown, strict=True)):
         for run in runs:
             run.step(number, text, one, log.steps[number])
     return [run.paid.tokens() for run in runs]
@@ -285,7 +201,7 @@ def _simulate(
 class _Run:
     """One plan, step by step."""
 
-    def __init__(self, log: Log, prices: ModelPrices, folds: Sequence[int]) -> None:
+    def __init__(self, log: StepLog, prices: ModelPrices, folds: Sequence[int]) -> None:
         self.paid = _Paid()
         self._prices = prices
         self._folds = frozenset(folds)
@@ -293,10 +209,10 @@ class _Run:
         self._base = log.base_json
         self._tokens = log.count(log.base_json)
 
-    def step(self, number: int, text: str, shown: _Shown, step: LoggedStep) -> None:
+    def step(self, number: int, text: str, shown: PromptShape, step: LoggedStep) -> None:
         folds = number in self._folds
         self._tokens += shown.fresh
-        sizes = Sizes(
+        sizes = PromptSizes(
             task=self._task,
             shown=self._tokens,
             fresh=shown.fresh,
@@ -315,7 +231,7 @@ class _Paid:
     def __init__(self) -> None:
         self._cached = self._written = self._fresh = self._output = self._folds = 0
 
-    def add(self, step: LoggedStep, prefix: Parts, *, folds: bool) -> None:
+    def add(self, step: LoggedStep, prefix: PrefixTokens, *, folds: bool) -> None:
         self._cached += prefix.cached
         self._written += prefix.written
         self._fresh += prefix.fresh + step.chunk_tokens

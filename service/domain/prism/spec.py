@@ -6,10 +6,10 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-from service.domain.memory_choices import OnFailure, ReplyFormat
 from service.domain.prism.rules import Rules
-from service.domain.schemas.source import parse_source
-from service.domain.schemas.tree import Schema, render
+from service.domain.prism.schemas.source import parse_source
+from service.domain.prism.schemas.tree import Schema, render
+from service.domain.values.memory_choices import OnFailure, ReplyFormat
 
 #: Schemas that a process keeps: reading one takes longer than most reads of a memory.
 KEPT_SCHEMAS = 256
@@ -51,7 +51,7 @@ class Coercion(StrEnum):
     LOSSLESS = "lossless"
 
 
-class Steps(StrEnum):
+class StepScope(StrEnum):
     """What a step is shown of a memory that is larger than `memory_tokens`."""
 
     #: All of it; and the memory is consolidated, so that it becomes smaller.
@@ -95,7 +95,7 @@ class PrismSpec:
     #: How answers are to be: their form, length, language; empty: in full sentences.
     final_task: str = ""
     #: What steps are shown of a memory that is larger than `memory_tokens`.
-    steps: Steps = Steps.WHOLE
+    steps: StepScope = StepScope.WHOLE
 
     def schema(self) -> Schema:
         """The schema. Raises SchemaInvalid."""
@@ -171,7 +171,7 @@ _ENUMS: dict[str, Any] = {
     "operations": Operations,
     "coercion": Coercion,
     "reply_format": ReplyFormat,
-    "steps": Steps,
+    "steps": StepScope,
 }
 _DEFAULTS = {field.name: field.default for field in fields(PrismSpec)}
 #: What the first release wants to find in every spec.

@@ -1,9 +1,9 @@
 """Texts of values: what a string of JSON text stands for at a place of a memory."""
 
-from service.domain.json_values import Json, parse
 from service.domain.prism.amendments import Proposal
-from service.domain.prism.literals import Reader, plain
-from service.domain.schemas.tree import LiteralType, OptionalType, StrType, Type
+from service.domain.prism.literals import LiteralReader, plain
+from service.domain.prism.schemas.tree import LiteralType, OptionalType, StrType, Type
+from service.domain.values.json_values import Json, parse
 
 #: How often a character may be looked at, on average, and what a short text may have.
 _READINGS = 8
@@ -44,7 +44,7 @@ def _text(value: str) -> Json:
 
 def _read(value: str) -> Json:
     """Raises ValueError."""
-    reader = Reader(value, _MIN_CHARACTERS + _READINGS * len(value))
+    reader = LiteralReader(value, _MIN_CHARACTERS + _READINGS * len(value))
     read = reader.value()
     reader.blank()
     if reader.at < len(value):

@@ -25,12 +25,12 @@ and N (P - L_M).
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state.spec import StateSpec
-from service.domain.tokens import estimate_tokens
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sums:
+class StateTotals:
     """What a session's steps and a memory's vectors add up to.
 
     Steps at one token for every four bytes, vectors as their models count.
@@ -115,7 +115,7 @@ class Accounting:
 
 
 def account(
-    sums: Sums, spec: StateSpec, *, compression_tokens: int, system_tokens: int = 0
+    sums: StateTotals, spec: StateSpec, *, compression_tokens: int, system_tokens: int = 0
 ) -> Accounting:
     """The three loops of a session.
 
@@ -161,7 +161,7 @@ def pcc_formula(
     return steps * (vector_tokens + Fraction(period) / 2 * step_tokens)
 
 
-def _vector_mean(sums: Sums, spec: StateSpec, task_tokens: int) -> Fraction:
+def _vector_mean(sums: StateTotals, spec: StateSpec, task_tokens: int) -> Fraction:
     """L_M: the mean over the contexts that have vectors of what those have together.
 
     Where no context has any it is the size of those in use now; where nothing is compressed,
@@ -173,7 +173,7 @@ def _vector_mean(sums: Sums, spec: StateSpec, task_tokens: int) -> Fraction:
     return Fraction(spec.state_tokens if sums.newest_tokens is None else sums.newest_tokens)
 
 
-def _standard(sums: Sums, task_tokens: int, step_mean: Fraction) -> Loop:
+def _standard(sums: StateTotals, task_tokens: int, step_mean: Fraction) -> Loop:
     context_tokens = sums.steps * task_tokens + sums.history_tokens
     return Loop(
         context_tokens=context_tokens,
@@ -184,7 +184,7 @@ def _standard(sums: Sums, task_tokens: int, step_mean: Fraction) -> Loop:
     )
 
 
-def _recursive(sums: Sums, task_tokens: int, vector_mean: Fraction) -> Loop:
+def _recursive(sums: StateTotals, task_tokens: int, vector_mean: Fraction) -> Loop:
     # T summaries: each is written once, and read by the next prompt and the next step. The
     # first prompt has no summary before it, and behind the last there is no step.
     read_tokens = (sums.steps - 1) * vector_mean

@@ -9,18 +9,18 @@ which of the steps it rests on; what it takes from a vector is traced to the log
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from service.domain.asking import NoUse, SaidAnswer, usable_answer
-from service.domain.fitting import MARGIN_TOKENS, Count, TextTooLong, prompt_tokens
-from service.domain.flows import Flow, ModelAsk, Purpose, Segment, SegmentKind
-from service.domain.marking import marked
+from service.domain.answers.trajectory import (
+    NoAnswer,
+)
+from service.domain.prompting.asking import NoUse, SaidAnswer, usable_answer
+from service.domain.prompting.fitting import MARGIN_TOKENS, Count, TextTooLong, prompt_tokens
+from service.domain.prompting.flows import Flow, ModelRequest, Purpose, Segment, SegmentKind
+from service.domain.prompting.marking import marked
 from service.domain.state.asking_replies import read_answer, told_answer
 from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep
-from service.domain.state.vectors import Made, Vector
+from service.domain.state.vectors import StateVector, VectorSource
 from service.domain.state.working_context import WorkingContext
-from service.domain.trajectory import (
-    NoAnswer,
-)
 
 ANSWER = "state.answer/2"
 #: Tokens of a reply at most, thoughts before it included; never more than a quarter of the
@@ -66,7 +66,7 @@ class ContextAnswerContent:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AnswerDraft:
+class StateAnswerDraft:
     """An answer and the recent steps that it rests on."""
 
     #: Empty when there is none; with an ellipsis behind it when it was cut off.
@@ -87,15 +87,15 @@ def answer(
     marker_key: bytes,
     window_tokens: int,
     count: Count,
-) -> Flow[AnswerDraft]:
+) -> Flow[StateAnswerDraft]:
     """The answer that a working context gives.
 
     `count` and `window_tokens` are the model's. Raises TextTooLong when the context does
     not fit into the window, NoUse when the model refuses it.
     """
-    vectors = [one for one in context.state.stack if one.made is not Made.TASK]
+    vectors = [one for one in context.state.stack if one.made is not VectorSource.TASK]
     if not (spec.task or vectors or context.recent):
-        return AnswerDraft(text="", no_answer=NoAnswer.EMPTY)
+        return StateAnswerDraft(text="", no_answer=NoAnswer.EMPTY)
     segments = (
         _task_segment(spec.task),
         *_vector_segments(vectors, marker_key),
@@ -113,13 +113,13 @@ def answer(
         recent=tuple((step.position, step.text) for step in context.recent),
     )
     known = {step.position for step in context.recent}
-    ask = ModelAsk(
+    ask = ModelRequest(
         purpose=Purpose.ANSWER,
         template=ANSWER,
         segments=segments,
         content=content,
         max_output_tokens=output_tokens(window_tokens),
-        telling=told_answer,
+        find_text=told_answer,
     )
 
     def read(reply: str, is_cut: bool) -> SaidAnswer[int] | None:
@@ -130,10 +130,10 @@ def answer(
     except NoUse as error:
         if error.end.is_refused:
             raise
-        return AnswerDraft(text="", no_answer=NoAnswer.UNREADABLE)
+        return StateAnswerDraft(text="", no_answer=NoAnswer.UNREADABLE)
     if not said.text:
-        return AnswerDraft(text="", no_answer=NoAnswer.NOT_FOUND)
-    return AnswerDraft(
+        return StateAnswerDraft(text="", no_answer=NoAnswer.NOT_FOUND)
+    return StateAnswerDraft(
         text=said.text, positions=said.sources[:MAX_ANSWER_STEPS], is_cut=said.is_cut
     )
 
@@ -162,7 +162,7 @@ def _task_segment(task: str) -> Segment:
     return Segment(kind=SegmentKind.TASK, text=_INSTRUCTIONS + shown)
 
 
-def _vector_segments(vectors: Sequence[Vector], key: bytes) -> Iterator[Segment]:
+def _vector_segments(vectors: Sequence[StateVector], key: bytes) -> Iterator[Segment]:
     """A vector never changes, and so neither do its marks."""
     title = "[STATE]\n"
     for vector in vectors:

@@ -5,10 +5,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator
 from string import digits
 
-from service.domain.asking import SaidAnswer
-from service.domain.no_answers import is_blank, may_say_none, says_none
-from service.domain.telling import section_text
-from service.domain.thoughts import behind_unopened, is_thought, spoken
+from service.domain.answers.reply_streaming import section_text
+from service.domain.prompting.asking import SaidAnswer
+from service.domain.prompting.no_answers import is_blank, may_say_none, says_none
+from service.domain.prompting.thoughts import behind_unopened, is_thought, spoken
 
 #: Characters of a reply that are read.
 MAX_REPLY_CHARACTERS = 100_000

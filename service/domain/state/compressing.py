@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from service.domain.asking import (
+from service.domain.prompting.asking import (
     AGAIN_TOKENS,
     GROWTH,
     MAX_TRIES,
@@ -14,21 +14,21 @@ from service.domain.asking import (
     check_refused,
     fault_of_end,
 )
-from service.domain.ends import End
-from service.domain.errors import FailedPrecondition
-from service.domain.fitting import MARGIN_TOKENS, prompt_tokens
-from service.domain.flows import NO_USE, Flow, ModelAsk, ModelReply, Purpose, Segment
-from service.domain.reasons import Reason
-from service.domain.shortening import cut_back, shortened
-from service.domain.splitting import Cutter
+from service.domain.prompting.ends import End
+from service.domain.prompting.fitting import MARGIN_TOKENS, prompt_tokens
+from service.domain.prompting.flows import NO_USE, Flow, ModelReply, ModelRequest, Purpose, Segment
+from service.domain.prompting.shortening import cut_back, shortened
+from service.domain.prompting.splitting import Cutter
+from service.domain.prompting.thoughts import is_thought, spoken
 from service.domain.state import prompts
 from service.domain.state.contents import CompressStepsContent, CompressVectorsContent
 from service.domain.state.packing import Item, Packer
 from service.domain.state.pinning import behind, fitted, paragraph
 from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep
-from service.domain.state.vectors import Made, Vector
-from service.domain.thoughts import is_thought, spoken
+from service.domain.state.vectors import StateVector, VectorSource
+from service.domain.values.errors import FailedPrecondition
+from service.domain.values.reasons import Reason
 
 #: How often a reply that is too long is asked for again, before it is cut.
 MAX_SHORTENINGS = 2
@@ -56,7 +56,7 @@ _NAMES = {
 }
 
 
-class NoRoom(FailedPrecondition):
+class CompressionTooLarge(FailedPrecondition):
     """What does not fit into the model's window however it is cut; one sentence."""
 
     #: It will not fit the next time either.
@@ -73,7 +73,7 @@ class Compression:
     text: str
     #: Of the text, by the `count` that was given.
     tokens: int
-    made: Made
+    made: VectorSource
     #: Replies that it took; 0 for what no model wrote.
     replies: int
     #: Pinned strings that were put behind the text, since it did not have them.
@@ -123,7 +123,7 @@ def compress_steps(
 
 def compress_vectors(
     above: str,
-    vectors: Sequence[Vector],
+    vectors: Sequence[StateVector],
     *,
     spec: StateSpec,
     marker_key: bytes,
@@ -158,7 +158,7 @@ def compress_vectors(
     return (yield from compressor.all(above, Packer(items, cut=cut, count=count)))
 
 
-def _item_of(vector: Vector) -> Item:
+def _item_of(vector: StateVector) -> Item:
     return Item(
         number=vector.revision,
         label=f"Steps {vector.from_position + 1} to {vector.to_position}",
@@ -181,7 +181,7 @@ def stand_in(
     return Compression(
         text=whole.text,
         tokens=whole.tokens,
-        made=Made.SKIPPED,
+        made=VectorSource.SKIPPED,
         replies=0,
         appended=whole.appended,
     )
@@ -256,14 +256,16 @@ class _Compressor:
                 first = replace(first, max_output_tokens=self._more_room(first))
             ask = first
 
-    def _again(self, first: ModelAsk, reply: ModelReply, fault: str, tries: int) -> ModelAsk:
+    def _again(
+        self, first: ModelRequest, reply: ModelReply, fault: str, tries: int
+    ) -> ModelRequest:
         """The prompt again, with what was wrong with a reply that had no paragraph."""
         bound = self._more_room(first)
         again = asked_again(first, reply, fault, tries=tries, most_tokens=bound)
         excess = -self._beside(again.segments, again.max_output_tokens)
         return replace(again, max_output_tokens=max(again.max_output_tokens - max(excess, 0), 1))
 
-    def _more_room(self, ask: ModelAsk) -> int:
+    def _more_room(self, ask: ModelRequest) -> int:
         """Tokens that a reply may have which needs more than others."""
         free = self._beside(ask.segments, 0) - AGAIN_TOKENS
         return max(min(GROWTH * self._reply_tokens, free), ask.max_output_tokens)
@@ -273,7 +275,7 @@ class _Compressor:
         taken = prompt_tokens(segments, self.count) + output_tokens + MARGIN_TOKENS
         return self.window_tokens - taken
 
-    def _ask(self, base: str, part: Sequence[Item], too_long: "_Spoken | None") -> ModelAsk:
+    def _ask(self, base: str, part: Sequence[Item], too_long: "_Spoken | None") -> ModelRequest:
         segments = self._segments(base, part)
         if too_long is not None:
             again = self._too_long(too_long)
@@ -281,7 +283,7 @@ class _Compressor:
             if self._free(segments) < 0:
                 # What it was made from does not fit beside it, and it says the same.
                 segments = (segments[0], again)
-        return ModelAsk(
+        return ModelRequest(
             purpose=Purpose.COMPRESS,
             template=self.wording.template,
             segments=segments,
@@ -346,7 +348,7 @@ class _Compressor:
         return Compression(
             text=whole.text,
             tokens=whole.tokens,
-            made=Made.CUT if is_cut else Made.MODEL,
+            made=VectorSource.CUT if is_cut else VectorSource.MODEL,
             replies=replies,
             appended=whole.appended,
         )
@@ -354,19 +356,19 @@ class _Compressor:
     def _check_pinned(self) -> None:
         tokens = self.count(behind(self.spec.pinned))
         if tokens > self.spec.state_tokens:
-            raise NoRoom(
+            raise CompressionTooLarge(
                 f"the pinned strings have {tokens} tokens as the model counts, and a state vector"
                 f" may have {self.spec.state_tokens}"
             )
 
-    def _no_room(self, base: str, label: str) -> NoRoom:
+    def _no_room(self, base: str, label: str) -> CompressionTooLarge:
         alone = prompt_tokens(self._segments("", []), self.count)
         held = [f"the instructions with the pinned strings have {alone} tokens"]
         if base.strip():
             so_far = prompt_tokens(self._segments(base, []), self.count) - alone
             held.append(f"{_NAMES[self.heading(base)]} has {so_far}")
         held.append(f"the reply may have {self._reply_tokens}")
-        return NoRoom(
+        return CompressionTooLarge(
             f"the model's window of {self.window_tokens} tokens has no room for"
             f" {label.lower()}, not even in pieces: {', '.join(held)}; it needs a larger window,"
             " a shorter task prompt or fewer state_tokens"

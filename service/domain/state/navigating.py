@@ -10,11 +10,11 @@ others as `service.domain.tree.forest` has them.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state.spec import StateSpec
-from service.domain.state.vectors import STEPS_LEVEL, Vector
-from service.domain.tokens import estimate_tokens
+from service.domain.state.vectors import STEPS_LEVEL, StateVector
 from service.domain.tree.forest import Forest, over, tail_views
-from service.domain.tree.nodes import Place, View
+from service.domain.tree.nodes import NodeView, TextOffset
 from service.domain.tree.segmenting import Cut
 from service.domain.tree.spec import TreeSpec
 
@@ -41,22 +41,22 @@ def revision_of(node_id: str) -> int:
     return int(node_id.split(".")[1])
 
 
-def vector_view(vector: Vector, *, text_bytes: int) -> View:
+def vector_view(vector: StateVector, *, text_bytes: int) -> NodeView:
     """A vector as a reader meets it; `text_bytes` is the size of the steps under it."""
     below = vector.level - 1
-    return View(
+    return NodeView(
         node_id=vector_id(vector.level, vector.revision),
         level=vector.level,
         summary=vector.text,
         children=tuple(vector_id(below, child) for child in vector.children),
-        start=Place(vector.from_position + 1),
-        end=Place(vector.to_position + 1),
+        start=TextOffset(vector.from_position + 1),
+        end=TextOffset(vector.to_position + 1),
         text_tokens=-(-text_bytes // 4),
         is_stored=True,
     )
 
 
-def forest_of(tops: Sequence[View], tail: Sequence[Cut], spec: TreeSpec) -> Forest | None:
+def forest_of(tops: Sequence[NodeView], tail: Sequence[Cut], spec: TreeSpec) -> Forest | None:
     """All levels under one root; None when there is no text.
 
     Both in the order of the text. Sizes are estimated, whatever the model: there may be
@@ -71,7 +71,9 @@ def forest_of(tops: Sequence[View], tail: Sequence[Cut], spec: TreeSpec) -> Fore
     )
 
 
-def divided(view: View, cuts: Sequence[Cut], spec: TreeSpec) -> tuple[View, dict[str, View]]:
+def divided(
+    view: NodeView, cuts: Sequence[Cut], spec: TreeSpec
+) -> tuple[NodeView, dict[str, NodeView]]:
     """A vector of steps over the pieces of its text, and all that is under it, by id.
 
     One piece, and the vector is a leaf.

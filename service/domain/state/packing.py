@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from service.domain.fitting import prompt_tokens
-from service.domain.flows import Segment, SegmentKind
-from service.domain.splitting import LOOK_AHEAD, Cutter
-from service.domain.state.prompts import Shown
-from service.domain.tokens import TOKEN_BYTES
+from service.domain.prompting.fitting import prompt_tokens
+from service.domain.prompting.flows import Segment, SegmentKind
+from service.domain.prompting.splitting import LOOK_AHEAD, Cutter
+from service.domain.prompting.tokens import TOKEN_BYTES
+from service.domain.state.prompts import ShownText
 
 #: A piece of a text that does not fit has room for so many tokens at least.
 MIN_PIECE_TOKENS = 64
@@ -30,10 +30,10 @@ class Item:
     continued: bool = False
 
     @property
-    def shown(self) -> Shown:
+    def shown(self) -> ShownText:
         """As a prompt shows it."""
         label = f"{self.label}, continued" if self.continued else self.label
-        return Shown(label=label, text=self.text)
+        return ShownText(label=label, text=self.text)
 
 
 class Packer:

@@ -6,8 +6,8 @@ A change of wording is a new version; every call records the one it used.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from service.domain.flows import Segment, SegmentKind
-from service.domain.marking import marked
+from service.domain.prompting.flows import Segment, SegmentKind
+from service.domain.prompting.marking import marked
 from service.domain.state.spec import StateSpec
 
 STEPS = "state.compress/2"
@@ -78,7 +78,7 @@ results;
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shown:
+class ShownText:
     """A text as a prompt shows it: a step or a piece of one, or a vector."""
 
     #: What it is called there.
@@ -123,7 +123,7 @@ def base_segment(heading: str, text: str, key: bytes) -> Segment:
     return Segment(kind=SegmentKind.BASE, text=f"[{heading}]\n{marked(text, key)}", reusable=False)
 
 
-def chunk_segment(wording: Wording, shown: Sequence[Shown], key: bytes) -> Segment:
+def chunk_segment(wording: Wording, shown: Sequence[ShownText], key: bytes) -> Segment:
     """What is compressed into it, and where the reply begins."""
     text = wording.heading + "".join(one.lines(key) for one in shown)
     return Segment(kind=SegmentKind.CHUNK, text=text, reusable=False)

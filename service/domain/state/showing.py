@@ -6,12 +6,12 @@ has all of it, and so has the prompt that compresses it.
 
 from dataclasses import replace
 
-from service.domain.chunks import Chunk
-from service.domain.fitting import MAX_CUTS, Count, share_of
+from service.domain.log.chunks import Chunk
+from service.domain.prompting.fitting import MAX_CUTS, Count, share_of
+from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep
 from service.domain.state.working_context import WorkingContext, as_text
-from service.domain.tokens import estimate_tokens
 
 #: Of the model's window, what a context may have: the rest is for what else an agent's prompt
 #: says, and for the reply.

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
-from service.domain.errors import InvalidInput
-from service.domain.memory_choices import OnFailure, ReplyFormat
-from service.domain.reasons import Reason
-from service.domain.tokens import estimate_tokens
+from service.domain.prompting.tokens import estimate_tokens
+from service.domain.values.errors import InvalidInput
+from service.domain.values.memory_choices import OnFailure, ReplyFormat
+from service.domain.values.reasons import Reason
 
 
 class Period(StrEnum):

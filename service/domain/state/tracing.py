@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import takewhile
 
-from service.domain.state.vectors import Vector
+from service.domain.state.vectors import StateVector
 from service.domain.state.working_context import WorkingContext
 
 #: Sentences of an answer that are traced.
@@ -49,7 +49,7 @@ def statements(answer: str) -> Sequence[str]:
 
 def source(
     statement: str, context: WorkingContext, named: Collection[int], *, around: str = ""
-) -> Vector | None:
+) -> StateVector | None:
     """The vector in use that a statement is from; None when it is from a recent step, or
     from nothing that the context says.
 
@@ -74,7 +74,7 @@ def source(
     return vectors[best] if said and not is_recent and scores[best] >= ENOUGH * all_held else None
 
 
-def linked(vectors: Sequence[Vector]) -> tuple[Sequence[Vector], bool]:
+def linked(vectors: Sequence[StateVector]) -> tuple[Sequence[StateVector], bool]:
     """Of vectors of one level, the newest first, those that each is made from the next.
 
     And whether that is all: the last one began anew.
@@ -84,7 +84,7 @@ def linked(vectors: Sequence[Vector]) -> tuple[Sequence[Vector], bool]:
 
 
 def origin(
-    statement: str, way: Sequence[Vector], *, around: str = "", from_first: bool = True
+    statement: str, way: Sequence[StateVector], *, around: str = "", from_first: bool = True
 ) -> int:
     """Which vector of a way, the newest first, brought a statement: its index.
 

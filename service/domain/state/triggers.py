@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from service.domain.chunks import LoggedChunk
+from service.domain.log.chunks import LoggedChunk
+from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state.spec import ADAPTIVE_SPAN, Period, StateSpec
-from service.domain.tokens import estimate_tokens
 
 #: An adaptive memory compresses steps that have as much new in them as so many state
 #: vectors can hold.

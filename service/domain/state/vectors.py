@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from service.domain.json_values import Json, canonical
+from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state.spec import StateSpec
-from service.domain.tokens import estimate_tokens
+from service.domain.values.json_values import Json, canonical
 
 #: The level whose vectors are made from steps.
 STEPS_LEVEL = 1
@@ -22,7 +22,7 @@ STEPS_LEVEL = 1
 TASK_REVISION = 0
 
 
-class Made(StrEnum):
+class VectorSource(StrEnum):
     """Where a state vector comes from."""
 
     #: It is the task prompt, M_1.
@@ -36,7 +36,7 @@ class Made(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Vector:
+class StateVector:
     """A state vector. It never changes."""
 
     #: That brought it; 0 for the task prompt.
@@ -46,7 +46,7 @@ class Vector:
     text: str
     #: Of its text, by the tokenizer of the model that made it.
     tokens: int
-    made: Made
+    made: VectorSource
     #: It stands for the positions behind this one, since its level began anew …
     after_position: int = 0
     #: … and what is new in it is the positions from_position + 1 to to_position.
@@ -61,7 +61,7 @@ class Vector:
 
 
 @dataclass(frozen=True, slots=True)
-class Levels:
+class VectorLevels:
     """The vectors that are in use at a revision, by their revisions.
 
     `runs` has for each level, from 1 up, what was made since the level began, oldest
@@ -79,10 +79,10 @@ class Levels:
         """What a level has made since it began."""
         return self.runs[level - 1] if level <= len(self.runs) else ()
 
-    def with_steps(self, revision: int, *, episode_vectors: int) -> "Levels":
+    def with_steps(self, revision: int, *, episode_vectors: int) -> "VectorLevels":
         """Behind a new vector of steps."""
         run = (*self.runs[0], revision) if episode_vectors else (revision,)
-        return Levels((run, *self.runs[1:]))
+        return VectorLevels((run, *self.runs[1:]))
 
     def full_level(self, episode_vectors: int) -> int | None:
         """The lowest level whose vectors are to be compressed; None when there is none."""
@@ -91,19 +91,19 @@ class Levels:
         full = (number for number, run in enumerate(self.runs, 1) if len(run) >= episode_vectors)
         return next(full, None)
 
-    def with_episode(self, revision: int, level: int) -> "Levels":
+    def with_episode(self, revision: int, level: int) -> "VectorLevels":
         """Behind a new vector of `level`, made from all that the level below had."""
         runs = [*self.runs, *[()] * (level - len(self.runs))]
         runs[level - 2] = ()
         runs[level - 1] = (*runs[level - 1], revision)
-        return Levels(tuple(runs))
+        return VectorLevels(tuple(runs))
 
     def to_json(self) -> list[list[int]]:
         """As plain JSON."""
         return [list(run) for run in self.runs]
 
     @classmethod
-    def from_json(cls, value: Sequence[Sequence[int]]) -> "Levels":
+    def from_json(cls, value: Sequence[Sequence[int]]) -> "VectorLevels":
         """From `to_json`."""
         return cls(tuple(tuple(run) for run in value))
 
@@ -115,12 +115,12 @@ class State:
     revision: int
     #: All steps up to here are compressed; what comes behind is recent.
     applied_position: int
-    levels: Levels
-    #: As `Levels.stack` has them: the highest level first, M last.
-    stack: tuple[Vector, ...]
+    levels: VectorLevels
+    #: As `VectorLevels.stack` has them: the highest level first, M last.
+    stack: tuple[StateVector, ...]
 
     @property
-    def current(self) -> Vector:
+    def current(self) -> StateVector:
         """M."""
         return self.stack[-1]
 
@@ -135,8 +135,8 @@ class State:
         cls,
         revision: int,
         applied_position: int,
-        levels: Levels,
-        vectors: Mapping[int, Vector],
+        levels: VectorLevels,
+        vectors: Mapping[int, StateVector],
     ) -> "State":
         """From the vectors by their revisions; it may hold others besides."""
         return cls(
@@ -149,11 +149,11 @@ class State:
 
 def first_state(spec: StateSpec) -> State:
     """A memory at revision 0: M_1 is the task prompt, and nothing is compressed."""
-    task = Vector(
+    task = StateVector(
         revision=TASK_REVISION,
         level=STEPS_LEVEL,
         text=spec.task,
         tokens=estimate_tokens(spec.task),
-        made=Made.TASK,
+        made=VectorSource.TASK,
     )
-    return State(revision=0, applied_position=0, levels=Levels(), stack=(task,))
+    return State(revision=0, applied_position=0, levels=VectorLevels(), stack=(task,))

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from service.domain.chunks import Chunk, ChunkKind
-from service.domain.json_values import Json
+from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep, due
-from service.domain.state.vectors import STEPS_LEVEL, Made, State, Vector
+from service.domain.state.vectors import STEPS_LEVEL, State, StateVector, VectorSource
+from service.domain.values.json_values import Json
 
 #: What stands between two parts of the text, and above the recent steps.
 _BREAK = "\n\n"
@@ -121,8 +121,8 @@ def _vectors(context: WorkingContext) -> list[str]:
     return [f"{_heading(one)}\n{one.text}" for one in context.state.stack if one.text]
 
 
-def _heading(vector: Vector) -> str:
-    if vector.made is Made.TASK:
+def _heading(vector: StateVector) -> str:
+    if vector.made is VectorSource.TASK:
         return "Task:"
     return "Memory:" if vector.level == STEPS_LEVEL else f"Memory, level {vector.level}:"
 

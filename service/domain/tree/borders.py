@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from service.domain.splitting import Cutter
-from service.domain.tokens import TOKEN_BYTES
+from service.domain.prompting.splitting import Cutter
+from service.domain.prompting.tokens import TOKEN_BYTES
 
 #: Between messages and steps, and what is beside them.
 JOINT = "\n"
@@ -16,7 +16,7 @@ NEAR = 1 / 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class UncutText:
     """The text of a chunk that is not cut yet."""
 
     #: Of the chunk, and the characters of its text that are not here.
@@ -32,7 +32,7 @@ class Part:
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class Spot:
+class SegmentEnd:
     """Where a segment ends: behind so many parts, and so many characters of the next."""
 
     parts: int
@@ -40,7 +40,7 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TextBlock:
     """What is kept together: a message or step, or a run of text whatever chunks it is in."""
 
     #: Number of the first part.
@@ -51,25 +51,25 @@ class Block:
     #: Bytes: of a message or step all of them, of a run those in the window.
     size: int
 
-    def cut(self, cut: Cutter, room: int) -> Spot:
+    def cut(self, cut: Cutter, room: int) -> SegmentEnd:
         """The end of its first piece, of at most `room` bytes."""
         left = cut("".join(self.texts), max(1, room // TOKEN_BYTES))
         if left < 1:
             raise ValueError("a cutter that cuts nothing off")
         for number, text in enumerate(self.texts, self.first):
             if left < len(text):
-                return Spot(number, left)
+                return SegmentEnd(number, left)
             left -= len(text)
-        return Spot(self.first + len(self.texts))
+        return SegmentEnd(self.first + len(self.texts))
 
-    def size_to(self, spot: Spot) -> int:
+    def size_to(self, spot: SegmentEnd) -> int:
         """Bytes of it before a spot."""
         whole = self.texts[: spot.parts - self.first]
         begun = self.texts[len(whole)][: spot.characters] if spot.characters else ""
         return sum(len(text.encode()) for text in (*whole, begun))
 
 
-def blocks(parts: Iterable[Part], window: int) -> Iterator[Block]:
+def blocks(parts: Iterable[UncutText], window: int) -> Iterator[TextBlock]:
     """The blocks of the parts that begin within the first `window` bytes."""
     run: list[str] = []
     first = size = 0
@@ -77,22 +77,22 @@ def blocks(parts: Iterable[Part], window: int) -> Iterator[Block]:
         if window <= 0:
             break
         if run and part.whole:
-            yield Block(first, False, tuple(run), size)
+            yield TextBlock(first, False, tuple(run), size)
             run = []
         text, taken = _beginning(part, window)
         window -= part.size
         if part.whole:
-            yield Block(number, True, (text,), part.size)
+            yield TextBlock(number, True, (text,), part.size)
             continue
         if not run:
             first, size = number, 0
         run.append(text)
         size += taken
     if run:
-        yield Block(first, False, tuple(run), size)
+        yield TextBlock(first, False, tuple(run), size)
 
 
-def full_end(found: Iterable[Block], limit: int, cut: Cutter) -> Spot:
+def full_end(found: Iterable[TextBlock], limit: int, cut: Cutter) -> SegmentEnd:
     """The end of a segment of at most `limit` bytes, as late as it may be.
 
     The blocks have more than that. A message or step that fits is not cut for it, however
@@ -104,13 +104,13 @@ def full_end(found: Iterable[Block], limit: int, cut: Cutter) -> Spot:
         if used + joint + block.size <= limit:
             used += joint + block.size
         elif used and (used >= ENOUGH * limit or (block.whole and block.size <= limit)):
-            return Spot(block.first)
+            return SegmentEnd(block.first)
         else:
             return block.cut(cut, limit - used - joint)
     raise AssertionError("the blocks are no more than a segment")
 
 
-def even_end(found: Sequence[Block], limit: int, cut: Cutter) -> Spot | None:
+def even_end(found: Sequence[TextBlock], limit: int, cut: Cutter) -> SegmentEnd | None:
     """The end of the first of the last segments, so that they are about equal.
 
     None: what is left is one segment.
@@ -122,7 +122,7 @@ def even_end(found: Sequence[Block], limit: int, cut: Cutter) -> Spot | None:
     segments = -(-total // limit)
     aim, room_behind = total / segments, limit * (segments - 1)
     borders = [
-        (abs(end - aim), Spot(after.first))
+        (abs(end - aim), SegmentEnd(after.first))
         for end, (_, after) in zip(ends, pairwise(found), strict=False)
         if total - room_behind <= end <= limit
     ]
@@ -137,14 +137,14 @@ def even_end(found: Sequence[Block], limit: int, cut: Cutter) -> Spot | None:
     return nearest or full_end(found, limit, cut)
 
 
-def _inside(block: Block, room: int, limit: int, cut: Cutter) -> Spot | None:
+def _inside(block: TextBlock, room: int, limit: int, cut: Cutter) -> SegmentEnd | None:
     """A place to cut within a block; None for one that is kept whole, or without room."""
     if room < TOKEN_BYTES or (block.whole and block.size <= limit):
         return None
     return block.cut(cut, room)
 
 
-def _ends(found: Iterable[Block]) -> Iterator[int]:
+def _ends(found: Iterable[TextBlock]) -> Iterator[int]:
     """Bytes to the end of each block, joints between them counted."""
     end = -len(JOINT)
     for block in found:
@@ -152,7 +152,7 @@ def _ends(found: Iterable[Block]) -> Iterator[int]:
         yield end
 
 
-def _beginning(part: Part, most: int) -> tuple[str, int]:
+def _beginning(part: UncutText, most: int) -> tuple[str, int]:
     """What is in the first `most` bytes of a part, in whole characters, and its bytes."""
     # A character has a byte or more.
     raw = part.text[part.at : part.at + most].encode()

@@ -5,7 +5,7 @@ A change of wording is a new version; every call records the one it used.
 
 from collections.abc import Sequence
 
-from service.domain.marking import marked
+from service.domain.prompting.marking import marked
 
 SUMMARIZE = "tree.summarize/2"
 COMPRESS = "tree.compress/2"

@@ -10,18 +10,18 @@ that is the paper's walk: down to the child, and up to its parent.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from service.domain.flows import ModelReply
-from service.domain.tree.nodes import View
+from service.domain.prompting.flows import ModelReply
+from service.domain.tree.nodes import NodeView
 
 
 @dataclass(slots=True, eq=False)
-class Spot:
+class VisitedNode:
     """A node where the navigation has been, or is to go."""
 
-    view: View
-    parent: "Spot | None" = None
+    view: NodeView
+    parent: "VisitedNode | None" = None
     #: In the order of the text, once they were looked up.
-    children: "tuple[Spot, ...] | None" = None
+    children: "tuple[VisitedNode, ...] | None" = None
     #: Of a leaf, once it was looked up.
     text: str | None = None
     #: How often in a row the model is asked here; 1 to 3, and what was wrong the last time.
@@ -66,35 +66,35 @@ class Spot:
 class Exploration:
     """What of a tree was looked at, and what comes next."""
 
-    root: Spot
+    root: VisitedNode
     #: What can be looked at, the most promising first.
-    line: list[Spot] = field(default_factory=list)
+    line: list[VisitedNode] = field(default_factory=list)
     #: Ids of nodes that named children which are not done with.
     waiting: set[str] = field(default_factory=set)
     #: Ids of nodes that cannot have the answer.
     refuted: set[str] = field(default_factory=set)
-    _spots: dict[str, Spot] = field(default_factory=dict)
+    _spots: dict[str, VisitedNode] = field(default_factory=dict)
 
-    def spot(self, view: View, parent: Spot) -> Spot:
+    def spot(self, view: NodeView, parent: VisitedNode) -> VisitedNode:
         """The spot of a node below `parent`; always the same for the same node."""
-        return self._spots.setdefault(view.node_id, Spot(view, parent))
+        return self._spots.setdefault(view.node_id, VisitedNode(view, parent))
 
-    def begin(self, *spots: Spot) -> None:
+    def begin(self, *spots: VisitedNode) -> None:
         """Looks at these next."""
         self.line[:0] = spots
 
-    def closed(self, spot: Spot) -> tuple[int, ...]:
+    def closed(self, spot: VisitedNode) -> tuple[int, ...]:
         """Numbers of a node's children that are refuted, from 0."""
         ids = enumerate(spot.view.children)
         return tuple(number for number, one in ids if one in self.refuted)
 
-    def enter(self, spot: Spot, targets: Sequence[Spot]) -> None:
+    def enter(self, spot: VisitedNode, targets: Sequence[VisitedNode]) -> None:
         """Goes from an open node to children of it, none of which is refuted."""
         at = self.line.index(spot)
         self.line[at : at + 1] = targets
         self.waiting.add(spot.node_id)
 
-    def refute(self, spot: Spot) -> None:
+    def refute(self, spot: VisitedNode) -> None:
         """Is done with an open node; where that leaves nothing of its parent, with that too."""
         at = self.line.index(spot)
         del self.line[at]
@@ -109,7 +109,7 @@ class Exploration:
             self.refuted.add(parent.node_id)
             spot = parent
 
-    def _is_pending(self, spot: Spot) -> bool:
+    def _is_pending(self, spot: VisitedNode) -> bool:
         """Whether a child of it is open or waits."""
         children = set(spot.view.children)
         return bool(children & self.waiting) or any(one.node_id in children for one in self.line)

@@ -7,8 +7,8 @@ made up for the reader; no model is asked for it.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from service.domain.shortening import shortened
-from service.domain.tree.nodes import Node, View
+from service.domain.prompting.shortening import shortened
+from service.domain.tree.nodes import Node, NodeView
 from service.domain.tree.segmenting import Cut
 
 __all__ = ["ROOT", "Forest", "over", "shortened", "tail_views", "view_of"]
@@ -20,14 +20,14 @@ ROOT = "root"
 class Forest:
     """A root and the views that it is made of."""
 
-    root: View
+    root: NodeView
     #: By id: the root, the made-up nodes, the tops and the tail. Not what is under the tops.
-    views: Mapping[str, View]
+    views: Mapping[str, NodeView]
 
 
 def over(
-    tops: Sequence[View],
-    tail: Sequence[View],
+    tops: Sequence[NodeView],
+    tail: Sequence[NodeView],
     *,
     max_children: int,
     summary_tokens: int,
@@ -61,10 +61,10 @@ def over(
     return Forest(root=root, views={**views, root.node_id: root})
 
 
-def view_of(node: Node) -> View:
+def view_of(node: Node) -> NodeView:
     """A stored node as a reader meets it."""
     numbers = range(node.first_child, node.first_child + node.children)
-    return View(
+    return NodeView(
         node_id=node.node_id,
         level=node.level,
         summary=node.summary,
@@ -76,10 +76,12 @@ def view_of(node: Node) -> View:
     )
 
 
-def tail_views(cuts: Sequence[Cut], summary_tokens: int, count: Callable[[str], int]) -> list[View]:
+def tail_views(
+    cuts: Sequence[Cut], summary_tokens: int, count: Callable[[str], int]
+) -> list[NodeView]:
     """The pieces of the tail (`Segmenter.finish`): "t.1", "t.2" …"""
     return [
-        View(
+        NodeView(
             node_id=f"t.{number}",
             level=0,
             summary=shortened(cut.text, summary_tokens, count),
@@ -93,7 +95,7 @@ def tail_views(cuts: Sequence[Cut], summary_tokens: int, count: Callable[[str], 
     ]
 
 
-def _groups(run: Sequence[View], max_children: int) -> Iterator[Sequence[View]]:
+def _groups(run: Sequence[NodeView], max_children: int) -> Iterator[Sequence[NodeView]]:
     """As few groups as may be, of sizes within one of each other."""
     count = -(-len(run) // max_children)
     least, larger = divmod(len(run), count)
@@ -105,13 +107,13 @@ def _groups(run: Sequence[View], max_children: int) -> Iterator[Sequence[View]]:
 
 
 def _parent(
-    node_id: str, children: Sequence[View], summary_tokens: int, count: Callable[[str], int]
-) -> View:
+    node_id: str, children: Sequence[NodeView], summary_tokens: int, count: Callable[[str], int]
+) -> NodeView:
     """A node that is made up over others."""
     share = max(1, summary_tokens // len(children))
     summaries = (shortened(child.summary, share, count) for child in children)
     summary = "\n".join(summary for summary in summaries if summary)
-    return View(
+    return NodeView(
         node_id=node_id,
         level=max(child.level for child in children) + 1,
         summary=shortened(summary, summary_tokens, count),

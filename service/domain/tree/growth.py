@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Group:
+class NodeGroup:
     """A parent to be made, and its children: consecutive nodes of the level below."""
 
     #: Of the parent; 1 or more.
@@ -25,7 +25,7 @@ class Group:
     children: int
 
 
-def due_groups(nodes: Sequence[int], grouped: Sequence[int], max_children: int) -> list[Group]:
+def due_groups(nodes: Sequence[int], grouped: Sequence[int], max_children: int) -> list[NodeGroup]:
     """All groups that are due while the tree grows, the lowest level first.
 
     `nodes` says for each level from 0 up how many there are, those counted that are
@@ -35,7 +35,9 @@ def due_groups(nodes: Sequence[int], grouped: Sequence[int], max_children: int) 
     return _Levels(nodes, grouped, max_children).due()
 
 
-def closing_groups(nodes: Sequence[int], grouped: Sequence[int], max_children: int) -> list[Group]:
+def closing_groups(
+    nodes: Sequence[int], grouped: Sequence[int], max_children: int
+) -> list[NodeGroup]:
     """All groups that are left to make at the seal, those that are due and the last ones.
 
     The parent of the last group is the root; without a group the only node there is. The
@@ -55,16 +57,16 @@ class _Levels:
         self._most = max_children
         #: Nodes that stay behind when a group is made, so that they can make another.
         self._kept = (max_children + 1) // 2
-        self._groups: list[Group] = []
+        self._groups: list[NodeGroup] = []
 
-    def due(self) -> list[Group]:
+    def due(self) -> list[NodeGroup]:
         level = 0
         while level < len(self._nodes):
             self._group_full(level)
             level += 1
         return self._groups
 
-    def closing(self) -> list[Group]:
+    def closing(self) -> list[NodeGroup]:
         level = 0
         while level < len(self._nodes) and not self._is_top(level):
             self._group_full(level)
@@ -94,7 +96,7 @@ class _Levels:
             self._grouped.append(0)
         self._nodes[level + 1] += 1
         self._groups.append(
-            Group(
+            NodeGroup(
                 level=level + 1,
                 number=self._nodes[level + 1],
                 first_child=self._grouped[level] + 1,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from service.domain.options import normal
+from service.domain.answers.options import normal
 
 
 def likeliest(options: Sequence[str], texts: Iterable[str]) -> str:

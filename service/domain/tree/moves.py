@@ -8,8 +8,8 @@ guessed: it is unreadable, with a reason that the model is told.
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from service.domain.no_answers import says_none
-from service.domain.tree.reply_parts import Parts, Unclear, split_reply
+from service.domain.prompting.no_answers import says_none
+from service.domain.tree.reply_parts import TreeReplyParts, Unclear, split_reply
 from service.domain.tree.reply_values import chosen_option, numbers_of, said_answer
 
 #: Goes back up, at any node.
@@ -34,7 +34,7 @@ class Revert:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answered:
+class NavigationAnswer:
     """An answer; with options it is one of them, word for word."""
 
     text: str
@@ -73,7 +73,7 @@ def read_triage(
     return Enter(targets=numbers, reasoning=parts.reasoning)
 
 
-def read_leaf(reply: str, *, options: tuple[str, ...]) -> Answered | Revert | Unreadable:
+def read_leaf(reply: str, *, options: tuple[str, ...]) -> NavigationAnswer | Revert | Unreadable:
     """The move of a reply at a leaf."""
     try:
         parts = split_reply(reply)
@@ -89,12 +89,12 @@ def read_leaf(reply: str, *, options: tuple[str, ...]) -> Answered | Revert | Un
         text = _answer(parts, options)
     except Unclear as unclear:
         return Unreadable(reason=str(unclear))
-    return Answered(text=text, reasoning=parts.reasoning)
+    return NavigationAnswer(text=text, reasoning=parts.reasoning)
 
 
 def read_merge(
     reply: str, *, answers: int, options: tuple[str, ...], rivals: Collection[str]
-) -> Answered | Unreadable:
+) -> NavigationAnswer | Unreadable:
     """The answer of a reply that was shown some `answers`.
 
     With options it is one of the `rivals`, the options that were answered.
@@ -109,20 +109,20 @@ def read_merge(
             raise Unclear(f"its sources are no numbers of answers: those are 0 to {answers - 1}")
     except Unclear as unclear:
         return Unreadable(reason=str(unclear))
-    return Answered(text=text, reasoning=parts.reasoning, sources=sources)
+    return NavigationAnswer(text=text, reasoning=parts.reasoning, sources=sources)
 
 
-def read_guess(reply: str, *, options: tuple[str, ...]) -> Answered | Unreadable:
+def read_guess(reply: str, *, options: tuple[str, ...]) -> NavigationAnswer | Unreadable:
     """The option that a reply chooses."""
     try:
         parts = split_reply(reply)
         text = _answer(parts, options)
     except Unclear as unclear:
         return Unreadable(reason=str(unclear))
-    return Answered(text=text, reasoning=parts.reasoning)
+    return NavigationAnswer(text=text, reasoning=parts.reasoning)
 
 
-def _action(parts: Parts) -> tuple[int, ...]:
+def _action(parts: TreeReplyParts) -> tuple[int, ...]:
     """The numbers behind Action, each once. Raises Unclear."""
     if parts.cut == "action" or (parts.cut and not parts.actions):
         raise Unclear("it was cut off before its action was whole; say less before it")
@@ -147,7 +147,7 @@ def _too_many(beam: int) -> str:
     return "it gives several numbers; give one" if beam == 1 else f"give at most {beam} numbers"
 
 
-def _answer(parts: Parts, options: tuple[str, ...]) -> str:
+def _answer(parts: TreeReplyParts, options: tuple[str, ...]) -> str:
     """The answer, with options the one that is meant. Raises Unclear."""
     if parts.cut == "answer":
         raise Unclear("its answer was cut off; say less")

@@ -15,26 +15,26 @@ may go down to several at once (`beam`), and begin with leaves that retrieval na
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from service.domain.asking import NoUse, check_refused, fault_of_end
-from service.domain.ends import End
-from service.domain.fitting import MIN_SHOWN_TOKENS, Count, TextTooLong, cut_to
-from service.domain.flows import LookingFlow, LookUp, ModelAsk, ModelReply
-from service.domain.options import normal
-from service.domain.shortening import cut_back
-from service.domain.thoughts import said
-from service.domain.trajectory import (
+from service.domain.answers.options import normal
+from service.domain.answers.trajectory import (
     Action,
+    Emit,
     Event,
     EventKind,
     NoAnswer,
-    Tell,
 )
-from service.domain.tree.exploring import Exploration, Spot
+from service.domain.prompting.asking import NoUse, check_refused, fault_of_end
+from service.domain.prompting.ends import End
+from service.domain.prompting.fitting import MIN_SHOWN_TOKENS, Count, TextTooLong, cut_to
+from service.domain.prompting.flows import Fetch, FetchingFlow, ModelReply, ModelRequest
+from service.domain.prompting.shortening import cut_back
+from service.domain.prompting.thoughts import said
+from service.domain.tree.exploring import Exploration, VisitedNode
+from service.domain.tree.fetches import BestLeaves, Children, Text
 from service.domain.tree.guessing import likeliest
-from service.domain.tree.lookups import BestLeaves, Children, Text
 from service.domain.tree.moves import (
-    Answered,
     Enter,
+    NavigationAnswer,
     Revert,
     Unreadable,
     read_guess,
@@ -42,31 +42,31 @@ from service.domain.tree.moves import (
     read_merge,
     read_triage,
 )
-from service.domain.tree.nodes import View
-from service.domain.tree.prompts import Prompts
-from service.domain.tree.question import Question
-from service.domain.tree.recording import Recorder
+from service.domain.tree.nodes import NodeView
+from service.domain.tree.prompts import NavigationPrompts
+from service.domain.tree.question import TreeQuestion
+from service.domain.tree.recording import NavigationRecorder
 from service.domain.tree.spec import TreeSpec, WorkingMemory
 from service.domain.tree.trajectory import Navigation
 
-__all__ = ["MAX_ATTEMPTS", "Question", "TextTooLong", "navigate"]
+__all__ = ["MAX_ATTEMPTS", "TextTooLong", "TreeQuestion", "navigate"]
 
 #: Replies in a row that may be unreadable, at one node.
 MAX_ATTEMPTS = 3
 
-_Move = Enter | Revert | Answered | Unreadable
+_Move = Enter | Revert | NavigationAnswer | Unreadable
 
 
 def navigate(
-    question: Question,
-    root: View,
+    question: TreeQuestion,
+    root: NodeView,
     *,
     spec: TreeSpec,
     text_tokens: int,
     window_tokens: int,
     marker_key: bytes,
     count: Count,
-) -> LookingFlow[Navigation]:
+) -> FetchingFlow[Navigation]:
     """The answer to a question from the tree below `root`.
 
     Asks for moves, looks up children, texts and leaves, and tells each event right after
@@ -75,7 +75,7 @@ def navigate(
     Raises TextTooLong when a prompt cannot be made to fit into `window_tokens`, and NoUse
     when the model refuses a text.
     """
-    prompts = Prompts(
+    prompts = NavigationPrompts(
         question=question,
         spec=spec,
         window_tokens=window_tokens,
@@ -83,40 +83,40 @@ def navigate(
         count=count,
     )
     return (
-        yield from _Walk(
+        yield from _Navigation(
             question=question,
-            exploration=Exploration(root=Spot(root)),
+            exploration=Exploration(root=VisitedNode(root)),
             prompts=prompts,
-            recorder=Recorder(text_tokens=text_tokens),
+            recorder=NavigationRecorder(text_tokens=text_tokens),
         ).run()
     )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Found:
+class _LeafAnswer:
     """An answer and the leaf that it is from."""
 
     leaf: str
-    answer: Answered
+    answer: NavigationAnswer
 
 
 @dataclass(kw_only=True, slots=True)
-class _Walk:
+class _Navigation:
     """One navigation under way."""
 
-    question: Question
+    question: TreeQuestion
     exploration: Exploration
-    prompts: Prompts
-    recorder: Recorder
+    prompts: NavigationPrompts
+    recorder: NavigationRecorder
     #: Whether the root was begun with; before that come the leaves that retrieval named.
     began: bool = False
     #: Answers of the present round, the most promising leaf's first.
-    found: list[_Found] = field(default_factory=list)
+    found: list[_LeafAnswer] = field(default_factory=list)
     #: What the model said of the texts that do not have the answer.
     findings: list[str] = field(default_factory=list)
 
     @property
-    def root(self) -> Spot:
+    def root(self) -> VisitedNode:
         return self.exploration.root
 
     @property
@@ -127,7 +127,7 @@ class _Walk:
     def calls_left(self) -> int:
         return self.question.max_calls - self.recorder.calls
 
-    def run(self) -> LookingFlow[Navigation]:
+    def run(self) -> FetchingFlow[Navigation]:
         """Round by round to the end: each asks up to `beam` open nodes at once."""
         if self.root.view.is_leaf and self.root.view.text_tokens == 0:
             return (yield from self._fail(NoAnswer.EMPTY))
@@ -159,11 +159,11 @@ class _Walk:
         self.exploration.begin(self.root)
         return True
 
-    def _retrieve(self) -> LookingFlow[None]:
+    def _retrieve(self) -> FetchingFlow[None]:
         """Begins with the leaves that fit the question best."""
         count = self.question.hybrid_leaves
         (paths,) = yield [BestLeaves(query=self.question.query, count=count)]
-        leaves: dict[str, Spot] = {}
+        leaves: dict[str, VisitedNode] = {}
         for path in paths[:count]:
             spot = self.root
             for view in path:
@@ -172,31 +172,31 @@ class _Walk:
         self.exploration.begin(*leaves.values())
         yield from self._tell(EventKind.RETRIEVAL, Action.NONE, shown=tuple(leaves))
 
-    def _look_up(self, spots: Sequence[Spot]) -> LookingFlow[None]:
+    def _look_up(self, spots: Sequence[VisitedNode]) -> FetchingFlow[None]:
         """What the prompts of these nodes show, where it is not known yet."""
         missing = [
             spot for spot in spots if (spot.text if spot.view.is_leaf else spot.children) is None
         ]
-        lookups: list[LookUp] = [
+        fetches: list[Fetch] = [
             Text(node_id=spot.node_id) if spot.view.is_leaf else Children(node_id=spot.node_id)
             for spot in missing
         ]
-        if not lookups:
+        if not fetches:
             return
-        for spot, held in zip(missing, (yield lookups), strict=True):
+        for spot, held in zip(missing, (yield fetches), strict=True):
             if isinstance(held, str):
                 spot.text = held
             else:
                 spot.children = tuple(self.exploration.spot(view, spot) for view in held)
 
-    def _enter_only_child(self) -> LookingFlow[None]:
+    def _enter_only_child(self) -> FetchingFlow[None]:
         """There is one way down and none back: nobody needs to be asked."""
         children = _children(self.root)
         self.exploration.enter(self.root, children)
         ids = self.root.view.children
         yield from self._tell(EventKind.TRIAGE, Action.NONE, spot=self.root, shown=ids, targets=ids)
 
-    def _shorten_memory(self, spots: Sequence[Spot]) -> LookingFlow[None]:
+    def _shorten_memory(self, spots: Sequence[VisitedNode]) -> FetchingFlow[None]:
         """Has the model shorten working memories that passed their limit.
 
         Never by the last call: that is for a move.
@@ -231,7 +231,7 @@ class _Walk:
     def _tokens(self, texts: Iterable[str]) -> int:
         return sum(map(self.prompts.count, texts))
 
-    def _notes(self, spot: Spot) -> str:
+    def _notes(self, spot: VisitedNode) -> str:
         """The working memory at a node: the nearest whole, what is further cut."""
         if self.spec.working_memory is WorkingMemory.OFF:
             return ""
@@ -247,23 +247,23 @@ class _Walk:
                 break
         return "\n\n".join(reversed(kept))
 
-    def _ask(self, spots: Sequence[Spot]) -> LookingFlow[None]:
+    def _ask(self, spots: Sequence[VisitedNode]) -> FetchingFlow[None]:
         """Asks at open nodes, all at once, and makes the moves in their order."""
         asks = [self._prompt(spot) for spot in spots]
         for spot, ask, reply in zip(spots, asks, (yield asks), strict=True):
             move = self._read(spot, reply)
             event = self.recorder.move(spot, move, ask, reply)
             self._make(spot, move, reply)
-            yield [Tell(event=event)]
+            yield [Emit(event=event)]
             check_refused(reply)
 
-    def _prompt(self, spot: Spot) -> ModelAsk:
+    def _prompt(self, spot: VisitedNode) -> ModelRequest:
         ask = self._first_prompt(spot)
         if spot.reply is None:
             return ask
         return self.prompts.again(ask, spot.reply, spot.fault, spot.attempt)
 
-    def _first_prompt(self, spot: Spot) -> ModelAsk:
+    def _first_prompt(self, spot: VisitedNode) -> ModelRequest:
         notes = self._notes(spot)
         if spot.view.is_leaf:
             assert spot.text is not None, "it was looked up"
@@ -276,7 +276,7 @@ class _Walk:
             may_revert=spot.parent is not None,
         )
 
-    def _read(self, spot: Spot, reply: ModelReply) -> _Move:
+    def _read(self, spot: VisitedNode, reply: ModelReply) -> _Move:
         fault = fault_of_end(reply)
         if fault is not None:
             return Unreadable(reason=fault)
@@ -290,7 +290,7 @@ class _Walk:
             beam=self.question.beam,
         )
 
-    def _make(self, spot: Spot, move: _Move, reply: ModelReply) -> None:
+    def _make(self, spot: VisitedNode, move: _Move, reply: ModelReply) -> None:
         if isinstance(move, Unreadable):
             spot.attempt += 1
             spot.fault, spot.reply = move.reason, reply
@@ -304,10 +304,10 @@ class _Walk:
                 self.exploration.refute(spot)
                 if spot.view.is_leaf and move.reasoning:
                     self.findings.append(move.reasoning)
-            case Answered():
-                self.found.append(_Found(leaf=spot.node_id, answer=move))
+            case NavigationAnswer():
+                self.found.append(_LeafAnswer(leaf=spot.node_id, answer=move))
 
-    def _conclude(self) -> LookingFlow[Navigation]:
+    def _conclude(self) -> FetchingFlow[Navigation]:
         """The answer from those of a round."""
         first = self.found[0].answer
         if len({normal(one.answer.text) for one in self.found}) == 1:
@@ -318,7 +318,7 @@ class _Walk:
             return (yield from self._fail(why))
         return (yield from self._succeed(merged, self._cited(merged)))
 
-    def _read_merge(self, reply: str) -> Answered | Unreadable:
+    def _read_merge(self, reply: str) -> NavigationAnswer | Unreadable:
         return read_merge(
             reply,
             answers=len(self.found),
@@ -327,8 +327,8 @@ class _Walk:
         )
 
     def _chosen(
-        self, first: ModelAsk, read: Callable[[str], Answered | Unreadable]
-    ) -> LookingFlow[tuple[Answered | None, NoAnswer]]:
+        self, first: ModelRequest, read: Callable[[str], NavigationAnswer | Unreadable]
+    ) -> FetchingFlow[tuple[NavigationAnswer | None, NoAnswer]]:
         """The choice of the first reply that makes one; without it, why there is none."""
         ask, attempt = first, 1
         while attempt <= MAX_ATTEMPTS:
@@ -337,10 +337,10 @@ class _Walk:
             (reply,) = yield [ask]
             fault = fault_of_end(reply)
             move = read(reply.text) if fault is None else Unreadable(reason=fault)
-            leaves = self._cited(move) if isinstance(move, Answered) else ()
+            leaves = self._cited(move) if isinstance(move, NavigationAnswer) else ()
             event = self.recorder.merge(move, ask, reply, self.found_leaves, leaves)
-            yield [Tell(event=event)]
-            if isinstance(move, Answered):
+            yield [Emit(event=event)]
+            if isinstance(move, NavigationAnswer):
                 return move, NoAnswer.NOT_FOUND
             check_refused(reply)
             attempt += 1
@@ -351,14 +351,14 @@ class _Walk:
     def found_leaves(self) -> tuple[str, ...]:
         return tuple(one.leaf for one in self.found)
 
-    def _cited(self, merged: Answered) -> tuple[str, ...]:
+    def _cited(self, merged: NavigationAnswer) -> tuple[str, ...]:
         """The leaves that a merged answer rests on, as it says, else by what they answered."""
         if merged.sources:
             return tuple(self.found[number].leaf for number in merged.sources)
         same = [one for one in self.found if normal(one.answer.text) == normal(merged.text)]
         return tuple(one.leaf for one in same or self.found)
 
-    def _succeed(self, answer: Answered, leaves: Sequence[str]) -> LookingFlow[Navigation]:
+    def _succeed(self, answer: NavigationAnswer, leaves: Sequence[str]) -> FetchingFlow[Navigation]:
         yield from self._tell(EventKind.END, Action.ANSWER, text=answer.text, targets=tuple(leaves))
         return Navigation(
             text=answer.text,
@@ -368,7 +368,7 @@ class _Walk:
             statistics=self.recorder.statistics,
         )
 
-    def _fail(self, why: NoAnswer) -> LookingFlow[Navigation]:
+    def _fail(self, why: NoAnswer) -> FetchingFlow[Navigation]:
         if self.question.options and why is not NoAnswer.EMPTY:
             return (yield from self._guess())
         yield from self._tell(EventKind.END, Action.NONE, text=why.value)
@@ -376,7 +376,7 @@ class _Walk:
             text="", no_answer=why, leaves=(), reasoning="", statistics=self.recorder.statistics
         )
 
-    def _guess(self) -> LookingFlow[Navigation]:
+    def _guess(self) -> FetchingFlow[Navigation]:
         """The likeliest option: by what a leaf answered, else by the model, else by its words."""
         known = self._known()
         chosen, leaves = None, self.found_leaves[:1]
@@ -392,7 +392,7 @@ class _Walk:
             except (NoUse, TextTooLong):
                 # Refused, or no room: the words decide.
                 pass
-        likely = chosen or Answered(text=likeliest(self.question.options, known))
+        likely = chosen or NavigationAnswer(text=likeliest(self.question.options, known))
         navigation = yield from self._succeed(likely, leaves)
         return replace(navigation, guessed=True)
 
@@ -410,17 +410,17 @@ class _Walk:
         kind: EventKind,
         action: Action,
         *,
-        spot: Spot | None = None,
+        spot: VisitedNode | None = None,
         shown: tuple[str, ...] = (),
         targets: tuple[str, ...] = (),
         text: str = "",
-        ask: ModelAsk | None = None,
+        ask: ModelRequest | None = None,
         reply: ModelReply | None = None,
-    ) -> LookingFlow[None]:
+    ) -> FetchingFlow[None]:
         event: Event = self.recorder.event(
             kind, action, spot=spot, shown=shown, targets=targets, text=text, ask=ask, reply=reply
         )
-        yield [Tell(event=event)]
+        yield [Emit(event=event)]
 
 
 def _shortened(reply: ModelReply) -> str:
@@ -431,6 +431,6 @@ def _shortened(reply: ModelReply) -> str:
     return cut_back(f"{text} ", len(text)) if text and reply.end is End.LENGTH else text
 
 
-def _children(spot: Spot) -> tuple[Spot, ...]:
+def _children(spot: VisitedNode) -> tuple[VisitedNode, ...]:
     assert spot.children is not None, "they were looked up"
     return spot.children

@@ -1,15 +1,15 @@
-"""Nodes: what a tree is made of, and the places of the log that they cover."""
+"""Nodes: what a tree is made of, and the parts of the log that they cover."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class Place:
-    """A place between two characters of a session's log.
+class TextOffset:
+    """A spot between two characters of a session's log.
 
     The end of a chunk is always written as the beginning of the next position, so that
-    equal places are equal values.
+    equal offsets are equal values.
     """
 
     #: A position of the log, from 1; one behind the head for the end of the log.
@@ -19,11 +19,11 @@ class Place:
 
     @property
     def last_position(self) -> int:
-        """The last position that has text before this place; 0 for the log's beginning."""
+        """The last position that has text before this offset; 0 for the log's beginning."""
         return self.position if self.offset else self.position - 1
 
 
-class Made(StrEnum):
+class SummarySource(StrEnum):
     """Where a summary comes from."""
 
     #: The model wrote it.
@@ -49,11 +49,11 @@ class Node:
     #: How many children; 0 for a leaf.
     children: int = 0
     #: The text under it: from here …
-    start: Place
+    start: TextOffset
     #: … to before here.
-    end: Place
+    end: TextOffset
     summary: str
-    made: Made
+    made: SummarySource
     #: Tokens of the text under it, and of the summary.
     text_tokens: int
     summary_tokens: int
@@ -75,7 +75,7 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class View:
+class NodeView:
     """A node as a reader meets it: stored, or made up over what has no parent yet.
 
     Ids: "3.1" (level.number) of a stored node; "root" and "v1.2" of nodes that stand in
@@ -89,8 +89,8 @@ class View:
     summary: str
     #: Ids of the children in the order of the text; empty for what holds text itself.
     children: tuple[str, ...]
-    start: Place
-    end: Place
+    start: TextOffset
+    end: TextOffset
     #: Tokens of the text under it.
     text_tokens: int
     #: Whether it is a stored node, which never changes.

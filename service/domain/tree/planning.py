@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from service.domain.tree.growth import Group, closing_groups, due_groups
-from service.domain.tree.nodes import Node, Place
+from service.domain.tree.growth import NodeGroup, closing_groups, due_groups
+from service.domain.tree.nodes import Node, TextOffset
 from service.domain.tree.segmenting import Cut
 from service.domain.tree.summarizing import Summary
 
@@ -27,7 +27,7 @@ class Planned:
     #: The text under a leaf; None for a parent.
     cut: Cut | None
     #: The children of a parent, as far as they are made; none for a leaf.
-    group: Group | None
+    group: NodeGroup | None
     #: Stored together with the next one, or not at all.
     with_next: bool = False
     #: Children that are not made yet.
@@ -44,7 +44,7 @@ class Planned:
         return (-self.level, self.order) < (-other.level, other.order)
 
 
-class Plan:
+class TreePlan:
     """The nodes of one tree that are planned and not stored yet."""
 
     def __init__(
@@ -153,14 +153,14 @@ class Plan:
             self._leaves -= self._unstored.popleft().cut is not None
 
     def _append(
-        self, level: int, number: int, *, cut: Cut | None = None, group: Group | None = None
+        self, level: int, number: int, *, cut: Cut | None = None, group: NodeGroup | None = None
     ) -> Planned:
         self._last_order += 1
         planned = Planned(order=self._last_order, level=level, number=number, cut=cut, group=group)
         self._unstored.append(planned)
         return planned
 
-    def _group(self, groups: Iterable[Group]) -> None:
+    def _group(self, groups: Iterable[NodeGroup]) -> None:
         for group in groups:
             below, last = group.level - 1, group.first_child + group.children - 1
             self._grouped[below] = last
@@ -192,8 +192,8 @@ class Plan:
             summary_tokens=summary.tokens,
         )
 
-    def _extent(self, planned: Planned) -> tuple[Place, Place, int]:
-        """The text under a node, and its tokens. A parent's children are let go."""
+    def _extent(self, planned: Planned) -> tuple[TextOffset, TextOffset, int]:
+        """The text under a node, and its tokens. A parent's children are dropped."""
         if planned.cut is not None:
             return planned.cut.start, planned.cut.end, planned.cut.tokens
         children = self.children(planned)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from service.domain.asking import asked_again
-from service.domain.fitting import (
+from service.domain.prompting.asking import asked_again
+from service.domain.prompting.fitting import (
     MARGIN_TOKENS,
     Count,
     TextTooLong,
@@ -18,9 +18,8 @@ from service.domain.fitting import (
     fitted,
     prompt_tokens,
 )
-from service.domain.flows import ModelAsk, ModelReply, Purpose, Segment, SegmentKind
-from service.domain.marking import marked
-from service.domain.memory_choices import ReplyFormat
+from service.domain.prompting.flows import ModelReply, ModelRequest, Purpose, Segment, SegmentKind
+from service.domain.prompting.marking import marked
 from service.domain.tree import wording
 from service.domain.tree.contents import (
     ChooseContent,
@@ -29,11 +28,12 @@ from service.domain.tree.contents import (
     RememberContent,
     TriageContent,
 )
-from service.domain.tree.moves import Answered
-from service.domain.tree.nodes import View
-from service.domain.tree.question import Question
+from service.domain.tree.moves import NavigationAnswer
+from service.domain.tree.nodes import NodeView
+from service.domain.tree.question import TreeQuestion
 from service.domain.tree.reply_values import letter_of
 from service.domain.tree.spec import TreeSpec, WorkingMemory
+from service.domain.values.memory_choices import ReplyFormat
 
 #: Tokens that a reply may have at most, thoughts before it included; never more than a
 #: quarter of the window.
@@ -60,10 +60,10 @@ _GUESS = _Role(template=wording.GUESS, schema=wording.guess_schema)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prompts:
+class NavigationPrompts:
     """Makes the prompts of one navigation. All raise TextTooLong."""
 
-    question: Question
+    question: TreeQuestion
     spec: TreeSpec
     #: Of the model: prompt and reply together.
     window_tokens: int
@@ -83,13 +83,13 @@ class Prompts:
 
     def triage(
         self,
-        view: View,
-        children: Sequence[View],
+        view: NodeView,
+        children: Sequence[NodeView],
         *,
         notes: str,
         closed: Collection[int],
         may_revert: bool,
-    ) -> ModelAsk:
+    ) -> ModelRequest:
         """Which of a node's children to look into; `closed` are the numbers of those read."""
         free = tuple(number for number in range(len(children)) if number not in closed)
 
@@ -120,7 +120,7 @@ class Prompts:
         )
         return self._ask(_TRIAGE, build(shown, notes), content)
 
-    def leaf(self, view: View, text: str, *, notes: str) -> ModelAsk:
+    def leaf(self, view: NodeView, text: str, *, notes: str) -> ModelRequest:
         """Whether a leaf's text has the answer, and which."""
 
         def build(notes: str) -> tuple[Segment, ...]:
@@ -147,7 +147,7 @@ class Prompts:
         return self._ask(_LEAF, build(notes), content)
 
     def _notes_beside(
-        self, build: Callable[[str], tuple[Segment, ...]], view: View, text: str, notes: str
+        self, build: Callable[[str], tuple[Segment, ...]], view: NodeView, text: str, notes: str
     ) -> str:
         """As much of the working memory as has room beside a text, which is never cut."""
         excess = prompt_tokens(build(notes), self.count) - self._room
@@ -165,7 +165,7 @@ class Prompts:
             )
         return notes
 
-    def remember(self, notes: Sequence[str]) -> ModelAsk:
+    def remember(self, notes: Sequence[str]) -> ModelRequest:
         """The working memory in fewer words."""
         limit = self.spec.working_memory_tokens
         output = max(min(2 * limit + THOUGHT_TOKENS, self.window_tokens // 4), 1)
@@ -180,7 +180,7 @@ class Prompts:
             )
 
         shown = fitted(build, notes, self._room_beside(output), self.count)
-        return ModelAsk(
+        return ModelRequest(
             purpose=Purpose.NAVIGATE,
             template=wording.REMEMBER,
             segments=build(shown),
@@ -188,7 +188,7 @@ class Prompts:
             max_output_tokens=output,
         )
 
-    def merge(self, answers: Sequence[Answered]) -> ModelAsk:
+    def merge(self, answers: Sequence[NavigationAnswer]) -> ModelRequest:
         """One answer from those of several leaves."""
         words = [_answer_words(answer) for answer in answers]
 
@@ -214,7 +214,7 @@ class Prompts:
         )
         return self._ask(_MERGE, build(fitted(build, words, self._room, self.count)), content)
 
-    def guess(self, notes: Sequence[str]) -> ModelAsk:
+    def guess(self, notes: Sequence[str]) -> ModelRequest:
         """Which option is the likeliest, where no text gave the answer."""
 
         def build(notes: Sequence[str]) -> tuple[Segment, ...]:
@@ -238,7 +238,7 @@ class Prompts:
         )
         return self._ask(_GUESS, build(shown), content)
 
-    def again(self, ask: ModelAsk, reply: ModelReply, fault: str, attempt: int) -> ModelAsk:
+    def again(self, ask: ModelRequest, reply: ModelReply, fault: str, attempt: int) -> ModelRequest:
         """The prompt after a reply to `ask` that was no use; `attempt` is 2 or more.
 
         Where tokens ran out it gets more, as far as the window has them.
@@ -248,9 +248,9 @@ class Prompts:
         bound = max(min(asked.max_output_tokens, free), 1)
         return replace(asked, max_output_tokens=bound, attempt=attempt - 1)
 
-    def _ask(self, role: _Role, segments: tuple[Segment, ...], content: object) -> ModelAsk:
+    def _ask(self, role: _Role, segments: tuple[Segment, ...], content: object) -> ModelRequest:
         by_schema = self.spec.reply_format is not ReplyFormat.TEXT
-        return ModelAsk(
+        return ModelRequest(
             purpose=Purpose.NAVIGATE,
             template=role.template,
             segments=segments,
@@ -268,7 +268,7 @@ class Prompts:
         return Segment(kind=SegmentKind.TASK, text=text)
 
     def _summaries(
-        self, view: View, children: Sequence[View], summaries: Sequence[str]
+        self, view: NodeView, children: Sequence[NodeView], summaries: Sequence[str]
     ) -> list[Segment]:
         """The summaries: of a stored node as a whole, since it never gets more of them."""
         shown = [
@@ -327,7 +327,7 @@ def _moves_lines(free: Sequence[int], may_revert: bool) -> str:
     return f"[MOVES]\n{', '.join([*numbers, '-1'] if may_revert else numbers)}\n"
 
 
-def _answer_words(answer: Answered) -> str:
+def _answer_words(answer: NavigationAnswer) -> str:
     if not answer.reasoning:
         return answer.text
     return f"{answer.text}\n\nThe reason given for it: {answer.reasoning}"

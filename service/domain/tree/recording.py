@@ -3,16 +3,16 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from service.domain.flows import ModelAsk, ModelReply
-from service.domain.recording import EventSequence
-from service.domain.trajectory import Action, Event, EventKind
-from service.domain.tree.exploring import Spot
-from service.domain.tree.moves import Answered, Enter, Revert, Unreadable
+from service.domain.answers.recording import EventSequence
+from service.domain.answers.trajectory import Action, Event, EventKind
+from service.domain.prompting.flows import ModelReply, ModelRequest
+from service.domain.tree.exploring import VisitedNode
+from service.domain.tree.moves import Enter, NavigationAnswer, Revert, Unreadable
 from service.domain.tree.trajectory import Statistics
 
 
 @dataclass(kw_only=True, slots=True)
-class Recorder:
+class NavigationRecorder:
     """Makes the events of one navigation and counts."""
 
     #: Of the tree's text.
@@ -33,9 +33,9 @@ class Recorder:
 
     def move(
         self,
-        spot: Spot,
-        move: Enter | Revert | Answered | Unreadable,
-        ask: ModelAsk,
+        spot: VisitedNode,
+        move: Enter | Revert | NavigationAnswer | Unreadable,
+        ask: ModelRequest,
         reply: ModelReply,
     ) -> Event:
         """The event of a reply at a node."""
@@ -61,8 +61,8 @@ class Recorder:
 
     def merge(
         self,
-        move: Answered | Unreadable,
-        ask: ModelAsk,
+        move: NavigationAnswer | Unreadable,
+        ask: ModelRequest,
         reply: ModelReply,
         shown: tuple[str, ...],
         targets: tuple[str, ...],
@@ -85,7 +85,7 @@ class Recorder:
         kind: EventKind,
         action: Action,
         *,
-        spot: Spot | None = None,
+        spot: VisitedNode | None = None,
         reply: ModelReply | None = None,
         **said: Any,
     ) -> Event:
@@ -102,7 +102,7 @@ class Recorder:
         self._statistics = replace(before, **sums)
 
 
-def _place(spot: Spot) -> dict[str, Any]:
+def _place(spot: VisitedNode) -> dict[str, Any]:
     view = spot.view
     return {
         "node_id": view.node_id,
@@ -113,21 +113,21 @@ def _place(spot: Spot) -> dict[str, Any]:
     }
 
 
-def _action(move: Enter | Revert | Answered | Unreadable) -> Action:
+def _action(move: Enter | Revert | NavigationAnswer | Unreadable) -> Action:
     match move:
         case Enter():
             return Action.ENTER
         case Revert():
             return Action.REVERT
-        case Answered():
+        case NavigationAnswer():
             return Action.ANSWER
         case Unreadable():
             return Action.INVALID
 
 
-def _text(move: Enter | Revert | Answered | Unreadable) -> str:
+def _text(move: Enter | Revert | NavigationAnswer | Unreadable) -> str:
     match move:
-        case Answered():
+        case NavigationAnswer():
             return move.text
         case Unreadable():
             return move.reason

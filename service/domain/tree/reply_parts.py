@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from service.domain.thoughts import said
+from service.domain.prompting.thoughts import said
 
 #: Characters of a reply that are read.
 MAX_REPLY_CHARACTERS = 100_000
@@ -41,7 +41,7 @@ class Unclear(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
+class TreeReplyParts:
     """What stands behind the names, in the order of the reply; a name may stand twice."""
 
     reasoning: str
@@ -52,7 +52,7 @@ class Parts:
     cut: str = ""
 
 
-def split_reply(reply: str) -> Parts:
+def split_reply(reply: str) -> TreeReplyParts:
     """The parts of a reply. Raises Unclear when it is empty."""
     is_long = len(reply) > MAX_REPLY_CHARACTERS
     text = _RULE.sub("", said(reply[:MAX_REPLY_CHARACTERS]))
@@ -63,7 +63,7 @@ def split_reply(reply: str) -> Parts:
     def of(kind: str) -> tuple[str, ...]:
         return tuple(part for name, part in named if name == kind)
 
-    return Parts(
+    return TreeReplyParts(
         reasoning="\n".join(part.strip() for part in of("reason")).strip(),
         actions=of("action"),
         answers=of("answer"),

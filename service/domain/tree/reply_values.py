@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from service.domain.options import normal
+from service.domain.answers.options import normal
 from service.domain.tree.reply_parts import Unclear
 
 #: What may stand before a number: "Action: enter summary 2".

@@ -10,29 +10,29 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from service.domain.chunks import ChunkKind, LoggedChunk
-from service.domain.splitting import LOOK_AHEAD, Cutter
-from service.domain.tokens import TOKEN_BYTES, estimate_tokens
+from service.domain.log.chunks import ChunkKind, LoggedChunk
+from service.domain.prompting.splitting import LOOK_AHEAD, Cutter
+from service.domain.prompting.tokens import TOKEN_BYTES, estimate_tokens
 from service.domain.tree.borders import (
     JOINT,
-    Part,
-    Spot,
+    SegmentEnd,
+    UncutText,
     blocks,
     even_end,
     full_end,
 )
-from service.domain.tree.nodes import Place
+from service.domain.tree.nodes import TextOffset
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Piece:
+class SegmentPiece:
     """The text of a chunk, or what is left of it."""
 
     position: int
     #: Characters of the chunk's text (`Chunk.as_text`) before `text`.
     offset: int
     text: str
-    #: A message or a step, which is kept whole where it fits.
+    #: A message, a step or a chunk with a heading, which is kept whole where it fits.
     whole: bool
 
 
@@ -41,32 +41,32 @@ class Cut:
     """A segment: a piece of the log, as a model reads it."""
 
     #: From here …
-    start: Place
+    start: TextOffset
     #: … to before here.
-    end: Place
+    end: TextOffset
     text: str
     #: Tokens of the text, by `estimate_tokens`.
     tokens: int
 
 
-def piece_of(logged: LoggedChunk, offset: int = 0) -> Piece:
+def piece_of(logged: LoggedChunk, offset: int = 0) -> SegmentPiece:
     """The text of a chunk from `offset` on."""
-    return Piece(
+    return SegmentPiece(
         position=logged.position,
         offset=offset,
         text=logged.chunk.as_text()[offset:],
-        whole=logged.chunk.kind is not ChunkKind.TEXT,
+        whole=logged.chunk.kind is not ChunkKind.TEXT or logged.chunk.has_heading(),
     )
 
 
-def joined(pieces: Iterable[Piece]) -> str:
+def joined(pieces: Iterable[SegmentPiece]) -> str:
     """Consecutive pieces as a model reads them.
 
     Text goes on as it was written, whatever chunks it came in; messages and steps have
     lines of their own.
     """
     parts: list[str] = []
-    before: Piece | None = None
+    before: SegmentPiece | None = None
     for piece in pieces:
         if before is not None and (before.whole or piece.whole):
             parts.append(JOINT)
@@ -76,25 +76,25 @@ def joined(pieces: Iterable[Piece]) -> str:
 
 
 class Segmenter:
-    """Cuts the text of a log from one place on."""
+    """Cuts the text of a log from one offset on."""
 
-    def __init__(self, segment_tokens: int, cut: Cutter, start: Place) -> None:
+    def __init__(self, segment_tokens: int, cut: Cutter, start: TextOffset) -> None:
         self._limit = segment_tokens * TOKEN_BYTES
         self._window = self._limit + int(self._limit * LOOK_AHEAD)
         self._cut = cut
         self._start = start
         #: Where the next piece begins.
         self._end = start
-        self._parts: deque[Part] = deque()
+        self._parts: deque[UncutText] = deque()
         #: Bytes of the parts.
         self._size = 0
 
     @property
-    def start(self) -> Place:
+    def start(self) -> TextOffset:
         """Where the text begins that is not cut yet: the tail."""
         return self._start
 
-    def feed(self, pieces: Iterable[Piece]) -> list[Cut]:
+    def feed(self, pieces: Iterable[SegmentPiece]) -> list[Cut]:
         """The segments that are complete with the next pieces of the log.
 
         The first piece ever begins at `start`, each other one where the last ended; else
@@ -113,20 +113,20 @@ class Segmenter:
         cuts: list[Cut] = []
         while self._size:
             found = list(blocks(self._parts, self._window))
-            end = even_end(found, self._limit, self._cut) or Spot(len(self._parts))
+            end = even_end(found, self._limit, self._cut) or SegmentEnd(len(self._parts))
             cuts.append(self._take(end))
         return cuts
 
-    def _hold(self, piece: Piece) -> None:
-        if Place(piece.position, piece.offset) != self._end:
+    def _hold(self, piece: SegmentPiece) -> None:
+        if TextOffset(piece.position, piece.offset) != self._end:
             raise ValueError(
                 f"a piece at position {piece.position}, offset {piece.offset}, where the text goes "
                 f"on at position {self._end.position}, offset {self._end.offset}"
             )
-        self._end = Place(piece.position + 1)
+        self._end = TextOffset(piece.position + 1)
         size = len(piece.text.encode())
         self._parts.append(
-            Part(
+            UncutText(
                 position=piece.position,
                 offset=piece.offset,
                 text=piece.text,
@@ -137,27 +137,27 @@ class Segmenter:
         )
         self._size += size
 
-    def _take(self, end: Spot) -> Cut:
+    def _take(self, end: SegmentEnd) -> Cut:
         taken = [_piece(self._parts.popleft()) for _ in range(end.parts)]
-        place = Place(taken[-1].position + 1) if taken else self._start
+        offset = TextOffset(taken[-1].position + 1) if taken else self._start
         if end.characters:
             part = self._parts[0]
             begun = _piece(part, end.characters)
             size = part.size - len(begun.text.encode())
             self._parts[0] = replace(part, at=part.at + end.characters, size=size)
             taken.append(begun)
-            place = Place(part.position, begun.offset + end.characters)
+            offset = TextOffset(part.position, begun.offset + end.characters)
         self._size -= sum(len(piece.text.encode()) for piece in taken)
         text = joined(taken)
-        cut = Cut(start=self._start, end=place, text=text, tokens=estimate_tokens(text))
-        self._start = place
+        cut = Cut(start=self._start, end=offset, text=text, tokens=estimate_tokens(text))
+        self._start = offset
         return cut
 
 
-def _piece(part: Part, characters: int | None = None) -> Piece:
+def _piece(part: UncutText, characters: int | None = None) -> SegmentPiece:
     """The rest of a part, or the beginning of that."""
     end = None if characters is None else part.at + characters
-    return Piece(
+    return SegmentPiece(
         position=part.position,
         offset=part.offset + part.at,
         text=part.text[part.at : end],

@@ -4,14 +4,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from service.domain.asking import Unusable, free_tokens, usable_or_cut
-from service.domain.fitting import Count
-from service.domain.flows import Flow, ModelAsk, Purpose, Segment, SegmentKind
-from service.domain.shortening import cut_back, shortened
-from service.domain.thoughts import is_thought, spoken
+from service.domain.prompting.asking import Unusable, free_tokens, usable_or_cut
+from service.domain.prompting.fitting import Count
+from service.domain.prompting.flows import Flow, ModelRequest, Purpose, Segment, SegmentKind
+from service.domain.prompting.shortening import cut_back, shortened
+from service.domain.prompting.thoughts import is_thought, spoken
 from service.domain.tree import building_prompts as prompts
 from service.domain.tree.contents import CompressContent, SummarizeContent
-from service.domain.tree.nodes import Made
+from service.domain.tree.nodes import SummarySource
 from service.domain.tree.spec import TreeSpec
 
 #: Tokens that a reply may have beside twice a summary's: for what a model thinks before it.
@@ -27,7 +27,7 @@ class Summary:
 
     #: Empty when there was nothing but blanks to summarize.
     text: str
-    made: Made
+    made: SummarySource
     #: Tokens of the text, by the `count` that was given.
     tokens: int
 
@@ -37,7 +37,7 @@ def summarize(
 ) -> Flow[Summary]:
     """The summary of a segment; `window_tokens` and `count` are the model's. Raises NoUse."""
     if not text.strip():
-        return Summary(text="", made=Made.JOINED, tokens=0)
+        return Summary(text="", made=SummarySource.JOINED, tokens=0)
     task = prompts.summarize_task(spec.summary_tokens)
     segment = prompts.text_segment(text, marker_key)
     content = SummarizeContent(text=text, max_tokens=spec.summary_tokens)
@@ -61,7 +61,7 @@ def compress(
     together = "\n".join(held)
     tokens = count(together)
     if tokens <= spec.summary_tokens:
-        return Summary(text=together, made=Made.JOINED, tokens=tokens)
+        return Summary(text=together, made=SummarySource.JOINED, tokens=tokens)
     task = prompts.compress_task(spec.summary_tokens)
     segment = prompts.summaries_segment(held, marker_key)
     content = CompressContent(summaries=held, max_tokens=spec.summary_tokens)
@@ -69,8 +69,8 @@ def compress(
     return (yield from _asked(ask, spec.summary_tokens, window_tokens, count))
 
 
-def _ask(template: str, task: str, given: str, content: object, spec: TreeSpec) -> ModelAsk:
-    return ModelAsk(
+def _ask(template: str, task: str, given: str, content: object, spec: TreeSpec) -> ModelRequest:
+    return ModelRequest(
         purpose=Purpose.SUMMARIZE,
         template=template,
         segments=(
@@ -82,7 +82,7 @@ def _ask(template: str, task: str, given: str, content: object, spec: TreeSpec) 
     )
 
 
-def _asked(ask: ModelAsk, max_tokens: int, window_tokens: int, count: Count) -> Flow[Summary]:
+def _asked(ask: ModelRequest, max_tokens: int, window_tokens: int, count: Count) -> Flow[Summary]:
     """The first reply that holds a summary; of one that was cut off, what there is."""
     return (
         yield from usable_or_cut(
@@ -109,5 +109,5 @@ def _read(reply: str, is_cut: bool, max_tokens: int, count: Count) -> Summary:
     if short == text and is_cut:
         # The last sentence was not finished.
         short = shortened(cut_back(text + " ", len(text)), max_tokens, count)
-    made = Made.MODEL if short == text else Made.CUT
+    made = SummarySource.MODEL if short == text else SummarySource.CUT
     return Summary(text=short, made=made, tokens=count(short))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from service.domain.trajectory import NoAnswer
+from service.domain.answers.trajectory import NoAnswer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

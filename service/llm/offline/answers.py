@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from service.domain.json_values import Json
-from service.domain.no_answers import NO_ANSWER
+from service.domain.answers.whole import WholeContent
 from service.domain.prism.asking import AnswerContent
-from service.domain.schemas.tree import PLACEHOLDER
+from service.domain.prism.schemas.tree import PLACEHOLDER
+from service.domain.prompting.no_answers import NO_ANSWER
 from service.domain.state.asking import ContextAnswerContent
-from service.domain.whole import WholeContent
-from service.llm.offline.baselines import sentences
+from service.domain.values.json_values import Json
+from service.llm.offline.plain_text import sentences
 from service.llm.offline.replies import ReplyPath, write
 from service.llm.offline.texts import name_words, stem, terms
 

@@ -8,8 +8,7 @@ nothing of their values is lost by it.
 import re
 from collections.abc import Iterator, Sequence
 
-from service.domain.json_values import Json, canonical
-from service.domain.schemas.tree import (
+from service.domain.prism.schemas.tree import (
     PLACEHOLDER,
     DictType,
     ListType,
@@ -18,6 +17,7 @@ from service.domain.schemas.tree import (
     TupleType,
     Type,
 )
+from service.domain.values.json_values import Json, canonical
 from service.llm.offline.replies import ReplyPath
 
 #: What takes the old value's place at a path.

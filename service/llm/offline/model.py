@@ -12,21 +12,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from service.domain.baselines.contents import CarryContent, ReadContent
-from service.domain.dciso.contents import (
+from service.domain.answers.browse.contents import (
     CloseContent,
     CondenseContent,
     GuessContent,
     PieceContent,
     UnderstandContent,
 )
-from service.domain.json_values import Json, canonical
-from service.domain.paths import Path
+from service.domain.answers.shaping import ShapeContent
+from service.domain.answers.whole import WholeContent
 from service.domain.prism.amending import value_at
 from service.domain.prism.asking import AnswerContent, ConsolidateContent, ReviseContent
-from service.domain.reranking import RerankContent
-from service.domain.schemas.generation import SchemaContent
-from service.domain.schemas.tree import (
+from service.domain.prism.schemas.generation import SchemaContent
+from service.domain.prism.schemas.tree import (
     PLACEHOLDER,
     DictType,
     FloatType,
@@ -39,7 +37,7 @@ from service.domain.schemas.tree import (
     TupleType,
     Type,
 )
-from service.domain.shaping import ShapeContent
+from service.domain.search.reranking import RerankContent
 from service.domain.state.asking import ContextAnswerContent
 from service.domain.state.contents import CompressStepsContent, CompressVectorsContent
 from service.domain.tree.contents import (
@@ -51,12 +49,13 @@ from service.domain.tree.contents import (
     SummarizeContent,
     TriageContent,
 )
-from service.domain.whole import WholeContent
+from service.domain.values.json_values import Json, canonical
+from service.domain.values.paths import Path
 from service.llm.offline import (
     answers,
-    baselines,
-    browsing,
+    browse,
     navigation,
+    plain_text,
     reranking,
     schema,
     shaping,
@@ -65,6 +64,7 @@ from service.llm.offline import (
 )
 from service.llm.offline.answers import DEFINITION
 from service.llm.offline.consolidation import tidied
+from service.llm.offline.plain_text import CarryContent, ReadContent
 from service.llm.offline.replies import ReplyPath, behind, changes
 from service.llm.offline.texts import Section, cut, name_words, sections, stem, terms
 
@@ -97,7 +97,7 @@ def complete(content: object) -> str:
         case SchemaContent():
             return schema.complete(content)
         case ReadContent() | CarryContent():
-            return baselines.complete(content)
+            return plain_text.complete(content)
         case ShapeContent():
             return shaping.complete(content)
         case SummarizeContent() | CompressContent():
@@ -113,7 +113,7 @@ def complete(content: object) -> str:
             | CondenseContent()
             | GuessContent()
         ):
-            return browsing.complete(content)
+            return browse.complete(content)
         case RerankContent():
             return reranking.complete(content)
     raise TypeError(f"the offline model does not know {type(content).__name__}")

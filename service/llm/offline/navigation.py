@@ -11,9 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from service.domain.baselines.contents import ReadContent
-from service.domain.baselines.prompts import NO_ANSWER
-from service.domain.tokens import estimate_tokens
+from service.domain.prompting.tokens import estimate_tokens
 from service.domain.tree.contents import (
     ChooseContent,
     LeafContent,
@@ -23,7 +21,8 @@ from service.domain.tree.contents import (
 )
 from service.domain.tree.guessing import likeliest
 from service.domain.tree.reply_values import letter_of
-from service.llm.offline import baselines
+from service.llm.offline import plain_text
+from service.llm.offline.plain_text import NO_ANSWER, ReadContent
 from service.llm.offline.texts import stem, terms
 
 #: A leaf is read for its answer when it has so much of the question's words.
@@ -78,7 +77,7 @@ def _leaf(content: LeafContent) -> str:
     wanted = _wanted(content.query)
     held = _close(wanted, content.text)
     why = f"Close together, the text has {len(held)} of {len(wanted)} words: {_listed(held)}."
-    answer = baselines.complete(
+    answer = plain_text.complete(
         ReadContent(query=content.query, options=content.options, texts=(content.text,))
     )
     # What is asked of number 1203 no other number answers. Digits alone may be words there.
@@ -90,7 +89,7 @@ def _leaf(content: LeafContent) -> str:
 
 def _close(wanted: set[str], text: str) -> set[str]:
     """The question's words that stand close together in a text, where most of them do."""
-    said = [set(terms(one)) & wanted for one in baselines.sentences(text)]
+    said = [set(terms(one)) & wanted for one in plain_text.sentences(text)]
     rarity = _rarity(said)
     near = (set().union(*said[at : at + NEAR_SENTENCES]) for at in range(max(len(said), 1)))
     return max(near, key=lambda held: (sum(rarity[word] for word in sorted(held)), len(held)))

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from service.domain.json_values import Json, canonical
 from service.domain.prism.amendments import Op
+from service.domain.values.json_values import Json, canonical
 
 #: Keys and indexes from the memory's root.
 ReplyPath = tuple[str | int, ...]

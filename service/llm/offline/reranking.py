@@ -2,8 +2,8 @@
 
 import json
 
-from service.domain.reranking import RerankContent
-from service.llm.offline.baselines import weights_of
+from service.domain.search.reranking import RerankContent
+from service.llm.offline.plain_text import weights_of
 from service.llm.offline.texts import terms
 
 

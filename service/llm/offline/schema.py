@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from service.domain.schemas.generation import SchemaContent
-from service.domain.schemas.names import is_name
-from service.domain.schemas.tree import (
+from service.domain.prism.schemas.generation import SchemaContent
+from service.domain.prism.schemas.names import is_name
+from service.domain.prism.schemas.tree import (
     DictType,
     Field,
     FloatType,

@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from service.domain.json_values import Json, canonical
-from service.domain.response_schemas import referred
-from service.domain.shaping import ShapeContent
-from service.llm.offline.baselines import sentences
+from service.domain.answers.response_schemas import referred
+from service.domain.answers.shaping import ShapeContent
+from service.domain.values.json_values import Json, canonical
+from service.llm.offline.plain_text import sentences
 from service.llm.offline.texts import name_words, terms
 
 #: Levels that it goes down: a schema may hold itself.

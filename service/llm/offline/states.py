@@ -10,10 +10,10 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from service.domain.shortening import shortened
+from service.domain.prompting.shortening import shortened
+from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state.contents import CompressStepsContent, CompressVectorsContent
 from service.domain.state.pinning import PINNED, behind, fitted, paragraph
-from service.domain.tokens import estimate_tokens
 from service.llm.offline.summaries import (
     Sentence,
     chosen_of,

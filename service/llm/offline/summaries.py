@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
-from service.domain.fitting import share_of
-from service.domain.shortening import shortened
-from service.domain.tokens import estimate_tokens
+from service.domain.prompting.fitting import share_of
+from service.domain.prompting.shortening import shortened
+from service.domain.prompting.tokens import estimate_tokens
 from service.domain.tree.contents import CompressContent, SummarizeContent
 from service.llm.offline.texts import NO_TITLE, terms, unwrapped
 
@@ -123,7 +123,7 @@ def chosen_of(
     """
     length = max(1, -(-len(said) // max(1, min(PARTS, max_tokens // PART_TOKENS))))
     parts = [
-        _Part(said, weights, range(begin, min(begin + length, len(said))))
+        _PartSentences(said, weights, range(begin, min(begin + length, len(said))))
         for begin in range(0, len(said), length)
     ]
     taken: list[int] = []
@@ -141,7 +141,7 @@ def chosen_of(
     return sorted(taken)
 
 
-class _Part:
+class _PartSentences:
     """The sentences of a part that are not taken yet, by what they said when last looked at."""
 
     def __init__(

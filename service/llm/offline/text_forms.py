@@ -24,7 +24,7 @@ _TABLE = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Form:
+class Definition:
     """A function, a class or a table."""
 
     name: str
@@ -34,12 +34,12 @@ class Form:
     prose: str = ""
 
 
-def forms(text: str) -> Sequence[Form]:
+def forms(text: str) -> Sequence[Definition]:
     """What a text defines; nothing when it is prose."""
     return [*_tables(text)] or [*_definitions(text)]
 
 
-def _definitions(text: str) -> Iterator[Form]:
+def _definitions(text: str) -> Iterator[Definition]:
     """The functions and classes at the margin, each with its docstring."""
     found = list(_DEFINITION.finditer(text))
     lines = [line for line in text.splitlines() if line.strip()]
@@ -49,12 +49,12 @@ def _definitions(text: str) -> Iterator[Form]:
         body = text[match.end() : following.start() if following else len(text)]
         docstring = _DOCSTRING.search(body)
         signature = f"{match[1]}{(match[2] or '').rstrip(': ')}"
-        yield Form(
+        yield Definition(
             name=match[1], facts=(signature,), prose=docstring[1].strip() if docstring else ""
         )
 
 
-def _tables(text: str) -> Iterator[Form]:
+def _tables(text: str) -> Iterator[Definition]:
     """Tables that are named, with a row of names above their rows."""
     for match in _TABLE.finditer(text):
         names = [name.strip() for name in match[2].split(",")]
@@ -64,4 +64,4 @@ def _tables(text: str) -> Iterator[Form]:
             for row in rows
             if len(row) == len(names)
         ]
-        yield Form(name=match[1].strip(), facts=(f"columns {', '.join(names)}", *facts))
+        yield Definition(name=match[1].strip(), facts=(f"columns {', '.join(names)}", *facts))

@@ -8,11 +8,11 @@ from uuid import uuid4
 import structlog
 from grpc.aio import InternalError
 
-from service.domain.errors import PalimpsestError
+from service.domain.values.errors import PalimpsestError
 from service.rpc.errors import abort_arguments, internal_error
 from service.rpc.interceptors.base import Around, Context
-from service.usecases.database_words import unavailable
-from storage.errors import Busy, NotSupported, Unreachable
+from service.usecases.log.database_words import unavailable
+from storage.engine.errors import Busy, NotSupported, Unreachable
 
 _log = structlog.get_logger("palimpsest.rpc")
 
@@ -22,7 +22,7 @@ class Errors(Around):
 
     @asynccontextmanager
     async def around(self, method: str, request: Any, context: Context) -> AsyncIterator[None]:
-        """Maps the tree of `service.domain.errors` to codes; the rest is INTERNAL."""
+        """Maps the tree of `service.domain.values.errors` to codes; the rest is INTERNAL."""
         try:
             yield
         except PalimpsestError as error:
@@ -36,7 +36,7 @@ class Errors(Around):
         except Exception as error:
             if getattr(context, "done", lambda: False)():
                 raise
-            # A defect of ours ends this call, not the server; the caller gets a
+            # A defect of ours ends this call, not the server; the client gets a
             # number to report, the log the rest.
             incident = str(uuid4())
             _log.exception("call failed", method=method, incident=incident, exc_info=error)

@@ -13,8 +13,8 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
-from service.domain.errors import DeadlineExceeded, Exhausted, InvalidInput, Unavailable
-from service.domain.reasons import Reason
+from service.domain.values.errors import DeadlineExceeded, Exhausted, InvalidInput, Unavailable
+from service.domain.values.reasons import Reason
 from service.rpc.arrivals import Arrivals
 from service.rpc.interceptors.base import Around, Context, respond
 from service.rpc.stream_guard import StreamGuard

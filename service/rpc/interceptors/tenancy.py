@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 from uuid import UUID
 
-from service.domain.tenancy import DEFAULT_TENANT
+from service.domain.values.tenancy import DEFAULT_TENANT
 from service.rpc.interceptors.base import Around, Context
 
 _tenant: ContextVar[UUID] = ContextVar("palimpsest_tenant")

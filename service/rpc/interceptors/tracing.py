@@ -1,4 +1,4 @@
-"""A span about each call, in the trace that its caller names; and what the log says of it."""
+"""A span about each call, in the trace that its client names; and what the log says of it."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager
@@ -8,11 +8,10 @@ import grpc
 from opentelemetry.context import Context as TraceContext
 from opentelemetry.trace import Span, SpanKind, StatusCode
 
-from service import logs, tracing
-from service.domain.tenancy import memory_id, session_key
+from service.domain.values.tenancy import memory_id, session_key
 from service.rpc.interceptors.base import Around, Context, status_of
 from service.rpc.interceptors.tenancy import current_tenant
-from service.telemetry import tracer
+from service.telemetry import logs, tracer, tracing
 from service.telemetry.names import Attribute
 
 #: What ends a call by a fault of the service's, as OpenTelemetry's conventions have it.
@@ -63,7 +62,7 @@ def _end(span: Span, status: str) -> None:
         span.set_attribute(Attribute.ERROR_TYPE, status)
 
 
-class Subject(Around):
+class LogSubject(Around):
     """Has lines of the log say which session and memory a call is about, by their keys."""
 
     @asynccontextmanager

@@ -9,8 +9,8 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from service.domain.errors import InvalidInput
-from service.domain.reasons import Reason
+from service.domain.values.errors import InvalidInput
+from service.domain.values.reasons import Reason
 from service.rpc.interceptors.base import Around, Context
 
 #: Texts that are stored as they are, which PostgreSQL cannot do with a NUL character.
@@ -19,14 +19,8 @@ _STORED = {
     *("task", "question", "model", "navigation_model", "comment", "query", "options", "pinned"),
     *("expected", "final_task"),
 }
-_NAME = "must have only a-z, 0-9, _ and -, and begin with a letter or digit"
-_LONG_NAME = "must have only A-Z, a-z, 0-9 and . _ : @ / -, and begin with a letter or digit"
 #: What to say in place of the patterns of the proto: not everybody reads those.
 PATTERNS = {
-    "^[a-z0-9][a-z0-9_-]*$": _NAME,
-    "^([a-z0-9][a-z0-9_-]*)?$": _NAME,
-    "^[A-Za-z0-9][A-Za-z0-9._:@/-]*$": _LONG_NAME,
-    "^([A-Za-z0-9][A-Za-z0-9._:@/-]*)?$": _LONG_NAME,
     r"^[^\x00-\x1f\x7f]*$": "must have no control characters",
     "^([a-z][a-z0-9_]*)?$": "must have only a-z, 0-9 and _, and begin with a letter",
     "^([0-9]{4}-[0-9]{2}-[0-9]{2})?$": "must be a day such as 2026-11-30",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.harness import Servers, api, worker
+from tests.support.harness import Servers, api, worker
 
 
 @pytest.fixture

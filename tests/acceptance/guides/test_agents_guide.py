@@ -8,8 +8,9 @@ import time
 import pytest
 
 from service.cli import output
-from tests.acceptance.guides.pages import ROOT, TIME, commands, printed, program
-from tests.acceptance.test_state_cli import run
+from tests import ROOT
+from tests.acceptance.guides.pages import TIME, commands, printed, program
+from tests.acceptance.state.test_state_cli import run
 
 PAGE = (ROOT / "docs/guides/agents.md").read_text()
 STEPS = "docs/guides/steps.jsonl"

@@ -7,15 +7,15 @@ from typing import Any, get_args
 import pytest
 from buf.validate import validate_pb2
 
-from palimpsest import sync
-from palimpsest.answer_values import Reader
-from palimpsest.answers import MANY_QUESTIONS
+from palimpsest import Reader, sync
+from palimpsest._async._answers import MANY_QUESTIONS
 from palimpsest.v1 import answers_pb2
 from service.cli import output
-from service.config import Limits
-from service.domain.readers import ReaderName
+from service.domain.answers.readers import ReaderName
 from service.rpc.pages import PAGE_BYTES
-from tests.acceptance.guides.pages import ROOT, commands, printed, program
+from service.settings.config import Limits
+from tests import ROOT
+from tests.acceptance.guides.pages import commands, printed, program
 from tests.acceptance.guides.test_agents_guide import comparable, says
 
 PAGE = (ROOT / "docs/guides/answers.md").read_text()

@@ -2,7 +2,8 @@
 
 import sys
 
-from tests.acceptance.guides.pages import ROOT, TIME, commands, printed, program
+from tests import ROOT
+from tests.acceptance.guides.pages import TIME, commands, printed, program
 
 PAGE = (ROOT / "docs/guides/history.md").read_text()
 

@@ -2,7 +2,8 @@
 
 import sys
 
-from tests.acceptance.guides.pages import ROOT, printed, program
+from tests import ROOT
+from tests.acceptance.guides.pages import printed, program
 
 PAGE = (ROOT / "docs/guides/reading.md").read_text()
 

@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from tests.acceptance.guides.pages import ROOT, printed, program
+from tests import ROOT
+from tests.acceptance.guides.pages import printed, program
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guides/appending.md"])

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from palimpsest import sync
-from tests.acceptance.guides.pages import ROOT
+from tests import ROOT
 
 LIST = (ROOT / "README.md").read_text().partition("## Keep it running")[2].partition("## ")[0]
 PROGRAM = ".venv/bin/palimpsest"

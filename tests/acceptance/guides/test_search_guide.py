@@ -5,13 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.domain.fusing import RANK_CONSTANT
-from service.domain.reranking import MAX_TEXTS
-from service.usecases.search import DEPTH, RERANK_WINDOW_TOKENS, VECTORS_WEIGHT, WORDS_WEIGHT
-from storage.search import MAX_WORDS
-from storage.search_vectors import EXACT_VECTORS
-from tests.acceptance.guides.pages import ROOT, commands, printed, program
-from tests.harness import Servers, api
+from service.domain.search.fusing import RANK_CONSTANT
+from service.domain.search.reranking import MAX_TEXTS
+from service.usecases.search.search import DEPTH, RERANK_WINDOW_TOKENS, VECTORS_WEIGHT, WORDS_WEIGHT
+from storage.search.finding import MAX_WORDS
+from storage.search.vectors import EXACT_VECTORS
+from tests import ROOT
+from tests.acceptance.guides.pages import commands, printed, program
+from tests.support.harness import Servers, api
 
 PAGE = (ROOT / "docs/guides/search.md").read_text()
 

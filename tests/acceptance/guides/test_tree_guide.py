@@ -4,7 +4,8 @@ import re
 import sys
 import time
 
-from tests.acceptance.guides.pages import ROOT, commands, printed, program
+from tests import ROOT
+from tests.acceptance.guides.pages import commands, printed, program
 
 PAGE = (ROOT / "docs/guides/trees.md").read_text()
 STORY = "service/cli/tasks/lighthouse.txt"

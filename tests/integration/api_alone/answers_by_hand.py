@@ -3,12 +3,13 @@
 from dataclasses import replace
 from uuid import UUID
 
-from service.domain.telling import TextPiece
-from service.domain.tenancy import DEFAULT_TENANT, session_key
-from service.domain.work import WorkKind
-from storage import answer_texts, answers, settling, trajectories
-from storage.database import Database
-from tests.integration.test_trajectories import EVENT
+from service.domain.answers.reply_streaming import TextPiece
+from service.domain.values.tenancy import DEFAULT_TENANT, session_key
+from service.domain.values.work_items import WorkKind
+from storage.answers import answers, texts, trajectories
+from storage.engine.database import Database
+from storage.memories import job_results
+from tests.integration.answers.test_trajectories import EVENT
 
 
 class ByHand:
@@ -30,7 +31,7 @@ class ByHand:
         """Writes a piece of the text."""
         async with self._database.transaction(DEFAULT_TENANT) as tx:
             piece = TextPiece(ordinal=ordinal, text=text)
-            assert await answer_texts.append(tx, (self._key, UUID(answer_id)), [piece])
+            assert await texts.append(tx, (self._key, UUID(answer_id)), [piece])
 
     async def complete(self, answer_id: str, text: str = "On Mondays.") -> None:
         """Ends the answer."""
@@ -42,6 +43,6 @@ class ByHand:
     async def fail(self, answer_id: str) -> None:
         """Ends the answer without one."""
         async with self._database.transaction(DEFAULT_TENANT) as tx:
-            assert await settling.settle(
+            assert await job_results.store(
                 tx, WorkKind.ANSWER, self._key, UUID(answer_id), status="failed", failure="no"
             )

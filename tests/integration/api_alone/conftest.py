@@ -7,11 +7,11 @@ import pytest
 import palimpsest
 from palimpsest import Tree
 from service.domain.tree.nodes import Node
-from storage.database import Database
-from tests.harness import Servers, api
+from storage.engine.database import Database
 from tests.integration.api_alone.answers_by_hand import ByHand
 from tests.integration.api_alone.written_tree import write_tree
-from tests.integration.forests import SESSION, TREE
+from tests.integration.support.forests import SESSION, TREE
+from tests.support.harness import Servers, api
 
 
 @pytest.fixture(scope="module")

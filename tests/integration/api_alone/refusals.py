@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 import palimpsest
-from palimpsest import errors
 from palimpsest.v1 import (
     edits_pb2,
     edits_pb2_grpc,
@@ -19,9 +18,11 @@ from palimpsest.v1 import (
 SCHEMA = "class Notes:\n    topics: dict[str, list[str]]\n"
 
 
-async def refusal(client: palimpsest.Client, method: Any, request: Any) -> errors.PalimpsestError:
+async def refusal(
+    client: palimpsest.Client, method: Any, request: Any
+) -> palimpsest.PalimpsestError:
     """What a call is refused with: one line."""
-    with pytest.raises(errors.PalimpsestError) as caught:
+    with pytest.raises(palimpsest.PalimpsestError) as caught:
         await client.call(method, request, retry=False)
     assert str(caught.value)
     assert "\n" not in str(caught.value)

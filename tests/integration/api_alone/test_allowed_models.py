@@ -7,8 +7,8 @@ from uuid import uuid4
 import pytest
 
 import palimpsest
-from palimpsest import Question, errors
-from tests.harness import api
+from palimpsest import Question
+from tests.support.harness import api
 
 SCHEMA = "class N:\n    topics: list[str]\n"
 NAME = "oobabooga/http://127.0.0.1:1/internal"
@@ -52,7 +52,7 @@ async def test_a_model_that_is_not_allowed_is_refused_before_anything_is_made(
 ) -> None:
     session = await client.create_session(f"s-{uuid4().hex}")
     call, field = CALLS[called]
-    with pytest.raises(errors.InvalidArgument) as refused:
+    with pytest.raises(palimpsest.InvalidArgument) as refused:
         await call(session, model)
     assert refused.value.reason == "MODEL_NOT_ALLOWED"
     assert list(refused.value.fields) == [field]
@@ -72,10 +72,10 @@ async def test_a_memory_is_not_rebuilt_with_a_model_that_is_allowed_no_more(
         async with palimpsest.connect(address) as other:
             tree = other.session(session.name).tree("old")
             assert (await tree.get()).info.tree is not None
-            with pytest.raises(errors.InvalidArgument) as refused:
+            with pytest.raises(palimpsest.InvalidArgument) as refused:
                 await tree.rebuild("same", model="c/e")
             assert list(refused.value.fields) == ["navigation_model"]
-            with pytest.raises(errors.InvalidArgument) as refused:
+            with pytest.raises(palimpsest.InvalidArgument) as refused:
                 await tree.rebuild("same", settings=palimpsest.TreeSettings(model="x/y"))
             assert list(refused.value.fields) == ["model"]
             made = await tree.rebuild("same", settings=palimpsest.TreeSettings(model="c/e"))

@@ -6,10 +6,9 @@ from uuid import uuid4
 import pytest
 
 import palimpsest
-from palimpsest import errors
-from tests.cutting import Proxy, cutting
 from tests.integration.api_alone.answers_by_hand import ByHand
-from tests.integration.hearing import Hearing
+from tests.integration.support.hearing import Hearing
+from tests.support.cutting import Proxy, cutting
 
 
 async def reconnected(proxy: Proxy) -> None:
@@ -77,7 +76,10 @@ async def test_several_may_listen_to_one_answer(by_hand: ByHand) -> None:
         late = Hearing()
         assert await session.resume_answer(answer_id, after_event=2, on_event=late) == answer
         assert late.ordinals == [3, 4]
-        for wrong, kind in ((str(uuid4()), errors.NotFound), ("no id", errors.InvalidArgument)):
+        for wrong, kind in (
+            (str(uuid4()), palimpsest.NotFound),
+            ("no id", palimpsest.InvalidArgument),
+        ):
             with pytest.raises(kind):
                 await session.resume_answer(wrong)
 
@@ -86,8 +88,8 @@ async def test_who_waits_hears_of_the_end_whatever_it_is(by_hand: ByHand) -> Non
     async with palimpsest.connect(by_hand.address) as client:
         session, hearing = client.session("s"), Hearing()
         for end, kind, reason in (
-            (by_hand.fail, errors.FailedPrecondition, "ANSWER_FAILED"),
-            (session.cancel_answer, errors.Cancelled, "ANSWER_CANCELLED"),
+            (by_hand.fail, palimpsest.FailedPrecondition, "ANSWER_FAILED"),
+            (session.cancel_answer, palimpsest.Cancelled, "ANSWER_CANCELLED"),
         ):
             hearing = Hearing()
             asking = asyncio.create_task(session.ask("?", on_event=hearing, timeout=110))
@@ -100,14 +102,14 @@ async def test_who_waits_hears_of_the_end_whatever_it_is(by_hand: ByHand) -> Non
         cancelled = await session.answer(hearing.answer_id)
         assert (cancelled.status, cancelled.text, cancelled.reader) == ("cancelled", "", "auto")
         assert await session.cancel_answer(hearing.answer_id) == cancelled
-        with pytest.raises(errors.NotFound):
+        with pytest.raises(palimpsest.NotFound):
             await session.cancel_answer(str(uuid4()))
 
 
 async def test_a_deadline_names_the_answer_that_is_made_on(by_hand: ByHand) -> None:
     async with palimpsest.connect(by_hand.address) as client:
         session = client.session("s")
-        with pytest.raises(errors.DeadlineExceeded) as late:
+        with pytest.raises(palimpsest.DeadlineExceeded) as late:
             # So long that the question is stored by then, on any machine.
             await session.ask("When?", timeout=5)
         answer_id = late.value.metadata["answer"]

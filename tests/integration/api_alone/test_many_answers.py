@@ -7,13 +7,12 @@ from uuid import uuid4
 import pytest
 
 import palimpsest
-from palimpsest import BrowseSettings, Question, TrajectoryEvent, errors
-from palimpsest.answer_values import Reading
+from palimpsest import BrowseSettings, Question, Reading, TrajectoryEvent
 from palimpsest.v1 import answers_pb2, answers_pb2_grpc
-from tests.cutting import cutting
 from tests.integration.api_alone.answers_by_hand import ByHand
 from tests.integration.api_alone.refusals import SCHEMA
-from tests.integration.hearing import Hearing
+from tests.integration.support.hearing import Hearing
+from tests.support.cutting import cutting
 
 
 async def test_many_are_asked_at_once_and_one_that_fails_ends_no_other(
@@ -48,7 +47,7 @@ async def test_many_are_asked_at_once_and_one_that_fails_ends_no_other(
     assert isinstance(third, palimpsest.Answer)
     assert [first.text, third.text] == ["a!", "c!"]
     assert (first.reader, third.reader) == ("auto", "whole")
-    assert isinstance(second, errors.FailedPrecondition)
+    assert isinstance(second, palimpsest.FailedPrecondition)
     assert second.reason == "ANSWER_FAILED"
     assert second.metadata["answer"] == ids[1]
     assert [number for number, one in told if isinstance(one, TrajectoryEvent)] == [2]
@@ -59,24 +58,24 @@ async def test_none_of_many_is_stored_when_one_is_invalid(by_hand: ByHand) -> No
         session = client.session("s")
         before = [one.answer_id async for one in session.answers()]
         for wrong, kind, field in (
-            (Question(query=""), errors.InvalidArgument, "questions[1].query"),
-            (Question(query="a\0b"), errors.InvalidArgument, "questions[1].query"),
+            (Question(query=""), palimpsest.InvalidArgument, "questions[1].query"),
+            (Question(query="a\0b"), palimpsest.InvalidArgument, "questions[1].query"),
             (
                 Question(query="?", browsing=BrowseSettings(actions=["answer"])),
-                errors.InvalidArgument,
+                palimpsest.InvalidArgument,
                 "questions[1].browsing",
             ),
             (
                 Question(query="?", response_schema="{"),
-                errors.InvalidArgument,
+                palimpsest.InvalidArgument,
                 "questions[1].response_schema",
             ),
             (
                 Question(query="?", after="no token"),
-                errors.InvalidArgument,
+                palimpsest.InvalidArgument,
                 "questions[1].consistency.at_least",
             ),
-            (Question(query="?", memory="none"), errors.NotFound, ""),
+            (Question(query="?", memory="none"), palimpsest.NotFound, ""),
         ):
             with pytest.raises(kind) as refused:
                 await session.ask_all(["fine", wrong])
@@ -120,17 +119,17 @@ async def test_answers_are_listed_newest_first(client: palimpsest.Client) -> Non
     assert sorted(of_memory, key=int) == [str(n) for n in range(0, 512, 4)]
     assert [one.query async for one in session.answers(status="cancelled")] == ["0"]
     pages = answers_pb2.ListAnswersRequest(session=session.name, page_size=100)
-    sizes = [len(page.answers) async for page in client.pages(stub.ListAnswers, pages)]
+    sizes = [len(page.answers) async for page in client._connection.pages(stub.ListAnswers, pages)]
     assert sizes == [100] * 5 + [12]
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(palimpsest.NotFound):
         _ = [one async for one in session.answers(memory="none")]
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(palimpsest.NotFound):
         _ = [one async for one in client.session("none").answers()]
     for page_token in ("no token", await _token(stub, session.name)):
         wrong = answers_pb2.ListAnswersRequest(
             session=session.name, memory="m", page_token=page_token
         )
-        with pytest.raises(errors.InvalidArgument) as refused:
+        with pytest.raises(palimpsest.InvalidArgument) as refused:
             await client.call(stub.ListAnswers, wrong)
         assert refused.value.reason == "TOKEN_INVALID"
 
@@ -146,7 +145,7 @@ async def test_an_answer_that_is_being_made_is_not_rated(by_hand: ByHand) -> Non
         hearing = Hearing()
         asking = asyncio.create_task(client.session("s").ask("When?", on_event=hearing))
         await hearing.until(1)
-        with pytest.raises(errors.FailedPrecondition) as early:
+        with pytest.raises(palimpsest.FailedPrecondition) as early:
             await client.session("s").rate(hearing.answer_id, good=True)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)

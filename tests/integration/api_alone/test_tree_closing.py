@@ -7,11 +7,11 @@ import pytest
 from sqlalchemy import text
 
 import palimpsest
-from palimpsest import Tree, errors
-from service.domain.tenancy import DEFAULT_TENANT
-from storage.database import Database
-from tests.runnable import runnable as runnable_now
-from tests.sending import send
+from palimpsest import Tree
+from service.domain.values.tenancy import DEFAULT_TENANT
+from storage.engine.database import Database
+from tests.support.runnable import runnable as runnable_now
+from tests.support.sending import send
 
 
 @pytest.fixture
@@ -53,15 +53,15 @@ async def test_what_lies_behind_a_closed_tree_is_refused_at_once(closing: Tree) 
     token = await send(closing.session, "three")
     wanted: list[dict[str, Any]] = [{"after": token}, {"fully_applied": True}]
     for options in wanted:
-        with pytest.raises(errors.FailedPrecondition) as caught:
+        with pytest.raises(palimpsest.FailedPrecondition) as caught:
             await closing.get(**options, timeout=600)
         assert caught.value.reason == "MEMORY_SEALED"
         assert caught.value.metadata == {"memory": "t", "wanted": "3", "applied_position": "0"}
-        with pytest.raises(errors.FailedPrecondition) as caught:
+        with pytest.raises(palimpsest.FailedPrecondition) as caught:
             await closing.ask("What?", **options, timeout=600)
         assert caught.value.reason == "MEMORY_SEALED"
     # What it will have is waited for.
-    with pytest.raises(errors.DeadlineExceeded):
+    with pytest.raises(palimpsest.DeadlineExceeded):
         await closing.get(after=until_two, timeout=0.3)
 
 
@@ -95,7 +95,7 @@ async def test_a_stalled_tree_is_retried(closing: Tree, database: Database) -> N
                 " FROM memory WHERE name = 't' AND status = 'stalled'"
             )
         )
-    with pytest.raises(errors.FailedPrecondition, match="no model"):
+    with pytest.raises(palimpsest.FailedPrecondition, match="no model"):
         await closing.seal()
     assert (await closing.retry()).status == "active"
     assert (await closing.get()).info.seal_position == 2

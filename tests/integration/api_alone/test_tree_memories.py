@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 import palimpsest
-from palimpsest import Tree, errors, sync
+from palimpsest import Tree, sync
 from palimpsest.v1 import (
     edits_pb2,
     edits_pb2_grpc,
@@ -20,12 +20,12 @@ from palimpsest.v1 import (
     usage_pb2,
     usage_pb2_grpc,
 )
-from service.domain.tenancy import DEFAULT_TENANT
 from service.domain.tree.nodes import Node
-from storage.database import Database
+from service.domain.values.tenancy import DEFAULT_TENANT
+from storage.engine.database import Database
 from tests.integration.api_alone.refusals import SCHEMA, calls_for_prism, refusal
 from tests.integration.api_alone.written_tree import TEXTS, free
-from tests.integration.forests import KEY, SESSION, TREE, TREE_ID
+from tests.integration.support.forests import KEY, SESSION, TREE, TREE_ID
 
 
 async def test_a_tree_is_read_as_any_memory(tree: Tree, nodes: Sequence[Node]) -> None:
@@ -50,10 +50,10 @@ async def test_a_tree_is_read_as_any_memory(tree: Tree, nodes: Sequence[Node]) -
     assert (await tree.get(position=4)).revision == 0
     assert (await tree.get(position=30)).revision == 2
     assert (await tree.get(fully_applied=True)).applied_position == 30
-    with pytest.raises(errors.OutOfRange) as caught:
+    with pytest.raises(palimpsest.OutOfRange) as caught:
         await tree.get(revision=3)
     assert caught.value.reason == "REVISION_NOT_FOUND"
-    with pytest.raises(errors.OutOfRange) as caught:
+    with pytest.raises(palimpsest.OutOfRange) as caught:
         await tree.get(position=31)
     assert caught.value.reason == "POSITION_NOT_APPLIED"
 
@@ -234,7 +234,7 @@ async def test_costs_of_a_tree_are_counted_and_not_compared(
 async def test_a_wrong_setting_is_named(
     client: palimpsest.Client, tree: Tree, settings: dict[str, Any], field: str
 ) -> None:
-    with pytest.raises(errors.InvalidArgument) as caught:
+    with pytest.raises(palimpsest.InvalidArgument) as caught:
         await client.session(SESSION).create_tree("bad", **settings)
     assert list(caught.value.fields) == [field]
     assert len(await client.session(SESSION).memories()) == 2
@@ -256,9 +256,9 @@ def test_the_same_without_await(at: tuple[str, str]) -> None:
         assert list(tree.level(0)) == []
         assert tree.rebuild("n").get().info.rebuilt_from == "t"
         assert tree.seal(wait=False).seal_position == 0
-        with pytest.raises(errors.NotFound):
+        with pytest.raises(palimpsest.NotFound):
             tree.node("0.1")
-        with pytest.raises(errors.NotFound):
+        with pytest.raises(palimpsest.NotFound):
             list(tree.children("0.1"))
-        with pytest.raises(errors.NotFound):
+        with pytest.raises(palimpsest.NotFound):
             list(tree.text("0.1"))

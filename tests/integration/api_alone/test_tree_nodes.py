@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import palimpsest
-from palimpsest import Tree, errors
+from palimpsest import Tree
 from palimpsest.v1 import (
     trees_pb2,
     trees_pb2_grpc,
@@ -14,7 +14,7 @@ from palimpsest.v1 import (
 from service.domain.tree.nodes import Node
 from tests.integration.api_alone.refusals import refusal
 from tests.integration.api_alone.written_tree import TEXTS, free
-from tests.integration.forests import SESSION, TREE
+from tests.integration.support.forests import SESSION, TREE
 
 
 async def test_the_outline_has_levels_tops_and_the_tail(tree: Tree, nodes: Sequence[Node]) -> None:
@@ -40,7 +40,7 @@ async def test_the_past_of_a_tree_stays(tree: Tree, nodes: Sequence[Node]) -> No
     assert then.tail.from_position == max(one.end for one in nodes[:9]).position
     empty = await tree.outline(revision=0)
     assert (empty.levels, empty.tops, empty.tail, empty.applied_position) == ((), (), None, 0)
-    with pytest.raises(errors.OutOfRange) as caught:
+    with pytest.raises(palimpsest.OutOfRange) as caught:
         await tree.outline(revision=3)
     assert caught.value.metadata == {"revision": "3", "newest": "2"}
 
@@ -65,14 +65,15 @@ async def test_a_level_comes_in_pages(client: palimpsest.Client, tree: Tree) -> 
     for size in (1, 7, 28, 1000):
         request = trees_pb2.ListNodesRequest(session=SESSION, memory=TREE, level=0, page_size=size)
         numbers: list[int] = []
-        async for page in client.pages(stub.ListNodes, request):
+        async for page in client._connection.pages(stub.ListNodes, request):
             assert 0 < len(page.nodes) <= size
             numbers += [one.number for one in page.nodes]
         assert numbers == list(range(1, 29))
     assert [one.node_id async for one in tree.level(9)] == []
     under = trees_pb2.ListNodesRequest(session=SESSION, memory=TREE, parent_id="1.2", page_size=2)
     pages = [
-        [one.node_id for one in page.nodes] async for page in client.pages(stub.ListNodes, under)
+        [one.node_id for one in page.nodes]
+        async for page in client._connection.pages(stub.ListNodes, under)
     ]
     assert pages == [["0.4", "0.5"], ["0.6"]]
 
@@ -80,7 +81,7 @@ async def test_a_level_comes_in_pages(client: palimpsest.Client, tree: Tree) -> 
 async def test_the_text_under_a_node_comes_in_pages(client: palimpsest.Client, tree: Tree) -> None:
     stub = trees_pb2_grpc.TreeServiceStub(client.channel)
     request = trees_pb2.GetNodeTextRequest(session=SESSION, memory=TREE, node_id="2.1")
-    pages = [page async for page in client.pages(stub.GetNodeText, request)]
+    pages = [page async for page in client._connection.pages(stub.GetNodeText, request)]
     assert len(pages) == 2, "six chunks of 240 kB are more than 1 MiB"
     assert max(page.ByteSize() for page in pages) < 1_100_000
     parts = [part async for part in tree.text("2.1")]
@@ -109,7 +110,7 @@ WRONG = [
     ("ListNodes", {"level": 0, "page_size": 1001}, "FIELD_INVALID"),
     ("ListNodes", {"level": 0, "page_token": "AAAA"}, "TOKEN_INVALID"),
     ("GetNodeText", {"node_id": "0.1", "page_token": "no token"}, "TOKEN_INVALID"),
-    ("GetNodeText", {"node_id": "0.1", "page_token": "x" * 513}, "FIELD_INVALID"),
+    ("GetNodeText", {"node_id": "0.1", "page_token": "x" * 4097}, "FIELD_INVALID"),
     ("GetTree", {"revision": 2**64 - 1}, "REVISION_NOT_FOUND"),
     *(
         (call, {**rest, "memory": name}, reason)
@@ -122,7 +123,7 @@ WRONG = [
         )
         for name, reason in (
             ("nothing", "MEMORY_NOT_FOUND"),
-            ("No", "FIELD_INVALID"),
+            ("no/name", "FIELD_INVALID"),
             ("facts", "WRONG_MEMORY_KIND"),
         )
     ),
@@ -160,6 +161,6 @@ async def test_a_token_is_for_its_own_list(client: palimpsest.Client, tree: Tree
 
 
 async def test_a_session_that_is_not_there_is_named(client: palimpsest.Client) -> None:
-    with pytest.raises(errors.NotFound) as caught:
+    with pytest.raises(palimpsest.NotFound) as caught:
         await client.session("nobody").tree("t").outline()
     assert caught.value.reason == "SESSION_NOT_FOUND"

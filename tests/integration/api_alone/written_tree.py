@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 
 import palimpsest
-from service.domain.tenancy import DEFAULT_TENANT
-from service.domain.tree.nodes import Node, Place
-from storage.database import Database
+from service.domain.tree.nodes import Node, TextOffset
+from service.domain.values.tenancy import DEFAULT_TENANT
+from storage.engine.database import Database
 from tests.integration.api_alone.refusals import SCHEMA
-from tests.integration.forests import SESSION, TREE, add, grown, leaf
+from tests.integration.support.forests import SESSION, TREE, add, grown, leaf
 
 #: The first chunks are large, so that a node's text has several pages.
 TEXTS = [f"{n}" + "é" * 120_000 for n in range(6)] + [f"text {n}" for n in range(6, 30)]
 #: Leaves end in the middle of chunk 28; what follows is the tail.
-LEAVES = [leaf(n, Place(n), Place(n + 1)) for n in range(1, 28)] + [
-    leaf(28, Place(28), Place(28, 3))
+LEAVES = [leaf(n, TextOffset(n), TextOffset(n + 1)) for n in range(1, 28)] + [
+    leaf(28, TextOffset(28), TextOffset(28, 3))
 ]
 
 

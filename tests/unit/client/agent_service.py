@@ -63,6 +63,8 @@ class Service:
     async def CreateMemory(
         self, request: memories_pb2.CreateMemoryRequest, context: Any
     ) -> memories_pb2.CreateMemoryResponse:
+        if any(one.name == request.name for one in self.memories):
+            await refuse(context, grpc.StatusCode.ALREADY_EXISTS, "MEMORY_EXISTS", "it is there")
         made = memories_pb2.Memory(name=request.name, state=request.state)
         # As the service does with what is left open.
         made.state.period = made.state.period or 10

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 import palimpsest
-from palimpsest import errors, sync
+from palimpsest import sync
 from palimpsest.v1 import memories_pb2, states_pb2
 from tests.unit.client.agent_service import Service
 from tests.unit.client.server import serving
@@ -21,7 +21,7 @@ WAIT = states_pb2.GetWorkingContextRequest.FRESHNESS_WAIT
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palimpsest.producer.BACKOFF_SECONDS", (0.001, 0.01))
+    monkeypatch.setattr("palimpsest._async._producer.STREAM_BACKOFF_SECONDS", (0.001, 0.01))
 
 
 @asynccontextmanager
@@ -115,7 +115,7 @@ async def test_another_refusal_of_a_context_is_raised() -> None:
     service = Service()
     service.not_made = grpc.StatusCode.RESOURCE_EXHAUSTED, "CONTEXT_TOO_LARGE"
     async with connected(service) as client, client.agent("run") as agent:
-        with pytest.raises(errors.ResourceExhausted) as caught:
+        with pytest.raises(palimpsest.ResourceExhausted) as caught:
             await agent.context()
     assert caught.value.reason == "CONTEXT_TOO_LARGE"
 
@@ -126,9 +126,9 @@ async def test_a_refused_step_is_not_stored_and_the_next_one_is() -> None:
         for empty in (agent.record(), agent.note("user", "")):
             with pytest.raises(ValueError, match="needs a"):
                 await empty
-        with pytest.raises(errors.InvalidArgument, match="a NUL"):
+        with pytest.raises(palimpsest.InvalidArgument, match="a NUL"):
             await agent.record(action="\0")
-        with pytest.raises(errors.InvalidArgument, match="5000010 bytes") as caught:
+        with pytest.raises(palimpsest.InvalidArgument, match="5000010 bytes") as caught:
             await agent.record(action="x" * 5_000_000)
         assert caught.value.reason == "CHUNK_TOO_LARGE"
         with pytest.raises(TypeError, match="thought is of another type: 5"):
@@ -154,7 +154,7 @@ async def test_the_loop_that_was_opened_later_goes_on() -> None:
         async with client.agent("run") as second:
             assert second.step == 2
             await second.record(action="go2")
-            with pytest.raises(errors.Aborted, match="another loop has taken over") as caught:
+            with pytest.raises(palimpsest.Aborted, match="another loop has taken over") as caught:
                 await first.record(action="lost")
             assert caught.value.reason == "PRODUCER_FENCED"
             await second.record(action="go3")
@@ -187,16 +187,17 @@ def state_memory(**settings: Any) -> memories_pb2.Memory:
         (
             state_memory(period=10, task="Find the key."),
             {"period": 20, "task": "Find it.", "pinned": ["key"]},
-            "memory 'state' is there already and has other settings: period is 10, not 20;"
-            " task is 'Find the key.', not 'Find it.'; pinned is (), not ('key',). Give the"
-            " settings that it has, name another memory (memory=…), or make one with the new"
-            " settings from the whole log (State.rebuild)",
+            "memory 'state' is there already, and task is 'Find the key.', not 'Find it.'; period"
+            " is 10, not 20; pinned is (), not ('key',). Use it as it is (session.memory,"
+            " session.tree or session.state), choose another name, or build one with these"
+            " settings from the whole log (rebuild)",
         ),
         (
             memories_pb2.Memory(name="state", tree=memories_pb2.TreeSpec()),
             {},
-            "memory 'state' is there already and is a tree memory, not a state memory."
-            " Name another memory (memory=…)",
+            "memory 'state' is there already, and is a tree memory, not a state memory. Use it as"
+            " it is (session.memory, session.tree or session.state), choose another name, or"
+            " build one with these settings from the whole log (rebuild)",
         ),
     ],
 )
@@ -205,7 +206,7 @@ async def test_a_memory_that_is_not_what_was_asked_for_is_refused(
 ) -> None:
     service = Service([there])
     async with connected(service) as client:
-        with pytest.raises(errors.AlreadyExists) as caught:
+        with pytest.raises(palimpsest.AlreadyExists) as caught:
             async with client.agent("run", **given):
                 pass
     assert (str(caught.value), caught.value.reason) == (about, "MEMORY_EXISTS")
@@ -250,11 +251,11 @@ async def test_what_is_not_open_says_so() -> None:
     service = Service()
     async with connected(service) as client:
         agent = client.agent("run")
-        with pytest.raises(errors.ProducerClosed, match="this agent is not open"):
+        with pytest.raises(palimpsest.ProducerClosed, match="this agent is not open"):
             await agent.record(action="go1")
         async with agent:
             pass
-        with pytest.raises(errors.ProducerClosed, match="this agent is not open"):
+        with pytest.raises(palimpsest.ProducerClosed, match="this agent is not open"):
             await agent.record(action="go1")
 
 

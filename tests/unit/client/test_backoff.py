@@ -7,7 +7,7 @@ import pytest
 from grpc import aio
 
 import palimpsest
-from palimpsest.connection import MAX_BACKOFF_SECONDS
+from palimpsest._transport import MAX_BACKOFF_SECONDS
 
 TRIES = 12
 

@@ -7,7 +7,6 @@ import pytest
 from grpc import aio
 
 import palimpsest
-from palimpsest import errors
 from palimpsest.v1 import log_pb2
 from tests.unit.client.server import add, serving
 
@@ -63,7 +62,7 @@ async def test_one_chunk_costs_one_chunk(log: Log, session: palimpsest.Session) 
 async def test_a_chunk_that_is_not_there_is_named(
     position: int, session: palimpsest.Session
 ) -> None:
-    with pytest.raises(errors.OutOfRange, match=f"position {position}: its log ends at 2500"):
+    with pytest.raises(palimpsest.OutOfRange, match=f"position {position}: its log ends at 2500"):
         await session.chunk(position)
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from palimpsest import ChatMessage, Chunk, errors
-from palimpsest.chunks import chunks_of
+import palimpsest
+from palimpsest import ChatMessage, Chunk
+from palimpsest._convert_log import chunks_of
 from palimpsest.v1 import log_pb2
 
 LOGGED = Chunk(
@@ -73,9 +74,9 @@ def test_metadata_of_all_stands_beside_that_of_one() -> None:
         (["x", 7], TypeError, "item 2: a int is not"),
         ({"role": "user", "content": ["parts"]}, TypeError, "item 1: text is of another type"),
         ({"role": "user", "content": "x", "tool_calls": [1]}, ValueError, "content, role, tool"),
-        (["x", ""], errors.InvalidArgument, "item 2: its text is empty"),
-        ({"role": "", "content": "x"}, errors.InvalidArgument, "item 1: its role must have"),
-        (["a\0b"], errors.InvalidArgument, "item 1: it holds a NUL"),
+        (["x", ""], palimpsest.InvalidArgument, "item 2: its text is empty"),
+        ({"role": "", "content": "x"}, palimpsest.InvalidArgument, "item 1: its role must have"),
+        (["a\0b"], palimpsest.InvalidArgument, "item 1: it holds a NUL"),
     ],
 )
 def test_what_cannot_be_appended_is_named_by_its_number(
@@ -91,5 +92,5 @@ def test_what_cannot_be_appended_is_named_by_its_number(
     [{str(n): "v" for n in range(17)}, {"": "v"}, {"k" * 65: "v"}, {"k": "v" * 1025}],
 )
 def test_metadata_beyond_what_any_service_takes_is_refused(metadata: dict[str, str]) -> None:
-    with pytest.raises(errors.InvalidArgument, match="metadata"):
+    with pytest.raises(palimpsest.InvalidArgument, match="metadata"):
         chunks_of("x", metadata)

@@ -7,8 +7,9 @@ import pytest
 from grpc import aio
 
 import palimpsest
-from palimpsest.connection import Connection, may_pass
-from palimpsest.errors import from_rpc
+from palimpsest._async._connection import Connection
+from palimpsest._errors import from_rpc
+from palimpsest._transport import may_pass
 from palimpsest.v1 import sessions_pb2
 from tests.unit.client.server import add, serving
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palimpsest.agents import shortened
-from palimpsest.navigation_values import TrainingExample, Turn
+from palimpsest import TrainingExample, Turn
+from palimpsest._async._agent import shortened
 from tests.unit.client.agent_service import Service
 from tests.unit.client.test_agents import connected
 

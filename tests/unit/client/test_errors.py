@@ -4,7 +4,8 @@ import grpc
 from google.rpc import status_pb2
 from grpc import aio
 
-from palimpsest.errors import ResourceExhausted, from_rpc
+from palimpsest import ResourceExhausted
+from palimpsest._errors import from_rpc
 
 
 def test_details_of_another_status_do_not_hide_the_one_that_counts() -> None:

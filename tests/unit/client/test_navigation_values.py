@@ -1,11 +1,12 @@
 """What the client makes of navigations, also of those of a newer service."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
-from palimpsest import Question, asking, convert, questions
-from palimpsest.errors import NotFound
+from palimpsest import Question, _convert_answers
+from palimpsest._async._runtime import gather
 from palimpsest.v1 import answers_pb2
 
 
@@ -16,7 +17,7 @@ def test_each_kind_and_action_has_a_name() -> None:
         (one.kind, one.action)
         for kind in kinds
         for action in actions
-        for one in [asking.event(answers_pb2.TrajectoryEvent(kind=kind, action=action))]
+        for one in [_convert_answers.event(answers_pb2.TrajectoryEvent(kind=kind, action=action))]
         if kind and action
     }
     assert len(named) == (len(kinds) - 1) * (len(actions) - 1)
@@ -26,16 +27,16 @@ def test_each_kind_and_action_has_a_name() -> None:
 def test_what_a_newer_service_says_is_unknown() -> None:
     message = answers_pb2.TrajectoryEvent()
     message.MergeFromString(b"\x10\x63\x18\x63")
-    event = asking.event(message)
+    event = _convert_answers.event(message)
     assert (event.kind, event.action, event.cached_tokens) == ("unknown", "unknown", None)
     answer = answers_pb2.Answer()
     answer.MergeFromString(b"\x70\x63")
-    assert convert.answer(answer).no_answer == "unknown"
+    assert _convert_answers.answer(answer).no_answer == "unknown"
 
 
 def test_why_there_is_no_answer_is_named() -> None:
     reasons = [
-        convert.answer(answers_pb2.Answer(no_answer=why)).no_answer
+        _convert_answers.answer(answers_pb2.Answer(no_answer=why)).no_answer
         for why in answers_pb2.NoAnswer.values()
     ]
     assert reasons == [None, "unreadable", "not_found", "step_limit", "empty"]
@@ -43,44 +44,43 @@ def test_why_there_is_no_answer_is_named() -> None:
 
 def test_an_answer_of_null_is_told_from_none() -> None:
     for said, value in (("null", (True, None)), ("", (False, None)), ("0", (True, 0))):
-        told = convert.answer(answers_pb2.Answer(value_json=said))
+        told = _convert_answers.answer(answers_pb2.Answer(value_json=said))
         assert (told.has_value, told.value) == value
 
 
 def test_a_question_without_wishes_sends_none() -> None:
-    assert questions.navigation(0, 0, 0) is None
-    sent = questions.navigation(0, 2, 0)
+    assert _convert_answers.navigation(0, 0, 0) is None
+    sent = _convert_answers.navigation(0, 2, 0)
     assert sent is not None
     assert (sent.hybrid_leaves, sent.beam, sent.max_calls) == (0, 2, 0)
 
 
 def test_options_are_of_the_question_and_navigate_nothing() -> None:
-    sent = questions.request_of("s", Question(query="Which?", memory="m", options=("a", "b")))
+    sent = _convert_answers.request_of(
+        "s", Question(query="Which?", memory="m", options=("a", "b"))
+    )
     assert (list(sent.options), sent.HasField("navigation")) == (["a", "b"], False)
     with pytest.raises(ValueError, match="list of texts"):
-        questions.request_of("s", Question(query="Which?", options="ab"))
+        _convert_answers.request_of("s", Question(query="Which?", options="ab"))
 
 
-def test_no_more_questions_than_allowed_are_under_way() -> None:
+async def test_no_more_questions_than_allowed_run_at_once() -> None:
     going: list[int] = [0, 0]
 
-    async def ask(query: str) -> object:
+    async def ask(query: str) -> str:
         going[0] += 1
         going[1] = max(going)
         await asyncio.sleep(0)
         going[0] -= 1
-        if query == "b":
-            raise NotFound("no")
         return query
 
-    answers = asyncio.run(asking.ask_all(ask, "abcdef", 2))
-    assert [str(one) for one in answers] == ["a", "no", "c", "d", "e", "f"]
-    assert isinstance(answers[1], NotFound)
+    answers = await gather([partial(ask, query) for query in "abcdef"], limit=2)
+    assert answers == ["a", "b", "c", "d", "e", "f"]
     assert going[1] == 2
 
 
 def test_a_question_navigates_when_it_says_so() -> None:
-    assert questions.navigation(0, 0, 0) is None
-    assert questions.navigation(0, 0, 0, navigate=True) == answers_pb2.NavigationRequest()
+    assert _convert_answers.navigation(0, 0, 0) is None
+    assert _convert_answers.navigation(0, 0, 0, navigate=True) == answers_pb2.NavigationRequest()
     wanted = answers_pb2.NavigationRequest(hybrid_leaves=1, beam=2, max_calls=3)
-    assert questions.navigation(1, 2, 3) == wanted
+    assert _convert_answers.navigation(1, 2, 3) == wanted

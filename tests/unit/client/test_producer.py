@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import palimpsest
-from palimpsest import convert, errors
-from palimpsest.connection import MAX_SENT_BYTES
-from palimpsest.producer import MAX_CHUNK_BYTES
+from palimpsest import _convert_log
+from palimpsest._async._producer import MAX_CHUNK_BYTES
+from palimpsest._transport import MAX_SENT_BYTES
 from palimpsest.v1 import log_pb2
 from tests.unit.client.server import add, serving
 
@@ -38,7 +38,7 @@ class Log:
         left, code = self.script.pop(0) if self.script else (10**9, grpc.StatusCode.OK)
         async for request in requests:
             for produced in request.batch.chunks:
-                assert produced.digest == convert.digest(produced.chunk)
+                assert produced.digest == _convert_log.digest(produced.chunk)
                 if produced.producer_sequence > len(self.texts):
                     assert produced.producer_sequence == len(self.texts) + 1, "no gap"
                     self.texts.append(produced.chunk.text)
@@ -63,7 +63,7 @@ class Log:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palimpsest.producer.BACKOFF_SECONDS", (0.001, 0.01))
+    monkeypatch.setattr("palimpsest._async._producer.STREAM_BACKOFF_SECONDS", (0.001, 0.01))
 
 
 async def append(log: Log, texts: list[str]) -> palimpsest.Ack | None:
@@ -98,7 +98,7 @@ async def test_wherever_streams_end_each_chunk_is_stored_once(
 
 async def test_a_refusal_is_raised_with_its_reason() -> None:
     log = Log([(1, grpc.StatusCode.ABORTED)])
-    with pytest.raises(errors.Aborted, match="as the test says"):
+    with pytest.raises(palimpsest.Aborted, match="as the test says"):
         await append(log, ["a"])
 
 
@@ -110,7 +110,7 @@ async def test_a_chunk_that_no_message_holds_harms_no_other() -> None:
         client.session("s").producer("p") as producer,
     ):
         await producer.append("a")
-        with pytest.raises(errors.InvalidArgument) as caught:
+        with pytest.raises(palimpsest.InvalidArgument) as caught:
             await producer.append("x" * MAX_SENT_BYTES)
         assert caught.value.metadata["producer_sequence"] == "2"
         await producer.append("x" * (MAX_CHUNK_BYTES - 100))
@@ -121,6 +121,6 @@ async def test_a_chunk_that_no_message_holds_harms_no_other() -> None:
 async def test_a_producer_of_a_closed_client_says_so() -> None:
     async with palimpsest.connect("127.0.0.1:1") as client:
         session = client.session("s")
-    with pytest.raises(errors.ProducerClosed, match="client of this producer is closed"):
+    with pytest.raises(palimpsest.ProducerClosed, match="client of this producer is closed"):
         async with session.producer("p"):
             pass

@@ -10,7 +10,6 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 import palimpsest
-from palimpsest import errors
 from palimpsest.v1 import log_pb2
 from tests.unit.client.server import add, serving
 
@@ -80,7 +79,7 @@ def _status(code: int, message: str, detail: Message) -> Any:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palimpsest.producer.BACKOFF_SECONDS", (0.001, 0.01))
+    monkeypatch.setattr("palimpsest._async._producer.STREAM_BACKOFF_SECONDS", (0.001, 0.01))
 
 
 async def _append(log: Picky, texts: list[str], *, first: int = 0) -> palimpsest.PalimpsestError:
@@ -93,7 +92,7 @@ async def _append(log: Picky, texts: list[str], *, first: int = 0) -> palimpsest
             await producer.flush()
             for text in texts[first:]:
                 await producer.append(text)
-            with pytest.raises(errors.PalimpsestError) as refused:
+            with pytest.raises(palimpsest.PalimpsestError) as refused:
                 await producer.flush()
             caught.append(refused.value)
     # It was not raised again at the end of the block.
@@ -102,7 +101,7 @@ async def _append(log: Picky, texts: list[str], *, first: int = 0) -> palimpsest
 
 async def test_a_refusal_by_a_field_names_the_append() -> None:
     error = await _append(Picky([10]), ["a", "b", "c", "bad", "d"], first=2)
-    assert isinstance(error, errors.InvalidArgument)
+    assert isinstance(error, palimpsest.InvalidArgument)
     assert str(error).startswith("append 14 was refused: batch.chunks[1].chunk: is bad.")
     assert "up to 12 is durable" in str(error)
     assert error.metadata == {"producer_sequence": "14"}
@@ -111,7 +110,7 @@ async def test_a_refusal_by_a_field_names_the_append() -> None:
 
 async def test_what_another_process_stored_meanwhile_is_not_taken_for_ours() -> None:
     error = await _append(Picky([0, 7]), ["a", "lost"], first=1)
-    assert isinstance(error, errors.AlreadyExists)
+    assert isinstance(error, palimpsest.AlreadyExists)
     assert error.reason == "SEQUENCE_CONTENT_CHANGED"
     assert str(error).startswith("append 2 was refused: another process uses this producer id.")
     assert "up to 1 is durable" in str(error)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from palimpsest.answer_values import BrowseSettings, Question
-from palimpsest.questions import request_of
+from palimpsest import BrowseSettings, Question
+from palimpsest._convert_answers import request_of
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from grpc import aio
 
 import palimpsest
-from palimpsest import connection, errors, sync
+from palimpsest import sync
+from palimpsest._async import _connection
 from palimpsest.v1 import history_pb2, log_pb2, sessions_pb2
 from tests.unit.client.server import add, serving
 
@@ -55,12 +55,12 @@ async def look(client: palimpsest.Client) -> str:
 def test_the_variable_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALIMPSEST_ADDRESS", "127.0.0.1:5")
     with sync.connect() as client:
-        assert client.inner.address == "127.0.0.1:5"
+        assert client.address == "127.0.0.1:5"
     with sync.connect("127.0.0.1:6") as client:
-        assert client.inner.address == "127.0.0.1:6"
+        assert client.address == "127.0.0.1:6"
     monkeypatch.delenv("PALIMPSEST_ADDRESS")
     with sync.connect() as client:
-        assert client.inner.address == "127.0.0.1:50051"
+        assert client.address == "127.0.0.1:50051"
 
 
 async def produce(client: palimpsest.Client) -> None:
@@ -82,7 +82,7 @@ async def test_a_service_that_was_never_reached_is_given_up_soon(
     use: Callable[[palimpsest.Client], Coroutine[Any, Any, object]],
 ) -> None:
     async with palimpsest.connect("127.0.0.1:1", reach_seconds=0.3) as client:
-        with pytest.raises(errors.ConnectionFailed) as seen:
+        with pytest.raises(palimpsest.ConnectionFailed) as seen:
             await use(client)
     assert "cannot reach Palimpsest at 127.0.0.1:1" in str(seen.value)
     assert "palimpsest up" in str(seen.value), "what to do"
@@ -94,7 +94,7 @@ async def test_what_takes_connections_and_says_nothing_is_given_up_too() -> None
     async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) as silent:
         host, port = silent.sockets[0].getsockname()
         async with palimpsest.connect(f"{host}:{port}", reach_seconds=0.3) as client:
-            with pytest.raises(errors.ConnectionFailed, match="cannot reach Palimpsest"):
+            with pytest.raises(palimpsest.ConnectionFailed, match="cannot reach Palimpsest"):
                 await produce(client)
 
 
@@ -113,8 +113,7 @@ async def test_a_service_that_was_reached_is_waited_for(monkeypatch: pytest.Monk
             await back[0].__aenter__()
             await client.channel.channel_ready()
 
-    clock = SimpleNamespace(get_running_loop=asyncio.get_running_loop, sleep=come_back)
-    monkeypatch.setattr(connection, "asyncio", clock)
+    monkeypatch.setattr(_connection, "sleep", come_back)
     try:
         async with client:
             assert await look(client) == "s"

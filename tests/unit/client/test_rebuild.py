@@ -8,7 +8,6 @@ import pytest
 from grpc import aio
 
 import palimpsest
-from palimpsest import errors
 from palimpsest.v1 import edits_pb2, memories_pb2
 from tests.unit.client.server import add, serving
 
@@ -57,7 +56,7 @@ async def rebuild(service: Service) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palimpsest.rebuilding.LOOK_SECONDS", 0.001)
+    monkeypatch.setattr("palimpsest._async._memory.POLL_SECONDS", 0.001)
 
 
 async def test_it_is_done_when_the_service_says_so() -> None:
@@ -73,13 +72,15 @@ async def test_a_lost_call_is_followed_to_the_goal_of_its_first_event() -> None:
 async def test_a_stall_is_raised_also_when_the_call_was_lost() -> None:
     stall = Memory.Stall(position=2, cause="no model")
     stalled = at(1, status=Memory.STATUS_STALLED, stall=stall)
-    with pytest.raises(errors.FailedPrecondition, match="stalled at position 2: no model") as seen:
+    with pytest.raises(
+        palimpsest.FailedPrecondition, match="stalled at position 2: no model"
+    ) as seen:
         await rebuild(Service([at(0)], [stalled]))
     assert seen.value.reason == "MEMORY_STALLED"
 
 
 async def test_a_call_that_never_began_is_an_error() -> None:
-    with pytest.raises(errors.ConnectionFailed, match="cannot reach"):
+    with pytest.raises(palimpsest.ConnectionFailed, match="cannot reach"):
         await rebuild(Service([], []))
 
 

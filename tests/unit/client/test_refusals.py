@@ -9,10 +9,9 @@ import pytest
 from grpc import aio
 
 import palimpsest
-from palimpsest import errors
 from palimpsest.v1 import answers_pb2, answers_pb2_grpc, sessions_pb2, sessions_pb2_grpc
-from service.domain.errors import Cancelled, Exhausted, PalimpsestError, Unavailable
-from service.domain.reasons import Reason
+from service.domain.values.errors import Cancelled, Exhausted, PalimpsestError, Unavailable
+from service.domain.values.reasons import Reason
 from service.rpc.errors import abort_arguments
 from tests.unit.client.server import add, serving
 
@@ -82,7 +81,7 @@ async def test_what_may_be_done_twice_is_made_again(refusal: PalimpsestError | N
 async def test_what_was_cancelled_for_a_reason_is_not_made_again() -> None:
     sessions = Sessions([GIVEN_UP])
     async with connected(sessions) as client:
-        with pytest.raises(errors.Cancelled) as caught:
+        with pytest.raises(palimpsest.Cancelled) as caught:
             await get(client)
     assert caught.value.reason == "ANSWER_CANCELLED"
     assert sessions.calls == 1
@@ -109,7 +108,7 @@ async def test_who_has_no_time_to_wait_as_long_as_asked_is_told_so_at_once() -> 
     later = Exhausted(Reason.TOO_MANY_CALLS, "full", {"limit": "1"}, retry_seconds=3600)
     sessions = Sessions([later])
     async with connected(sessions) as client:
-        with pytest.raises(errors.ResourceExhausted) as caught:
+        with pytest.raises(palimpsest.ResourceExhausted) as caught:
             await get(client, timeout=60)
     assert caught.value.retry_seconds == 3600
     assert sessions.calls == 1
@@ -122,7 +121,9 @@ async def test_a_stream_is_made_again_where_it_was_not_begun(
     sessions = Sessions([refusal, refusal])
     async with connected(sessions) as client:
         stub = answers_pb2_grpc.AnswerServiceStub(client.channel)
-        told = client.responses(stub.Ask, answers_pb2.AskRequest(session="s", query="q"))
+        told = client._connection.responses(
+            stub.Ask, answers_pb2.AskRequest(session="s", query="q")
+        )
         if calls == 1:
             with pytest.raises(aio.AioRpcError):
                 await anext(told)

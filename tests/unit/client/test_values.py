@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palimpsest import convert, rebuilding, specs, values
-from palimpsest.edits import Edit
+import palimpsest
+from palimpsest import Edit, _convert_memories
 from palimpsest.v1 import edits_pb2, history_pb2, memories_pb2
 
 JSON = st.recursive(
@@ -18,18 +18,18 @@ JSON = st.recursive(
     max_leaves=5,
 )
 SETTINGS: list[tuple[str, dict[Any, Any]]] = [
-    ("encoding", specs.ENCODINGS),
-    ("operations", specs.OPERATIONS),
-    ("coercion", specs.COERCIONS),
-    ("reply_format", specs.REPLY_FORMATS),
-    ("steps", specs.STEPS),
+    ("encoding", _convert_memories.ENCODINGS),
+    ("operations", _convert_memories.OPERATIONS),
+    ("coercion", _convert_memories.COERCIONS),
+    ("reply_format", _convert_memories.REPLY_FORMATS),
+    ("steps", _convert_memories.STEPS),
 ]
 CHOICES = {name: st.sampled_from([None, *table]) for name, table in SETTINGS}
 
 
 def spec(**given_: Any) -> memories_pb2.PrismSpec:
     wanted = {"choices": {}, "linger": 0, "skip_failures": False, **given_}
-    return specs.prism_spec("class A:\n    x: str", **wanted)
+    return _convert_memories.prism_spec("class A:\n    x: str", **wanted)
 
 
 @given(
@@ -47,7 +47,7 @@ def test_settings_come_back_as_they_were_given(
         skip_failures=skip,
         memory_tokens=tokens,
     )
-    info = convert.memory(memories_pb2.Memory(prism=made))
+    info = _convert_memories.memory(memories_pb2.Memory(prism=made))
     for name, table in SETTINGS:
         assert getattr(info, name) == (choices[name] or next(iter(table)))
     assert info.linger_seconds == (None if linger is None else linger / 1000)
@@ -68,11 +68,11 @@ def test_a_linger_that_is_no_duration_is_refused(linger: Any) -> None:
 
 
 def test_a_schema_is_class_source_or_json_schema() -> None:
-    assert specs.schema_fields("class A: ...") == {"schema_source": "class A: ..."}
+    assert palimpsest.schema_fields("class A: ...") == {"schema_source": "class A: ..."}
     document = {"type": "object", "title": "Ä"}
-    assert json.loads(specs.schema_fields(document)["json_schema"]) == document
+    assert json.loads(palimpsest.schema_fields(document)["json_schema"]) == document
     with pytest.raises(ValueError, match="cannot be written as JSON"):
-        specs.schema_fields({"default": float("nan")})
+        palimpsest.schema_fields({"default": float("nan")})
 
 
 @given(path=st.text(min_size=1), value=JSON)
@@ -83,11 +83,11 @@ def test_edits_say_what_they_were_made_of(path: str, value: Any) -> None:
         "update": memories_pb2.AMENDMENT_OP_UPDATE,
     }
     for name, op in ops.items():
-        message = getattr(Edit, name)(path, value).message()
+        message = _convert_memories.edit_message(getattr(Edit, name)(path, value))
         assert (message.op, message.path) == (op, path)
         assert json.loads(message.value_json) == value
     gone = edits_pb2.Edit(op=memories_pb2.AMENDMENT_OP_REMOVE, path=path)
-    assert Edit.remove(path).message() == gone
+    assert _convert_memories.edit_message(Edit.remove(path)) == gone
 
 
 @pytest.mark.parametrize(
@@ -96,27 +96,29 @@ def test_edits_say_what_they_were_made_of(path: str, value: Any) -> None:
 )
 def test_a_value_that_is_no_json_is_refused_with_its_path(value: Any) -> None:
     with pytest.raises(ValueError, match=r"^the value for \$\.x is no JSON: "):
-        Edit.put("$.x", value).message()
+        _convert_memories.edit_message(Edit.put("$.x", value))
 
 
 def test_a_value_within_itself_is_refused() -> None:
     value: list[Any] = []
     value.append(value)
     with pytest.raises(ValueError, match="is no JSON"):
-        Edit.put("$.x", value).message()
+        _convert_memories.edit_message(Edit.put("$.x", value))
 
 
 @pytest.mark.parametrize(
     ("old", "new", "op"), [(None, "null", "add"), ("1", "2", "update"), ("null", None, "remove")]
 )
 def test_a_difference_tells_nothing_from_null(old: str | None, new: str | None, op: str) -> None:
-    made = convert.difference(history_pb2.Difference(path="$", old_json=old, new_json=new))
+    made = _convert_memories._difference(
+        history_pb2.Difference(path="$", old_json=old, new_json=new)
+    )
     assert made.op == op
 
 
 @given(
     revision=st.integers(0, 2**40),
-    kind=st.sampled_from(sorted(convert._KINDS)),
+    kind=st.sampled_from(sorted(_convert_memories._KINDS.values())),
     restored=st.none() | st.integers(0, 9),
     comment=st.text(),
 )
@@ -135,7 +137,7 @@ def test_a_revision_keeps_all_it_says(
         rejections=4,
         value_digest=b"d" * 32,
     )
-    made = convert.revision(message)
+    made = _convert_memories.revision(message)
     assert (made.revision, made.restored_revision, made.comment) == (revision, restored, comment)
     assert memories_pb2.RevisionKind.Name(kind) == f"REVISION_KIND_{made.kind.upper()}"  # type: ignore[arg-type]
     assert (made.from_position, made.to_position, made.schema_source) == (1, 2, "class A: ...")
@@ -144,23 +146,23 @@ def test_a_revision_keeps_all_it_says(
 
 def test_what_a_newer_service_says_is_unknown_and_no_failure() -> None:
     newer = memories_pb2.Amendment(op=77, kind=78, value_json="1")  # type: ignore[arg-type]
-    made = convert.amendment(newer)
+    made = _convert_memories.amendment(newer)
     assert (made.op, made.kind) == ("unknown", "unknown")
 
 
 def test_a_rebuild_takes_over_what_is_not_named() -> None:
     changes = {"schema": {"type": "object"}, "task": "", "encoding": "in_place", "model": None}
-    request = rebuilding.request_of("s", "m", "n", changes)
+    request = _convert_memories.rebuild_request("s", "m", "n", changes)
     assert request.json_schema == '{"type": "object"}'
     assert request.HasField("task"), "an empty task is another one"
     assert not request.HasField("model")
     assert not request.HasField("operations")
     assert request.encoding == memories_pb2.PrismSpec.ENCODING_IN_PLACE
     with pytest.raises(ValueError, match="operations must be"):
-        rebuilding.request_of("s", "m", "n", {"operations": "none"})
+        _convert_memories.rebuild_request("s", "m", "n", {"operations": "none"})
 
 
 def test_values_are_frozen() -> None:
-    flushed = values.Flushed(token="t", head=1)
+    flushed = palimpsest.Flushed(token="t", head=1)
     with pytest.raises(AttributeError):
         flushed.head = 2  # type: ignore[misc]

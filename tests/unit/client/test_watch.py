@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import palimpsest
-from palimpsest import errors, sync
+from palimpsest import sync
 from palimpsest.v1 import history_pb2, memories_pb2
 from tests.unit.client.server import add, serving
 
@@ -83,7 +83,7 @@ class History:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palimpsest.watch.BACKOFF_SECONDS", (0.001, 0.01))
+    monkeypatch.setattr("palimpsest._async._history.STREAM_BACKOFF_SECONDS", (0.001, 0.01))
 
 
 def memory(port: int) -> tuple[palimpsest.Client, palimpsest.Memory]:
@@ -211,9 +211,9 @@ async def _all(watch: palimpsest.Watch) -> list[palimpsest.Committed]:
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (grpc.StatusCode.NOT_FOUND, errors.NotFound),
-        (grpc.StatusCode.OUT_OF_RANGE, errors.OutOfRange),
-        (grpc.StatusCode.INVALID_ARGUMENT, errors.InvalidArgument),
+        (grpc.StatusCode.NOT_FOUND, palimpsest.NotFound),
+        (grpc.StatusCode.OUT_OF_RANGE, palimpsest.OutOfRange),
+        (grpc.StatusCode.INVALID_ARGUMENT, palimpsest.InvalidArgument),
     ],
 )
 async def test_what_would_be_refused_again_is_raised_at_once(
@@ -233,7 +233,7 @@ async def test_what_would_be_refused_again_is_raised_at_once(
 async def test_a_service_that_stays_away_is_given_up() -> None:
     client, m = memory(NOWHERE)
     async with client:
-        with pytest.raises(errors.ConnectionFailed, match="cannot reach"):
+        with pytest.raises(palimpsest.ConnectionFailed, match="cannot reach"):
             await anext(m.watch(give_up_seconds=0.2))
 
 

@@ -1,10 +1,10 @@
-"""What tests of the reliability experiment share: a plain reader of games, and a player."""
+"""What tests of the reliability experiment share: a plain reader of games, and a game model."""
 
 from collections.abc import Sequence
 
-from service.evaluation.reliability import experiment, tasks
-from service.evaluation.reliability.outcomes import GameResult
-from service.evaluation.reliability.scripted import ScriptedModel
+from evaluation.reliability import experiment, tasks
+from evaluation.reliability.outcomes import GameResult
+from evaluation.reliability.scripted import ScriptedModel
 
 #: Tokens of a summary in these tests: all boxes fit.
 STATE_TOKENS = 200
@@ -55,7 +55,7 @@ async def played(
         ),
         run_id="test",
         scripted=ScriptedModel(seed=1, loss=loss, state_tokens=state_tokens),
-        desk=None,
+        access=None,
         model="",
         on_result=results.append,
     )

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from service.domain.chunks import Chunk, ChunkKind
-from service.evaluation.datasets import Document, Question
-from service.evaluation.report import Result
-from service.evaluation.strategies import Spent, Walk
+from evaluation.datasets import Document, Question
+from evaluation.report import Result
+from evaluation.strategies import Spent, Walk
+from service.domain.log.chunks import Chunk, ChunkKind
 
 
 def document(name: str, questions: int, **options: Any) -> Document:

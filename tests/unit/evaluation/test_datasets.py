@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from service.domain.chunks import ChunkKind
-from service.evaluation.datasets import DatasetError, Document, read
+from evaluation.datasets import DatasetError, Document, read
+from service.domain.log.chunks import ChunkKind
 
 DOCUMENT: dict[str, Any] = {
     "id": "one",

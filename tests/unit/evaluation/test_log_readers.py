@@ -6,16 +6,13 @@ from typing import Any, cast
 import pytest
 
 import palimpsest
-from palimpsest import asking
-from palimpsest.v1 import answers_pb2
-from service.domain.dciso.spec import ALL_ACTIONS, BrowseAction, BrowseRequest
-from service.evaluation import log_readers
-from service.evaluation.asking import Asked, request_of
-from service.evaluation.datasets import Question
-from service.evaluation.indexing import Indexes
-from service.evaluation.log_readers import ACTIONS, NAMES, BrowseSettings, LogStrategy
-from service.evaluation.sessions import Place
-from service.evaluation.strategies import (
+from evaluation import log_readers
+from evaluation.asking import Asked, request_of
+from evaluation.datasets import Question
+from evaluation.indexing import Indexes
+from evaluation.log_readers import ACTIONS, NAMES, BrowseSettings, LogStrategy
+from evaluation.sessions import Place
+from evaluation.strategies import (
     ALL,
     BASELINES,
     FIGURE_3,
@@ -24,6 +21,9 @@ from service.evaluation.strategies import (
     Spent,
     StrategyName,
 )
+from palimpsest import _convert_answers
+from palimpsest.v1 import answers_pb2
+from service.domain.answers.browse.spec import ALL_ACTIONS, BrowseAction, BrowseRequest
 from tests.unit.evaluation.results import document
 
 Answer = answers_pb2.Answer
@@ -35,7 +35,7 @@ class Service:
 
     def __init__(self, answer: Answer, events: Sequence[Event] = ()) -> None:
         self.answer = answer
-        self.events = [asking.event(one) for one in events]
+        self.events = [_convert_answers.event(one) for one in events]
         self.asked: list[answers_pb2.AskRequest] = []
 
     async def ask(

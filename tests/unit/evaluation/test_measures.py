@@ -2,9 +2,8 @@
 
 import pytest
 
-from service.domain.chunks import Chunk, ChunkKind
-from service.evaluation.datasets import Document, Question
-from service.evaluation.measures import (
+from evaluation.datasets import Document, Question
+from evaluation.measures import (
     Measure,
     exact_match,
     gold_cited,
@@ -14,8 +13,9 @@ from service.evaluation.measures import (
     score,
     token_f1,
 )
-from service.evaluation.strategies import CitedSpan
-from service.evaluation.words import holds, normalized, telling
+from evaluation.strategies import CitedSpan
+from evaluation.words import holds, normalized, telling
+from service.domain.log.chunks import Chunk, ChunkKind
 
 
 def question(*golds: str, options: tuple[str, ...] = ()) -> Question:

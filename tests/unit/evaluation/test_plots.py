@@ -3,11 +3,11 @@
 import re
 from xml.etree import ElementTree
 
-from service.evaluation.measures import Measure
-from service.evaluation.plots import lines
-from service.evaluation.strategies import Spent
-from service.evaluation.strategy_plot import strategy_plot
-from service.evaluation.summary import summarize
+from evaluation.measures import Measure
+from evaluation.plots import lines
+from evaluation.strategies import Spent
+from evaluation.strategy_plot import strategy_plot
+from evaluation.summary import summarize
 from tests.unit.evaluation.results import result
 
 SERIES = {"one <way>": [(10.0, 1.0), (200.0, 0.25)], "another": [(10.0, 0.5), (200.0, 0.0)]}

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.ranking import ranked
-from service.domain.tokens import estimate_tokens
-from service.evaluation.reliability import tasks
-from service.evaluation.reliability.experiment import STRATEGIES, period_of
-from service.evaluation.reliability.keepers import Retrieval
-from service.evaluation.reliability.outcomes import GameResult, LengthSummary, summarize
-from service.evaluation.reliability.players import ScriptedPlayer
-from service.evaluation.reliability.playing import Spent, fit
-from service.evaluation.reliability.prompts import Step
-from service.evaluation.reliability.report import Report
-from service.evaluation.reliability.scripted import UNKNOWN, ScriptedModel
+from evaluation.reliability import tasks
+from evaluation.reliability.context_strategies import Retrieval
+from evaluation.reliability.experiment import STRATEGIES, period_of
+from evaluation.reliability.game_models import ScriptedGameModel
+from evaluation.reliability.outcomes import GameResult, LengthSummary, summarize
+from evaluation.reliability.playing import Spent, fit
+from evaluation.reliability.prompts import Step
+from evaluation.reliability.report import Report
+from evaluation.reliability.scripted import UNKNOWN, ScriptedModel
+from service.domain.prompting.tokens import estimate_tokens
+from service.domain.search.ranking import ranked
 from tests.unit.evaluation.games import STATE_TOKENS, played
 
 
@@ -71,14 +71,18 @@ async def test_retrieval_sees_few_steps_of_a_long_task() -> None:
 
 async def test_retrieval_ranks_as_the_other_evaluation_does() -> None:
     task = tasks.make(40, 1, seed=6)
-    player = ScriptedPlayer(ScriptedModel(seed=1, loss=0.0, state_tokens=STATE_TOKENS))
-    keeper = Retrieval(task.prompt, pieces=6, window_tokens=100_000, player=player)
+    game_model = ScriptedGameModel(ScriptedModel(seed=1, loss=0.0, state_tokens=STATE_TOKENS))
+    context_strategy = Retrieval(
+        task.prompt, pieces=6, window_tokens=100_000, game_model=game_model
+    )
     pieces = [task.prompt]
     for observation in task.observations:
         expected = sorted(ranked(observation, pieces)[:6])
-        assert await keeper.context(observation) == [pieces[number] for number in expected]
+        assert await context_strategy.context(observation) == [
+            pieces[number] for number in expected
+        ]
         step = Step(observation=observation, thought="I watch.", action="watch on")
-        await keeper.record(step)
+        await context_strategy.record(step)
         pieces.append(step.text)
 
 

@@ -8,15 +8,15 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from service.domain.chunks import LoggedChunk
+from evaluation.reliability.prompts import Step, answer_ask, read_step, step_ask
+from evaluation.reliability.scripted import UNKNOWN, ScriptedModel
+from evaluation.reliability.server import MAX_REQUEST_BYTES, MODEL, serving
+from service.domain.log.chunks import LoggedChunk
+from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state.compressing import compress_steps
 from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep
-from service.domain.tokens import estimate_tokens
-from service.evaluation.reliability.prompts import Step, answer_ask, read_step, step_ask
-from service.evaluation.reliability.scripted import UNKNOWN, ScriptedModel
-from service.evaluation.reliability.server import MAX_REQUEST_BYTES, MODEL, serving
-from service.splitter import first_piece
+from service.llm.splitter import first_piece
 
 BEGIN = "Goal: know it all. The red box holds the coin. The blue box holds the key."
 SWAP = Step(

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.evaluation.reliability import tasks
-from service.evaluation.reliability.world import BOXES, NOTHING, Kind, Said, known, read
+from evaluation.reliability import tasks
+from evaluation.reliability.world import BOXES, NOTHING, Kind, Said, known, read
 from tests.unit.evaluation.games import by_hand
 
 LENGTHS = st.integers(min_value=1, max_value=120)

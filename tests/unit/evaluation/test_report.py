@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from service.evaluation.report import FORMAT, Build, Report, ReportError
-from service.evaluation.strategies import Spent
+from evaluation.report import FORMAT, Build, Report, ReportError
+from evaluation.strategies import Spent
 from tests.unit.evaluation.results import result, walk
 
 

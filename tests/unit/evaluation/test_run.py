@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from service.evaluation.datasets import Document, Question
-from service.evaluation.measures import Measure
-from service.evaluation.report import FORMAT, Report, ReportError, Result
-from service.evaluation.run import Exporter, Run
-from service.evaluation.strategies import Failed, Outcome, Prepared, Spent, StrategyName
+from evaluation.datasets import Document, Question
+from evaluation.measures import Measure
+from evaluation.report import FORMAT, Report, ReportError, Result
+from evaluation.run import Exporter, Run
+from evaluation.strategies import Failed, Outcome, Prepared, Spent, StrategyName
 from tests.unit.evaluation.results import document, result, walk
 
 MEMWALKER = StrategyName.MEMWALKER

@@ -7,11 +7,9 @@ from typing import Any, cast
 import pytest
 
 import palimpsest
-from palimpsest.errors import FailedPrecondition
-from palimpsest.v1 import log_pb2, search_pb2
-from service.evaluation.datasets import Document
-from service.evaluation.indexing import Indexes
-from service.evaluation.searching import (
+from evaluation.datasets import Document
+from evaluation.indexing import Indexes
+from evaluation.searching import (
     FOUND,
     Searched,
     SearchRun,
@@ -19,8 +17,10 @@ from service.evaluation.searching import (
     summarize,
     with_evidence,
 )
-from service.evaluation.sessions import Place
-from service.evaluation.strategies import Failed
+from evaluation.sessions import Place
+from evaluation.strategies import Failed
+from palimpsest import FailedPrecondition
+from palimpsest.v1 import log_pb2, search_pb2
 from tests.unit.evaluation.results import document
 
 
@@ -102,7 +102,7 @@ async def go(
         if broken:
             raise Failed(broken)
 
-    monkeypatch.setattr("service.evaluation.searching.search_pb2_grpc.SearchServiceStub", Stub)
+    monkeypatch.setattr("evaluation.searching.search_pb2_grpc.SearchServiceStub", Stub)
     monkeypatch.setattr(Place, "opened", opened)
     monkeypatch.setattr(Indexes, "wait", wait)
     place = Place(client=client, session_of=lambda one: one.id, timeout_seconds=60.0)

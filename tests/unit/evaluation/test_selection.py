@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.chunks import Chunk, ChunkKind
-from service.evaluation.datasets import Document, Question
-from service.evaluation.selection import choose
+from evaluation.datasets import Document, Question
+from evaluation.selection import choose
+from service.domain.log.chunks import Chunk, ChunkKind
 
 
 def document(name: str, questions: int, length: int = 10) -> Document:

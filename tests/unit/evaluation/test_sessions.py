@@ -6,12 +6,12 @@ from typing import Any, cast
 import pytest
 
 import palimpsest
-from palimpsest.memory import Memory
+from evaluation import indexing, sessions
+from evaluation.indexing import Indexes
+from evaluation.sessions import Patience, building, create, until
+from evaluation.strategies import Failed, Spent
+from palimpsest import Memory
 from palimpsest.v1 import search_pb2
-from service.evaluation import indexing, sessions
-from service.evaluation.indexing import Indexes
-from service.evaluation.sessions import Patience, building, create, until
-from service.evaluation.strategies import Failed, Spent
 
 
 @pytest.fixture(autouse=True)

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from service.evaluation.report import Build
-from service.evaluation.strategies import Spent
-from service.evaluation.summary import is_right, summarize
+from evaluation.report import Build
+from evaluation.strategies import Spent
+from evaluation.summary import is_right, summarize
 from tests.unit.evaluation.results import result, walk
 
 

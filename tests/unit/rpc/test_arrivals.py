@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from service.domain.errors import DeadlineExceeded, Exhausted, PalimpsestError
-from service.domain.reasons import Reason
+from service.domain.values.errors import DeadlineExceeded, Exhausted, PalimpsestError
+from service.domain.values.reasons import Reason
 from service.rpc import arrivals
 from service.rpc.arrivals import Arrivals
 
@@ -15,7 +15,7 @@ from service.rpc.arrivals import Arrivals
 LONG_SECONDS = 600.0
 
 
-class Caller:
+class Client:
     """A call that reads for as long as the test wants."""
 
     def __init__(self, room: Arrivals, connection: str) -> None:
@@ -43,18 +43,18 @@ class Caller:
 @asynccontextmanager
 async def calling(
     *, places: int = 2, waiting: int = 100, seconds: float = LONG_SECONDS
-) -> AsyncIterator[Callable[[str], Caller]]:
+) -> AsyncIterator[Callable[[str], Client]]:
     room = Arrivals(places=places, waiting=waiting, seconds=seconds)
-    callers: list[Caller] = []
+    clients: list[Client] = []
 
-    def call(connection: str) -> Caller:
-        callers.append(Caller(room, connection))
-        return callers[-1]
+    def call(connection: str) -> Client:
+        clients.append(Client(room, connection))
+        return clients[-1]
 
     yield call
-    for caller in callers:
-        caller.task.cancel()
-    await asyncio.gather(*(caller.task for caller in callers), return_exceptions=True)
+    for client in clients:
+        client.task.cancel()
+    await asyncio.gather(*(client.task for client in clients), return_exceptions=True)
     assert not room._read, "all places are free again"
     assert not room._waits
     assert not room._reading

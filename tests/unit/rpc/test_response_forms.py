@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from palimpsest.v1 import answers_pb2
-from service.domain.errors import InvalidInput
+from service.domain.values.errors import InvalidInput
 from service.rpc import answers
 
 ASKED = answers_pb2.AskRequest(session="s", query="q", response_schema='{"type": "string"}')

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from palimpsest.v1 import edits_pb2, memories_pb2
-from service.domain.errors import SchemaInvalid
-from service.domain.prism.spec import MEMORY_TOKENS, SERVICE_LINGER_MS, PrismSpec, Steps
-from service.domain.schemas.limits import MAX_JSON_BYTES, MAX_REQUEST_BYTES
+from service.domain.prism.schemas.limits import MAX_JSON_BYTES, MAX_REQUEST_BYTES
+from service.domain.prism.spec import MEMORY_TOKENS, SERVICE_LINGER_MS, PrismSpec, StepScope
+from service.domain.values.errors import SchemaInvalid
 from service.rpc import specs
 
 SMALL = "class A:\n    a: str\n"
@@ -72,13 +72,13 @@ def test_what_steps_are_shown_goes_in_and_comes_back() -> None:
         schema_source=SMALL, steps=memories_pb2.PrismSpec.STEPS_FOCUSED
     )
     spec = specs.prism_spec(message)
-    assert spec.steps is Steps.FOCUSED
+    assert spec.steps is StepScope.FOCUSED
     assert specs.prism_message(spec).steps == memories_pb2.PrismSpec.STEPS_FOCUSED
     assert PrismSpec.from_json(spec.to_json()) == spec
     changed = edits_pb2.RebuildMemoryRequest(
         session="s", memory="m", new_memory="n", steps=memories_pb2.PrismSpec.STEPS_FOCUSED
     )
-    assert specs.rebuilt(changed).prism == {"steps": Steps.FOCUSED}
+    assert specs.rebuilt(changed).prism == {"steps": StepScope.FOCUSED}
 
 
 def test_json_schema_that_no_request_may_carry_is_not_read() -> None:

@@ -1,4 +1,4 @@
-"""Streams that end: by their events, by a server that stops, by a caller that goes away."""
+"""Streams that end: by their events, by a server that stops, by a client that goes away."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import pytest
 
-from service.domain.errors import Unavailable
+from service.domain.values.errors import Unavailable
 from service.rpc.streams import until_stopped
 
 
@@ -33,7 +33,7 @@ async def listen(events: AsyncGenerator[int], stopping: asyncio.Event) -> list[i
         return [event async for event in told]
 
 
-async def test_a_caller_that_goes_away_closes_the_events() -> None:
+async def test_a_client_that_goes_away_closes_the_events() -> None:
     events = Events()
     call = asyncio.create_task(listen(events.run(), asyncio.Event()))
     await events.waits.wait()

@@ -1,0 +1,224 @@
+"""The client: the connection, and what belongs to no session."""
+
+from collections.abc import AsyncIterator, Callable
+from datetime import date
+from types import TracebackType
+from typing import Any, Unpack
+
+import grpc
+
+from palimpsest import _convert_log, _convert_memories
+from palimpsest._async._agent import WAIT_SECONDS, Agent
+from palimpsest._async._connection import Connection
+from palimpsest._async._resource import Resource
+from palimpsest._async._runtime import Channel
+from palimpsest._async._session import Session
+from palimpsest._schemas import MAX_JSON_BYTES, MAX_SOURCE_BYTES, bounded
+from palimpsest._transport import REACH_SECONDS
+from palimpsest._values_answers import Answer, ResumeOptions
+from palimpsest._values_log import SessionInfo
+from palimpsest._values_memories import AgentSettings, MemoryInfo
+from palimpsest._values_spend import Budget, SpendLevel, SpendReport
+from palimpsest.v1 import (
+    memories_pb2,
+    memories_pb2_grpc,
+    schemas_pb2,
+    schemas_pb2_grpc,
+    sessions_pb2,
+    sessions_pb2_grpc,
+)
+
+
+def connect(
+    target: str | None = None,
+    *,
+    credentials: grpc.ChannelCredentials | None = None,
+    timeout: float | None = None,
+    reach_seconds: float = REACH_SECONDS,
+) -> "Client":
+    """Returns a client of the service at `target`. Use it with `async with`.
+
+    HOST:PORT or grpc://HOST:PORT; grpcs://HOST:PORT with TLS; unix:PATH. Without a port it
+    is 50051. None: what PALIMPSEST_ADDRESS names, else 127.0.0.1:50051. `credentials` are
+    gRPC's, `grpc.ssl_channel_credentials(…)` for example; grpcs:// has the usual ones.
+
+    `timeout` is how many seconds a call may take that has none of its own; None: 30, and 60
+    for a question or an append, 120 for `generate_schema`. It does not bound producers and
+    watches, which say for themselves when they give up.
+
+    Nothing is sent until the first call, producer or watch, which raises ConnectionFailed when
+    the service cannot be reached for `reach_seconds`: give more where it may be starting. Once
+    it was reached, one that goes away is waited for as long as each call says. Raises
+    ValueError for a target that is none.
+    """
+    return Client(target, credentials=credentials, timeout=timeout, reach_seconds=reach_seconds)
+
+
+class Client(Resource):
+    """A connection to the service; all sessions share it. See `connect`."""
+
+    def __init__(
+        self,
+        target: str | None = None,
+        *,
+        credentials: grpc.ChannelCredentials | None = None,
+        timeout: float | None = None,
+        reach_seconds: float = REACH_SECONDS,
+    ) -> None:
+        connection = Connection(
+            target, credentials=credentials, timeout=timeout, reach_seconds=reach_seconds
+        )
+        super().__init__(connection)
+        self._sessions = sessions_pb2_grpc.SessionServiceStub(connection.channel)
+        self._memories = memories_pb2_grpc.MemoryServiceStub(connection.channel)
+        self._schemas = schemas_pb2_grpc.SchemaServiceStub(connection.channel)
+
+    @property
+    def address(self) -> str:
+        """The address of the service, as gRPC has it."""
+        return self._connection.address
+
+    @property
+    def channel(self) -> Channel:
+        """The channel, for stubs of one's own."""
+        return self._connection.channel
+
+    async def call(
+        self,
+        method: Callable[..., Any],
+        request: Any,
+        *,
+        timeout: float | None = None,
+        retry: bool = True,
+    ) -> Any:
+        """Makes a unary call of a stub of one's own, and repeats it while the service is away.
+
+        Without `retry` only after refusals that came before anything was done. Raises
+        PalimpsestError.
+        """
+        return await self._connection.call(method, request, timeout=timeout, retry=retry)
+
+    async def close(self) -> None:
+        """Closes the connection."""
+        await self._connection.close()
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def session(self, name: str) -> "Session":
+        """Returns a session by its name; nothing is sent."""
+        return Session(self._connection, name)
+
+    async def create_session(
+        self, name: str, *, exist_ok: bool = False, language: str = ""
+    ) -> "Session":
+        """Creates a session. Raises AlreadyExists.
+
+        With `exist_ok` one that is there is used, unless it has another `language` than one
+        that is given here. `language` is what its text is searched in: "english", "german",
+        "simple" (words as they are) …; empty means the service's.
+        """
+        session = Session(self._connection, name)
+        await session.create(exist_ok=exist_ok, language=language)
+        return session
+
+    async def resume_answer(
+        self, session: str, answer_id: str, **options: Unpack[ResumeOptions]
+    ) -> Answer:
+        """Waits for an answer of a session. See `Session.resume_answer`."""
+        return await self.session(session).resume_answer(answer_id, **options)
+
+    def sessions(self) -> AsyncIterator[SessionInfo]:
+        """Yields all sessions, by name."""
+        request = sessions_pb2.ListSessionsRequest(page_size=1000)
+        method = self._sessions.ListSessions
+        return self._connection.all_of(method, request, "sessions", _convert_log.session)
+
+    def memories(
+        self, *, stalled: bool = False, waiting: bool = False
+    ) -> AsyncIterator[MemoryInfo]:
+        """Yields memories of all sessions: all, those that stalled, or that wait for a model."""
+        request = memories_pb2.ListMemoriesRequest(waiting=waiting, page_size=1000)
+        if stalled:
+            request.status = memories_pb2.Memory.STATUS_STALLED
+        method = self._memories.ListMemories
+        return self._connection.all_of(method, request, "memories", _convert_memories.memory)
+
+    async def retry_stalled(self, session: str = "") -> int:
+        """Lets all stalled memories try again, of a session or of all; returns how many.
+
+        Raises NotFound.
+        """
+        request = memories_pb2.RetryMemoryRequest(session=session)
+        response = await self._connection.call(self._memories.RetryMemory, request)
+        return int(response.retried)
+
+    def agent(
+        self,
+        session: Session | str,
+        *,
+        memory: str = "state",
+        producer_id: str = "agent",
+        wait_seconds: float = WAIT_SECONDS,
+        give_up_seconds: float = 60.0,
+        **settings: Unpack[AgentSettings],
+    ) -> Agent:
+        """Returns what an agent's loop needs of Palimpsest; open it with `async with`.
+
+        `settings` are those of `palimpsest.StateSettings`, for the state memory `memory`,
+        which is made when it is not there. `producer_id` names the loop within the session.
+        A context waits `wait_seconds` for a compression that is due, 0: not at all. It
+        fails when the service could not be reached for `give_up_seconds`. Raises ValueError
+        or TypeError for settings that cannot be.
+        """
+        if isinstance(session, str):
+            session = self.session(session)
+        return Agent(
+            self._connection,
+            session,
+            memory=memory,
+            producer_id=producer_id,
+            wait_seconds=wait_seconds,
+            give_up_seconds=give_up_seconds,
+            **settings,
+        )
+
+    def budgets(self) -> AsyncIterator[Budget]:
+        """Yields all budgets with what is spent of them: the tenant's, then by session."""
+        return self._list_budgets("")
+
+    async def spend(
+        self,
+        *,
+        level: SpendLevel = "session",
+        by_day: bool = False,
+        from_day: date | None = None,
+        to_day: date | None = None,
+    ) -> SpendReport:
+        """Returns the spend of all model calls, from day to day (UTC, both included).
+
+        A line for each session, or for each memory, or for none ("tenant"), and for each day
+        if wanted. Sessions have the same method for theirs.
+        """
+        return await self._read_spend(level=level, by_day=by_day, from_day=from_day, to_day=to_day)
+
+    async def check_schema(self, source: str = "", *, json_schema: str = "") -> str:
+        """Checks class source, or a JSON Schema; the schema as models will be shown it.
+
+        Raises InvalidArgument (SCHEMA_INVALID with line and column, or with a pointer), and
+        ValueError for more than 64 KiB of class source, or 256 KiB of JSON Schema.
+        """
+        request = schemas_pb2.CheckSchemaRequest(
+            schema_source=bounded(source, MAX_SOURCE_BYTES),
+            json_schema=bounded(json_schema, MAX_JSON_BYTES),
+        )
+        response = await self._connection.call(self._schemas.CheckSchema, request)
+        return str(response.schema_source)

@@ -1,0 +1,144 @@
+"""The connection to the service: its channel, and calls that are made again where they may be."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+
+from palimpsest._async._runtime import Channel, RpcError, open_channel, sleep
+from palimpsest._errors import from_rpc
+from palimpsest._transport import (
+    BACKOFF_SECONDS,
+    CALL_SECONDS,
+    MAX_BACKOFF_SECONDS,
+    OPTIONS,
+    REACH_SECONDS,
+    SLACK_SECONDS,
+    Reach,
+    deadline_of,
+    headers,
+    is_unbegun,
+    may_pass,
+    may_repeat,
+    parse_target,
+    pause_seconds,
+)
+
+
+class Connection:
+    """A connection, which all that belongs to one client shares. See `palimpsest.connect`."""
+
+    def __init__(
+        self,
+        target: str | None = None,
+        *,
+        credentials: grpc.ChannelCredentials | None = None,
+        timeout: float | None = None,
+        reach_seconds: float = REACH_SECONDS,
+    ) -> None:
+        self.address, credentials = parse_target(target, credentials)
+        self._timeout = timeout
+        self.channel: Channel = open_channel(self.address, credentials, OPTIONS)
+        self.reach = Reach(self.address, reach_seconds)
+        self.closed = False
+
+    async def close(self) -> None:
+        """Closes the connection."""
+        self.closed = True
+        await self.channel.close()
+
+    def seconds(self, timeout: float | None, default: float) -> float:
+        """Returns how long a call may take: as it says, else as the client, else `default`."""
+        return deadline_of(self._timeout if timeout is None else timeout, default)
+
+    async def call(
+        self,
+        method: Callable[..., Any],
+        request: Any,
+        *,
+        timeout: float | None = None,
+        default: float = CALL_SECONDS,
+        retry: bool = True,
+        broken: bool = False,
+    ) -> Any:
+        """Makes a unary call, and makes it again while the service is unavailable or full.
+
+        Without `retry` it does so only after refusals that came before anything was done.
+        With `broken` also after a call that broke with its connection, as only writes that
+        are stored once and reads may be. Raises ValueError for a timeout that is no number,
+        ConnectionFailed after `reach_seconds` while the service was never reached.
+        """
+        seconds = self.seconds(timeout, default)
+        since = time.monotonic()
+        wait = BACKOFF_SECONDS
+        while True:
+            try:
+                left = max(since + seconds - time.monotonic(), 0.001)
+                response = await method(request, timeout=left + SLACK_SECONDS, **headers())
+            except RpcError as error:
+                known = self.reach.failure(error)
+                may = may_pass if broken else may_repeat
+                again = may(known, error.code()) if retry else is_unbegun(known)
+                pause = pause_seconds(wait, known)
+                until = since + self.reach.try_seconds(seconds)
+                if not again or time.monotonic() + pause > until:
+                    raise known from error
+            else:
+                self.reach.reached = True
+                return response
+            await sleep(pause)
+            wait = min(wait * 2, MAX_BACKOFF_SECONDS)
+
+    async def responses(
+        self, method: Callable[..., Any], request: Any, *, timeout: float | None = None
+    ) -> AsyncIterator[Any]:
+        """Yields the responses of a call, made again while the service refuses to begin it.
+
+        `timeout` None bounds only how long it may take to begin. Raises RpcError.
+        """
+        until = time.monotonic() + (CALL_SECONDS if timeout is None else timeout)
+        wait = BACKOFF_SECONDS
+        while True:
+            left = max(until - time.monotonic(), 0.001) + SLACK_SECONDS
+            call = method(request, timeout=None if timeout is None else left, **headers())
+            try:
+                async for response in call:
+                    self.reach.reached = True
+                    yield response
+                return
+            except RpcError as error:
+                known = self.reach.failure(error)
+                pause = pause_seconds(wait, known)
+                if not is_unbegun(known) or time.monotonic() + pause > until:
+                    raise
+            finally:
+                # Also where the caller stops before the end.
+                call.cancel()
+            await sleep(pause)
+            wait *= 2
+
+    async def stream(self, method: Callable[..., Any], request: Any) -> AsyncIterator[Any]:
+        """Yields the responses of a call without a deadline. Raises PalimpsestError."""
+        try:
+            async for response in self.responses(method, request):
+                yield response
+        except RpcError as error:
+            raise from_rpc(error, self.address) from error
+
+    async def pages(self, method: Callable[..., Any], request: Any) -> AsyncIterator[Any]:
+        """Yields the pages of a list, one after the other."""
+        while True:
+            page = await self.call(method, request)
+            yield page
+            if not page.next_page_token:
+                return
+            request.page_token = page.next_page_token
+
+    async def all_of(
+        self, method: Callable[..., Any], request: Any, field: str, convert: Callable[[Any], Any]
+    ) -> AsyncIterator[Any]:
+        """Yields what the pages of a list have in `field`, converted."""
+        async for page in self.pages(method, request):
+            for message in getattr(page, field):
+                yield convert(message)

@@ -1,0 +1,194 @@
+"""Trees and state memories: what they have beyond other memories."""
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from palimpsest import _convert_memories as convert
+from palimpsest._async._connection import Connection
+from palimpsest._async._memory import Memory
+from palimpsest._async._runtime import sleep
+from palimpsest._convert import message_of
+from palimpsest._errors import DeadlineExceeded
+from palimpsest._values_memories import (
+    ContextForm,
+    Freshness,
+    MemoryInfo,
+    MemoryStatus,
+    StateSettings,
+    StateVector,
+    TextPart,
+    TreeNode,
+    TreeOutline,
+    TreeSettings,
+    WorkingContext,
+)
+from palimpsest.v1 import states_pb2, states_pb2_grpc, trees_pb2, trees_pb2_grpc
+
+if TYPE_CHECKING:
+    from palimpsest._async._session import Session
+
+#: How often a tree that is being sealed is read.
+POLL_SECONDS = 0.2
+
+
+class Tree(Memory):
+    """A tree, by its name. What is for PRISM memories only is FailedPrecondition."""
+
+    def __init__(self, connection: Connection, session: "Session", name: str) -> None:
+        super().__init__(connection, session, name)
+        self._trees = trees_pb2_grpc.TreeServiceStub(connection.channel)
+
+    async def seal(
+        self,
+        *,
+        wait: bool = True,
+        timeout: float | None = None,
+        on_progress: Callable[[MemoryInfo], None] | None = None,
+    ) -> MemoryInfo:
+        """Seals the tree: what is in the log now gets a single root, and nothing follows.
+
+        Waits until that is done, unless `wait` is False, and at most `timeout` seconds; it
+        continues by itself when this call ends. Raises FailedPrecondition when the tree
+        stalls, ResourceExhausted when a budget holds it, DeadlineExceeded.
+        """
+        request = trees_pb2.SealTreeRequest(**self._named)
+        response = await self._connection.call(self._trees.SealTree, request)
+        info = convert.memory(response.memory)
+        if not wait:
+            return info
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            info = await self.look()
+            if on_progress is not None:
+                on_progress(info)
+            if info.status is MemoryStatus.SEALED:
+                return info
+            if until is not None and time.monotonic() + POLL_SECONDS > until:
+                raise DeadlineExceeded(
+                    f"tree {self.name!r} is still being sealed; it continues by itself",
+                    reason="NOT_APPLIED_IN_TIME",
+                )
+            await sleep(POLL_SECONDS)
+
+    async def outline(self, *, revision: int | None = None) -> TreeOutline:
+        """Returns levels, nodes without a parent, and the text that is not summarized yet.
+
+        Now, or as of a revision. Raises NotFound, FailedPrecondition (no tree), OutOfRange.
+        """
+        request = trees_pb2.GetTreeRequest(**self._named, revision=revision)
+        return convert.tree_outline(await self._connection.call(self._trees.GetTree, request))
+
+    async def node(self, node_id: str) -> TreeNode:
+        """Returns a node by its id. Raises NotFound (NODE_NOT_FOUND)."""
+        request = trees_pb2.GetNodeRequest(**self._named, node_id=node_id)
+        response = await self._connection.call(self._trees.GetNode, request)
+        return convert.tree_node(response.node)
+
+    def children(self, node_id: str) -> AsyncIterator[TreeNode]:
+        """Yields the children of a node, in the order of the text. Raises NotFound."""
+        return self._nodes(parent_id=node_id)
+
+    def level(self, level: int) -> AsyncIterator[TreeNode]:
+        """Yields the nodes of a level, 0 for the leaves, in the order of the text."""
+        return self._nodes(level=level)
+
+    def _nodes(self, **of: Any) -> AsyncIterator[TreeNode]:
+        request = trees_pb2.ListNodesRequest(**self._named, page_size=1000, **of)
+        return self._connection.all_of(self._trees.ListNodes, request, "nodes", convert.tree_node)
+
+    def text(self, node_id: str) -> AsyncIterator[TextPart]:
+        """Yields the text under a node, chunk by chunk, as models read it. Raises NotFound."""
+        request = trees_pb2.GetNodeTextRequest(**self._named, node_id=node_id)
+        return self._connection.all_of(self._trees.GetNodeText, request, "parts", convert.text_part)
+
+    async def rebuild(  # type: ignore[override]  # what may be changed is another kind's
+        self,
+        new_name: str,
+        *,
+        settings: TreeSettings | None = None,
+        model: str | None = None,
+        on_progress: Callable[[MemoryInfo], None] | None = None,
+    ) -> "Tree":
+        """Reads the whole log again into a new tree; returns it when that is done.
+
+        `settings` are the new tree's as a whole; None takes over this one's, and `model`
+        changes that alone. `on_progress` is as in `Memory.rebuild`. The new tree is open, also
+        where this one is closed. Raises AlreadyExists, FailedPrecondition when it stalls.
+        """
+        tree = None if settings is None else convert.tree_spec(settings)
+        new = Tree(self._connection, self.session, new_name)
+        return await self._rebuild(new, {"tree": tree, "model": model}, on_progress)
+
+
+class State(Memory):
+    """A state memory, by its name. What is for other kinds is FailedPrecondition."""
+
+    def __init__(self, connection: Connection, session: "Session", name: str) -> None:
+        super().__init__(connection, session, name)
+        self._states = states_pb2_grpc.StateServiceStub(connection.channel)
+
+    async def context(
+        self,
+        *,
+        freshness: Freshness = "latest",
+        position: int | None = None,
+        forms: Sequence[ContextForm] = ("parts", "text", "messages"),
+        timeout: float | None = None,
+    ) -> WorkingContext:
+        """Returns the working context: the vectors in use, and the steps since.
+
+        Now, or as it was when the log ended at `position`. `forms` says what it has.
+        With "wait" it waits for every compression that is due, and raises DeadlineExceeded
+        (NOT_APPLIED_IN_TIME) after `timeout` seconds, FailedPrecondition when the memory
+        has stalled, ResourceExhausted when a budget holds it. ResourceExhausted
+        (CONTEXT_TOO_LARGE) when it passes a limit. Raises NotFound, OutOfRange for a position
+        after the head.
+        """
+        request = message_of(
+            states_pb2.GetWorkingContextRequest,
+            **self._named,
+            freshness=convert.number_of("freshness", freshness),
+            position=position,
+            forms=[convert.number_of("form", form) for form in forms],
+        )
+        response = await self._connection.call(
+            self._states.GetWorkingContext, request, timeout=timeout
+        )
+        return convert.working_context(response)
+
+    def vectors(self, *, level: int = 0) -> AsyncIterator[StateVector]:
+        """Yields the state vectors, oldest first, of one level or of all (0)."""
+        request = message_of(
+            states_pb2.ListStateVectorsRequest, **self._named, level=level, page_size=1000
+        )
+        return self._connection.all_of(
+            self._states.ListStateVectors,
+            request,
+            "entries",
+            lambda entry: convert.state_vector(entry.vector, entry.create_time),
+        )
+
+    async def rebuild(  # type: ignore[override]  # what may be changed is another kind's
+        self,
+        new_name: str,
+        *,
+        settings: StateSettings | None = None,
+        model: str | None = None,
+        on_progress: Callable[[MemoryInfo], None] | None = None,
+    ) -> "State":
+        """Reads the whole log again into a new memory; returns it when that is done.
+
+        `settings` are the new memory's as a whole; None takes over this one's, and `model`
+        changes that alone. `on_progress` is as in `Memory.rebuild`. Raises AlreadyExists,
+        FailedPrecondition when it stalls.
+        """
+        state = None if settings is None else convert.state_spec(settings)
+        new = State(self._connection, self.session, new_name)
+        return await self._rebuild(new, {"state": state, "model": model}, on_progress)
+
+    async def _info(self) -> MemoryInfo:
+        # Its value has all that is recent, which is too much while it catches up.
+        listed = await self.session.memories()
+        found = next((one for one in listed if one.name == self.name), None)
+        return await super()._info() if found is None else found

@@ -1,0 +1,435 @@
+"""A session: its memories, its questions and its costs, besides its log."""
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import replace
+from datetime import date, timedelta
+from typing import Unpack
+
+from palimpsest import _convert_memories, _convert_spend
+from palimpsest._async._answers import Answers, AnswerStream, OnEvent, OnManyEvents
+from palimpsest._async._connection import Connection
+from palimpsest._async._kinds import State, Tree
+from palimpsest._async._log import SessionLog
+from palimpsest._async._memory import Memory, create_memory
+from palimpsest._convert_answers import question_of
+from palimpsest._errors import (
+    PalimpsestError,
+)
+from palimpsest._schemas import Schema
+from palimpsest._transport import SCHEMA_SECONDS
+from palimpsest._values_answers import (
+    Answer,
+    AnswerStatus,
+    AskOptions,
+    Question,
+    Rating,
+    TrainingExample,
+    TrajectoryEvent,
+)
+from palimpsest._values_memories import (
+    Coercion,
+    Encoding,
+    Flushed,
+    MemoryInfo,
+    Operations,
+    ReplyFormat,
+    SchemaDraft,
+    StatePeriod,
+    Steps,
+    TreeSettings,
+    WorkingMemory,
+)
+from palimpsest._values_spend import Budget, Cost, SpendLevel, SpendReport, UsageReport
+from palimpsest.v1 import (
+    memories_pb2,
+    memories_pb2_grpc,
+    schemas_pb2,
+    schemas_pb2_grpc,
+    usage_pb2,
+)
+
+
+class Session(SessionLog):
+    """A session, by its name."""
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        super().__init__(connection, name)
+        self._memories = memories_pb2_grpc.MemoryServiceStub(connection.channel)
+        self._schemas = schemas_pb2_grpc.SchemaServiceStub(connection.channel)
+        self._answers = Answers(connection, name)
+
+    async def create_memory(
+        self,
+        name: str,
+        schema: Schema | None = None,
+        *,
+        schema_source: str = "",
+        task: str = "",
+        question: str = "",
+        final_task: str = "",
+        encoding: Encoding | None = None,
+        operations: Operations | None = None,
+        coercion: Coercion | None = None,
+        reply_format: ReplyFormat = "auto",
+        steps: Steps | None = None,
+        chunk_tokens: int = 0,
+        fold_tokens: int = 0,
+        memory_tokens: int = 0,
+        linger: float | timedelta | None = None,
+        model: str = "",
+        skip_failures: bool = False,
+        exist_ok: bool = False,
+    ) -> Memory:
+        """Creates a PRISM memory; it catches up from position 1 in the background.
+
+        `schema` is class source, which is parsed and never run, a JSON Schema as a
+        dict, or a dataclass, a TypedDict or a pydantic model; `schema_source` is the
+        same for class source. `final_task` says how answers are to be, their form, length
+        or language. `steps` "focused" lets the memory grow past `memory_tokens` while steps
+        are shown no more of it than that. `linger` is how long a step waits for more chunks while
+        it has fewer than `chunk_tokens`, in seconds or as a timedelta; 0: it does not. None:
+        it waits for more messages, 10 seconds as a rule, and for nothing else. A read that
+        waits for what was appended, a question and `flush` end the wait. `memory_tokens` is
+        how large the memory may get before it is consolidated: 0 means 6,000. None, other
+        zeros and empty texts mean the service's defaults. With `exist_ok` one that is there is
+        used, if all that is given here is as it has it; otherwise AlreadyExists says what
+        is not. Raises ValueError or TypeError for what cannot be sent, InvalidArgument
+        (SCHEMA_INVALID with its place), AlreadyExists, NotFound.
+        """
+        if (schema is None) == (not schema_source):
+            raise ValueError("give schema or schema_source, exactly one of them")
+        spec = _convert_memories.prism_spec(
+            schema_source if schema is None else schema,
+            choices={
+                "encoding": encoding,
+                "operations": operations,
+                "coercion": coercion,
+                "reply_format": reply_format,
+                "steps": steps,
+            },
+            linger=linger,
+            skip_failures=skip_failures,
+            task=task,
+            question=question,
+            final_task=final_task,
+            chunk_tokens=chunk_tokens,
+            fold_tokens=fold_tokens,
+            memory_tokens=memory_tokens,
+            model=model,
+        )
+        request = memories_pb2.CreateMemoryRequest(session=self.name, name=name, prism=spec)
+        await create_memory(self._connection, request, exist_ok=exist_ok)
+        return Memory(self._connection, self, name)
+
+    def memory(self, name: str) -> Memory:
+        """Returns a memory by its name; nothing is sent."""
+        return Memory(self._connection, self, name)
+
+    async def create_tree(
+        self,
+        name: str,
+        *,
+        segment_tokens: int = 0,
+        max_children: int = 0,
+        summary_tokens: int = 0,
+        reasoning: bool = True,
+        working_memory: WorkingMemory = "cut",
+        working_memory_tokens: int = 0,
+        model: str = "",
+        navigation_model: str = "",
+        reply_format: ReplyFormat = "auto",
+        skip_failures: bool = False,
+        exist_ok: bool = False,
+    ) -> Tree:
+        """Creates a summary tree; it grows over the log from position 1 on.
+
+        `palimpsest.TreeSettings` says what each is; zeros and empty texts mean
+        the service's defaults. `exist_ok` is as for `create_memory`. Raises ValueError for
+        what cannot be sent, InvalidArgument, AlreadyExists, NotFound.
+        """
+        settings = TreeSettings(
+            segment_tokens=segment_tokens,
+            max_children=max_children,
+            summary_tokens=summary_tokens,
+            reasoning=reasoning,
+            working_memory=working_memory,
+            working_memory_tokens=working_memory_tokens,
+            model=model,
+            navigation_model=navigation_model,
+            reply_format=reply_format,
+            skip_failures=skip_failures,
+        )
+        spec = _convert_memories.tree_spec(settings)
+        request = memories_pb2.CreateMemoryRequest(session=self.name, name=name, tree=spec)
+        await create_memory(self._connection, request, exist_ok=exist_ok)
+        return Tree(self._connection, self, name)
+
+    def tree(self, name: str) -> Tree:
+        """Returns a tree by its name; nothing is sent."""
+        return Tree(self._connection, self, name)
+
+    async def create_state(
+        self,
+        name: str,
+        *,
+        task: str = "",
+        period: int = 0,
+        period_kind: StatePeriod = "fixed",
+        period_tokens: int | None = None,
+        idle_seconds: float = 0.0,
+        state_tokens: int = 0,
+        pinned: Sequence[str] = (),
+        episode_vectors: int = 0,
+        model: str = "",
+        reply_format: ReplyFormat = "auto",
+        skip_failures: bool = False,
+        exist_ok: bool = False,
+    ) -> State:
+        """Creates a state memory; it compresses the log from position 1 on.
+
+        `palimpsest.StateSettings` says what each is; zeros and empty texts mean
+        the service's defaults, and of `period_tokens` None does. `exist_ok` is as for
+        `create_memory`. Raises ValueError for what cannot be sent, InvalidArgument,
+        AlreadyExists, NotFound.
+        """
+        settings = _convert_memories.state_settings_of(
+            task=task,
+            period=period,
+            period_kind=period_kind,
+            period_tokens=period_tokens,
+            idle_seconds=idle_seconds,
+            state_tokens=state_tokens,
+            pinned=pinned,
+            episode_vectors=episode_vectors,
+            model=model,
+            reply_format=reply_format,
+            skip_failures=skip_failures,
+        )
+        spec = _convert_memories.state_spec(settings)
+        request = memories_pb2.CreateMemoryRequest(session=self.name, name=name, state=spec)
+        await create_memory(self._connection, request, exist_ok=exist_ok)
+        return State(self._connection, self, name)
+
+    def state(self, name: str) -> State:
+        """Returns a state memory by its name; nothing is sent."""
+        return State(self._connection, self, name)
+
+    async def memories(self) -> Sequence[MemoryInfo]:
+        """Returns the session's memories, by name. Raises NotFound."""
+        request = memories_pb2.ListMemoriesRequest(session=self.name)
+        method = self._memories.ListMemories
+        listed = self._connection.all_of(method, request, "memories", _convert_memories.memory)
+        return [one async for one in listed]
+
+    async def flush(self) -> Flushed:
+        """Ends the wait for more chunks (`linger`) of all memories. Raises NotFound."""
+        request = memories_pb2.FlushRequest(session=self.name)
+        response = await self._connection.call(self._memories.Flush, request)
+        return _convert_memories.flushed(response)
+
+    async def generate_schema(
+        self, domain: str, example_query: str, *, model: str = "", timeout: float | None = None
+    ) -> SchemaDraft:
+        """Lets a model write a schema for texts of `domain` and questions like the example.
+
+        It may take `timeout` seconds (120). Raises NotFound, FailedPrecondition
+        (SCHEMA_NOT_GENERATED: the model wrote no valid one), DeadlineExceeded. A schema that
+        comes too late is stored all the same: the error's metadata names the draft for
+        `schema_draft`.
+        """
+        request = schemas_pb2.GenerateSchemaRequest(
+            session=self.name, domain=domain, example_query=example_query, model=model
+        )
+        # It costs model calls: not repeated.
+        response = await self._connection.call(
+            self._schemas.GenerateSchema,
+            request,
+            timeout=timeout,
+            default=SCHEMA_SECONDS,
+            retry=False,
+        )
+        return _convert_memories.schema_draft(response.draft)
+
+    async def schema_draft(self, draft_id: str) -> SchemaDraft:
+        """Reads a schema that was asked for. Raises NotFound."""
+        request = schemas_pb2.GetSchemaDraftRequest(session=self.name, draft_id=draft_id)
+        response = await self._connection.call(self._schemas.GetSchemaDraft, request)
+        return _convert_memories.schema_draft(response.draft)
+
+    async def ask(
+        self,
+        query: str | Question,
+        *,
+        timeout: float | None = None,
+        on_event: OnEvent | None = None,
+        **options: Unpack[AskOptions],
+    ) -> Answer:
+        """Asks the session; returns the answer with its citations.
+
+        `said` is what `palimpsest.Question` has besides the words. Without a memory the log
+        is read by the reader that is named, or the automatic one chooses. `on_event` receives
+        where it reads and each event as it happens. A connection that is lost while the
+        answer is made is opened again, and no event comes twice. An answer that comes too
+        late is not lost: the error's metadata names it for `resume_answer`. Until then it is
+        made for a minute at most, unless it is `unattended`.
+
+        Raises ValueError or TypeError for what cannot be sent, InvalidArgument, NotFound,
+        FailedPrecondition (stalled; another kind; no answer could be made), Cancelled,
+        DeadlineExceeded, ResourceExhausted.
+        """
+        question = question_of(query, options)
+        return await self._answers.ask(question, timeout=timeout, on_event=on_event)
+
+    def stream_ask(
+        self,
+        query: str | Question,
+        *,
+        timeout: float | None = None,
+        on_event: OnEvent | None = None,
+        **options: Unpack[AskOptions],
+    ) -> AnswerStream:
+        """As `ask`: iterate over what it returns for the text as it is written.
+
+        Its `answer` is there after the last piece.
+        """
+        question = replace(question_of(query, options), stream=True)
+        return self._answers.stream(question, timeout=timeout, on_event=on_event)
+
+    async def ask_all(
+        self,
+        queries: Iterable[str | Question],
+        *,
+        timeout: float | None = None,
+        on_event: OnManyEvents | None = None,
+        **options: Unpack[AskOptions],
+    ) -> Sequence[Answer | PalimpsestError]:
+        """Asks many questions, 32 at once; returns their answers in the same order.
+
+        32 are stored together, or none of them when one is invalid. Where a question fails
+        the error stands in the answer's place, and the others continue. `on_event` receives the
+        number of the question (0, 1, 2 …) and each of its events. `timeout` is that of 32.
+        """
+        asked = [question_of(one, options) for one in queries]
+        return await self._answers.ask_all(asked, timeout=timeout, on_event=on_event)
+
+    async def resume_answer(
+        self,
+        answer_id: str,
+        *,
+        after_event: int = 0,
+        after_text: int = 0,
+        timeout: float | None = None,
+        on_event: OnEvent | None = None,
+    ) -> Answer:
+        """Waits for an answer; receives what comes after an event and a piece of text.
+
+        One that is abandoned continues, from the model calls that are paid.
+
+        Raises NotFound, and as `ask`.
+        """
+        return await self._answers.resume(
+            answer_id,
+            after_event=after_event,
+            after_text=after_text,
+            timeout=timeout,
+            on_event=on_event,
+        )
+
+    async def answer(self, answer_id: str) -> Answer:
+        """Reads a stored answer; one that is pending is continued for a while. Raises NotFound."""
+        return await self._answers.get(answer_id)
+
+    def answers(
+        self, *, memory: str = "", status: AnswerStatus | None = None
+    ) -> AsyncIterator[Answer]:
+        """Yields the stored answers, newest first: of a memory, with a status, or all.
+
+        Raises NotFound.
+        """
+        return self._answers.list(memory, status)
+
+    async def cancel_answer(self, answer_id: str) -> Answer:
+        """Ends the work on an answer; returns it as it is then. Raises NotFound.
+
+        One that has ended before stays as it is.
+        """
+        return await self._answers.cancel(answer_id)
+
+    async def rate(
+        self, answer_id: str, *, good: bool, comment: str = "", expected: str = ""
+    ) -> Rating:
+        """Says whether a complete answer was good; the last rating counts.
+
+        `expected` is what would have been right. Raises NotFound, FailedPrecondition.
+        """
+        return await self._answers.rate(answer_id, good=good, comment=comment, expected=expected)
+
+    def trajectory(self, answer_id: str) -> AsyncIterator[TrajectoryEvent]:
+        """Yields what the reader of an answer did, in order. Raises NotFound."""
+        return self._answers.trajectory(answer_id)
+
+    def export_trajectories(
+        self, answer_ids: Iterable[str] = (), *, good: bool | None = None
+    ) -> AsyncIterator[TrainingExample]:
+        """Yields the moves of browsings of the log that found an answer, to train a model with.
+
+        As `Memory.export_trajectories` has those of navigations. Raises NotFound.
+        """
+        return self._answers.export(answer_ids, good)
+
+    async def usage(self, memory: str = "") -> UsageReport:
+        """Returns the model usage of the session, or of a memory."""
+        request = usage_pb2.GetUsageRequest(session=self.name, memory=memory)
+        return _convert_spend.usage_report(
+            await self._connection.call(self._usage.GetUsage, request)
+        )
+
+    def budgets(self) -> AsyncIterator[Budget]:
+        """Yields the budgets of the session, then those of its memories. Raises NotFound."""
+        return self._list_budgets(self.name)
+
+    async def spend(
+        self,
+        memory: str = "",
+        *,
+        level: SpendLevel = "memory",
+        by_day: bool = False,
+        from_day: date | None = None,
+        to_day: date | None = None,
+    ) -> SpendReport:
+        """Returns the spend of the session's model calls, or of a memory's.
+
+        See `Client.spend`. Raises NotFound.
+        """
+        return await self._read_spend(
+            session=self.name,
+            memory=memory,
+            level=level,
+            by_day=by_day,
+            from_day=from_day,
+            to_day=to_day,
+        )
+
+    async def cost(
+        self,
+        memory: str = "",
+        *,
+        from_day: date | None = None,
+        to_day: date | None = None,
+        system_tokens: int = 0,
+    ) -> Cost:
+        """Returns the cost of the session, or of a memory, by purpose and model.
+
+        With why caches differed. For a memory, without days, also: what a PRISM memory's newest
+        steps would have cost under other ways of folding; what the session's steps cost with a
+        state memory and without it; `system_tokens` of the agent's system prompt are in each
+        context there. Raises NotFound.
+        """
+        request = usage_pb2.GetCostRequest(
+            session=self.name,
+            memory=memory,
+            from_day=_convert_spend.day(from_day),
+            to_day=_convert_spend.day(to_day),
+            system_tokens=system_tokens,
+        )
+        return _convert_spend.cost(await self._connection.call(self._usage.GetCost, request))

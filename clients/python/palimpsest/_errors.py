@@ -1,0 +1,166 @@
+"""Every error that the client raises. `str(error)` is one clear line.
+
+PalimpsestError
+├── InvalidArgument, NotFound, AlreadyExists, OutOfRange, Aborted,
+│   ResourceExhausted, FailedPrecondition, DeadlineExceeded, Cancelled, Unavailable
+│                        the service refused, with a reason
+├── ConnectionFailed     the service cannot be reached
+└── ProducerClosed       a producer was used after it was closed, or had ended with an error
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import grpc
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+
+class PalimpsestError(Exception):
+    """A refusal.
+
+    `reason` is an ErrorReason of errors.proto without its prefix ("" when the service
+    gave none), `metadata` the values that the reason's comment names, `fields` the
+    request's fields that are wrong with what is wrong, `retry_seconds` when to retry.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str = "",
+        metadata: Mapping[str, str] | None = None,
+        fields: Mapping[str, str] | None = None,
+        retry_seconds: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.metadata = dict(metadata or {})
+        self.fields = dict(fields or {})
+        self.retry_seconds = retry_seconds
+
+
+class InvalidArgument(PalimpsestError):
+    """The request itself is wrong."""
+
+
+class NotFound(PalimpsestError):
+    """What it names does not exist."""
+
+
+class AlreadyExists(PalimpsestError):
+    """What it makes exists."""
+
+
+class OutOfRange(PalimpsestError):
+    """A number beyond what there is."""
+
+
+class Aborted(PalimpsestError):
+    """Another client was first."""
+
+
+class ResourceExhausted(PalimpsestError):
+    """A limit is used up."""
+
+
+class FailedPrecondition(PalimpsestError):
+    """The thing is in a state that forbids it."""
+
+
+class DeadlineExceeded(PalimpsestError):
+    """Not in time; `metadata` says how far things are."""
+
+
+class Cancelled(PalimpsestError):
+    """A client cancelled it."""
+
+
+class Unavailable(PalimpsestError):
+    """The service cannot do it now; retry."""
+
+
+class ConnectionFailed(Unavailable):
+    """The service cannot be reached."""
+
+
+class ProducerClosed(PalimpsestError):
+    """A producer was used after it was closed, or had ended with an error that was raised."""
+
+
+_CLASSES: dict[grpc.StatusCode, type[PalimpsestError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument,
+    grpc.StatusCode.NOT_FOUND: NotFound,
+    grpc.StatusCode.ALREADY_EXISTS: AlreadyExists,
+    grpc.StatusCode.OUT_OF_RANGE: OutOfRange,
+    grpc.StatusCode.ABORTED: Aborted,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: ResourceExhausted,
+    grpc.StatusCode.FAILED_PRECONDITION: FailedPrecondition,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
+    grpc.StatusCode.CANCELLED: Cancelled,
+    grpc.StatusCode.UNAVAILABLE: Unavailable,
+}
+_BY_NUMBER = {code.value[0]: kind for code, kind in _CLASSES.items()}
+
+
+class Ended(Protocol):
+    """A call that gRPC ended with an error, awaited or blocking."""
+
+    def code(self) -> grpc.StatusCode:
+        """Returns the status."""
+
+    def details(self) -> str | None:
+        """Returns the words beside it."""
+
+    def trailing_metadata(self) -> Any:
+        """Returns what the service sent last."""
+
+
+def from_parts(
+    code: int, message: str, reason: str, metadata: Mapping[str, str]
+) -> PalimpsestError:
+    """The client's error for a refusal that came within a message; `code` is gRPC's number."""
+    kind = _BY_NUMBER.get(code, PalimpsestError)
+    return kind(message, reason=reason, metadata=metadata)
+
+
+def from_rpc(error: Ended, address: str) -> PalimpsestError:
+    """The client's error for one of gRPC's."""
+    try:
+        status = rpc_status.from_call(error)
+    except ValueError:
+        # gRPC itself, or a proxy, put an end to the call and left the details of another.
+        status = None
+    if status is None:
+        return _without_details(error, address)
+    kind = _CLASSES.get(error.code(), PalimpsestError)
+    known = kind(status.message)
+    for packed in status.details:
+        _read_detail(known, packed)
+    return known
+
+
+def _read_detail(known: PalimpsestError, packed: object) -> None:
+    info = error_details_pb2.ErrorInfo()
+    bad = error_details_pb2.BadRequest()
+    retry = error_details_pb2.RetryInfo()
+    if packed.Unpack(info):  # type: ignore[attr-defined]
+        known.reason = info.reason
+        known.metadata = dict(info.metadata)
+    elif packed.Unpack(bad):  # type: ignore[attr-defined]
+        known.fields = {one.field: one.description for one in bad.field_violations}
+    elif packed.Unpack(retry):  # type: ignore[attr-defined]
+        known.retry_seconds = retry.retry_delay.ToMilliseconds() / 1000
+
+
+def _without_details(error: Ended, address: str) -> PalimpsestError:
+    code = error.code()
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return ConnectionFailed(
+            f"cannot reach Palimpsest at {address}; start it with `palimpsest up`, or name"
+            " the address where it listens (PALIMPSEST_ADDRESS)"
+        )
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DeadlineExceeded(f"no reply from {address} in time")
+    kind = _CLASSES.get(code, PalimpsestError)
+    return kind(error.details() or f"the call ended with {code.name}")

@@ -1,0 +1,405 @@
+# Generated from palimpsest/_async by `make sync`; do not edit.
+"""Producers: appending to a session's log, with batching, resume and retry."""
+
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from palimpsest import _convert_log as convert
+from palimpsest._errors import InvalidArgument, PalimpsestError, ProducerClosed, Unavailable
+from palimpsest._sync._connection import Connection
+from palimpsest._sync._runtime import (
+    Background,
+    ChannelClosed,
+    Condition,
+    RpcError,
+    sleep,
+)
+from palimpsest._transport import (
+    MAX_SENT_BYTES,
+    STREAM_BACKOFF_SECONDS,
+    headers,
+    may_pass,
+    pause_seconds,
+    trace_of,
+    traceparent,
+)
+from palimpsest._values_log import Ack
+from palimpsest.v1 import log_pb2, log_pb2_grpc
+
+#: Chunks and bytes of a batch, metadata included. The service takes no more chunks, and no
+#: more content; with their metadata they must fit a message.
+BATCH_CHUNKS = 256
+BATCH_BYTES = 1024 * 1024
+#: A chunk of another sampled trace begins a batch of its own, if the batch before has so many
+#: chunks or fewer than that wait. Else it joins that batch, since one message a chunk is dear.
+TRACE_CHUNKS = 32
+#: Of a chunk, in bytes: what a message holds, less what stands around the chunk.
+MAX_CHUNK_BYTES = MAX_SENT_BYTES - 1024
+#: Which chunk of a batch a refusal is about.
+_CHUNK = re.compile(r"^(?:batch\.)?chunks\[(\d+)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    produced: log_pb2.ProducedChunk
+    size_bytes: int
+    #: The span that appended it, as a header names it; empty: none.
+    traceparent: str = ""
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One stream; `opened` once the service has answered, `over` once it has ended."""
+
+    opened: bool = False
+    over: bool = False
+
+
+class Producer:
+    """Appends chunks in order, each exactly once, over one long-lived stream.
+
+    What is appended is kept until it is acked, and sent again when the connection is
+    lost: the service knows what it has. Chunks are batched by themselves: what waits
+    while a batch is being written goes into the next one.
+
+    A producer that is opened again under the same id, in another process even, continues
+    after what is durable: `last_acked_sequence` says how many chunks that is, so that
+    an interrupted ingestion can skip them.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        session: str,
+        producer_id: str,
+        *,
+        epoch: int,
+        expected_head: int | None,
+        give_up_seconds: float,
+    ) -> None:
+        self._connection = connection
+        self._stub = log_pb2_grpc.LogServiceStub(connection.channel)
+        self._opening = log_pb2.AppendChunksRequest.Open(
+            session=session, producer_id=producer_id, epoch=epoch, expected_head=expected_head
+        )
+        self._give_up_seconds = give_up_seconds
+        self._waiting: deque[_Sent] = deque()
+        self._under_way: deque[_Sent] = deque()
+        self._bytes = 0
+        self._credits = log_pb2.Credits(chunks=1, bytes=1)
+        self._next_sequence = 1
+        self._last_ack: Ack | None = None
+        self._acked_sequence = 0
+        self._failure: PalimpsestError | None = None
+        #: Whether it was raised.
+        self._reported = False
+        self._opened = False
+        self._closing = False
+        #: Whether it has ended, closed or with an error.
+        self._ended = False
+        self._running: Background | None = None
+        self._call: Any = None
+        #: Whether the newest stream was opened.
+        self._streaming = False
+        #: Guards all of the above, and wakes all that wait for a change of it.
+        self._changed = Condition()
+
+    @property
+    def last_acked_sequence(self) -> int:
+        """The highest sequence of this producer that is durable; 0 when there is none."""
+        return self._acked_sequence
+
+    @property
+    def last_ack(self) -> Ack | None:
+        """The newest ack of this run; None before the first."""
+        return self._last_ack
+
+    def __enter__(self) -> "Producer":
+        """Opens the producer. Raises PalimpsestError when the service refuses."""
+        self._running = Background(self._run)
+        try:
+            with self._changed:
+                self._until(lambda: self._opened)
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Waits until everything is durable, unless an error was raised before."""
+        try:
+            if kind is None and not self._reported:
+                self.flush()
+        finally:
+            self._stop()
+
+    def append(self, text: str, *, metadata: Mapping[str, str] | None = None) -> int:
+        """Appends plain text; returns its sequence, 1, 2, 3 … of this producer.
+
+        Waits only while there is no credit left. Raises InvalidArgument for a chunk that no
+        service takes, which harms no other. A service's own limits may be smaller: it refuses
+        what is beyond them when it comes there, which ends the producer. That is raised once,
+        with the number of the append; after it, ProducerClosed. The chunk is durable when `flush`
+        returns, or `last_acked_sequence` has reached its number.
+        """
+        return self._append(convert.text_chunk(text, metadata))
+
+    def append_message(
+        self, role: str, text: str, *, metadata: Mapping[str, str] | None = None
+    ) -> int:
+        """Appends a turn of a conversation; otherwise as `append`."""
+        return self._append(convert.message_chunk(role, text, metadata))
+
+    def append_step(
+        self,
+        *,
+        observation: str = "",
+        thought: str = "",
+        action: str = "",
+        observed_first: bool = False,
+        metadata: Mapping[str, str] | None = None,
+    ) -> int:
+        """Appends a step of an agent; otherwise as `append`.
+
+        The observation is what came of the action, and is read after it; with
+        `observed_first` it came before thought and action, and is read before them.
+        """
+        chunk = convert.step_chunk(
+            observation, thought, action, metadata, observed_first=observed_first
+        )
+        return self._append(chunk)
+
+    def flush(self) -> Ack | None:
+        """Waits until everything appended so far is durable; returns the newest ack.
+
+        None when nothing was ever acked in this run.
+        """
+        with self._changed:
+            wanted = self._next_sequence - 1
+            self._until(lambda: self._acked_sequence >= wanted)
+            return self._last_ack
+
+    def _append(self, chunk: log_pb2.Chunk) -> int:
+        whole, size = chunk.ByteSize(), convert.size_bytes(chunk)
+        digest, parent = convert.digest(chunk), traceparent()
+        with self._changed:
+            if self._closing or self._running is None:
+                raise ProducerClosed("the producer is closed")
+            number = self._next_sequence
+            if whole > MAX_CHUNK_BYTES:
+                # gRPC would end the stream of all that is under way, with no word of why.
+                raise InvalidArgument(
+                    f"a chunk has {whole} bytes; no message holds more than {MAX_CHUNK_BYTES}"
+                    " of one",
+                    reason="CHUNK_TOO_LARGE",
+                    metadata={
+                        "producer_sequence": str(number),
+                        "bytes": str(whole),
+                        "limit_bytes": str(MAX_CHUNK_BYTES),
+                    },
+                )
+            convert.check(chunk, number, f"append {number}")
+            self._until(lambda: self._has_credit(size))
+            sequence = self._next_sequence
+            self._next_sequence += 1
+            produced = log_pb2.ProducedChunk(producer_sequence=sequence, chunk=chunk, digest=digest)
+            self._waiting.append(_Sent(produced, size, parent))
+            self._bytes += size
+            is_full = len(self._waiting) >= BATCH_CHUNKS
+            self._changed.notify_all()
+        if is_full:
+            # Lets the writer begin while the caller continues to produce.
+            sleep(0)
+        return sequence
+
+    def _has_credit(self, size: int) -> bool:
+        count = len(self._waiting) + len(self._under_way)
+        if count == 0:
+            return True
+        return count < self._credits.chunks and self._bytes + size <= self._credits.bytes
+
+    def _until(self, reached: Callable[[], bool]) -> None:
+        """Waits, within `_changed`. Raises the error that ended the producer."""
+        while not reached():
+            self._raise_failure()
+            if self._ended:
+                raise ProducerClosed("the producer is closed")
+            self._changed.wait()
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        """Raises the error that ended the producer, and only the first time."""
+        if self._failure is None:
+            return
+        if self._reported:
+            raise ProducerClosed(f"the producer has ended: {self._failure}") from self._failure
+        self._reported = True
+        raise self._failure
+
+    def _stop(self) -> None:
+        with self._changed:
+            self._closing = True
+            call = self._call
+            self._changed.notify_all()
+        if call is not None:
+            call.cancel()
+        if self._running is not None:
+            self._running.stop()
+
+    def _run(self) -> None:
+        """Keeps a stream open until the producer is closed or refused for good."""
+        failure: PalimpsestError | None = None
+        try:
+            self._keep_open()
+        except PalimpsestError as error:
+            failure = error
+        finally:
+            with self._changed:
+                self._failure = failure
+                self._ended = True
+                self._changed.notify_all()
+
+    def _keep_open(self) -> None:
+        wait = STREAM_BACKOFF_SECONDS[0]
+        progress = self._acked_sequence
+        since = time.monotonic()
+        while not self._closing:
+            error = self._stream()
+            # A stream that ended while there was nothing to send did all that was asked of it.
+            idle = self._streaming and not self._waiting and not self._under_way
+            if idle or self._acked_sequence > progress:
+                progress, since = self._acked_sequence, time.monotonic()
+                wait = STREAM_BACKOFF_SECONDS[0]
+            self._streaming = False
+            seconds = self._connection.reach.try_seconds(self._give_up_seconds)
+            if time.monotonic() - since > seconds:
+                raise error
+            self._pause(pause_seconds(wait, error))
+            wait = min(wait * 2, STREAM_BACKOFF_SECONDS[1])
+
+    def _pause(self, seconds: float) -> None:
+        """Waits before the next stream, or until the producer is closed."""
+        until = time.monotonic() + seconds
+        with self._changed:
+            while not self._closing and (left := until - time.monotonic()) > 0:
+                self._changed.wait(left)
+
+    def _stream(self) -> PalimpsestError:
+        """Returns what a stream ended with, after which another can be opened.
+
+        Raises PalimpsestError where none can.
+        """
+        stream = _Stream()
+        try:
+            with self._changed:
+                if self._connection.closed:
+                    raise ProducerClosed("the client of this producer is closed")
+                call = self._call = self._stub.AppendChunks(self._requests(stream), **headers())
+                if self._closing:
+                    call.cancel()
+            for response in call:
+                with self._changed:
+                    if stream.opened:
+                        self._take_ack(response.ack)
+                    else:
+                        self._begin(response.opened)
+                        stream.opened = True
+                    self._changed.notify_all()
+        except RpcError as ended:
+            error = self._connection.reach.failure(ended)
+            if not may_pass(error, ended.code()):
+                raise self._of_append(error) from ended
+            return error
+        except ChannelClosed as closed:
+            raise ProducerClosed("the client of this producer is closed") from closed
+        finally:
+            stream.over = True
+            with self._changed:
+                self._changed.notify_all()
+            if self._call is not None:
+                self._call.cancel()
+        return Unavailable("the service ended the stream without a reason")
+
+    def _requests(self, stream: _Stream) -> Iterator[log_pb2.AppendChunksRequest]:
+        """Yields what is sent: gRPC asks for the next when the one before is written."""
+        yield log_pb2.AppendChunksRequest(open=self._opening)
+        while True:
+            with self._changed:
+                while not stream.over and not (stream.opened and self._waiting):
+                    self._changed.wait()
+                if stream.over:
+                    return
+                batch = self._next_batch()
+            yield log_pb2.AppendChunksRequest(batch=batch)
+
+    def _next_batch(self) -> log_pb2.AppendChunksRequest.Batch:
+        batch: list[log_pb2.ProducedChunk] = []
+        # The trace of its newest chunk if that is sampled, and the first that is.
+        newest = parent = ""
+        size = 0
+        # More than the credit may wait where a server came back with less of it.
+        most = min(BATCH_CHUNKS, max(self._credits.chunks, 1))
+        while self._waiting and len(batch) < most:
+            size += self._waiting[0].size_bytes
+            trace = trace_of(self._waiting[0].traceparent)
+            is_apart = len(batch) >= TRACE_CHUNKS or len(self._waiting) < TRACE_CHUNKS
+            if batch and (size > BATCH_BYTES or (trace != newest and is_apart)):
+                break
+            newest = trace
+            sent = self._waiting.popleft()
+            if not trace_of(parent):
+                parent = sent.traceparent or parent
+            self._under_way.append(sent)
+            batch.append(sent.produced)
+        return log_pb2.AppendChunksRequest.Batch(chunks=batch, traceparent=parent)
+
+    def _of_append(self, error: PalimpsestError) -> PalimpsestError:
+        """Returns a refusal with the number of the append that it is about, if it is of one."""
+        number = error.metadata.get("producer_sequence")
+        found = next((one for one in map(_CHUNK.search, error.fields) if one), None)
+        if number is None and found and self._under_way:
+            # All batches before the refused one are acked.
+            number = str(self._under_way[0].produced.producer_sequence + int(found[1]))
+        if number is None:
+            return error
+        return type(error)(
+            f"append {number} was refused: {error}. It has ended this producer; what was"
+            f" appended up to {self._acked_sequence} is durable",
+            reason=error.reason,
+            metadata={**error.metadata, "producer_sequence": number},
+            fields=error.fields,
+            retry_seconds=error.retry_seconds,
+        )
+
+    def _begin(self, opened: log_pb2.AppendChunksResponse.Opened) -> None:
+        self._streaming = self._connection.reach.reached = True
+        self._credits = opened.credits
+        self._waiting.extendleft(reversed(self._under_way))
+        self._under_way.clear()
+        durable = opened.last_producer_sequence
+        # What was not acked is sent again even if its number is durable: that writes nothing,
+        # brings the ack that was lost, and is refused if the content is another process's.
+        if not self._opened:
+            self._acked_sequence = durable
+            self._next_sequence = durable + 1
+            # The head was checked; what we append ourselves moves it on.
+            self._opening.ClearField("expected_head")
+            self._opened = True
+
+    def _take_ack(self, message: log_pb2.Ack) -> None:
+        self._last_ack = convert.ack(message)
+        self._acked_sequence = message.through_producer_sequence
+        while self._under_way:
+            if self._under_way[0].produced.producer_sequence > self._acked_sequence:
+                break
+            self._bytes -= self._under_way.popleft().size_bytes

@@ -1,0 +1,222 @@
+"""What both faces of the client know of their connection: targets, waits, headers."""
+
+import math
+import os
+import random
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import grpc
+
+from palimpsest._errors import (
+    ConnectionFailed,
+    Ended,
+    PalimpsestError,
+    ResourceExhausted,
+    Unavailable,
+    from_rpc,
+)
+
+try:
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ImportError:
+    _w3c = None
+else:
+    #: W3C Trace Context, and no baggage: that may hold anything. Only programs that trace
+    #: have the package; the client does not need it otherwise.
+    _w3c = TraceContextTextMapPropagator()
+
+#: The distribution that brings this package.
+DISTRIBUTION = "palimpsest-sdk"
+
+
+def _installed() -> str:
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        # Imported from a folder of sources.
+        return "0"
+
+
+#: As it is installed; "0" where it is not.
+VERSION = _installed()
+#: Where `palimpsest up` listens.
+DEFAULT_TARGET = "127.0.0.1:50051"
+DEFAULT_PORT = 50051
+#: The variable that names another target.
+TARGET_VARIABLE = "PALIMPSEST_ADDRESS"
+#: How long a service is tried that was never reached. One that was reached and went away is
+#: waited for as long as a call, a producer or a watch may take: it may be restarting.
+REACH_SECONDS = 2.5
+#: How long a call may take when neither it nor the client says.
+CALL_SECONDS = 30.0
+#: As CALL_SECONDS, of a question, of an append, which is stored once however often it is
+#: tried, and of a schema, which may cost a model more than one reply.
+ASK_SECONDS = 60.0
+APPEND_SECONDS = 60.0
+SCHEMA_SECONDS = 120.0
+#: How long a call may take at most: gRPC takes what is far beyond it, as infinity, for a
+#: time that has passed.
+MAX_CALL_SECONDS = 365 * 86_400.0
+#: Of a message to the service, in bytes; the service takes no larger one.
+MAX_SENT_BYTES = 4 * 1024 * 1024
+#: Wait before the second try of a call; doubles with each further one, up to MAX_BACKOFF_SECONDS:
+#: a longer wait would end long after the service is back.
+BACKOFF_SECONDS = 0.1
+MAX_BACKOFF_SECONDS = 5.0
+#: As BACKOFF_SECONDS and MAX_BACKOFF_SECONDS, of streams.
+STREAM_BACKOFF_SECONDS = (0.05, 5.0)
+#: Given to a reply of the service's own deadline to arrive before ours.
+SLACK_SECONDS = 0.5
+
+OPTIONS = (
+    ("grpc.max_receive_message_length", 8 * 1024 * 1024),
+    ("grpc.max_send_message_length", MAX_SENT_BYTES),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+    # gRPC waits so long for an address that does not answer at all; 20 s by default.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
+    # Goes before gRPC's own name, so that an operator sees which clients are out there.
+    ("grpc.primary_user_agent", f"{DISTRIBUTION}/{VERSION}"),
+)
+
+
+def parse_target(
+    target: str | None, credentials: grpc.ChannelCredentials | None
+) -> tuple[str, grpc.ChannelCredentials | None]:
+    """Returns the address as gRPC takes it, and the credentials; None: without TLS.
+
+    Takes HOST:PORT, grpc://HOST:PORT, grpcs://HOST:PORT, unix:PATH; None: the one that
+    PALIMPSEST_ADDRESS names, else where `palimpsest up` listens. grpcs means TLS with the
+    roots that gRPC trusts, unless `credentials` say more. Raises ValueError.
+    """
+    given = (target or os.environ.get(TARGET_VARIABLE) or DEFAULT_TARGET).strip()
+    scheme, separator, address = given.partition("://")
+    if not separator or scheme == "unix":
+        return given if given.startswith("unix:") else _with_port(given), credentials
+    if scheme not in ("grpc", "grpcs"):
+        raise ValueError(
+            f"{given!r} is no address of the service: give HOST:PORT, grpc://HOST:PORT,"
+            " grpcs://HOST:PORT (TLS) or unix:PATH"
+        )
+    if scheme == "grpc" and credentials is not None:
+        raise ValueError(f"{given!r} is without TLS: with credentials it is grpcs://HOST:PORT")
+    address = address.rstrip("/")
+    if "/" in address or not address:
+        raise ValueError(f"{given!r} is no address of the service: give {scheme}://HOST:PORT")
+    if scheme == "grpcs" and credentials is None:
+        credentials = grpc.ssl_channel_credentials()
+    return _with_port(address), credentials
+
+
+def _with_port(address: str) -> str:
+    host, separator, _ = address.rpartition(":")
+    # Colons without brackets are those of an IPv6 address.
+    named = bool(separator) and (":" not in host or host.endswith("]"))
+    if not named and ":" in address and not address.startswith("["):
+        address = f"[{address}]"
+    return address if named else f"{address}:{DEFAULT_PORT}"
+
+
+def deadline_of(timeout: float | None, default: float) -> float:
+    """Returns how many seconds a call may take. Raises ValueError for what is no number."""
+    seconds = default if timeout is None else timeout
+    if math.isnan(seconds):
+        raise ValueError("a timeout must be a number of seconds, not nan")
+    return min(seconds, MAX_CALL_SECONDS)
+
+
+class Reach:
+    """Whether the service at an address was ever reached, and how long to try it."""
+
+    def __init__(self, address: str, seconds: float) -> None:
+        self._address = address
+        self._seconds = seconds
+        #: Whether anything ever came from there.
+        self.reached = False
+
+    def failure(self, error: Ended) -> PalimpsestError:
+        """Returns the client's error for one of gRPC's."""
+        known = from_rpc(error, self._address)
+        if not isinstance(known, ConnectionFailed):
+            self.reached = True
+        elif not self.reached:
+            return ConnectionFailed(
+                f"{known}; for a service that is starting, connect(reach_seconds=60) waits longer"
+                f" than {self._seconds:g} s"
+            )
+        return known
+
+    def try_seconds(self, seconds: float) -> float:
+        """Returns how long to try what may take `seconds`: less before the first contact."""
+        return seconds if self.reached else min(seconds, self._seconds)
+
+
+def pause_seconds(wait: float, error: PalimpsestError) -> float:
+    """Returns how long to pause where `wait` seconds are due: not less than the service asks.
+
+    With jitter in any case, so that clients that were refused together do not return together.
+    """
+    jitter = random.uniform(0.5, 1.0)
+    return max(wait * jitter, (error.retry_seconds or 0.0) * (0.5 + jitter))
+
+
+#: Refusals of a service that is full, which come before it has begun anything.
+_UNBEGUN = frozenset({"TOO_MANY_CALLS", "TOO_MANY_ASKS", "TOO_MANY_PENDING_ANSWERS"})
+
+
+def is_unbegun(error: PalimpsestError) -> bool:
+    """Returns whether nothing was done for sure, so that any call may be made again."""
+    return error.reason in _UNBEGUN
+
+
+def may_repeat(error: PalimpsestError, code: grpc.StatusCode) -> bool:
+    """Returns whether a unary call that may be done twice may be made again."""
+    full = isinstance(error, ResourceExhausted) and error.retry_seconds is not None
+    # Our own caller's cancelling is no error of gRPC's: this came from a server, or a proxy,
+    # that was full or stopped. With a reason it is what was asked for that was cancelled.
+    broken_off = code is grpc.StatusCode.CANCELLED and not error.reason
+    return full or broken_off or code is grpc.StatusCode.UNAVAILABLE
+
+
+#: gRPC's own word, at the client, for a call that broke with its connection.
+_BROKEN = "Internal error from Core"
+
+
+def may_pass(error: PalimpsestError, code: grpc.StatusCode) -> bool:
+    """Returns whether a stream that ended so can be opened again."""
+    if isinstance(error, Unavailable) or code is grpc.StatusCode.CANCELLED:
+        return True
+    if code is grpc.StatusCode.INTERNAL and str(error) == _BROKEN:
+        return True
+    return isinstance(error, ResourceExhausted) and error.retry_seconds is not None
+
+
+#: Where the trace's id stands in a `traceparent`.
+_TRACE_ID = slice(3, 35)
+
+
+def headers() -> dict[str, Any]:
+    """Returns the argument of a call that names the span under way; none without one."""
+    headers = _injected()
+    return {"metadata": tuple(headers.items())} if headers else {}
+
+
+def traceparent() -> str:
+    """Returns the span under way, as one header names it; empty without one."""
+    return _injected().get("traceparent", "")
+
+
+def trace_of(traceparent: str) -> str:
+    """Returns the trace that a header names if it is sampled; empty where there is none."""
+    is_sampled = traceparent.endswith(("1", "3", "5", "7", "9", "b", "d", "f"))
+    return traceparent[_TRACE_ID] if is_sampled else ""
+
+
+def _injected() -> dict[str, str]:
+    headers: dict[str, str] = {}
+    if _w3c is not None:
+        _w3c.inject(headers)
+    return headers

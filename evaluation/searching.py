@@ -1,0 +1,176 @@
+"""How well the search of the service finds the evidence of questions."""
+
+import asyncio
+import statistics
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import palimpsest
+from evaluation.datasets import Document
+from evaluation.indexing import Indexes
+from evaluation.measures import recall
+from evaluation.sessions import Place
+from evaluation.strategies import Failed
+from palimpsest.v1 import search_pb2, search_pb2_grpc
+
+#: Of the chunks that were found, so many of the best are looked at.
+RECALLED = (1, 5, 10)
+FOUND = max(RECALLED)
+
+
+class SearchWay(StrEnum):
+    """By what is searched, in the order in which it is compared."""
+
+    WORDS = "words"
+    VECTORS = "vectors"
+    HYBRID = "hybrid"
+    #: Words, and vectors where there are any, then ordered by the model.
+    RERANKED = "reranked"
+
+
+_MODES: Mapping[SearchWay, "search_pb2.SearchMode.ValueType"] = {
+    SearchWay.WORDS: search_pb2.SEARCH_MODE_WORDS,
+    SearchWay.VECTORS: search_pb2.SEARCH_MODE_VECTORS,
+    SearchWay.HYBRID: search_pb2.SEARCH_MODE_HYBRID,
+    SearchWay.RERANKED: search_pb2.SEARCH_MODE_UNSPECIFIED,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Searched:
+    """A question that was searched for in one way."""
+
+    way: SearchWay
+    document: str
+    #: Of the question, within its document.
+    number: int
+    evidence: tuple[int, ...]
+    #: Positions, best first, at most FOUND.
+    found: tuple[int, ...] = ()
+    #: Wall time, with that of others that were under way.
+    seconds: float = 0.0
+    #: Why it failed, in a sentence; empty when it did not.
+    failure: str = ""
+
+    def recall_at(self, count: int) -> float:
+        """The share of the evidence among the `count` best; 0 when it failed."""
+        return recall(frozenset(self.evidence), self.found[:count]) or 0.0
+
+    @property
+    def reciprocal_rank(self) -> float:
+        """One divided by the rank of the first chunk of the evidence; 0 without one."""
+        ranks = (rank for rank, one in enumerate(self.found, start=1) if one in self.evidence)
+        return 1 / next(ranks, float("inf"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchSummary:
+    """A way's line. Means are over all questions; one that failed counts as 0."""
+
+    way: SearchWay
+    questions: int
+    failed: int
+    #: Evidence recall by the number of the best chunks that are looked at, 1 to FOUND.
+    recall: tuple[float, ...]
+    #: The mean reciprocal rank of the first chunk of the evidence.
+    mrr: float
+    #: The median of those that did not fail; None without one.
+    seconds: float | None
+
+
+def with_evidence(documents: Sequence[Document]) -> list[Document]:
+    """Only the questions that have evidence can be searched for."""
+    return [
+        replace(one, questions=tuple(asked for asked in one.questions if asked.evidence))
+        for one in documents
+    ]
+
+
+def summarize(way: SearchWay, results: Collection[Searched]) -> SearchSummary:
+    """The line of a way that has results."""
+    mine = [one for one in results if one.way is way]
+    seconds = [one.seconds for one in mine if not one.failure]
+    return SearchSummary(
+        way=way,
+        questions=len(mine),
+        failed=sum(bool(one.failure) for one in mine),
+        recall=tuple(
+            statistics.fmean(one.recall_at(count) for one in mine) for count in range(1, FOUND + 1)
+        ),
+        mrr=statistics.fmean(one.reciprocal_rank for one in mine),
+        seconds=statistics.median(seconds) if seconds else None,
+    )
+
+
+class SearchRun:
+    """Searches for every question in every way."""
+
+    def __init__(
+        self,
+        place: Place,
+        indexes: Indexes,
+        ways: Sequence[SearchWay],
+        *,
+        concurrency: int,
+        on_result: Callable[[Searched], None],
+    ) -> None:
+        self._place = place
+        self._indexes = indexes
+        self._ways = ways
+        self._documents = asyncio.Semaphore(concurrency)
+        self._on_result = on_result
+        self._stub = search_pb2_grpc.SearchServiceStub(place.client.channel)
+
+    async def go(self, documents: Sequence[Document]) -> None:
+        """Runs to the end; failures are results."""
+        async with asyncio.TaskGroup() as tasks:
+            for document in documents:
+                tasks.create_task(self._document(document))
+
+    async def _document(self, document: Document) -> None:
+        async with self._documents:
+            try:
+                session = await self._place.opened(document)
+                await self._indexes.wait(session.name)
+            except (palimpsest.PalimpsestError, Failed) as error:
+                for one in self._unasked(document):
+                    self._on_result(replace(one, failure=str(error)))
+                return
+            texts = {question.number: question.text for question in document.questions}
+            for one in self._unasked(document):
+                self._on_result(await self._search(one, session.name, texts[one.number]))
+
+    def _unasked(self, document: Document) -> list[Searched]:
+        return [
+            Searched(
+                way=way,
+                document=document.id,
+                number=question.number,
+                evidence=tuple(sorted(question.evidence)),
+            )
+            for question in document.questions
+            for way in self._ways
+        ]
+
+    async def _search(self, asked: Searched, session: str, query: str) -> Searched:
+        request = search_pb2.SearchChunksRequest(
+            session=session,
+            query=query,
+            limit=FOUND,
+            mode=_MODES[asked.way],
+            rerank=asked.way is SearchWay.RERANKED,
+        )
+        began = time.monotonic()
+        try:
+            response = await self._place.client.call(
+                self._stub.SearchChunks, request, timeout=self._place.timeout_seconds
+            )
+        except palimpsest.PalimpsestError as error:
+            return replace(asked, failure=str(error), seconds=time.monotonic() - began)
+        return replace(
+            asked,
+            found=tuple(one.chunk.position for one in response.chunks),
+            seconds=time.monotonic() - began,
+        )

@@ -1,0 +1,47 @@
+"""What makes calls, in whatever process."""
+
+from contextlib import AsyncExitStack
+
+from service.llm.gateway.allowed import AllowedModels, AllowedTransport
+from service.llm.gateway.call_executor import CallExecutor
+from service.llm.prefix_cache.cache import PrefixIndex
+from service.llm.providers.prices import Prices
+from service.llm.providers.transport import LitellmTransport
+from service.settings.config import Config
+from service.usecases.calls.call_ledger import CallLedger
+from service.usecases.operations.gauges import observe_prefix_cache
+from storage.calls.prefix_index import NullPrefixIndex, RedisPrefixIndex
+from storage.engine.database_state import DeploymentKeys
+
+
+def call_executor(
+    config: Config,
+    transport: LitellmTransport,
+    ledger: CallLedger,
+    index: PrefixIndex,
+    prices: Prices,
+) -> CallExecutor:
+    """Makes calls in this process."""
+    return CallExecutor(
+        AllowedTransport(transport, AllowedModels(config)),
+        ledger,
+        index,
+        prices=prices.of,
+        tries=config.model_tries,
+        lease_seconds=config.call_lease_seconds,
+    )
+
+
+def prefix_index(config: Config, keys: DeploymentKeys, stack: AsyncExitStack) -> PrefixIndex:
+    """The prefix cache's index, if there is one; `stack` closes it."""
+    if config.redis_url is None:
+        return NullPrefixIndex()
+    redis = RedisPrefixIndex(
+        config.redis_url.get_secret_value(),
+        cluster=config.redis_cluster,
+        secret=keys.token if config.redis_replies else None,
+        timeout_seconds=config.redis_timeout_seconds,
+    )
+    stack.push_async_callback(redis.close)
+    observe_prefix_cache(lambda: redis.is_reachable)
+    return redis

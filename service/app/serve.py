@@ -1,0 +1,182 @@
+"""The API."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from functools import partial
+
+import structlog
+
+from service import telemetry
+from service.app.dispatching import process
+from service.app.foundation import CannotStart, cancel, health
+from service.app.gateways import embedder_of, open_gateway, remote_executor
+from service.app.memories import memories_of
+from service.llm.embeddings.embedding import CannotEmbed, Embedder
+from service.llm.gateway.allowed import AllowedModels
+from service.llm.providers.facts import Facts
+from service.llm.providers.prices import Prices
+from service.rpc.answers import AnswerService
+from service.rpc.budgets import BudgetService
+from service.rpc.edits import EditService
+from service.rpc.history import HistoryService
+from service.rpc.interceptors.lives import Lives
+from service.rpc.log import LogService
+from service.rpc.memories import MemoryService
+from service.rpc.operations import OperationService
+from service.rpc.pages import Pages
+from service.rpc.schemas import SchemaService
+from service.rpc.search import SearchService
+from service.rpc.server import Server, Services
+from service.rpc.sessions import SessionService
+from service.rpc.states import StateService
+from service.rpc.trajectories import TrajectoryService
+from service.rpc.trees import TreeService
+from service.rpc.usage import UsageService
+from service.settings import listening
+from service.settings.config import Config
+from service.usecases.answers.ask import Asker
+from service.usecases.answers.interest import Interest
+from service.usecases.answers.trajectories import Trajectories
+from service.usecases.log.append import Appender
+from service.usecases.log.concurrency_limiter import ConcurrencyLimiter
+from service.usecases.log.wake_ups import WakeUps
+from service.usecases.memories.consistency import CHANGES, ProgressWatcher
+from service.usecases.memories.edit import Editor
+from service.usecases.memories.history import History
+from service.usecases.memories.long_operations import LongOperations
+from service.usecases.memories.rebuild import Rebuilder
+from service.usecases.memories.watch import Watches
+from service.usecases.operations.deleting import Deleter
+from service.usecases.operations.gauges import DeploymentGauges
+from service.usecases.prism.schemas import Schemas
+from service.usecases.search.reranking import Reranker
+from service.usecases.search.search import Searcher
+from service.usecases.spend.budgets import Budgets
+from service.usecases.spend.comparing import Comparer
+from service.usecases.spend.costs import Costs
+from service.usecases.state.working_contexts import WorkingContexts
+from service.usecases.tree.trees import Trees
+
+_log = structlog.get_logger("palimpsest")
+
+
+async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
+    """Runs the API until `stop` is set; `ready` is told the address. Raises CannotStart."""
+    if (said := listening.refusal(config)) is not None:
+        raise CannotStart(said)
+    if not listening.is_local(config.listen):
+        _log.warning("open to other machines", listen=config.listen, cause=listening.OPEN)
+    async with (
+        health(config, "serve", stop) as watch,
+        process(config, "serve") as (database, keys, signals, dispatcher),
+        AsyncExitStack() as stack,
+    ):
+        wake_ups = WakeUps(dispatcher.wake_up, dispatcher.want)
+        watcher = ProgressWatcher(
+            database,
+            reads=config.limits.max_waiting_reads,
+            want=partial(wake_ups.add, wanted=True),
+        )
+        signals.subscribe(CHANGES, watcher.wake)
+        appender = Appender(database, wake_ups, keys.token, config.limits)
+        pages = Pages(keys.token, config.limits)
+        memories = memories_of(database, wake_ups, watcher, keys.token, config.limits)
+        facts = Facts(config).of
+        contexts = WorkingContexts(
+            database,
+            watcher,
+            keys.token,
+            config.limits,
+            lambda spec: facts(spec.model or config.model),
+        )
+        history = History(database)
+        deleter = Deleter(database, wake_ups)
+        editor = Editor(database, memories, config.limits)
+        waiting = ConcurrencyLimiter(config.limits.max_waiting_asks)
+        models = AllowedModels(config)
+        interest = Interest(database, seconds=config.abandoned_answer_seconds, stopping=stop)
+        pending = config.limits.max_pending_answers
+        asker = Asker(
+            *(database, wake_ups, watcher, keys.token, waiting, interest), max_pending=pending
+        )
+        operations = LongOperations(database, watcher, deleter.remove)
+        schemas = Schemas(database, wake_ups, watcher, waiting, max_pending=pending)
+        comparer = Comparer(database, Prices(config).of, config)
+        trajectories = Trajectories(database, facts, keys.marker, config)
+        # Models are asked by searches that rerank, if ever: nothing is started before.
+        remote = remote_executor(config, stack)
+        gateway = await open_gateway(
+            config, database, keys, stack, Prices(config), remote=remote, when_asked=True
+        )
+        reranker = Reranker(gateway, facts, keys.marker, config)
+        embedder = embedder_of(config, database)
+        searcher = Searcher(database, embedder, reranker.order, config, call_off=gateway.call_off)
+        server = Server(
+            Services(
+                sessions=SessionService(database, deleter, pages, config.search_language),
+                log=LogService(database, appender, pages, config.limits, stop),
+                memories=MemoryService(memories, deleter, history, pages, models),
+                history=HistoryService(
+                    history, Watches(database, watcher, config.limits), pages, stop
+                ),
+                edits=EditService(
+                    editor, Rebuilder(memories, watcher, models), operations, stop, models
+                ),
+                answers=AnswerService(asker, deleter, waiting, database, pages, stop, models),
+                schemas=SchemaService(schemas, models),
+                usage=UsageService(database, Costs(database, comparer), pages),
+                budgets=BudgetService(Budgets(database, wake_ups), pages),
+                trees=TreeService(Trees(database, memories), pages),
+                trajectories=TrajectoryService(trajectories, pages, stop),
+                states=StateService(contexts, pages, config.limits),
+                search=SearchService(searcher, pages, config.limits),
+                operations=OperationService(operations, pages, stop),
+            ),
+            config.limits,
+            database,
+            around=(Lives(database),),
+            reflects=config.reflection,
+            unwritten=lambda: appender.unwritten_bytes,
+        )
+        jobs = [signals.run, wake_ups.run, watcher.run, appender.run, interest.run]
+        if telemetry.exports():
+            jobs.append(DeploymentGauges(database, dispatcher).run)
+        loops = [asyncio.create_task(job()) for job in jobs]
+        try:
+            port = await _listen(server, config.listen)
+            await watch.begin(server.set_ready)
+            ready(_announced(config.listen, port))
+            if embedder is not None:
+                # It takes seconds, which the first search does not have to wait for.
+                loops.append(asyncio.create_task(_warm(embedder)))
+            await stop.wait()
+            await watcher.stop()
+            await server.stop(config.stop_seconds)
+        finally:
+            await cancel(loops)
+
+
+async def _warm(embedder: Embedder) -> None:
+    try:
+        await embedder.warm()
+    except CannotEmbed as error:
+        # Searches go by words, and say so.
+        _log.warning("cannot embed queries", cause=str(error))
+
+
+def _announced(listen: str, port: int) -> str:
+    """Returns where clients connect to: the path of a Unix socket, or the port it came to."""
+    if listen.startswith("unix:"):
+        return listen
+    return f"{listen.rpartition(':')[0]}:{port}"
+
+
+async def _listen(server: Server, address: str) -> int:
+    try:
+        port = await server.start(address)
+    except RuntimeError as error:
+        raise CannotStart(f"cannot listen at {address}: is another server there?") from error
+    if port == 0:
+        raise CannotStart(f"cannot listen at {address}")
+    return port

@@ -1,0 +1,121 @@
+"""A worker."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
+
+from service.app.dispatching import process
+from service.app.foundation import cancel, health
+from service.app.gateways import embedder_of, open_circuits, open_gateway, remote_executor
+from service.app.method_registry import MethodRegistry
+from service.app.worker import Worker
+from service.llm.executor.spawning import Spawned, near_model
+from service.llm.gateway.bulkhead import Bulkhead
+from service.llm.gateway.routing import places_of
+from service.llm.providers.facts import Facts
+from service.llm.providers.prices import Prices
+from service.settings import listening
+from service.settings.config import Config
+from service.usecases.answers.answer import Answerer
+from service.usecases.answers.readers.ranks import SearchRanks
+from service.usecases.log.wake_ups import WakeUps
+from service.usecases.memories.recovery import Recovery
+from service.usecases.operations.deleting import Remover
+from service.usecases.operations.gauges import observe_circuits, observe_executor
+from service.usecases.prism.generate import Generator
+from service.usecases.prism.method import PrismMethod
+from service.usecases.search.index import Indexer
+from service.usecases.search.reranking import Reranker
+from service.usecases.search.search import Searcher
+from service.usecases.state.method import StateMethod
+from service.usecases.tree.method import TreeMethod
+from storage.memories import queue
+
+
+async def work(
+    config: Config,
+    stop: asyncio.Event,
+    ready: Callable[[], None],
+    spawned: Spawned | None = None,
+) -> None:
+    """Runs a worker until `stop` is set, with the executor that was `spawned` for it, if any.
+    Raises CannotStart."""
+    async with (
+        health(config, "work", stop) as watch,
+        process(config, "work") as (database, keys, signals, dispatcher),
+        AsyncExitStack() as stack,
+    ):
+        prices = Prices(config)
+        metrics_listen = listening.next_address(config.metrics_listen)
+        remote = remote_executor(config, stack, spawned, metrics_listen=metrics_listen)
+        bulkhead = Bulkhead(
+            silent_seconds=config.silent_seconds,
+            places=config.silent_concurrency,
+            concurrency=config.worker_concurrency,
+        )
+        circuits = open_circuits(config, database)
+        if not near_model(config.model):
+            observe_executor(lambda: remote.is_connected)
+        observe_circuits(lambda: circuits.open_now)
+        gateway = await open_gateway(
+            config,
+            database,
+            keys,
+            stack,
+            prices,
+            remote=remote,
+            bulkhead=bulkhead,
+            circuits=circuits,
+        )
+        signals.subscribe(queue.CHANNEL, lambda _: dispatcher.wake())
+        wake_ups = WakeUps(dispatcher.wake_up, dispatcher.want)
+        facts = Facts(config).of
+        embedder = embedder_of(config, database)
+        reranker = Reranker(gateway, facts, keys.marker, config)
+        searcher = Searcher(database, embedder, reranker.order, config)
+        worker = Worker(
+            database,
+            signals,
+            dispatcher,
+            wake_ups,
+            MethodRegistry(
+                database,
+                PrismMethod(database, gateway, facts, prices.of, keys.marker, config),
+                TreeMethod(database, gateway, facts, keys.marker, config),
+                StateMethod(database, gateway, facts, keys.marker, config),
+            ),
+            Answerer(
+                database,
+                gateway,
+                facts,
+                keys.marker,
+                config,
+                prices=prices.of,
+                ranks=partial(SearchRanks, searcher),
+            ),
+            Generator(database, gateway, keys.marker, config),
+            Indexer(database, embedder, config),
+            Remover(database, config),
+            bulkhead,
+            Recovery(database, circuits, wake_ups, partial(places_of, config.deployments)),
+            config,
+        )
+        ready()
+        if not near_model(config.model):
+            # What it took meanwhile could not go on: it is for workers whose executors are there.
+            await _unless(stop, remote.wait_until_ready(config.start_seconds))
+            connecting = asyncio.create_task(remote.stay_connected())
+            stack.push_async_callback(cancel, [connecting])
+        await watch.begin()
+        await worker.run(stop)
+
+
+async def _unless(stop: asyncio.Event, wait: Coroutine[Any, Any, None]) -> None:
+    """Waits, unless this process is to stop."""
+    waiting, stopping = asyncio.create_task(wait), asyncio.create_task(stop.wait())
+    await asyncio.wait((waiting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    for task in (waiting, stopping):
+        task.cancel()
+    await asyncio.gather(waiting, stopping, return_exceptions=True)

@@ -1,0 +1,177 @@
+"""The worker: does what the dispatcher gives it, and looks after what is nobody's work."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import structlog
+
+from service.app.method_registry import MethodRegistry
+from service.dispatch.port import Dispatcher, NotNow
+from service.domain.values.work_items import WorkItem, WorkKind
+from service.llm.gateway.bulkhead import LOOK_SECONDS as BULKHEAD_LOOK_SECONDS
+from service.llm.gateway.bulkhead import Bulkhead
+from service.settings.config import Config
+from service.telemetry import logs
+from service.usecases.answers.answer import Answerer
+from service.usecases.answers.cancelling import LOOK_SECONDS
+from service.usecases.log.wake_ups import WakeUps
+from service.usecases.memories.recovery import LOOK_SECONDS as RECOVERY_LOOK_SECONDS
+from service.usecases.memories.recovery import Recovery
+from service.usecases.operations.deleting import Remover
+from service.usecases.prism.generate import Generator
+from service.usecases.search.index import Indexer
+from storage.engine import trace_contexts
+from storage.engine.database import Database
+from storage.engine.errors import StorageError
+from storage.engine.signals import Signals
+from storage.log import requests
+from storage.memories import long_operations, work
+from storage.memories.queue import RECENT_SECONDS
+
+_log = structlog.get_logger("palimpsest.worker")
+
+#: Sessions that one look for words brings.
+WORDS_ITEMS = 1000
+#: What could not be worked on for want of a database is left for so many seconds.
+UNREACHABLE_SECONDS = 2.0
+#: How often a worker, from its start on, looks for sessions without vectors of its model.
+NOTE_SECONDS = 3600.0
+#: How often it removes contexts of traces, results of requests, and operations that are old.
+FORGET_SECONDS = 60.0
+
+
+class Worker:
+    """One worker process. Any number of them may run."""
+
+    def __init__(
+        self,
+        database: Database,
+        signals: Signals,
+        dispatcher: Dispatcher,
+        wake_ups: WakeUps,
+        methods: MethodRegistry,
+        answerer: Answerer,
+        generator: Generator,
+        indexer: Indexer,
+        remover: Remover,
+        bulkhead: Bulkhead,
+        recovery: Recovery,
+        config: Config,
+    ) -> None:
+        self._database = database
+        self._signals = signals
+        self._dispatcher = dispatcher
+        self._wake_ups = wake_ups
+        self._methods = methods
+        self._answerer = answerer
+        self._generator = generator
+        self._indexer = indexer
+        self._remover = remover
+        self._bulkhead = bulkhead
+        self._recovery = recovery
+        self._config = config
+        self._stop: asyncio.Event | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Works until `stop` is set, and then ends what it began within `stop_seconds`."""
+        self._stop = stop
+        loops = [
+            asyncio.create_task(self._signals.run()),
+            asyncio.create_task(self._wake_ups.run()),
+            asyncio.create_task(self._every(self._config.reconcile_seconds, self._find_words)),
+            asyncio.create_task(self._every(self._config.sweep_seconds, self._sweep)),
+            asyncio.create_task(self._every(NOTE_SECONDS, self._indexer.note_all)),
+            asyncio.create_task(self._every(FORGET_SECONDS, self._forget)),
+            asyncio.create_task(self._every(LOOK_SECONDS, self._answerer.active.look)),
+            asyncio.create_task(self._every(BULKHEAD_LOOK_SECONDS, self._bulkhead.look)),
+            asyncio.create_task(self._every(RECOVERY_LOOK_SECONDS, self._recovery.look)),
+        ]
+        try:
+            await self._dispatcher.run(
+                self.handle,
+                concurrency=self._config.worker_concurrency,
+                stop=stop,
+                stop_seconds=self._config.stop_seconds,
+            )
+        finally:
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            # What this one leaves others go on with at once.
+            await self._wake_ups.flush()
+
+    async def handle(self, item: WorkItem) -> float | None:
+        """Works on one item; the seconds after which somebody should come back to it, or None.
+
+        Raises NotNow for what fails for want of a database. What waits for a model that does not
+        reply and has no place is released.
+        """
+        with logs.about(**item.log_fields):
+            return await self._handle(item)
+
+    async def _handle(self, item: WorkItem) -> float | None:
+        try:
+            seconds = await self._bulkhead.run(
+                self._work_on(item), release=partial(self._release, item)
+            )
+            if seconds == 0 and not self._is_stopping:
+                # Others have their turn first, what has just come as well.
+                await self._defer(item, -RECENT_SECONDS)
+        except StorageError as error:
+            _log.warning("work deferred", item=item.lock, cause=str(error))
+            raise NotNow(UNREACHABLE_SECONDS) from error
+        return seconds
+
+    async def _work_on(self, item: WorkItem) -> float | None:
+        if item.kind is WorkKind.INDEX:
+            return await self._indexer.index(item, stop=self._stop)
+        if item.kind is WorkKind.REMOVAL:
+            return await self._remover.remove(item, stop=self._stop)
+        if item.kind is WorkKind.MEMORY:
+            return await self._methods.drain(item, stop=self._stop)
+        made = self._answerer if item.kind is WorkKind.ANSWER else self._generator
+        await made.make(item)
+        return None
+
+    async def _release(self, item: WorkItem, seconds: float) -> None:
+        """Gives an item back, for any worker to claim after so many seconds."""
+        await self._defer(item, seconds)
+        _log.info("work released", item=item.lock, seconds=round(seconds, 1))
+
+    async def _defer(self, item: WorkItem, seconds: float) -> None:
+        async with self._database.transaction(item.tenant_id, name="queue") as tx:
+            await work.defer(tx, item, seconds)
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._stop is not None and self._stop.is_set()
+
+    async def _find_words(self) -> None:
+        """Finds sessions that wait for their vectors' time and have chunks without words."""
+        async with self._database.sweeping(name="queue") as connection:
+            items = await work.without_words(connection, WORDS_ITEMS)
+        if items:
+            await self._dispatcher.offer(items)
+
+    async def _sweep(self) -> None:
+        freed = await self._dispatcher.sweep()
+        if freed:
+            _log.warning("freed what dead workers held", items=freed)
+
+    async def _forget(self) -> None:
+        await trace_contexts.sweep(self._database)
+        await requests.sweep(self._database)
+        await long_operations.sweep(self._database)
+
+    async def _every(self, seconds: float, look: Callable[[], Awaitable[object]]) -> None:
+        while True:
+            try:
+                await look()
+            except StorageError as error:
+                _log.warning("look deferred", look=look.__name__, cause=str(error))
+            except Exception:
+                # The loop is the guarantee that work is found: it must outlive
+                # whatever one look runs into.
+                _log.exception("look failed", look=look.__name__)
+            await asyncio.sleep(seconds)

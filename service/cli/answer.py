@@ -1,0 +1,186 @@
+"""`palimpsest answer`: list stored answers, show, cancel and rate one."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+
+import typer
+
+from palimpsest import Answer, Session
+from service.cli.app import new_group
+from service.cli.command import Json, OnlyMemory, command
+from service.cli.drawing import statistics_json
+from service.cli.output import (
+    CommandError,
+    cut,
+    plain_json,
+    positions,
+    show,
+    show_json,
+    show_list,
+)
+
+#: Of a question in a list, in characters.
+LISTED_CHARACTERS = 60
+#: Answers that a list shows without --limit.
+LISTED_ANSWERS = 20
+#: Of a citation's excerpt on a line, in characters: all of it, for what counts may come late.
+EXCERPT_CHARACTERS = 500
+
+AnswerId = Annotated[
+    str, typer.Argument(metavar="ANSWER", help="The answer's id, as `answer list` prints it.")
+]
+
+group = new_group("Answers: list, show, cancel, rate.")
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    command(group, "list", list_)
+    command(group, "show", show_)
+    command(group, "cancel", cancel)
+    command(group, "rate", rate)
+    app.add_typer(group, name="answer")
+
+
+async def list_(
+    session: Session,
+    memory: OnlyMemory = "",
+    status: Annotated[
+        Literal["pending", "complete", "failed", "cancelled", "abandoned"] | None,
+        typer.Option(help="Only those of this status."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = LISTED_ANSWERS,
+    as_json: Json = False,
+) -> None:
+    """List the answers of a session, newest first."""
+
+    async def newest() -> AsyncIterator[Answer]:
+        left = limit
+        async for answer in session.answers(memory=memory, status=status):
+            yield answer
+            left -= 1
+            if not left:
+                return
+
+    await show_list(
+        newest(),
+        lambda answer: [_cells(answer)],
+        ("=answer", "asked", "by", "status", "question"),
+        as_json=as_json,
+        to_json=answer_json,
+    )
+
+
+def _cells(answer: Answer) -> tuple[str, ...]:
+    rated = "" if answer.rating is None else (", good" if answer.rating.good else ", bad")
+    what = ", no answer" if answer.no_answer else ", a guess" if answer.guessed else ""
+    return (
+        answer.answer_id,
+        f"{answer.created_at:%Y-%m-%d %H:%M:%S}",
+        answer.memory or answer.reader or "",
+        answer.status + what + rated,
+        cut(answer.query, LISTED_CHARACTERS),
+    )
+
+
+async def show_(session: Session, answer_id: AnswerId, as_json: Json = False) -> None:
+    """Show an answer as it is stored, with what it rests on."""
+    answer = await session.answer(answer_id)
+    if as_json:
+        show_json(answer_json(answer))
+    elif answer.status == "complete":
+        show_answer(answer)
+    else:
+        show(f"{answer_id} is {answer.status}{answer.failure and ': '}{answer.failure}")
+
+
+async def cancel(session: Session, answer_id: AnswerId, as_json: Json = False) -> None:
+    """End the work on an answer; what was paid stays paid."""
+    answer = await session.cancel_answer(answer_id)
+    if answer.status != "cancelled":
+        raise CommandError(f"answer {answer_id} had ended before: it is {answer.status}")
+    show_json(answer_json(answer)) if as_json else show(f"{answer_id} is cancelled")
+
+
+async def rate(
+    session: Session,
+    answer_id: AnswerId,
+    good: Annotated[
+        bool | None, typer.Option("--good/--bad", help="Whether it was good.", show_default=False)
+    ] = None,
+    comment: Annotated[str, typer.Option(help="What there is to say about it.")] = "",
+    expected: Annotated[str, typer.Option(help="What would have been right.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Say whether a complete answer was good; `trajectory export` has it beside the moves."""
+    if good is None:
+        raise CommandError("give --good or --bad")
+    rating = await session.rate(answer_id, good=good, comment=comment, expected=expected)
+    line = f"{answer_id} is rated {'good' if rating.good else 'bad'}"
+    show_json(rating) if as_json else show(line)
+
+
+def answer_json(answer: Answer) -> dict[str, Any]:
+    """Returns an answer as plain JSON; `value` is there where a schema was asked for."""
+    found: dict[str, Any] = plain_json(answer)
+    if not found.pop("has_value"):
+        del found["value"]
+    if answer.statistics is not None:
+        found["statistics"] = statistics_json(answer.statistics)
+    return found
+
+
+def said(answer: Answer) -> str:
+    """Returns an answer's text, or why there is none; a guess is called one."""
+    text = answer.text or answer.failure
+    return f"a guess: {text}" if answer.guessed else text
+
+
+def show_answer(answer: Answer) -> None:
+    """Prints an answer, and what it rests on."""
+    show(said(answer))
+    show_below(answer)
+
+
+def show_below(answer: Answer) -> None:
+    """Prints what comes below an answer's text."""
+    if answer.has_value:
+        show(json.dumps(answer.value, ensure_ascii=False, indent=2))
+    if answer.choice is not None:
+        memory = f" of {answer.choice.memory!r}" if answer.choice.memory else ""
+        show(f"  read by {answer.choice.reader}{memory}: {answer.choice.reason}")
+    for cited in answer.citations:
+        if cited.node_id:
+            where = positions(cited.from_position - 1, cited.to_position)
+            excerpt = cut(cited.excerpt, EXCERPT_CHARACTERS)
+            # Where nothing was navigated it is the state vector that brought it.
+            brought = "leaf" if answer.statistics is not None else "vector"
+            if cited.node_id.startswith("p."):
+                brought = "piece"
+            show(f"  [{cited.position}] {brought} {cited.node_id} {where}: {excerpt}")
+        elif cited.path:
+            show(f"  [{cited.position}] {cited.path}")
+        else:
+            show(f"  [{cited.position}] {cut(cited.excerpt, EXCERPT_CHARACTERS)}")
+    read = f"at revision {answer.revision}"
+    if not (answer.memory or (answer.choice is not None and answer.choice.memory)):
+        read = f"from the log up to position {answer.applied_position}"
+    if answer.truncated:
+        show("  cut off: the model's reply reached its bound before its end")
+    if answer.left_out is not None:
+        first, last = answer.left_out
+        show(f"  not gone through: {positions(first - 1, last)}, more text than a reader may hold")
+    show(f"  by {answer.model} {read}{_note(answer)}")
+    for loss in answer.losses:
+        show(f"  memory {answer.memory}: {loss.message}")
+
+
+def _note(answer: Answer) -> str:
+    if not answer.model.startswith("offline/"):
+        return ""
+    if answer.no_answer is not None or answer.guessed:
+        return "; no language model"
+    of_memory = answer.statistics is None and answer.memory
+    of = "memory" if of_memory else "text"
+    return f"; no language model: sentences of the {of}, word for word"

@@ -1,0 +1,168 @@
+"""Commands that talk to a running service, and the options that they share."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import typer
+
+import palimpsest
+from service.cli.output import CommandError
+
+#: The largest revision or position that there can be.
+LAST = 2**63 - 1
+#: The most tokens of a step, and of a memory or its amendments, that the proto allows.
+MAX_CHUNK_TOKENS = 100_000
+MAX_TOKENS = 1_000_000
+#: How long a command may wait, in seconds.
+DAY = 86_400.0
+
+DEFAULT_ADDRESS = "127.0.0.1:50051"
+DEFAULT_NAME = "default"
+
+Address = Annotated[
+    str,
+    typer.Option(
+        "--address", envvar="PALIMPSEST_ADDRESS", help="HOST:PORT of the service.", metavar="ADDR"
+    ),
+]
+SessionName = Annotated[str, typer.Option("--session", "-s", help="The session.")]
+MaybeSession = Annotated[
+    str | None, typer.Option("--session", "-s", help=f"The session. Default: {DEFAULT_NAME}.")
+]
+MemoryName = Annotated[str, typer.Option("--memory", "-m", help="The memory.")]
+OnlyMemory = Annotated[str, typer.Option("--memory", "-m", help="Only this memory.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Timeout = Annotated[float, typer.Option(min=0.1, max=DAY, help="Seconds to wait.")]
+AtRevision = Annotated[int | None, typer.Option(min=0, max=LAST, help="As it was then.")]
+Model = Annotated[str, typer.Option(help="Model as provider/name.")]
+
+#: In place of --session and --memory: a command of one session or memory takes its name first.
+NamedSession = Annotated[palimpsest.Session, typer.Argument(help="The session's name.")]
+NamedMemory = Annotated[palimpsest.Memory, typer.Argument(help="The memory's name.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """Options that say how fresh the memory has to be that is read."""
+
+    after: Annotated[
+        str | None, typer.Option("--after", help="A token: what it stands for is applied.")
+    ] = None
+    applied: Annotated[
+        bool, typer.Option("--applied", help="Wait until the whole log is applied.")
+    ] = False
+
+    def token(self) -> str:
+        """Returns the token of --after. An empty one is refused: it would ask for nothing."""
+        if self.after is not None and self.applied:
+            raise CommandError("give --after or --applied, not both")
+        if self.after == "":
+            raise CommandError("--after: the token is empty")
+        return self.after or ""
+
+
+#: The names that a parameter of these types needs.
+_NAMES: Mapping[Any, tuple[str, ...]] = {
+    palimpsest.Client: (),
+    palimpsest.Session: ("session",),
+    palimpsest.Memory: ("session", "memory"),
+    palimpsest.Tree: ("session", "memory"),
+    palimpsest.State: ("session", "memory"),
+}
+_OPTIONS: Mapping[str, tuple[Any, str]] = {
+    "session": (SessionName, DEFAULT_NAME),
+    "memory": (MemoryName, DEFAULT_NAME),
+    "address": (Address, DEFAULT_ADDRESS),
+}
+#: Options that every command has last in its help.
+_LAST = ("session", "memory", "address", "as_json")
+
+_Work = Callable[..., Coroutine[Any, Any, None]]
+#: Makes an argument of a command from the client and from the options by their names.
+_Make = Callable[[palimpsest.Client, dict[str, Any]], Any]
+
+
+def command(group: typer.Typer, name: str, work: _Work) -> None:
+    """Adds a command that talks to a service.
+
+    The parameters of `work` are the command's arguments and options. A Client, Session, Memory,
+    Tree or State is what --address, --session and --memory name; a dataclass stands for the
+    options that its fields are.
+    """
+    shared: dict[str, _Make] = {}
+    parameters: dict[str, inspect.Parameter] = {}
+    #: Names that are arguments in place of options.
+    arguments: set[str] = set()
+
+    def add(option: str, annotation: Any, default: Any) -> None:
+        parameters[option] = inspect.Parameter(
+            option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+        )
+
+    for one in inspect.signature(work).parameters.values():
+        kind, argument = one.annotation, None
+        if get_origin(kind) is Annotated:
+            kind, argument = get_args(kind)[:2]
+        if kind in _NAMES:
+            for option in _NAMES[kind]:
+                add(option, *_OPTIONS[option])
+            add("address", *_OPTIONS["address"])
+            if argument is not None:
+                name_of = _NAMES[kind][-1]
+                default = DEFAULT_NAME if name_of == "memory" else inspect.Parameter.empty
+                add(name_of, Annotated[str, argument], default)
+                arguments.add(name_of)
+            shared[one.name] = _handle(kind)
+        elif is_dataclass(kind):
+            hints = get_type_hints(kind, include_extras=True)
+            names = tuple(field.name for field in fields(kind))
+            for field in fields(kind):
+                add(field.name, hints[field.name], field.default)
+            shared[one.name] = _options(kind, names)
+        else:
+            add(one.name, one.annotation, one.default)
+
+    def run(**given: Any) -> None:
+        asyncio.run(_run(work, shared, given))
+
+    last = [name for name in _LAST if name in parameters and name not in arguments]
+    ordered = [one for name, one in parameters.items() if name not in last]
+    ordered += [parameters[name] for name in last]
+    run.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
+    run.__doc__ = work.__doc__
+    group.command(name)(run)
+
+
+async def _run(work: _Work, shared: Mapping[str, _Make], given: dict[str, Any]) -> None:
+    own = inspect.signature(work).parameters
+    async with palimpsest.connect(given.get("address", DEFAULT_ADDRESS)) as client:
+        made = {name: make(client, given) for name, make in shared.items()}
+        await work(**made, **{name: given[name] for name in own if name not in made})
+
+
+def _handle(kind: Any) -> _Make:
+    """Returns what makes a Client, Session, Memory, Tree or State."""
+
+    def handle(client: palimpsest.Client, given: dict[str, Any]) -> Any:
+        found: Any = client
+        for option in _NAMES[kind]:
+            # client.session(…), and of that memory, tree or state.
+            verb = "session" if option == "session" else kind.__name__.lower()
+            found = getattr(found, verb)(given[option])
+        return found
+
+    return handle
+
+
+def _options(kind: Any, names: tuple[str, ...]) -> _Make:
+    """Returns what makes a dataclass of options."""
+    return lambda _, given: kind(**{name: given[name] for name in names})
+
+
+def given(options: Any) -> dict[str, Any]:
+    """Returns the options that were given, of a dataclass whose defaults are None."""
+    values = {field.name: getattr(options, field.name) for field in fields(options)}
+    return {name: value for name, value in values.items() if value is not None}

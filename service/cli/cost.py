@@ -1,0 +1,365 @@
+"""`palimpsest cost` and `usage`: what model calls came to, and what they would have come to."""
+
+from collections.abc import Sequence
+from datetime import date
+from typing import Annotated, Any, TypedDict
+
+import typer
+from rich.table import Table
+
+from palimpsest import (
+    Accounting,
+    Client,
+    Comparison,
+    Cost,
+    LogCost,
+    LoopCost,
+    Session,
+    Spend,
+    SpendReport,
+)
+from service.cli.command import Json, OnlyMemory, command
+from service.cli.output import (
+    MICRO,
+    CommandError,
+    escaped,
+    new_table,
+    plain_json,
+    show,
+    show_json,
+    show_table,
+)
+
+_DAY_HELP = "A day in UTC, YYYY-MM-DD."
+#: The lines of a comparison: name in JSON, and for people.
+_SIMULATED = {
+    "as_kept": "as it was folded",
+    "in_place": "in_place",
+    "amendments": "amendments, never folded",
+    "adaptive": "adaptive",
+}
+#: The lines of an accounting: name in JSON, and for people.
+_LOOPS = {
+    "standard": "standard loop",
+    "recursive": "full recursive summarization (simulated)",
+    "pcc": "this memory",
+}
+#: Purposes of the calls that read a log.
+_READING = ("revise", "consolidate", "summarize", "compress")
+
+
+class _Days(TypedDict):
+    from_day: date | None
+    to_day: date | None
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    command(app, "usage", usage)
+    command(app, "cost", cost)
+
+
+async def usage(session: Session, memory: OnlyMemory = "", as_json: Json = False) -> None:
+    """Show a session's model usage: calls, tokens and dollars by purpose and model."""
+    report = await session.usage(memory)
+    if as_json:
+        by = [
+            {"purpose": line.purpose, "model": line.model, **plain_json(line.usage)}
+            for line in report.lines
+        ]
+        show_json({"total": report.total, "lines": by})
+        return
+    table = new_table(
+        "purpose", "model", ">calls", ">input", ">predicted cached", ">output", ">USD"
+    )
+    lines = [(line.purpose, line.model, line.usage) for line in report.lines]
+    for purpose, model, used in (*lines, ("total", "", report.total)):
+        share = used.predicted_cached_tokens / used.input_tokens if used.input_tokens else 0.0
+        table.add_row(
+            purpose,
+            escaped(model),
+            f"{used.calls:,}",
+            f"{used.input_tokens:,}",
+            f"{share:.0%}",
+            f"{used.output_tokens:,}",
+            "unknown" if used.cost_micro_usd is None else f"{used.cost_micro_usd / MICRO:.4f}",
+        )
+    show_table(table)
+
+
+async def cost(
+    client: Client,
+    session: Annotated[
+        str, typer.Option("--session", "-s", help="The session; without it all of them.")
+    ] = "",
+    memory: OnlyMemory = "",
+    by_day: Annotated[bool, typer.Option("--by-day", help="A line for each day.")] = False,
+    day: Annotated[str, typer.Option("--day", help=_DAY_HELP, metavar="DAY")] = "",
+    first: Annotated[
+        str, typer.Option("--from", help=f"{_DAY_HELP} The first.", metavar="DAY")
+    ] = "",
+    last: Annotated[str, typer.Option("--to", help=f"{_DAY_HELP} The last.", metavar="DAY")] = "",
+    system_tokens: Annotated[
+        int,
+        typer.Option(
+            min=0, max=10_000_000, help="Tokens of the agent's system prompt, in each context."
+        ),
+    ] = 0,
+    as_json: Json = False,
+) -> None:
+    """Show what model calls cost; for a memory also what other ways of keeping it would have.
+
+    Costs are read from the ledger. A PRISM memory's other ways of folding are simulated. For a
+    state memory it is shown what an agent's steps come to with the whole history in every
+    context, with a summary made anew at every step (simulated), and with this memory.
+    """
+    if memory and not session:
+        raise CommandError("--memory needs the session: give --session too")
+    if system_tokens and not memory:
+        raise CommandError("--system-tokens is for the steps of a state memory: give --memory")
+    days = _days(day, first, last)
+    if not session:
+        _print_spend(await client.spend(level="session", by_day=by_day, **days), as_json)
+    elif by_day:
+        _print_spend(await client.session(session).spend(memory, by_day=True, **days), as_json)
+    else:
+        found = await client.session(session).cost(memory, system_tokens=system_tokens, **days)
+        _print_cost(found, memory, as_json)
+
+
+def _days(day: str, first: str, last: str) -> _Days:
+    if day and (first or last):
+        raise CommandError("give --day, or --from and --to")
+    named = {"--day": day} if day else {"--from": first, "--to": last}
+    read = {name: _day(name, text) for name, text in named.items()}
+    from_day, to_day = (read["--day"],) * 2 if day else (read["--from"], read["--to"])
+    if from_day and to_day and from_day > to_day:
+        raise CommandError(f"--from {from_day} is after --to {to_day}")
+    return {"from_day": from_day, "to_day": to_day}
+
+
+def _day(name: str, text: str) -> date | None:
+    if not text:
+        return None
+    try:
+        found = date.fromisoformat(text)
+    except ValueError:
+        found = None
+    # Python reads other forms as well, which the service does not.
+    if found is None or found.isoformat() != text:
+        raise CommandError(f"{name}: {text!r} is no day such as 2026-11-30")
+    return found
+
+
+def _print_spend(report: SpendReport, as_json: bool) -> None:
+    if as_json:
+        lines = [
+            {
+                "session": line.session,
+                "memory": line.memory or None,
+                "day": line.day,
+                **plain_json(line.spend),
+            }
+            for line in report.lines
+        ]
+        show_json({"total": report.total, "lines": lines})
+        return
+    by_day = any(line.day for line in report.lines)
+    memories = any(line.memory for line in report.lines)
+    names = ["session", *(["memory"] if memories else []), *(["day"] if by_day else [])]
+    table = _table(names)
+    for line in report.lines:
+        shown = [line.session, *([line.memory] if memories else [])]
+        _add(table, [*shown, *([str(line.day)] if by_day else [])], line.spend)
+    _add(table, ["total", *[""] * (len(names) - 1)], report.total)
+    show_table(table)
+    _note_unknown(report.total)
+
+
+def _table(names: Sequence[str]) -> Table:
+    numbers = (">calls", ">failed", ">input", ">predicted", ">reported", ">output", ">USD")
+    return new_table(*names, *numbers)
+
+
+def _add(table: Table, names: Sequence[str], spend: Spend) -> None:
+    unknown = spend.unreported_calls and spend.unreported_calls == spend.calls
+    unpriced = spend.unpriced_calls and spend.unpriced_calls == spend.calls
+    table.add_row(
+        *(escaped(name) for name in names),
+        f"{spend.calls:,}",
+        f"{spend.failed_calls:,}",
+        f"{spend.input_tokens:,}",
+        f"{spend.predicted_cached_tokens:,}",
+        "unknown" if unknown else f"{spend.reported_cached_tokens:,}",
+        f"{spend.output_tokens:,}",
+        "unknown" if unpriced else usd(spend.cost_micro_usd),
+    )
+
+
+def usd(micro_usd: int) -> str:
+    """Returns dollars with six decimals, for sums of small calls."""
+    return f"{micro_usd / MICRO:,.6f}"
+
+
+def _note_unknown(total: Spend) -> None:
+    if total.unreported_calls:
+        show(
+            f"reported: the provider says nothing of its cache for {total.unreported_calls:,}"
+            f" of {total.calls:,} calls"
+        )
+    if total.unpriced_calls:
+        show(
+            f"USD: {total.unpriced_calls:,} of {total.calls:,} calls have no price; set one in"
+            " PALIMPSEST_MODEL_PRICES"
+        )
+
+
+def _print_cost(found: Cost, memory: str, as_json: bool) -> None:
+    if as_json:
+        show_json(_cost_json(found))
+        return
+    table = _table([*([] if memory else ["memory"]), "purpose", "model"])
+    for line in found.lines:
+        names = [line.purpose, line.model]
+        _add(table, names if memory else [line.memory or "(session)", *names], line.spend)
+    _add(table, ["total", *[""] * (1 if memory else 2)], found.total)
+    show_table(table)
+    _note_unknown(found.total)
+    _print_residuals(found)
+    if found.reading.prompts:
+        show()
+        guess = "; unreported cache hits as predicted" if found.total.unreported_calls else ""
+        made = {line.purpose for line in found.lines}
+        purposes = ", ".join(purpose for purpose in _READING if purpose in made)
+        show(f"reading the log, measured ({purposes}{guess}):")
+        show_table(_log_costs({"all of it": found.reading}))
+    if found.comparison is not None:
+        _print_comparison(found.comparison)
+    if found.accounting is not None:
+        _print_accounting(found.accounting)
+
+
+def _print_residuals(found: Cost) -> None:
+    # Where no provider said anything there is nothing to compare with, and 0 would be a lie.
+    unreported = found.total.unreported_calls == found.total.calls
+    if unreported or not any(one.residual for one in found.residuals):
+        return
+    table = new_table("residual", ">calls", ">predicted", ">reported")
+    for one in found.residuals:
+        table.add_row(
+            escaped(one.residual) or "not classified",
+            f"{one.calls:,}",
+            f"{one.predicted_cached_tokens:,}",
+            f"{one.reported_cached_tokens:,}",
+        )
+    show()
+    show_table(table)
+
+
+def _print_comparison(compared: Comparison) -> None:
+    newest = f"the newest {compared.steps:,}" if compared.truncated else f"all {compared.steps:,}"
+    show()
+    show(
+        f"{newest} of {compared.all_steps:,} steps,"
+        f" positions {compared.from_position + 1:,} to {compared.to_position:,}:"
+    )
+    rows = {"measured": compared.measured}
+    rows |= {f"simulated: {text}": getattr(compared, name) for name, text in _SIMULATED.items()}
+    show_table(_log_costs(rows))
+    show(
+        "measured: from the ledger, as providers report it. simulated: tokens are counted by"
+        f" characters, money by the prices of {compared.model}, and the cache keeps each prompt"
+        " until the next. Compare simulated lines with one another."
+    )
+
+
+def _log_costs(rows: dict[str, LogCost]) -> Table:
+    table = new_table("", ">prompts", ">hit %", ">total", ">net", ">output", ">cost index", ">USD")
+    for name, one in rows.items():
+        table.add_row(
+            name,
+            f"{one.prompts:,}",
+            f"{one.hit_share:.0%}".rstrip("%"),
+            f"{one.total_tokens:,}",
+            f"{one.net_tokens:,}",
+            f"{one.output_tokens:,}",
+            f"{one.cost_index:.4f}",
+            "unknown" if one.cost_micro_usd is None else usd(one.cost_micro_usd),
+        )
+    return table
+
+
+def _print_accounting(found: Accounting) -> None:
+    steps = "one step comes" if found.steps == 1 else f"{found.steps:,} steps come"
+    show()
+    show(f"what an agent's {steps} to, in tokens (PCC, section 3.3):")
+    numbers = (">processed", ">formula", ">compressions", ">total", ">ratio", ">longest context")
+    table = new_table("", *numbers)
+    ratios = {"standard": found.standard_ratio, "recursive": found.recursive_ratio, "pcc": 1.0}
+    for name, text in _LOOPS.items():
+        loop: LoopCost = getattr(found, name)
+        table.add_row(
+            text,
+            f"{loop.processed_tokens:,}",
+            f"{loop.formula_tokens:,.0f}" if loop.formula_tokens else "-",
+            f"{loop.compression_tokens:,}",
+            f"{loop.total_tokens:,}",
+            f"{ratios[name]:.2f}",
+            f"{loop.max_context_tokens:,}",
+        )
+    show_table(table)
+    show(_means(found))
+    show(
+        "processed: contexts and steps, summed. formula: the paper's, from these means."
+        " compressions: of this memory as the ledger has them, with their instructions, which"
+        " the simulation is without."
+    )
+
+
+def _means(found: Accounting) -> str:
+    known = f"task prompt {found.task_tokens:,} tokens, a step {found.step_tokens:,.1f}"
+    if found.system_tokens:
+        known = f"system prompt {found.system_tokens:,} tokens, {known}"
+    if not found.period:
+        return f"{known}; nothing is compressed: formula and simulation take the memory's settings"
+    return f"{known}, vectors {found.state_tokens:,.1f}, {found.period:,.1f} steps a compression"
+
+
+def _log_json(one: LogCost) -> dict[str, Any]:
+    return {**plain_json(one), "net_tokens": one.net_tokens, "hit_share": one.hit_share}
+
+
+def _cost_json(found: Cost) -> dict[str, Any]:
+    compared = found.comparison
+    lines = [
+        {
+            "memory": line.memory or None,
+            "purpose": line.purpose,
+            "model": line.model,
+            **plain_json(line.spend),
+        }
+        for line in found.lines
+    ]
+    return {
+        **plain_json(found),
+        "lines": lines,
+        "reading": _log_json(found.reading),
+        "comparison": None if compared is None else _comparison_json(compared),
+        "accounting": None if found.accounting is None else _accounting_json(found.accounting),
+    }
+
+
+def _accounting_json(found: Accounting) -> dict[str, Any]:
+    loops = {name: getattr(found, name) for name in _LOOPS}
+    totals = {
+        name: {**plain_json(one), "total_tokens": one.total_tokens} for name, one in loops.items()
+    }
+    return {**plain_json(found), **totals}
+
+
+def _comparison_json(compared: Comparison) -> dict[str, Any]:
+    found = plain_json(compared)
+    simulated = {name: _log_json(getattr(compared, name)) for name in _SIMULATED}
+    for name in _SIMULATED:
+        del found[name]
+    return {**found, "measured": _log_json(compared.measured), "simulated": simulated}

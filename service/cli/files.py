@@ -1,0 +1,182 @@
+"""Files that commands read: texts, schemas, and steps of an agent."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from palimpsest import MAX_JSON_BYTES, MAX_SOURCE_BYTES, JsonText, Producer
+from service.cli.output import CommandError
+
+#: A chunk of the command line's, in characters. Small enough that a citation points
+#: somewhere, large enough that a step has something to read.
+CHUNK_CHARACTERS = 2000
+#: Fields of a line of steps that are texts.
+_TEXTS = ("observation", "thought", "action", "role", "text")
+
+
+def read_text(name: str, most: int | None = None) -> str:
+    """Returns a file's text, or standard input's for "-", if it has no more bytes than `most`.
+
+    Raises CommandError.
+    """
+    shown = "standard input" if name == "-" else name
+    size = -1 if most is None else most + 1
+    try:
+        if name == "-":
+            raw = sys.stdin.buffer.read(size)
+        else:
+            with Path(name).open("rb") as file:
+                raw = file.read(size)
+    except OSError as error:
+        raise CommandError(f"cannot read {name}: {error.strerror}") from error
+    if most is not None and len(raw) > most:
+        raise CommandError(f"{shown} has more than {most} bytes")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CommandError(
+            f"{shown} is not UTF-8: byte {error.start} is 0x{raw[error.start]:02x}"
+        ) from error
+    if "\0" in text:
+        raise CommandError(f"{shown} holds a NUL character at {text.index(chr(0))}; is it text?")
+    if not text.strip():
+        raise CommandError(f"{shown} has no text")
+    return text
+
+
+def read_schema(name: str) -> str:
+    """Returns the schema in a file, as the client takes it. Raises CommandError.
+
+    What begins with { is JSON Schema: class source never does, and has to be shorter.
+    """
+    text = read_text(name, MAX_JSON_BYTES)
+    if text.lstrip().startswith("{"):
+        return JsonText(text)
+    if len(text.encode()) > MAX_SOURCE_BYTES:
+        shown = "standard input" if name == "-" else name
+        raise CommandError(f"{shown} has more than {MAX_SOURCE_BYTES} bytes of class source")
+    return text
+
+
+def split(text: str, characters: int = CHUNK_CHARACTERS) -> Iterator[str]:
+    """Yields a text in chunks of at most `characters`, cut after blank lines, lines or words.
+
+    Together they are the text, but for white space at its ends and more of it in one place
+    than a chunk may have.
+    """
+    text = text.replace("\r\n", "\n").strip()
+    start = 0
+    while start < len(text):
+        end = _cut(text, start, characters)
+        piece = text[start:end]
+        if not piece.isspace():
+            yield piece
+        start = end
+
+
+def _cut(text: str, start: int, characters: int) -> int:
+    limit = start + characters
+    if limit >= len(text):
+        return len(text)
+    # A cut in the first half would leave needlessly small chunks.
+    least = start + characters // 2
+    for border in ("\n\n", "\n", " "):
+        at = text.rfind(border, least, limit)
+        if at >= 0:
+            return at + len(border)
+    return limit
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """A step, or a message where it has a role."""
+
+    observation: str = ""
+    thought: str = ""
+    action: str = ""
+    observed_first: bool = False
+    #: Of a message only.
+    role: str = ""
+    text: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)
+
+    def is_empty(self) -> bool:
+        """Returns whether it has no text."""
+        return not (self.observation or self.thought or self.action or self.text)
+
+    async def send(self, producer: Producer) -> None:
+        """Appends it."""
+        if self.role:
+            await producer.append_message(self.role, self.text, metadata=self.metadata)
+        elif self.text:
+            await producer.append(self.text, metadata=self.metadata)
+        else:
+            await producer.append_step(
+                observation=self.observation,
+                thought=self.thought,
+                action=self.action,
+                observed_first=self.observed_first,
+                metadata=self.metadata,
+            )
+
+
+def read_steps(name: str) -> list[Step]:
+    """Returns the steps in a file, or in standard input for "-". Raises CommandError."""
+    text = read_text(name)
+    shown = "standard input" if name == "-" else name
+    # Not splitlines, which cuts at more than line feeds; a text in JSON may hold those.
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    return [_step(line, f"{shown}, line {number}") for number, line in lines]
+
+
+def _step(line: str, where: str) -> Step:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise CommandError(f"{where} is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CommandError(f"{where} is no JSON object")
+    step = Step(**_checked(value, where))
+    if step.is_empty():
+        raise CommandError(f"{where} has no observation, thought, action or text")
+    if (step.role or step.text) and (
+        step.observation or step.thought or step.action or step.observed_first
+    ):
+        raise CommandError(f"{where} is a step and a message in one")
+    if step.role and not step.text:
+        raise CommandError(f"{where} has a role and no text")
+    return step
+
+
+def _checked(value: dict[str, Any], where: str) -> dict[str, Any]:
+    for name, given in value.items():
+        if name == "metadata":
+            if not isinstance(given, dict) or not all(isinstance(v, str) for v in given.values()):
+                raise CommandError(f"{where}: metadata is no object of texts")
+            texts = [*given, *given.values()]
+        elif name == "observed_first":
+            if not isinstance(given, bool):
+                raise CommandError(f"{where}: observed_first is neither true nor false")
+            texts = []
+        elif name not in _TEXTS:
+            raise CommandError(f"{where}: a step has no {name!r}")
+        elif not isinstance(given, str):
+            raise CommandError(f"{where}: {name} is no text")
+        else:
+            texts = [given]
+        for text in texts:
+            _refuse_unfit(text, f"{where}: {name}")
+    return value
+
+
+def _refuse_unfit(text: str, what: str) -> None:
+    """Refuses what the service would refuse after it had stored the lines before."""
+    if "\0" in text:
+        raise CommandError(f"{what} holds a NUL character")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise CommandError(f"{what} holds half of a surrogate pair") from error

@@ -1,0 +1,65 @@
+"""Memories, amendments and revisions as lines and as plain JSON."""
+
+from typing import Any
+
+from palimpsest import Amendment, MemoryInfo, Revision
+from service.cli.output import VALUE_CHARACTERS, counted, cut, plain_json, positions, value_line
+
+#: What a list of memories says of their losses.
+_LOSS_MARKS = {"no_room": "full"}
+
+
+def memory_json(info: MemoryInfo) -> dict[str, Any]:
+    """Returns a memory as plain JSON."""
+    found: dict[str, Any] = plain_json(info, name="memory")
+    return found
+
+
+def problem_lines(info: MemoryInfo) -> list[str]:
+    """Returns why the memory does not go on, if it does not, and what it lost."""
+    lines: list[str] = []
+    if info.stall is not None:
+        lines.append(f"stalled at position {info.stall.position}: {info.stall.cause}")
+    if info.held_reason is not None:
+        lines.append(f"held: {info.held_reason}")
+    if info.waiting_cause is not None:
+        lines.append(f"waiting for its model: {info.waiting_cause}")
+    return lines + [loss.message for loss in info.losses]
+
+
+def status_of(info: MemoryInfo) -> str:
+    """Returns in a word whether the memory goes on, and in another one what it loses."""
+    status = str(info.status)
+    if info.held_reason is not None:
+        status = "held"
+    elif info.waiting_cause is not None:
+        status = "waiting"
+    marks = [_LOSS_MARKS.get(loss.kind, "rejects") for loss in info.losses]
+    return ", ".join((status, *marks))
+
+
+def amendment_line(change: Amendment) -> str:
+    """Returns an amendment on one line."""
+    where = positions(change.from_position, change.to_position) or change.kind
+    return f"r{change.revision} {where} {change_line(change)}"
+
+
+def change_line(change: Amendment) -> str:
+    """Returns what an amendment does, on one line."""
+    value = "" if change.op == "remove" else f" {value_line(change.value)}"
+    return f"{change.op} {change.path}{value}"
+
+
+def revision_line(revision: Revision) -> str:
+    """Returns a revision on one line."""
+    parts = [f"r{revision.revision}", revision.kind]
+    if revision.restored_revision is not None:
+        parts.append(f"to r{revision.restored_revision}")
+    parts.append(positions(revision.from_position, revision.to_position))
+    if revision.amendments:
+        parts.append(counted(revision.amendments, "amendment"))
+    if revision.rejections:
+        parts.append(f"{revision.rejections} rejected")
+    if revision.comment:
+        parts.append(f"({cut(revision.comment, VALUE_CHARACTERS)})")
+    return " ".join(part for part in parts if part)

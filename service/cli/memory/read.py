@@ -1,0 +1,157 @@
+"""`palimpsest memory list`, `show` and `retry`."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import typer
+from rich.tree import Tree as Drawing
+
+from palimpsest import Client, MemoryInfo, MemoryState
+from service.cli.command import (
+    DEFAULT_NAME,
+    LAST,
+    AtRevision,
+    Freshness,
+    Json,
+    MaybeSession,
+    NamedMemory,
+    Timeout,
+    command,
+)
+from service.cli.memory.output import memory_json, problem_lines, status_of
+from service.cli.output import CommandError, out, positions, show, show_json, show_list, tree_of
+
+#: Vectors, and recent chunks, of a working context that are shown.
+MAX_CONTEXT_LINES = 20
+
+
+def register(memory: typer.Typer) -> None:
+    """Adds the commands."""
+    command(memory, "list", list_)
+    command(memory, "show", show_)
+    command(memory, "retry", retry)
+
+
+async def list_(
+    client: Client,
+    session: MaybeSession = None,
+    stalled: Annotated[bool, typer.Option("--stalled", help="Those that gave up.")] = False,
+    waiting: Annotated[
+        bool, typer.Option("--waiting", help="Those whose model gives no reply for now.")
+    ] = False,
+    everywhere: Annotated[bool, typer.Option("--all", help="Of all sessions.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the memories of a session; with --all, --stalled or --waiting those of all."""
+    if stalled and waiting:
+        raise CommandError("give --stalled or --waiting, not both")
+    if session is not None and everywhere:
+        raise CommandError("give --session or --all, not both")
+    everywhere = session is None and (everywhere or stalled or waiting)
+
+    async def found() -> AsyncIterator[MemoryInfo]:
+        if everywhere:
+            async for info in client.memories(stalled=stalled, waiting=waiting):
+                yield info
+            return
+        for info in await client.session(session or DEFAULT_NAME).memories():
+            if (info.stall is not None or not stalled) and (
+                info.waiting_cause is not None or not waiting
+            ):
+                yield info
+
+    columns = ("memory", "kind", "status", ">revision", ">applied", ">head")
+    await show_list(
+        found(),
+        lambda info: [
+            (
+                *([info.session] if everywhere else []),
+                *(info.name, info.kind, status_of(info)),
+                *map(str, (info.revision, info.applied_position, info.head)),
+                *(["; ".join(problem_lines(info))] if everywhere else []),
+            )
+        ],
+        ("session", *columns, "cause") if everywhere else columns,
+        as_json=as_json,
+        to_json=memory_json,
+    )
+
+
+async def show_(
+    memory: NamedMemory,
+    freshness: Freshness,
+    revision: AtRevision = None,
+    position: Annotated[
+        int | None,
+        typer.Option(min=0, max=LAST, help="As it was when the log was read up to here."),
+    ] = None,
+    timeout: Timeout = 30.0,
+    as_json: Json = False,
+) -> None:
+    """Show a memory as a tree, now, at a revision, or as of a position of the log."""
+    state = await memory.get(
+        revision=revision,
+        position=position,
+        after=freshness.token(),
+        fully_applied=freshness.applied,
+        timeout=timeout,
+    )
+    if as_json:
+        at = {"revision": state.revision, "applied_position": state.applied_position}
+        show_json({**memory_json(state.info), **at, "value": state.value, "token": state.token})
+        return
+    if state.info.kind == "state":
+        out.print(_context_of(state))
+    else:
+        title = (
+            f"{memory.name} at revision {state.revision}:"
+            f" {state.applied_position} of {state.info.head} chunks applied"
+        )
+        out.print(tree_of(title, state.value))
+    for line in problem_lines(state.info):
+        show(line)
+
+
+def _context_of(state: MemoryState) -> Drawing:
+    """Returns a working context as a tree with a line for each vector and chunk."""
+    vectors, recent = state.value["vectors"], state.value["recent"]
+    compressed = recent[0]["position"] - 1 if recent else state.applied_position
+    title = (
+        f"{state.info.name} at revision {state.revision}:"
+        f" {compressed} of {state.info.head} chunks compressed"
+    )
+    lines = {
+        "vectors": [
+            f"r{one['revision']} level {one['level']}"
+            f" {positions(one['from_position'], one['to_position'])} {one['text']}"
+            for one in vectors
+        ],
+        "recent": [f"[{one['position']}] {one['text']}" for one in recent],
+    }
+    return tree_of(title, lines, items=MAX_CONTEXT_LINES)
+
+
+async def retry(
+    client: Client,
+    name: Annotated[str | None, typer.Argument(help="The memory's name.")] = None,
+    session: MaybeSession = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All that gave up, of all sessions or of --session.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Let a stalled memory try again, or all of them with --all.
+
+    A memory that waits for its model needs none of this: it goes on by itself.
+    """
+    if everything and name is not None:
+        raise CommandError("give a memory's name or --all, not both")
+    if everything:
+        retried = await client.retry_stalled(session or "")
+        show_json({"retried": retried}) if as_json else show(f"{retried} try again")
+        return
+    info = await client.session(session or DEFAULT_NAME).memory(name or DEFAULT_NAME).retry()
+    if as_json:
+        show_json(memory_json(info))
+    else:
+        show(f"{info.name} is {info.status} at position {info.applied_position}")

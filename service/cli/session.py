@@ -1,0 +1,108 @@
+"""`palimpsest session`: create, list and show sessions, and how far their search index is."""
+
+from typing import Annotated, Any
+
+import typer
+
+from palimpsest import Client, SearchIndex, SessionInfo
+from service.cli.app import new_group
+from service.cli.command import LAST, Json, NamedSession, command
+from service.cli.output import cut, plain_json, show, show_json, show_list
+
+group = new_group("Sessions: create, list, show, and their search index.")
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    command(group, "create", create)
+    command(group, "list", list_)
+    command(group, "show", show_)
+    command(group, "index", index)
+    app.add_typer(group, name="session")
+
+
+async def create(
+    client: Client,
+    name: Annotated[str, typer.Argument(help="The session's name.")],
+    language: Annotated[
+        str,
+        typer.Option(
+            help="What its text is searched in: english, german, simple (words as they are) …;"
+            " default: the service's."
+        ),
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Create a session."""
+    session = await client.create_session(name, language=language)
+    show_json(_json(await session.info())) if as_json else show(name)
+
+
+async def list_(client: Client, as_json: Json = False) -> None:
+    """List all sessions."""
+    await show_list(
+        client.sessions(),
+        lambda one: [
+            (
+                one.name,
+                f"{one.head:,}",
+                f"{one.content_bytes:,}",
+                f"{one.created_at:%Y-%m-%d %H:%M}",
+            )
+        ],
+        ("session", ">chunks", ">bytes", ">created"),
+        as_json=as_json,
+        to_json=_json,
+    )
+
+
+def _json(info: SessionInfo) -> dict[str, Any]:
+    found: dict[str, Any] = plain_json(info, name="session")
+    return found
+
+
+async def show_(
+    session: NamedSession,
+    chunks: Annotated[int, typer.Option(min=0, help="Show so many chunks.")] = 5,
+    from_position: Annotated[
+        int, typer.Option("--from", min=1, max=LAST, help="The first of them.")
+    ] = 1,
+    as_json: Json = False,
+) -> None:
+    """Show a session and some of its chunks."""
+    info = await session.info()
+    if as_json:
+        show_json(_json(info))
+    else:
+        show(f"{info.name}: {info.head} chunks, {info.content_bytes:,} bytes")
+    last = from_position + chunks - 1
+    async for chunk in session.chunks(from_position=from_position, to_position=last):
+        text = chunk.text or " / ".join(part for _, part in chunk.step_parts)
+        if as_json:
+            show_json({"position": chunk.position, "kind": chunk.kind, "text": text})
+        else:
+            show(f"  [{chunk.position}] {cut(text, 100)}")
+
+
+async def index(session: NamedSession, as_json: Json = False) -> None:
+    """Show how many chunks of a session can be found by words, and by vectors."""
+    found = await session.search_index()
+    if as_json:
+        show_json(found)
+        return
+    show(f"{found.head:,} chunks, language {found.language}")
+    show(f"words:   {found.indexed_position:,} of {found.head:,}")
+    model = f" ({found.embedding_model})" if found.embedding_model else ""
+    show(f"vectors: {found.embedded_position:,} of {found.head:,}{model}")
+    for line in index_problems(found):
+        show(line)
+
+
+def index_problems(index: SearchIndex) -> list[str]:
+    """Returns what a search cannot do for now, and why."""
+    lines: list[str] = []
+    if index.vectors_unavailable:
+        lines.append(f"no search by vectors: {index.vectors_unavailable}")
+    if index.failure:
+        lines.append(f"failed: {index.failure}")
+    return lines

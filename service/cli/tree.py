@@ -1,0 +1,202 @@
+"""`palimpsest tree`: draw summary trees, read their nodes and the text under them, close them."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import typer
+from rich.tree import Tree as Drawing
+
+from palimpsest import MemoryStatus, TextPart, Tree, TreeNode, TreeOutline
+from service.cli.app import new_group
+from service.cli.command import AtRevision, Json, command
+from service.cli.memory.output import memory_json, problem_lines
+from service.cli.output import (
+    CommandError,
+    counted,
+    cut,
+    escaped,
+    out,
+    plain,
+    plain_json,
+    positions,
+    show,
+    show_each,
+    show_json,
+)
+from service.cli.progress import Bar
+
+#: Of a node's line, in characters; less on a narrower terminal.
+LINE_CHARACTERS = 110
+#: What a drawing puts before a line, for each level.
+INDENT_CHARACTERS = 4
+#: A line has so many all the same.
+LEAST_CHARACTERS = 30
+#: Nodes that one drawing has.
+MAX_DRAWN = 500
+#: More levels than any tree has.
+MAX_DEPTH = 64
+MAX_LEVEL = 999
+
+NodeArgument = Annotated[str, typer.Argument(help="The node as level.number, such as 0.17.")]
+
+
+group = new_group("Summary trees: draw, look into, read, close.")
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    command(group, "show", show_)
+    command(group, "node", node)
+    command(group, "list", list_)
+    command(group, "text", text)
+    command(group, "seal", seal)
+    app.add_typer(group, name="tree")
+
+
+async def show_(
+    tree: Tree,
+    depth: Annotated[
+        int, typer.Option(min=1, max=MAX_DEPTH, help="Levels to draw, from the top down.")
+    ] = 2,
+    revision: AtRevision = None,
+    as_json: Json = False,
+) -> None:
+    """Draw a tree from its root, or from the nodes that have no parent yet, down."""
+    outline = await tree.outline(revision=revision)
+    grown = _Grown(tree)
+    tops = [await grown.under(top, depth - 1) for top in outline.tops]
+    if as_json:
+        found = {**memory_json(outline.info), **plain_json(outline)}
+        del found["info"]
+        show_json({**found, "tops": [_branch_json(*top) for top in tops]})
+        return
+    drawing = Drawing(escaped(_title(outline)))
+    for top in tops:
+        _draw(drawing, *top)
+    if outline.tail is not None:
+        where = positions(outline.tail.from_position - 1, outline.tail.to_position)
+        drawing.add(escaped(f"{where} not summarized yet"))
+    out.print(drawing)
+    for line in problem_lines(outline.info):
+        show(line)
+    if grown.left_out:
+        show(f"only {MAX_DRAWN} nodes are drawn; `tree list --under` shows the rest")
+
+
+#: A node and what is drawn under it.
+_Branch = tuple[TreeNode, list[Any]]
+
+
+class _Grown:
+    """Reads what a drawing shows, and not more than MAX_DRAWN nodes of it."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._room = MAX_DRAWN
+        self.left_out = False
+
+    async def under(self, node: TreeNode, depth: int) -> _Branch:
+        """Returns a node with its descendants down to `depth` levels below it."""
+        self._room -= 1
+        below: list[_Branch] = []
+        if depth and node.child_ids:
+            if self._room < len(node.child_ids):
+                self.left_out = True
+            else:
+                async for child in self._tree.children(node.node_id):
+                    below.append(await self.under(child, depth - 1))
+        return node, below
+
+
+def _draw(drawing: Drawing, node: TreeNode, below: list[_Branch], depth: int = 1) -> None:
+    drawn = drawing.add(escaped(_line(node, depth)))
+    for child in below:
+        _draw(drawn, *child, depth + 1)
+
+
+def _line(node: TreeNode, depth: int = 0) -> str:
+    where = positions(node.from_position - 1, node.to_position)
+    skipped = " (skipped)" if node.made == "skipped" else ""
+    line = f"{node.node_id} {where}{skipped} {plain(node.summary)}"
+    room = min(LINE_CHARACTERS, out.width) - INDENT_CHARACTERS * depth
+    return cut(line, max(room, LEAST_CHARACTERS))
+
+
+def _title(outline: TreeOutline) -> str:
+    nodes = sum(level.nodes for level in outline.levels)
+    status = "open"
+    if outline.info.status is MemoryStatus.SEALED:
+        status = "closed"
+    elif outline.info.seal_position is not None:
+        status = f"to be closed at position {outline.info.seal_position}"
+    return (
+        f"{outline.info.name} at revision {outline.revision}, {status}:"
+        f" {outline.applied_position} of {outline.info.head} chunks applied,"
+        f" {counted(nodes, 'node')} on {counted(len(outline.levels), 'level')}"
+    )
+
+
+def _branch_json(node: TreeNode, below: list[_Branch]) -> dict[str, Any]:
+    return {**node_json(node), "children": [_branch_json(*child) for child in below]}
+
+
+def node_json(node: TreeNode) -> dict[str, Any]:
+    """Returns a node as plain JSON."""
+    found: dict[str, Any] = plain_json(node, node_id="node", parent_id="parent")
+    return found
+
+
+async def node(tree: Tree, node: NodeArgument, as_json: Json = False) -> None:
+    """Show a node: what it covers, its kin, its whole summary."""
+    found = await tree.node(node)
+    if as_json:
+        show_json(node_json(found))
+        return
+    where = positions(found.from_position - 1, found.to_position)
+    show(f"{found.node_id} covers {where}, {found.text_tokens:,} tokens")
+    show(f"  parent: {found.parent_id or 'none yet'}")
+    if found.child_ids:
+        show(f"  children: {', '.join(found.child_ids)}")
+    by = {"joined": "of its children", "cut": "by the model, cut", "skipped": "none: skipped"}
+    said = by.get(found.made, "by the model")
+    show(f"  summary {said}, {found.summary_tokens:,} tokens, revision {found.revision}:")
+    show(found.summary)
+
+
+async def list_(
+    tree: Tree,
+    level: Annotated[
+        int | None, typer.Option(min=0, max=MAX_LEVEL, help="All nodes of it; 0: the leaves.")
+    ] = None,
+    under: Annotated[str, typer.Option(help="The children of this node.")] = "",
+    as_json: Json = False,
+) -> None:
+    """List the leaves of a tree, another level, or the children of a node."""
+    if under and level is not None:
+        raise CommandError("give --level or --under, not both")
+    found: AsyncIterator[TreeNode] = tree.children(under) if under else tree.level(level or 0)
+    await show_each(found, _line, as_json=as_json, to_json=node_json)
+
+
+async def text(tree: Tree, node: NodeArgument, as_json: Json = False) -> None:
+    """Print the text under a node, chunk by chunk."""
+    parts: AsyncIterator[TextPart] = tree.text(node)
+    await show_each(parts, lambda part: part.text.rstrip(), as_json=as_json)
+
+
+async def seal(
+    tree: Tree,
+    wait: Annotated[bool, typer.Option(help="Wait until the tree is closed.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Close a tree: what is in the log now gets a single root, and nothing follows it.
+
+    This cannot be undone. Ctrl-C ends the waiting only.
+    """
+    info = await tree.seal(wait=False)
+    line = f"{tree.name} is to be closed at position {info.seal_position}"
+    if wait:
+        with Bar("closing", info.seal_position or 0) as bar:
+            info = await tree.seal(on_progress=bar.show)
+        line = f"{tree.name} is closed at position {info.applied_position}"
+    show_json(memory_json(info)) if as_json else show(line)

@@ -1,0 +1,150 @@
+"""What one worker has claimed, until it gives that back."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from uuid import uuid4
+
+import structlog
+
+from service.dispatch.port import Handler, NotNow
+from service.dispatch.turns import Turns
+from service.domain.values.fault_hook import boundary
+from service.domain.values.work_items import WorkItem
+from storage.memories.queue import Done, WorkClass
+
+_log = structlog.get_logger("palimpsest.dispatch")
+
+#: An item whose handler failed is not taken again before so many seconds.
+FAILED_SECONDS = 2.0
+#: An item that was taken so often within COUNT_SECONDS waits for as long: what always comes
+#: back must not keep a worker from the rest.
+MOST_TURNS = 100
+COUNT_SECONDS = 1.0
+
+
+class ClaimedWork:
+    """The items of one worker: those worked on, those held back, and those that are done."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        concurrency: int,
+        *,
+        wake: Callable[[], None],
+        come_back: Callable[[float], None],
+    ) -> None:
+        """`wake` is called when something is to be given back, `come_back` with the seconds
+        after which somebody should look for work."""
+        self.worker = uuid4()
+        #: Whether the database knows that it lives.
+        self.known = False
+        self.turns = Turns(concurrency)
+        self._handler = handler
+        self._concurrency = concurrency
+        self._wake = wake
+        self._come_back = come_back
+        self._running: dict[WorkItem, tuple[WorkClass, asyncio.Task[float | None]]] = {}
+        self._held: set[WorkItem] = set()
+        self._is_ending = False
+        self._done: dict[WorkItem, Done] = {}
+        self._counts: Counter[WorkItem] = Counter()
+        self._counted_since = 0.0
+
+    @property
+    def free(self) -> int:
+        """Places for more."""
+        return self._concurrency - len(self._running)
+
+    @property
+    def work_classes(self) -> Iterable[WorkClass]:
+        """Of each item that is worked on."""
+        return [work_class for work_class, _ in self._running.values()]
+
+    @property
+    def items(self) -> Sequence[WorkItem]:
+        """All that others must not take."""
+        return [*self._running, *self._held, *self._done]
+
+    def begin(self, work_class: WorkClass, item: WorkItem) -> None:
+        """Works on an item that was taken, unless it is here: its claim was lost, not the work.
+
+        A crash of the server or a new primary takes the claims of all.
+        """
+        if item in self._running or item in self._held or item in self._done:
+            return
+        task = asyncio.create_task(self._work(item))
+        self._running[item] = work_class, task
+        task.add_done_callback(lambda _: self._end_one(item))
+
+    async def _work(self, item: WorkItem) -> float | None:
+        boundary("work", "begun")
+        seconds = await self._handler(item)
+        boundary("work", "ended")
+        return seconds
+
+    def _end_one(self, item: WorkItem) -> None:
+        _, task = self._running.pop(item)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, NotNow):
+            self._hold(item, error.seconds)
+        elif error is not None:
+            # The item comes back; the worker goes on.
+            _log.error("work failed", item=item.lock, exc_info=error, **item.log_fields)
+            self._hold(item, FAILED_SECONDS)
+        elif self._comes_too_often(item):
+            _log.warning("work comes back at once, again and again", item=item.lock)
+            self._hold(item, COUNT_SECONDS)
+        else:
+            seconds = 0 if task.cancelled() else task.result()
+            if seconds:
+                self._come_back(seconds)
+            self._give_back(item, more=seconds is not None)
+
+    def _comes_too_often(self, item: WorkItem) -> bool:
+        now = asyncio.get_running_loop().time()
+        if now > self._counted_since + COUNT_SECONDS:
+            self._counts.clear()
+            self._counted_since = now
+        self._counts[item] += 1
+        return self._counts[item] > MOST_TURNS
+
+    def _hold(self, item: WorkItem, seconds: float) -> None:
+        self._held.add(item)
+        if self._is_ending:
+            self._let_loose(item)
+            return
+        asyncio.get_running_loop().call_later(seconds, self._let_loose, item)
+
+    def _let_loose(self, item: WorkItem) -> None:
+        if item in self._held:
+            self._held.remove(item)
+            self._give_back(item, more=True)
+
+    def _give_back(self, item: WorkItem, *, more: bool) -> None:
+        self._done[item] = Done(item=item, more=more)
+        self._wake()
+
+    def release(self) -> Sequence[Done]:
+        """Returns what is to be given back; the caller gives it back."""
+        done, self._done = self._done, {}
+        return list(done.values())
+
+    def keep(self, done: Iterable[Done]) -> None:
+        """Takes back what could not be given back."""
+        self._done = {**{one.item: one for one in done}, **self._done}
+
+    async def end(self, seconds: float) -> None:
+        """Lets handlers end within so many seconds, and then cancels them.
+
+        What is held back is to be given back at once: this worker will not come back to it.
+        """
+        self._is_ending = True
+        for item in list(self._held):
+            self._let_loose(item)
+        tasks = [task for _, task in self._running.values()]
+        if tasks and seconds:
+            await asyncio.wait(tasks, timeout=seconds)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,224 @@
+"""Closing: the answer from what was extracted (algorithm 1, line 12).
+
+ANSWER is short, AGGREGATION long. Where a question has options and nothing that was read
+answers it, one is guessed. Notes that do not fit into one prompt are made fewer first: in
+groups, level by level, each level in one batch.
+"""
+
+from collections.abc import Sequence
+
+from service.domain.answers.browse.guessing import guess
+from service.domain.answers.browse.pieces import BrowsePiece, Span
+from service.domain.answers.browse.prompts import CLOSING, held_to
+from service.domain.answers.browse.quoting import (
+    MAX_SPANS,
+    best_fitting,
+    best_of,
+    best_span,
+    spans_of,
+)
+from service.domain.answers.browse.reading import ACTIONS, BrowseRun, Note, grouped
+from service.domain.answers.browse.replies import BrowseReplyParts, action_of, split_reply, text_of
+from service.domain.answers.browse.result import Browsed
+from service.domain.answers.browse.spec import BrowseAction
+from service.domain.answers.browse.understood import QuerySubject
+from service.domain.answers.trajectory import Action, EventKind, NoAnswer
+from service.domain.prompting.asking import MAX_TRIES, NoUse, Unusable
+from service.domain.prompting.flows import FetchingFlow, ModelRequest
+from service.domain.prompting.shortening import shortened
+
+
+def close(reading: BrowseRun) -> FetchingFlow[Browsed]:
+    """The answer from all notes; without any there is none."""
+    if not reading.notes:
+        why = _why(reading)
+        return (yield from fail(reading, why, reading.cause if why is NoAnswer.UNREADABLE else ""))
+    free = reading.prompts.closing_free
+    while sum(note.cost for note in reading.notes) > free:
+        yield from _condense(reading)
+        if not reading.notes:
+            return (yield from fail(reading, NoAnswer.NOT_FOUND))
+    return (yield from _answer(reading, notes=reading.notes))
+
+
+def close_from(reading: BrowseRun, pieces: Sequence[BrowsePiece]) -> FetchingFlow[Browsed]:
+    """The answer from the pieces themselves, which fit into one prompt."""
+    for piece in pieces:
+        # No move was chosen at any of them; where they stand is to be known all the same.
+        yield from reading.tell(
+            EventKind.PIECE, Action.NONE, frame=reading.frame(piece.frame.number)
+        )
+    return (yield from _answer(reading, pieces=pieces))
+
+
+def fail(reading: BrowseRun, why: NoAnswer, cause: str = "") -> FetchingFlow[Browsed]:
+    """No answer; of a question with options a guess, where the text could be read."""
+    options = reading.request.options
+    if options and why in (NoAnswer.NOT_FOUND, NoAnswer.STEP_LIMIT):
+        return (yield from guess(reading, options, why))
+    yield from reading.tell(EventKind.END, Action.NONE, text=why.value, reasoning=cause)
+    return Browsed(
+        text="",
+        no_answer=why,
+        spans=(),
+        calls=reading.calls,
+        passed=reading.passed,
+        cause=cause,
+    )
+
+
+def succeed(reading: BrowseRun, text: str, spans: Sequence[Span]) -> FetchingFlow[Browsed]:
+    """An answer, and where in the log it stands."""
+    yield from reading.tell(EventKind.END, Action.ANSWER, text=text)
+    found = best_fitting(text, tuple(dict.fromkeys(spans)), MAX_SPANS)
+    return Browsed(
+        text=text, no_answer=None, spans=found, calls=reading.calls, passed=reading.passed
+    )
+
+
+def _why(reading: BrowseRun) -> NoAnswer:
+    if reading.stopped:
+        return NoAnswer.STEP_LIMIT
+    if reading.passed and not reading.readable:
+        return NoAnswer.UNREADABLE
+    return NoAnswer.NOT_FOUND
+
+
+def closing_actions(reading: BrowseRun) -> tuple[BrowseAction, ...]:
+    """How the answer may be: as was chosen at a piece, or as the query wants it.
+
+    Where nobody has looked at the query the model chooses, as in section 4.4.
+    """
+    allowed = tuple(one for one in CLOSING if one in reading.request.actions)
+    wanted = reading.ending
+    if wanted is None and reading.subject is not None:
+        is_long = reading.subject is QuerySubject.OVERVIEW
+        wanted = BrowseAction.AGGREGATION if is_long else BrowseAction.ANSWER
+    return (wanted,) if wanted in allowed else allowed
+
+
+def _answer(
+    reading: BrowseRun, *, notes: Sequence[Note] = (), pieces: Sequence[BrowsePiece] = ()
+) -> FetchingFlow[Browsed]:
+    offers = closing_actions(reading)
+    parts = [part for piece in pieces for part in piece.parts]
+    shown = sorted({n for note in notes for n in note.pieces}) or [p.frame.number for p in pieces]
+    first = ask = reading.prompts.close(offers, notes=reading.shown(notes), parts=parts)
+    fault = ""
+    for _ in range(MAX_TRIES):
+        if reading.calls_left < 1:
+            return (yield from fail(reading, NoAnswer.STEP_LIMIT))
+        (reply,) = yield from reading.ask([ask])
+        said, fault, is_refused = BrowseReplyParts(), "", False
+        try:
+            said = _read_answer(text_of(reply))
+        except (Unusable, NoUse) as error:
+            fault, is_refused = str(error), isinstance(error, NoUse)
+        action = action_of(said.action)
+        done = ACTIONS[action if action in offers else offers[0]] if said.text else Action.NONE
+        yield from reading.tell(
+            EventKind.AGGREGATION,
+            Action.INVALID if fault else done,
+            shown=reading.ids(shown),
+            text=fault or said.text,
+            ask=ask,
+            reply=reply,
+        )
+        if is_refused:
+            break
+        if fault:
+            ask = reading.prompts.again(first, ask, reply, fault)
+            continue
+        if not said.text:
+            return (yield from fail(reading, NoAnswer.NOT_FOUND))
+        if notes:
+            spans = _sourced(reading, said, notes)
+        else:
+            spans = spans_of(said.quotes, parts) or (
+                best_span(said.text, parts, around=reading.prompts.query),
+            )
+        return (yield from succeed(reading, said.text, spans))
+    return (yield from fail(reading, NoAnswer.UNREADABLE, fault))
+
+
+def _read_answer(reply: str) -> BrowseReplyParts:
+    """The answer of a reply; without text where it says that there is none. Raises Unusable."""
+    said = split_reply(reply)
+    if not said.is_null:
+        return said
+    if not said.text and not said.is_named:
+        raise Unusable("it has no text")
+    return BrowseReplyParts()
+
+
+def _sourced(reading: BrowseRun, said: BrowseReplyParts, notes: Sequence[Note]) -> tuple[Span, ...]:
+    """Where the notes stand that an answer names, or else the place that fits it best."""
+    named = [notes[number - 1] for number in said.sources if 1 <= number <= len(notes)]
+    if named:
+        return tuple(span for note in named for span in note.spans)
+    every = [span for note in notes for span in note.spans]
+    return (best_of(said.text, every, around=reading.prompts.query),)
+
+
+def _condense(reading: BrowseRun) -> FetchingFlow[None]:
+    """Makes one of each group of notes that fits into a prompt."""
+    prompts, notes = reading.prompts, reading.notes
+    costs = [note.cost for note in notes]
+    groups = [[notes[at] for at in group] for group in grouped(costs, prompts.closing_free)]
+    made: dict[int, Note | None] = {
+        number: group[0] for number, group in enumerate(groups) if len(group) == 1
+    }
+    first = {
+        number: prompts.condense(reading.shown(group))
+        for number, group in enumerate(groups)
+        if number not in made
+    }
+    waiting = dict(first)
+    while waiting:
+        replies = yield from reading.ask(list(waiting.values()))
+        failed: dict[int, ModelRequest] = {}
+        for (number, ask), reply in zip(waiting.items(), replies, strict=True):
+            fault, text = "", ""
+            try:
+                said = split_reply(text_of(reply))
+                text = "" if said.is_null else _limited(reading, said.text)
+                made[number] = _one(reading, groups[number], text) if text else None
+            except (Unusable, NoUse) as error:
+                fault = str(error)
+                joined = "\n".join(note.text for note in groups[number])
+                # What the group is when it cannot be asked for again.
+                made[number] = _one(reading, groups[number], _limited(reading, joined))
+                if isinstance(error, Unusable) and ask.attempt + 1 < MAX_TRIES:
+                    failed[number] = prompts.again(first[number], ask, reply, fault)
+            yield from reading.tell(
+                EventKind.AGGREGATION,
+                Action.INVALID if fault else Action.AGGREGATE if text else Action.NONE,
+                shown=reading.ids(_numbers(groups[number])),
+                text=fault or text,
+                ask=ask,
+                reply=reply,
+            )
+        waiting = _retried(reading, failed)
+    ordered = (made[number] for number in range(len(groups)))
+    reading.notes = [note for note in ordered if note is not None]
+
+
+def _retried(reading: BrowseRun, failed: dict[int, ModelRequest]) -> dict[int, ModelRequest]:
+    """Those to be asked again: none where the calls are needed for what comes after."""
+    # Never fewer than the levels above this one take, however the groups come out.
+    spare = reading.calls_left - reading.closing_calls()
+    return dict(list(failed.items())[: max(spare, 0)])
+
+
+def _limited(reading: BrowseRun, text: str) -> str:
+    limit = reading.prompts.note_tokens
+    return held_to(shortened(text, limit, reading.prompts.count), limit, reading.prompts.count)
+
+
+def _numbers(notes: Sequence[Note]) -> list[int]:
+    return sorted({number for note in notes for number in note.pieces})
+
+
+def _one(reading: BrowseRun, notes: Sequence[Note], text: str) -> Note:
+    spans = (span for note in notes for span in note.spans)
+    return reading.noted(text, spans, _numbers(notes))

@@ -1,0 +1,99 @@
+"""Packing: a log, decomposed into pieces (algorithm 1, line 3).
+
+Chunks stay whole where they fit. One that is longer than a piece is cut, and each part
+knows where it stands in its chunk, so that what is cited can be found.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from service.domain.answers.browse.pieces import BrowsePiece, ChunkPart, Frame, shown
+from service.domain.prompting.fitting import Count
+
+#: Characters of the first piece of a text that has at most so many tokens by an estimate
+#: (`service.llm.splitter.first_piece`).
+Cutter = Callable[[str, int], int]
+
+#: A token has at most this many characters nearly always; where it has more the pieces are
+#: only smaller than they could be.
+_TOKEN_CHARACTERS = 8
+#: What is left to try of a limit by which the cutter took too much.
+_LESS = 2 / 3
+
+
+def frames(
+    texts: Iterable[tuple[int, str]], tokens: int, *, count: Count, cut: Cutter
+) -> Iterator[Frame]:
+    """The pieces of a log, in order, each of at most `tokens` by `count`.
+
+    `texts` are position and text (`Chunk.as_text`) of its chunks. Empty ones are in no piece.
+    """
+    number, held, size = 0, list[ChunkPart](), 0
+    for position, text in texts:
+        for part in _parts(position, text, tokens, count, cut):
+            added = _tokens(part, count)
+            if held and size + added > tokens:
+                number += 1
+                yield _frame(number, held, size)
+                held, size = [], 0
+            held.append(part)
+            size += added
+    if held:
+        yield _frame(number + 1, held, size)
+
+
+def piece_of(frame: Frame, texts: Iterable[tuple[int, str]]) -> BrowsePiece:
+    """A piece with its text. `texts` are those of the frame's chunks, from first to last."""
+    parts: list[ChunkPart] = []
+    for position, text in texts:
+        start = frame.from_character if position == frame.from_position else 0
+        end = frame.to_character if position == frame.to_position else len(text)
+        if text[start:end]:
+            parts.append(ChunkPart(position=position, from_character=start, text=text[start:end]))
+    return BrowsePiece(frame=frame, parts=tuple(parts))
+
+
+def _frame(number: int, parts: list[ChunkPart], tokens: int) -> Frame:
+    return Frame(
+        number=number,
+        from_position=parts[0].position,
+        to_position=parts[-1].position,
+        from_character=parts[0].from_character,
+        to_character=parts[-1].to_character,
+        tokens=tokens,
+    )
+
+
+def _tokens(part: ChunkPart, count: Count) -> int:
+    return count(shown([part]) + "\n")
+
+
+def _parts(position: int, text: str, tokens: int, count: Count, cut: Cutter) -> Iterator[ChunkPart]:
+    start = 0
+    while start < len(text):
+        end = _end(position, text, start, tokens, count, cut)
+        yield ChunkPart(position=position, from_character=start, text=text[start:end])
+        start = end
+
+
+def _end(position: int, text: str, start: int, tokens: int, count: Count, cut: Cutter) -> int:
+    """Behind the last character of the part that begins at `start`: at least one character."""
+
+    def fits(length: int) -> bool:
+        part = ChunkPart(position=position, from_character=start, text=text[start : start + length])
+        return _tokens(part, count) <= tokens
+
+    left = len(text) - start
+    # No more is looked at than a part can have: a chunk may be long.
+    most = tokens * _TOKEN_CHARACTERS
+    if left <= most and fits(left):
+        return len(text)
+    window, limit = text[start : start + most], tokens
+    while limit:
+        length = min(max(cut(window, limit), 1), len(window))
+        if fits(length):
+            return start + length
+        limit = int(limit * _LESS)
+    length = len(window)
+    while length > 1 and not fits(length):
+        length //= 2
+    return start + max(length, 1)

@@ -1,0 +1,71 @@
+"""Pieces: the short contexts that a log is decomposed into (algorithm 1, line 3)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChunkPart:
+    """A chunk, or a run of characters of one that is too long for a piece."""
+
+    #: The chunk.
+    position: int
+    #: Where it begins in the chunk's text as `Chunk.as_text()` gives it, in characters.
+    from_character: int
+    text: str
+
+    @property
+    def to_character(self) -> int:
+        """Behind its last character."""
+        return self.from_character + len(self.text)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Frame:
+    """Where a piece is, without its text."""
+
+    #: 1, 2, 3 … in the order of the log.
+    number: int
+    #: Its first and last chunk.
+    from_position: int
+    to_position: int
+    #: Of its first chunk the first character; of its last the one behind the last.
+    from_character: int
+    to_character: int
+    #: Of its text, as the reading model counts them.
+    tokens: int
+
+    @property
+    def piece_id(self) -> str:
+        """What trajectories call it."""
+        return f"p.{self.number}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrowsePiece:
+    """A short context."""
+
+    frame: Frame
+    #: In the order of the log; at least one.
+    parts: tuple[ChunkPart, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """A place in the log that an answer rests on."""
+
+    position: int
+    #: Of `Chunk.as_text()`, in characters; `to_character` is behind the last.
+    from_character: int
+    to_character: int
+    #: Exactly the text between them.
+    text: str
+
+
+def shown(parts: Iterable[ChunkPart]) -> str:
+    """Parts as a prompt shows them: each below the number of its chunk.
+
+    A text may hold such a number too. That makes no false citation: what is quoted is
+    compared with the chunks themselves.
+    """
+    return "\n".join(f"[{part.position}]\n{part.text}" for part in parts)

@@ -1,0 +1,156 @@
+"""Task understanding: what a query is about, and how to read for it (section 4.2).
+
+The text is not looked at. What it says is a choice among the options that the actions
+allow, the order of reading, and the query in words that fit reading piece by piece.
+"""
+
+import re
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from service.domain.answers.browse.prompts import BrowsePrompts, usable
+from service.domain.answers.browse.replies import objects, text_of, written
+from service.domain.answers.browse.spec import NEEDED, BrowseOption, BrowseRequest, ReadingOrder
+from service.domain.answers.browse.understood import QuerySubject, Understanding
+from service.domain.prompting.asking import MAX_TRIES, NoUse, Unusable
+from service.domain.prompting.fitting import Count
+from service.domain.prompting.flows import Flow, ModelReply, ModelRequest
+from service.domain.prompting.thoughts import said
+
+T = TypeVar("T")
+
+#: Options in the order in which they stand in for an understanding that was unreadable.
+CHOSEN = (BrowseOption.RANK, BrowseOption.CARRY, BrowseOption.INDEPENDENT, BrowseOption.SCAN)
+#: Characters of a reply that are read.
+MAX_REPLY_CHARACTERS = 20_000
+
+#: What comes before the value of a part, which goes on to the next part: a query may have lines.
+_HEAD = re.compile(
+    r"^[ \t>*#_`\"'•-]{0,16}(?P<name>subject|option|order|query)"
+    r"[*_`\"']{0,3}[ \t]{0,4}[:=][ \t*_]{0,8}",
+    re.IGNORECASE | re.MULTILINE,
+)
+_WORD = re.compile(r"[a-z]+|\d+")
+#: The paper's numbers.
+_NUMBERED = {str(number): option for number, option in enumerate(CHOSEN, 1)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exchange:
+    """An ask and its reply."""
+
+    ask: ModelRequest
+    reply: ModelReply
+    #: Why it was no use; empty when it was.
+    fault: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Understood:
+    """An understanding and how it came about."""
+
+    result: Understanding
+    exchanges: tuple[Exchange, ...]
+
+
+def understand(
+    query: str,
+    *,
+    marker_key: bytes,
+    window_tokens: int,
+    count: Count,
+    allowed: frozenset[BrowseOption],
+) -> Flow[Understanding]:
+    """What a query is about, from the query alone; one to three calls, no event.
+
+    `allowed` are the options to choose from, at least one. After three unreadable replies
+    it is a fact, to be looked for by the first of CHOSEN that is allowed. Raises TextTooLong.
+    """
+    prompts = BrowsePrompts(
+        query=query, window_tokens=window_tokens, marker_key=marker_key, count=count
+    )
+    understood = yield from exchanges(prompts, allowed, MAX_TRIES)
+    return understood.result
+
+
+def exchanges(
+    prompts: BrowsePrompts, allowed: frozenset[BrowseOption], attempts: int
+) -> Generator[Sequence[ModelRequest], Sequence[ModelReply], Understood]:
+    """As `understand`, with what was asked and replied; `attempts` is 1 to MAX_TRIES."""
+    options = tuple(one for one in CHOSEN if one in allowed) or tuple(sorted(allowed))
+    told: list[Exchange] = []
+    first = ask = prompts.understand(options)
+    while len(told) < attempts:
+        (reply,) = yield [ask]
+        try:
+            result = read_understanding(text_of(reply), options, prompts)
+        except (Unusable, NoUse) as fault:
+            told.append(Exchange(ask=ask, reply=reply, fault=str(fault)))
+            if isinstance(fault, NoUse):
+                break
+            ask = prompts.again(first, ask, reply, str(fault))
+            continue
+        told.append(Exchange(ask=ask, reply=reply, fault=""))
+        return Understood(result=result, exchanges=tuple(told))
+    return Understood(result=_default(prompts.query, options), exchanges=tuple(told))
+
+
+def _default(query: str, options: Sequence[BrowseOption]) -> Understanding:
+    return Understanding(
+        subject=QuerySubject.FACT, option=options[0], order=ReadingOrder.FORWARD, query=query
+    )
+
+
+def read_understanding(
+    reply: str, options: Sequence[BrowseOption], prompts: BrowsePrompts
+) -> Understanding:
+    """An understanding as a reply has it; what it leaves out is as usual. Raises Unusable."""
+    text = said(reply[:MAX_REPLY_CHARACTERS])
+    named = _values(text)
+    for held in objects(text):
+        named |= {name: written(value) for name, value in held.items()}
+    if not text.strip():
+        raise Unusable("it is empty")
+    option = options[0] if len(options) == 1 else _option(named.get("option", ""), options)
+    subject = _first(named.get("subject", ""), {one.value: one for one in QuerySubject})
+    subject = subject or QuerySubject.FACT
+    orders = {"forward": ReadingOrder.FORWARD, "backward": ReadingOrder.BACKWARD}
+    usual = ReadingOrder.BACKWARD if subject is QuerySubject.CODE else ReadingOrder.FORWARD
+    return Understanding(
+        subject=subject,
+        option=option,
+        order=_first(named.get("order", ""), orders) or usual,
+        query=usable(named.get("query", "").strip(" \t\"'`*"), prompts) or prompts.query,
+    )
+
+
+def _values(text: str) -> dict[str, str]:
+    """What lines say behind the names of the parts."""
+    heads = list(_HEAD.finditer(text))
+    ends = [*(head.start() for head in heads), len(text)][1:]
+    return {
+        head["name"].lower(): text[head.end() : end].strip()
+        for head, end in zip(heads, ends, strict=True)
+    }
+
+
+def _option(text: str, options: Sequence[BrowseOption]) -> BrowseOption:
+    if not text.strip():
+        raise Unusable("it names no option")
+    found = _first(text, {one.value: one for one in CHOSEN} | _NUMBERED)
+    if found is None or found not in options:
+        raise Unusable("its option is not one of those offered")
+    return found
+
+
+def _first(text: str, meanings: dict[str, T]) -> T | None:
+    """What the first word that means anything means."""
+    return next((meanings[word] for word in _WORD.findall(text.lower()) if word in meanings), None)
+
+
+def choosable(request: BrowseRequest) -> frozenset[BrowseOption]:
+    """The options that task understanding may choose from, by the actions that are allowed."""
+    if request.option is not BrowseOption.AUTO:
+        return frozenset({request.option})
+    return frozenset(one for one in CHOSEN if NEEDED[one] <= request.actions)

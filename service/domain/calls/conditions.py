@@ -1,0 +1,23 @@
+"""Conditions: what keeps every call from a model, seen by all processes of a deployment."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from service.domain.prompting.faults import Fault
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Condition:
+    """Why a place that serves a model is not asked for now."""
+
+    #: A deployment's name, or the model where it has none.
+    place: str
+    model: str
+    fault: Fault
+    #: One sentence: the provider's own words, and what to do.
+    cause: str
+    #: Calls that found it so, one after the other.
+    failures: int
+    since: datetime
+    #: Seconds until one call may find out whether it has passed; negative when it is due.
+    probe_seconds: float

@@ -1,0 +1,388 @@
+"""What `palimpsest doctor` finds, and when a number is one to worry about.
+
+Numbers in, sentences out: who reads them from a database or a socket is elsewhere.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from service.domain.calls.conditions import Condition
+from service.domain.prism.losses import Loss, LossKind
+from service.domain.values.database_identity import DatabaseIdentity
+
+#: The oldest PostgreSQL that is tested, as its server_version_num.
+OLDEST_POSTGRES = 150_000
+#: Two clocks that are further apart than this confuse who reads logs, in seconds.
+CLOCK_SECONDS = 2.0
+#: What a process said of its clock counts for so long, in seconds.
+SILENT_SECONDS = 90.0
+#: Work that nobody has touched for so long is stuck: longer than a call with all its tries.
+STUCK_SECONDS = 900.0
+#: Answers and drafts that wait for so long are told, in seconds.
+PENDING_SECONDS = 600.0
+#: The intent of a call whose lease ran out so long ago has been forgotten, in seconds.
+INTENT_SECONDS = 3600.0
+#: A wake-up that waits for so long says that there are too few workers, in seconds.
+WAKE_UP_SECONDS = 60.0
+#: Chunks whose words are not indexed that are told.
+INDEX_CHUNKS = 10_000
+#: An embedded PostgreSQL keeps a gigabyte of its write-ahead log; with less free it is told.
+LOW_DISK_BYTES = 2 * 1024**3
+#: A memory so many chunks behind is told: a tenth of what appends are refused at.
+BACKLOG_SHARE = 0.1
+
+
+class Severity(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    #: Something to know, or to do some day.
+    WARN = "warn"
+    #: Something does not work.
+    BAD = "bad"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One line of what the doctor reports."""
+
+    #: What was looked at, in a word.
+    name: str
+    level: Severity
+    #: What is the case, in a sentence without a full stop.
+    said: str
+    #: What to do; empty where there is nothing to do.
+    advice: str = ""
+
+
+def ok(name: str, said: str) -> Finding:
+    """What is as it should be."""
+    return Finding(name=name, level=Severity.OK, said=said)
+
+
+def warn(name: str, said: str, advice: str) -> Finding:
+    """What somebody should know."""
+    return Finding(name=name, level=Severity.WARN, said=said, advice=advice)
+
+
+def bad(name: str, said: str, advice: str) -> Finding:
+    """What does not work."""
+    return Finding(name=name, level=Severity.BAD, said=said, advice=advice)
+
+
+def judge_server(version: str, number: int) -> Finding:
+    """The release of PostgreSQL."""
+    if number < OLDEST_POSTGRES:
+        return bad("database", f"PostgreSQL {version}", "use PostgreSQL 15 or later")
+    return ok("database", f"PostgreSQL {version}")
+
+
+def judge_disk(place: str, free_bytes: int, *, is_full: bool) -> Finding:
+    """The room on a disk that an embedded PostgreSQL writes to."""
+    said = f"{free_bytes / 1024**2:,.0f} MB free at {place}"
+    if is_full:
+        return bad("disk", f"full: {said}", "make room; nothing acked is lost, and all goes on")
+    if free_bytes < LOW_DISK_BYTES:
+        return warn("disk", said, "make room before it is full: appends are refused then")
+    return ok("disk", said)
+
+
+def judge_writes(*, is_standby: bool, is_read_only: bool, waiting: int) -> Finding:
+    """Whether a server takes writes; `waiting`: commits that wait for a synchronous standby."""
+    if is_standby:
+        advice = "promote it, or name the primary; several hosts can be named"
+        return bad("writes", "the server is a standby and takes no writes", advice)
+    if is_read_only:
+        advice = "name the server that has replaced it, or reset default_transaction_read_only"
+        return bad("writes", "the server takes no writes", advice)
+    if waiting:
+        said = f"{waiting} commit{'s' * (waiting > 1)} waiting for a synchronous standby"
+        advice = "if that lasts: look whether one of synchronous_standby_names is connected"
+        return warn("writes", said, advice)
+    return ok("writes", "the server takes writes")
+
+
+def judge_durability(settings: dict[str, str]) -> Finding:
+    """Whether a commit is on disk when it is acked."""
+    lost = [name for name in ("fsync", "full_page_writes") if settings.get(name) == "off"]
+    if lost:
+        said = f"the server has {' and '.join(lost)} off: a power cut loses what was acked"
+        return bad("durability", said, "turn it on and restart PostgreSQL")
+    if settings.get("synchronous_commit") == "off":
+        return warn(
+            "durability",
+            "synchronous_commit is off for others; our connections turn it on for themselves",
+            "turn it on for the database, so that nothing that goes past them loses a commit",
+        )
+    return ok("durability", "fsync, full_page_writes and synchronous_commit are on")
+
+
+#: Settings of a server, by which it logs values of statements that go well. Either is a
+#: number, negative for never, or a word.
+_LOGGED_ALWAYS = ("log_min_duration_statement", "log_min_duration_sample")
+
+
+def judge_logged(settings: dict[str, str]) -> Finding:
+    """Whether the server's log gets texts of users. Statements of ours hold no values."""
+    logs = settings.get("log_statement") in ("mod", "all") or any(
+        not settings.get(name, "-1").startswith("-") for name in _LOGGED_ALWAYS
+    )
+    changes = []
+    if logs and settings.get("log_parameter_max_length", "0") != "0":
+        changes.append("log_parameter_max_length = 0")
+    if settings.get("log_error_verbosity", "terse") != "terse":
+        # Rows that a key or a check refuses.
+        changes.append("log_error_verbosity = terse")
+        if settings.get("log_parameter_max_length_on_error", "0") != "0":
+            changes.append("log_parameter_max_length_on_error = 0")
+    if not changes:
+        return ok("logs", "the server's log gets no values of statements")
+    said = "the server's log may get texts of users: values of statements, or rows that it refuses"
+    return warn("logs", said, f"set {', '.join(changes)}")
+
+
+_BY_NTP = "set the clocks by NTP: times in logs do not match (leases go by the database's)"
+
+
+def judge_clock(off_seconds: float, round_trip_seconds: float) -> Finding:
+    """The clock of this machine against the database's: `off_seconds` is ours less theirs."""
+    doubt = round_trip_seconds / 2
+    if abs(off_seconds) - doubt > CLOCK_SECONDS:
+        way = "ahead of" if off_seconds > 0 else "behind"
+        return warn(
+            "clock",
+            f"this machine is {abs(off_seconds):.1f} s {way} the database",
+            _BY_NTP,
+        )
+    return ok("clock", f"this machine and the database agree within {CLOCK_SECONDS:.0f} s")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clock:
+    """A clock, compared with the database's."""
+
+    #: Whose it is.
+    of: str
+    #: It less the database's, in seconds …
+    off_seconds: float
+    #: … which is true within half of this.
+    round_trip_seconds: float
+
+    @property
+    def least(self) -> float:
+        """It is ahead of the database by so many seconds at least, or behind at most."""
+        return self.off_seconds - self.round_trip_seconds / 2
+
+    @property
+    def most(self) -> float:
+        """It is ahead of the database by so many seconds at most, or behind at least."""
+        return self.off_seconds + self.round_trip_seconds / 2
+
+
+def judge_clocks(own: Clock, others: Sequence[Clock]) -> Finding:
+    """The clocks of other processes, against the database's, each other's and our `own`."""
+    off = tuple(
+        f"{one.of} is {abs(one.off_seconds):.1f} s {'ahead' if one.off_seconds > 0 else 'behind'}"
+        for one in others
+        if one.least > CLOCK_SECONDS or one.most < -CLOCK_SECONDS
+    )
+    if off:
+        return warn("clocks", f"against the database {_some(off)}", _BY_NTP)
+    if not others:
+        return ok("clocks", f"no process has told its own within {SILENT_SECONDS:.0f} s")
+    first = max((own, *others), key=lambda one: one.least)
+    last = min((own, *others), key=lambda one: one.most)
+    if first.least - last.most > CLOCK_SECONDS:
+        apart = first.off_seconds - last.off_seconds
+        return warn("clocks", f"{first.of} is {apart:.1f} s ahead of {last.of}", _BY_NTP)
+    of = "that of 1 process" if len(others) == 1 else f"those of {len(others)} processes"
+    return ok("clocks", f"{of} and this machine's agree within {CLOCK_SECONDS:.0f} s")
+
+
+def judge_migration(found: str | None, newest: str, known: frozenset[str]) -> Finding:
+    """Where the database is, against this release."""
+    if found is None:
+        return bad("migrations", "the database is not migrated", "run `palimpsest migrate`")
+    if found == newest:
+        return ok("migrations", f"at {found}, the newest of this release")
+    if found in known:
+        said = f"at {found}, behind this release's {newest}: its processes do not start"
+        return bad("migrations", said, "run `palimpsest migrate`")
+    return warn(
+        "migrations",
+        f"at {found}, ahead of this release's {newest}",
+        "bring this machine to the newer release, if it is not being rolled out now",
+    )
+
+
+def judge_identity(noted: DatabaseIdentity | None, found: DatabaseIdentity) -> Finding:
+    """Whether the database is a copy that nobody has told what it is."""
+    if noted is None:
+        return ok("place", "not noted yet where the database stands; `palimpsest migrate` does it")
+    differences = noted.differences(found)
+    if differences:
+        advice = (
+            "if it came back from a backup, stop everything and run `palimpsest restore`: tokens"
+            " of what is lost are misread; if nothing is lost, `palimpsest restore --nothing-lost`"
+        )
+        return warn("place", f"the database is {'; '.join(differences)}", advice)
+    return ok("place", "the database is where it was last noted")
+
+
+def judge_role(role: str, *, unfit: str, open_tables: tuple[str, ...]) -> Finding:
+    """Whether row-level security binds us; `unfit` says why it does not."""
+    if unfit:
+        return bad("rights", unfit, "connect with a login that takes on palimpsest_app")
+    if open_tables:
+        said = f"row-level security is not forced on {', '.join(open_tables)}"
+        return bad("rights", said, "run `palimpsest migrate`, or find who turned it off")
+    return ok("rights", f"role {role}; row-level security is forced on every table of tenants")
+
+
+def judge_queue(
+    *, queued: int, running: int, oldest_seconds: float, workers: int, silent: int
+) -> list[Finding]:
+    """Work that waits, and the workers that say that they live."""
+    said = f"{queued} items wait, the oldest for {oldest_seconds:.0f} s; {running} in hand"
+    if queued and oldest_seconds > WAKE_UP_SECONDS:
+        advice = "start more workers, or raise PALIMPSEST_WORKER_CONCURRENCY"
+        findings = [warn("queue", said, advice)]
+    else:
+        findings = [ok("queue", said)]
+    if not workers:
+        advice = "start one with `palimpsest work`"
+        findings.append(
+            bad("workers", "none lives, and there is work", advice)
+            if queued or running
+            else warn("workers", "none lives", advice)
+        )
+    elif silent:
+        said = f"{workers} live; {silent} fell silent and nobody has freed what they held"
+        findings.append(warn("workers", said, "look whether the workers' sweeps fail"))
+    else:
+        findings.append(ok("workers", f"{workers} live"))
+    return findings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryCounts:
+    """What the memories of a tenant are like, in numbers, with some by name."""
+
+    total: int
+    #: They gave up and wait for somebody.
+    stalled: tuple[str, ...]
+    #: Why, each with how many gave up for it; the most frequent first.
+    causes: tuple[tuple[str, int], ...]
+    #: A budget holds them.
+    held: tuple[str, ...]
+    #: Their calls fail, and those of others do not, as far as is known; and by what the first.
+    failing: tuple[str, ...]
+    failing_by: str
+    #: They have work, are due, and nobody has touched them for STUCK_SECONDS.
+    stuck: tuple[str, ...]
+    #: Chunks that the slowest active one is behind its session's head.
+    behind: int
+    slowest: str
+
+
+def judge_memories(found: MemoryCounts, backlog_chunks: int) -> list[Finding]:
+    """Memories that do not go on."""
+    findings: list[Finding] = []
+    if found.stuck:
+        said = f"{_some(found.stuck)} have work that nobody has touched for"
+        advice = "start a worker; if one runs, its log says why"
+        findings.append(bad("memories", f"{said} {STUCK_SECONDS / 60:.0f} minutes", advice))
+    if found.stalled:
+        advice = (
+            "`palimpsest memory list --stalled` lists them; when the cause is gone,"
+            " `palimpsest memory retry --all` lets them go on"
+        )
+        why = "; ".join(f"{number} by: {cause}" for cause, number in found.causes)
+        findings.append(bad("memories", f"{_some(found.stalled)} gave up: {why}", advice))
+    if found.held:
+        advice = "`palimpsest budget list` shows what they may spend"
+        findings.append(warn("memories", f"{_some(found.held)} are held by a budget", advice))
+    if found.failing:
+        advice = (
+            "they are tried again until it passes; if it does not, and others go on, it is by"
+            " their texts: `palimpsest memory model` gives a memory another model"
+        )
+        said = f"the model calls of {_some(found.failing)} fail: {found.failing_by}"
+        findings.append(warn("memories", said, advice))
+    if found.behind > backlog_chunks * BACKLOG_SHARE:
+        said = f"{found.slowest} is {found.behind} chunks behind; at {backlog_chunks} appends"
+        findings.append(warn("memories", f"{said} are refused", "start more workers"))
+    said = f"{found.total} memories; none is more than {found.behind} chunks behind"
+    return findings or [ok("memories", said)]
+
+
+def judge_losses(found: Sequence[tuple[str, Loss]]) -> list[Finding]:
+    """Judges memories, by name, that go on and lose what their models propose."""
+    log = "`palimpsest memory log --rejected` lists what is missing"
+    advices = {
+        LossKind.NO_ROOM: ("are full and lose proposals", f"{log}; remove entries, or rebuild"),
+        LossKind.INVALID: ("reject most proposals", f"{log}, and why; change schema or task"),
+    }
+    findings = []
+    for kind, (what, advice) in advices.items():
+        names = tuple(name for name, one in found if one.kind is kind)
+        if names:
+            findings.append(warn("losses", f"{_some(names)} {what}", advice))
+    return findings or [ok("losses", "no memory loses what its model proposes")]
+
+
+def _some(names: tuple[str, ...], shown: int = 3) -> str:
+    listed = ", ".join(names[:shown])
+    return f"{listed} and {len(names) - shown} more" if len(names) > shown else listed
+
+
+def judge_conditions(conditions: Sequence[Condition], waiting: Mapping[str, int]) -> list[Finding]:
+    """Models that give no replies, each with how many memories wait for it."""
+    findings = []
+    for one in conditions:
+        number = waiting.get(one.model, 0)
+        wait = "1 memory waits" if number == 1 else f"{number} memories wait"
+        said = f"{one.cause}; {wait} since {one.since:%Y-%m-%d %H:%M:%S} UTC"
+        findings.append(bad("models", said, "they go on by themselves when it passes"))
+    return findings or [ok("models", "none is known to fail")]
+
+
+def judge_pending(name: str, pending: int, late: int, oldest_seconds: float) -> Finding:
+    """Answers or drafts that wait for a worker."""
+    if late:
+        said = f"{late} of {pending} wait since more than {PENDING_SECONDS / 60:.0f} minutes"
+        said += f", the oldest since {oldest_seconds / 60:.0f}"
+        return warn(name, said, "start a worker; if one runs, its log says why")
+    return ok(name, f"{pending} pending")
+
+
+def judge_intents(open_calls: int, forgotten: int) -> Finding:
+    """Calls that somebody meant to make."""
+    if forgotten:
+        said = f"{forgotten} calls were begun and never ended, more than an hour ago"
+        advice = "they count against budgets until their work is done again; retry what gave up"
+        return warn("intents", said, advice)
+    return ok("intents", f"{open_calls} calls about to be made or under way")
+
+
+def judge_spend(*, adds_up: bool) -> Finding:
+    """The sums that budgets are checked against."""
+    if adds_up:
+        return ok("spend", "the running sums are what calls came to")
+    said = "the running sums are not what calls came to, and budgets are checked against them"
+    return bad("spend", said, "run `palimpsest verify --all --repair`")
+
+
+def judge_index(sessions: int, chunks: int, words_failure: str, failure: str) -> Finding:
+    """The search index against the log."""
+    said = f"{sessions} sessions have {chunks} chunks without words" if chunks else "up to date"
+    if words_failure:
+        advice = "look for `words not written` in the logs of workers"
+        return warn("index", f"{said}; words fail: {words_failure}", advice)
+    if failure:
+        advice = "look after PALIMPSEST_EMBEDDING_MODEL and its endpoint"
+        return warn("index", f"{said}; vectors fail: {failure}", advice)
+    if chunks > INDEX_CHUNKS:
+        return warn("index", said, "start more workers; searches read what is not indexed")
+    return ok("index", said)

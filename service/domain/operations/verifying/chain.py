@@ -1,0 +1,88 @@
+"""The revisions of a memory of any kind: a chain without a gap, up to the memory's cursor."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from service.domain.operations.verifying.differences import Difference
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RevisionRow:
+    """A revision as it is stored."""
+
+    revision: int
+    parent_revision: int | None
+    from_position: int
+    to_position: int
+    #: One of `revision_kind` in storage/tables/memories.py.
+    kind: str
+    #: SHA-256 of what it made.
+    digest: bytes
+    #: Of a rollback.
+    restored_revision: int | None
+
+    @property
+    def place(self) -> str:
+        """Where a difference is."""
+        return f"revision {self.revision}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryRow:
+    """What a memory's row says of its revisions."""
+
+    revision: int
+    applied_position: int
+    #: "active", "stalled" or "sealed".
+    status: str
+    #: The session's head at the same moment.
+    head: int
+    #: Whether a dead letter says why it is stalled.
+    has_open_letter: bool
+
+
+class ChainCheck:
+    """Is told every revision in order, then what the memory's row says."""
+
+    def __init__(self) -> None:
+        self._last: RevisionRow | None = None
+
+    def revision(self, row: RevisionRow) -> Iterator[Difference]:
+        """The next revision."""
+        before, self._last = self._last, row
+        expected = 0 if before is None else before.revision + 1
+        if row.revision != expected:
+            said = f"it follows revision {expected - 1}: {row.revision - expected} are missing"
+            yield Difference(name="revision.missing", place=row.place, said=said)
+            return
+        begun = 0 if before is None else before.to_position
+        if row.from_position != begun or row.to_position < row.from_position:
+            said = f"it begins at position {row.from_position}, and the one before ended at {begun}"
+            yield Difference(name="revision.chain", place=row.place, said=said)
+        if row.parent_revision != (None if before is None else before.revision):
+            said = f"its parent is {row.parent_revision}"
+            yield Difference(name="revision.parent", place=row.place, said=said)
+        if (row.kind == "create") is not (before is None):
+            said = f"its kind is {row.kind}"
+            yield Difference(name="revision.kind", place=row.place, said=said)
+
+    def finish(self, memory: MemoryRow) -> Iterator[Difference]:
+        """What the memory's row says."""
+        last = self._last
+        reached = (-1, 0) if last is None else (last.revision, last.to_position)
+        if reached != (memory.revision, memory.applied_position):
+            said = (
+                f"the memory is at revision {memory.revision}, position {memory.applied_position};"
+                f" its revisions end at {reached[0]}, position {reached[1]}"
+            )
+            yield Difference(name="memory.cursor", place="memory", said=said)
+        if reached[1] > memory.head:
+            said = f"it has applied position {reached[1]}, and the log's head is {memory.head}"
+            yield Difference(name="memory.ahead", place="memory", said=said)
+        if (memory.status == "stalled") is not memory.has_open_letter:
+            said = f"it is {memory.status}, and "
+            said += "a dead letter is open" if memory.has_open_letter else "no dead letter is open"
+            yield Difference(name="memory.status", place="memory", said=said)
+        if (memory.status == "sealed") is not (last is not None and last.kind == "seal"):
+            said = f"it is {memory.status}, and its last revision is a {last.kind if last else '-'}"
+            yield Difference(name="memory.status", place="memory", said=said)

@@ -1,0 +1,132 @@
+"""A PRISM memory: its amendments, applied one after the other, against all that is stored."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from service.domain.operations.verifying.chain import RevisionRow
+from service.domain.operations.verifying.differences import Difference
+from service.domain.prism.amending import copied, replay
+from service.domain.prism.amendments import Amendment
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.schemas.tree import Mismatch, Schema
+from service.domain.values.json_values import Json, canonical, restore
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrismRevision:
+    """All that is stored of a revision."""
+
+    row: RevisionRow
+    #: With their ordinals; None for one that cannot be read.
+    amendments: Sequence[tuple[int, Amendment | None]]
+    #: Canonical JSON that was saved with it; None where nothing was.
+    base: str | None = None
+    snapshot: str | None = None
+    #: Of a rollback: the state that it brings back; None when that cannot be read.
+    restored: Json = None
+
+
+class PrismCheck:
+    """Is told every revision in order, then the newest value.
+
+    What does not follow is told once. Then nothing is compared until a base or a snapshot
+    has the digest of its revision: from there it goes on.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._value: Json = None
+        self._is_lost = True
+        #: Amendments since the newest base or snapshot.
+        self._unsaved = 0
+
+    def revision(self, one: PrismRevision) -> Iterator[Difference]:
+        """The next revision."""
+        if one.row.revision == 0:
+            self._value = restore(PrismMemory.create(self._schema).value_json)
+            self._is_lost = False
+        elif one.row.kind == "rollback":
+            self._value, self._is_lost = copied(one.restored), one.restored is None
+            if one.restored is None:
+                said = f"the state of revision {one.row.restored_revision} cannot be read"
+                yield _differs("prism.rollback", one, said)
+        yield from self._amend(one)
+        yield from self._compare(one)
+
+    def _amend(self, one: PrismRevision) -> Iterator[Difference]:
+        self._unsaved += len(one.amendments)
+        ordinals = [ordinal for ordinal, _ in one.amendments]
+        if ordinals != list(range(1, len(ordinals) + 1)):
+            yield _differs("prism.amendment", one, f"its amendments are numbers {ordinals}")
+            self._is_lost = True
+            return
+        for ordinal, amendment in one.amendments:
+            if self._is_lost:
+                return
+            try:
+                if amendment is None:
+                    raise Mismatch("it is no amendment")
+                self._value = replay(self._schema, self._value, (amendment,))
+            except Mismatch as error:
+                said = f"amendment {ordinal} does not apply: {error}"
+                yield _differs("prism.amendment", one, said)
+                self._is_lost = True
+
+    def _compare(self, one: PrismRevision) -> Iterator[Difference]:
+        text = "" if self._is_lost else canonical(self._value)
+        if one.row.kind == "fold" and one.base is not None and not self._is_lost:
+            # A fold may put keys into another order.
+            text = self._reordered(one.base, text)
+        if not self._is_lost and _sha(text) != one.row.digest:
+            said = "the amendments come to another state than its digest says"
+            yield _differs("prism.digest", one, said)
+            self._is_lost = True
+        for name, saved in (("prism.base", one.base), ("prism.snapshot", one.snapshot)):
+            if saved is None:
+                continue
+            self._unsaved = 0
+            if _sha(saved) != one.row.digest:
+                yield _differs(name, one, "what was saved is not the state of its revision")
+            elif self._is_lost:
+                self._value, self._is_lost = restore(saved), False
+
+    def _reordered(self, base: str, text: str) -> str:
+        """The state as the base has it, if that is the same with its keys in another order."""
+        try:
+            value = restore(base)
+        except ValueError:
+            return text
+        if _sorted(value) != _sorted(self._value):
+            return text
+        self._value = value
+        return base
+
+    def finish(
+        self, *, revision: int, stored_revision: int, value: str, unsaved: int
+    ) -> Iterator[Difference]:
+        """The memory's revision, and the row with its newest value."""
+        place = "newest value"
+        if stored_revision != revision:
+            said = f"it is of revision {stored_revision}, and the memory is at {revision}"
+            yield Difference(name="prism.value", place=place, said=said)
+        elif not self._is_lost and value != canonical(self._value):
+            said = "it is not what the amendments come to"
+            yield Difference(name="prism.value", place=place, said=said)
+        if unsaved != self._unsaved:
+            said = f"it counts {unsaved} amendments since the last saved state, not {self._unsaved}"
+            yield Difference(name="prism.unsaved", place=place, said=said)
+
+
+def _differs(name: str, one: PrismRevision, said: str) -> Difference:
+    return Difference(name=name, place=one.row.place, said=said)
+
+
+def _sorted(value: Json) -> str:
+    """The same text for values that differ in the order of keys alone."""
+    return json.dumps(value, sort_keys=True)
+
+
+def _sha(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()

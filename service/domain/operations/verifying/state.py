@@ -1,0 +1,109 @@
+"""A state memory: which vectors are in use behind each revision, and where they come from."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from service.domain.operations.verifying.chain import RevisionRow
+from service.domain.operations.verifying.differences import Difference
+from service.domain.state.spec import StateSpec
+from service.domain.state.vectors import (
+    STEPS_LEVEL,
+    TASK_REVISION,
+    State,
+    StateVector,
+    VectorLevels,
+    first_state,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StateRevision:
+    """All that is stored of a revision."""
+
+    row: RevisionRow
+    #: Which vectors are in use behind it; None when no row says so.
+    levels: VectorLevels | None
+    #: What it brought; None when it brought nothing.
+    vector: StateVector | None
+    #: Of a rollback: the levels that it brings back.
+    restored: VectorLevels | None = None
+
+
+class StateCheck:
+    """Is told every revision in order, with the vectors that were in use before."""
+
+    def __init__(self, spec: StateSpec) -> None:
+        self._spec = spec
+        self._levels = VectorLevels()
+
+    def in_use(self) -> frozenset[int]:
+        """The vectors, by their revisions, that the next revision can need."""
+        return frozenset({TASK_REVISION, *(one for run in self._levels.runs for one in run)})
+
+    def revision(
+        self, one: StateRevision, vectors: Mapping[int, StateVector]
+    ) -> Iterator[Difference]:
+        """The next revision; `vectors` has those in use before it, and its own."""
+        row = one.row
+        wanted = self._wanted(one)
+        if (one.vector is None) is not (row.kind == "rollback"):
+            said = "it brought no vector" if one.vector is None else "it brought a vector"
+            yield _differs("state.vector", row, f"it is a {row.kind}, and {said}")
+        elif one.vector is not None:
+            yield from self._vector(row, one.vector, vectors)
+        if one.levels is None or one.levels != wanted:
+            said = "the vectors in use behind it are not those that follow from its kind"
+            yield _differs("state.levels", row, said)
+        stack = wanted.stack()
+        if not all(number in vectors for number in stack):
+            yield _differs("state.vector", row, "a vector in use behind it is not there")
+        elif State.of(row.revision, row.to_position, wanted, vectors).digest != row.digest:
+            yield _differs("state.digest", row, "its digest is not that of the vectors in use")
+        self._levels = wanted
+
+    def _wanted(self, one: StateRevision) -> VectorLevels:
+        """The levels behind a revision, by those before it."""
+        number, stored = one.row.revision, one.levels or self._levels
+        if one.row.kind == "create":
+            return VectorLevels()
+        if one.row.kind == "rollback":
+            return one.restored or stored
+        if one.vector is None:
+            return stored
+        if one.vector.level == STEPS_LEVEL:
+            return self._levels.with_steps(number, episode_vectors=self._spec.episode_vectors)
+        return self._levels.with_episode(number, one.vector.level)
+
+    def _vector(
+        self, row: RevisionRow, vector: StateVector, vectors: Mapping[int, StateVector]
+    ) -> Iterator[Difference]:
+        if row.revision == TASK_REVISION:
+            if vector != first_state(self._spec).current:
+                yield _differs("state.vector", row, "its vector is not the task prompt")
+            return
+        if vector.level == STEPS_LEVEL:
+            places = (row.from_position, row.to_position)
+            before = vectors.get(self._levels.stack()[-1])
+        else:
+            run = self._levels.run(vector.level - 1)
+            if vector.children != run:
+                said = f"it is made from {list(vector.children)}, and in use were {list(run)}"
+                yield _differs("state.children", row, said)
+            ends = [vectors[one] for one in run if one in vectors]
+            places = (ends[0].from_position, ends[-1].to_position) if ends else (-1, -1)
+            above = self._levels.run(vector.level)
+            before = vectors.get(above[-1]) if above else None
+        if (vector.from_position, vector.to_position) != places:
+            said = f"its vector has positions {vector.from_position + 1} to {vector.to_position}"
+            said += f" new in it, not {places[0] + 1} to {places[1]}"
+            yield _differs("state.coverage", row, said)
+        begins = places[0]
+        if before is not None and before.revision != TASK_REVISION:
+            begins = before.after_position
+        if vector.after_position != begins:
+            said = f"its vector stands for what is behind position {vector.after_position}"
+            yield _differs("state.coverage", row, f"{said}, not {begins}")
+
+
+def _differs(name: str, row: RevisionRow, said: str) -> Difference:
+    return Difference(name=name, place=row.place, said=said)

@@ -1,0 +1,159 @@
+"""A summary tree: its nodes against each other, the log, and the digests of its revisions."""
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from service.domain.operations.verifying.chain import RevisionRow
+from service.domain.operations.verifying.differences import Difference
+from service.domain.tree.growth import due_groups
+from service.domain.tree.nodes import Node, TextOffset
+
+#: Of a revision: SHA-256 over its parent's and its nodes.
+Digest = Callable[[bytes, Iterable[Node]], bytes]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeafText:
+    """What the log has under a leaf."""
+
+    #: Tokens of it, by `estimate_tokens`; None when the log has no such places.
+    tokens: int | None
+    #: Whether the leaf's words are those of it.
+    has_words: bool
+
+
+class TreeCheck:
+    """Is told every revision in order, with its nodes, level by level."""
+
+    def __init__(self, digest: Digest, max_children: int) -> None:
+        self._digest = digest
+        self._max_children = max_children
+        self._parent = b""
+        self._is_lost = True
+        #: By level: how many nodes there are, and how many of these have a parent.
+        self._nodes: list[int] = []
+        self._grouped: list[int] = []
+        #: By level: the nodes without a parent, in order.
+        self._tops: list[deque[Node]] = []
+        #: By level: where its last node ends.
+        self._ends: list[TextOffset] = []
+
+    def revision(self, row: RevisionRow, nodes: Sequence[Node]) -> Iterator[Difference]:
+        """The next revision with the nodes that it brought, by level and number."""
+        if row.revision == 0:
+            wanted = hashlib.sha256(b"").digest()
+            self._is_lost = False
+        else:
+            wanted = self._wanted(row.digest, nodes)
+        if not self._is_lost and wanted != row.digest:
+            said = "its digest is not that of the nodes that it brought, behind its parent's"
+            yield Difference(name="tree.digest", place=row.place, said=said)
+        # The next one goes on from what is stored: one that differs is told once.
+        self._parent = row.digest
+        for node in nodes:
+            yield from self._node(node)
+        last = self._ends[0].last_position if self._ends else 0
+        if last > row.to_position:
+            said = f"its leaves go up to position {last}, and it has read up to {row.to_position}"
+            yield Difference(name="tree.coverage", place=row.place, said=said)
+
+    def leaf(self, node: Node, found: LeafText) -> Iterator[Difference]:
+        """A leaf, and what the log has under it."""
+        if found.tokens is None:
+            said = "it covers places that the log does not have"
+            yield Difference(name="tree.coverage", place=_place(node), said=said)
+            return
+        if found.tokens != node.text_tokens:
+            said = f"its text has {found.tokens} tokens, and it says {node.text_tokens}"
+            yield Difference(name="tree.tokens", place=_place(node), said=said)
+        if not found.has_words:
+            said = "its words are not those of its text"
+            yield Difference(name="tree.words", place=_place(node), said=said)
+
+    def finish(self, *, is_sealed: bool) -> Iterator[Difference]:
+        """Whether the tree is closed: then everything is under one root."""
+        tops = sum(len(level) for level in self._tops)
+        if is_sealed and tops > 1:
+            said = f"it is sealed, and {tops} nodes have no parent"
+            yield Difference(name="tree.children", place="root", said=said)
+
+    def _wanted(self, stored: bytes, nodes: Sequence[Node]) -> bytes:
+        """The digest of the nodes in the order in which they were made.
+
+        That is not stored, but follows from how trees grow: parents come right behind the
+        leaf that made them due, and the last leaves of a tree that is closed come together.
+        """
+        made = b""
+        leaves = [node for node in nodes if node.level == 0]
+        for together in range(len(leaves) + 1):
+            if together == 1:
+                continue
+            made = self._digest(self._parent, self._in_order(leaves, nodes, together))
+            if made == stored:
+                break
+        return made
+
+    def _in_order(
+        self, leaves: Sequence[Node], nodes: Sequence[Node], together: int
+    ) -> Iterator[Node]:
+        parents = {(node.level, node.number): node for node in nodes if node.level}
+        counts, grouped = list(self._nodes) or [0], list(self._grouped) or [0]
+
+        def due() -> Iterator[Node]:
+            for group in due_groups(counts, grouped, self._max_children):
+                found = parents.pop((group.level, group.number), None)
+                if found is None:
+                    return
+                if group.level == len(counts):
+                    counts.append(0)
+                    grouped.append(0)
+                counts[group.level] = group.number
+                grouped[group.level - 1] = group.first_child + group.children - 1
+                yield found
+
+        yield from due()
+        for index, leaf in enumerate(leaves, start=1):
+            counts[0] += 1
+            yield leaf
+            if index <= len(leaves) - together or index == len(leaves):
+                yield from due()
+        for key in sorted(parents):
+            yield parents[key]
+
+    def _node(self, node: Node) -> Iterator[Difference]:
+        level = node.level
+        while level >= len(self._nodes):
+            self._nodes.append(0)
+            self._grouped.append(0)
+            self._tops.append(deque())
+            self._ends.append(TextOffset(1))
+        if node.number != self._nodes[level] + 1 or node.start != self._ends[level]:
+            said = f"it does not go on where node {level}.{self._nodes[level]} ended"
+            yield Difference(name="tree.chain", place=_place(node), said=said)
+        self._nodes[level], self._ends[level] = node.number, node.end
+        self._tops[level].append(node)
+        if level:
+            yield from self._children(node)
+
+    def _children(self, node: Node) -> Iterator[Difference]:
+        below, first = self._tops[node.level - 1], self._grouped[node.level - 1] + 1
+        taken = [below.popleft() for _ in range(min(node.children, len(below)))]
+        self._grouped[node.level - 1] = node.first_child + node.children - 1
+        numbers = [child.number for child in taken]
+        wanted = list(range(node.first_child, node.first_child + node.children))
+        if node.first_child != first or numbers != wanted or len(wanted) > self._max_children:
+            said = f"its children are {node.level - 1}.{node.first_child} and {node.children - 1}"
+            said += f" more; those without a parent begin at {node.level - 1}.{first}"
+            yield Difference(name="tree.children", place=_place(node), said=said)
+        elif (taken[0].start, taken[-1].end) != (node.start, node.end):
+            said = "it does not cover what its children cover"
+            yield Difference(name="tree.coverage", place=_place(node), said=said)
+        elif sum(child.text_tokens for child in taken) != node.text_tokens:
+            said = f"its children's text has other tokens than {node.text_tokens}"
+            yield Difference(name="tree.tokens", place=_place(node), said=said)
+
+
+def _place(node: Node) -> str:
+    return f"node {node.node_id}"

@@ -1,0 +1,190 @@
+"""Every error that a client can see, as one tree.
+
+    PalimpsestError
+    ├── InvalidInput         the request itself is wrong
+    │   └── SchemaInvalid    … at a place of a schema
+    ├── NotFound             what it names does not exist
+    ├── AlreadyExists        what it makes exists, or differs from what exists
+    ├── OutOfRange           a number beyond what there is
+    ├── Conflict             somebody else was first; read again and retry
+    ├── Exhausted            a limit is used up; later it may not be
+    │   └── BudgetExhausted  … one that somebody set on what may be spent
+    ├── FailedPrecondition   the thing is in a state that forbids it
+    ├── DeadlineExceeded     not in time; says how far things are
+    ├── Cancelled            somebody cancelled what the client waits for
+    └── Unavailable          a part of the service cannot be reached; retry
+
+`service/rpc/errors.py` maps the tree to gRPC codes.
+"""
+
+from collections.abc import Mapping
+
+from service.domain.values.call_bound import CallBound
+from service.domain.values.reasons import Reason
+
+
+class PalimpsestError(Exception):
+    """A refusal with a reason.
+
+    `reason` is one of `Reason` (the proto's ErrorReason), `metadata` holds the
+    values that the reason's comment in errors.proto names.
+    """
+
+    def __init__(
+        self, reason: Reason, message: str, metadata: Mapping[str, object] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.metadata = {key: str(value) for key, value in (metadata or {}).items()}
+
+
+class InvalidInput(PalimpsestError):
+    """The request itself is wrong; the same request will never be right.
+
+    `field` is the request's field, for example "chunks[3].chunk.text".
+    """
+
+    def __init__(
+        self,
+        reason: Reason,
+        message: str,
+        metadata: Mapping[str, object] | None = None,
+        *,
+        field: str = "",
+    ) -> None:
+        super().__init__(reason, message, metadata)
+        self.field = field
+
+
+#: Characters of a refused schema's message and of its place: they travel in gRPC's
+#: trailers, which `service/rpc/errors.py` bounds in bytes.
+_MAX_MESSAGE_CHARACTERS = 1000
+
+
+class SchemaInvalid(InvalidInput):
+    """A schema that does not parse, or uses what a schema cannot hold.
+
+    Its place is a line and a column, which count from 1, or a JSON Pointer (RFC 6901)
+    into a JSON Schema; line and column are 0 then. `field` says which of the request's
+    fields the schema came in.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        line: int = 0,
+        column: int = 0,
+        pointer: str | None = None,
+        field: str = "prism.schema_source",
+    ) -> None:
+        metadata: dict[str, object]
+        if pointer is None:
+            place, metadata = f"line {line}, column {column}: ", {"line": line, "column": column}
+        else:
+            pointer = _shortened_pointer(_sendable(pointer))
+            # The pointer to the whole is the empty one.
+            place, metadata = f"{pointer}: " if pointer else "", {"pointer": pointer}
+        message = _sendable(message)
+        if len(message) > _MAX_MESSAGE_CHARACTERS:
+            message = message[:_MAX_MESSAGE_CHARACTERS] + "…"
+        super().__init__(Reason.SCHEMA_INVALID, place + message, metadata, field=field)
+        self.line = line
+        self.column = column
+        self.pointer = pointer
+
+
+def _sendable(text: str) -> str:
+    # A schema may name halves of surrogate pairs; protobuf does not carry them.
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _shortened_pointer(pointer: str) -> str:
+    # Up to a whole step, so that it still points at a part that the fault is in.
+    if len(pointer) <= _MAX_MESSAGE_CHARACTERS:
+        return pointer
+    return pointer[: pointer.rindex("/", 0, _MAX_MESSAGE_CHARACTERS)]
+
+
+class NotFound(PalimpsestError):
+    """What the request names does not exist."""
+
+
+class AlreadyExists(PalimpsestError):
+    """What the request makes exists already, or exists with other content."""
+
+
+class OutOfRange(PalimpsestError):
+    """A number beyond what there is."""
+
+
+class Conflict(PalimpsestError):
+    """Somebody else was first: read again, then retry."""
+
+
+class Exhausted(PalimpsestError):
+    """A limit is used up. `retry_seconds` is when it may not be any more."""
+
+    def __init__(
+        self,
+        reason: Reason,
+        message: str,
+        metadata: Mapping[str, object] | None = None,
+        *,
+        retry_seconds: float,
+    ) -> None:
+        super().__init__(reason, message, metadata)
+        self.retry_seconds = retry_seconds
+
+
+class BudgetExhausted(Exhausted):
+    """A model call, `asked`, that a budget does not allow.
+
+    `resume_seconds` is when it may be allowed without anybody doing something; None when
+    the budget has to be raised or cleared first. `waits_for_calls`: what is left is
+    reserved by calls under way, and they may give some of it back when they end.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        metadata: Mapping[str, object],
+        *,
+        asked: CallBound,
+        resume_seconds: float | None,
+        waits_for_calls: bool = False,
+    ) -> None:
+        super().__init__(
+            Reason.BUDGET_EXHAUSTED, message, metadata, retry_seconds=resume_seconds or 0.0
+        )
+        self.asked = asked
+        self.resume_seconds = resume_seconds
+        self.waits_for_calls = waits_for_calls
+
+
+class FailedPrecondition(PalimpsestError):
+    """The thing is in a state that forbids it until something else is done."""
+
+
+class DeadlineExceeded(PalimpsestError):
+    """Not in time; `metadata` says how far things are."""
+
+
+class Cancelled(PalimpsestError):
+    """Somebody cancelled what the client waits for."""
+
+
+class Unavailable(PalimpsestError):
+    """A part of the service cannot be reached now; retry after `retry_seconds`."""
+
+    def __init__(
+        self,
+        reason: Reason,
+        message: str,
+        metadata: Mapping[str, object] | None = None,
+        *,
+        retry_seconds: float = 1.0,
+    ) -> None:
+        super().__init__(reason, message, metadata)
+        self.retry_seconds = retry_seconds

@@ -1,0 +1,73 @@
+"""What of a text gets a vector: all of it, or one for each part of a long one."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from service.domain.prompting.tokens import estimate_tokens
+from service.llm.splitter import first_piece
+
+#: Of a text so many times as long as a part, where the part ends is looked for in a piece only:
+#: the splitter looks at all that it is given.
+_PIECE_PARTS = 3
+#: Characters that a token has at most, by our estimate.
+_TOKEN_CHARACTERS = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EmbeddedPart:
+    """A part of one of several texts."""
+
+    #: Which of the texts it is of, from 0.
+    text: int
+    from_character: int
+    to_character: int
+
+
+def parts_of(texts: Sequence[str], max_tokens: int) -> list[EmbeddedPart]:
+    """The parts of texts, in order; those that are blank are left out."""
+    return [
+        EmbeddedPart(text=number, from_character=start, to_character=end)
+        for number, text in enumerate(texts)
+        for start, end in _cut(text, max_tokens)
+        if text[start:end].strip()
+    ]
+
+
+def halves_of(part: EmbeddedPart, text: str) -> list[EmbeddedPart]:
+    """A part in two; none when there is nothing to halve, and blank ones are left out."""
+    length = part.to_character - part.from_character
+    if length < 2:
+        return []
+    middle = part.from_character + length // 2
+    # Between words, where there are any near the middle.
+    space = text.rfind(" ", part.from_character + length // 4, middle)
+    cut = space + 1 if space > part.from_character else middle
+    both = ((part.from_character, cut), (cut, part.to_character))
+    return [
+        EmbeddedPart(text=part.text, from_character=start, to_character=end)
+        for start, end in both
+        if text[start:end].strip()
+    ]
+
+
+def _cut(text: str, max_tokens: int) -> Iterator[tuple[int, int]]:
+    start = 0
+    piece = _PIECE_PARTS * max_tokens * _TOKEN_CHARACTERS
+    while start < len(text):
+        rest = text[start : start + piece]
+        if len(rest) + start == len(text) and estimate_tokens(rest) <= max_tokens:
+            yield start, len(text)
+            return
+        # A part has a character at least, or there would be no end.
+        end = start + max(first_piece(rest, max_tokens), 1)
+        yield start, end
+        start = end
+
+
+def unit(values: Sequence[float]) -> tuple[float, ...] | None:
+    """A vector at length 1; None for what has no direction."""
+    length = math.sqrt(math.fsum(one * one for one in values))
+    if not math.isfinite(length) or length == 0:
+        return None
+    return tuple(one / length for one in values)

@@ -1,0 +1,261 @@
+"""The worker's end: gives orders to an executor, which it starts when it has to."""
+
+import asyncio
+import os
+import socket
+import subprocess
+from contextlib import suppress
+from contextvars import Context
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from service.domain.prompting.faults import Fault
+from service.domain.prompting.flows import ModelReply
+from service.domain.values.fault_hook import boundary
+from service.llm.executor.spawning import PARENT_FD, Spawned, near_model, spawn
+from service.llm.executor.wire import (
+    NO_ORDER,
+    failure_from_json,
+    frame,
+    read_frame,
+    reply_from_json,
+    request_to_json,
+)
+from service.llm.gateway.call_executor import LeaseLost
+from service.llm.gateway.gateway import MakesCalls
+from service.llm.providers.failures import ModelFailure
+from service.llm.providers.plans import CallRequest
+from service.llm.providers.streamed_reply import OnText
+from service.telemetry import logs, tracing
+from storage.engine.errors import Unreachable
+
+_log = structlog.get_logger("palimpsest.executor")
+
+#: How soon it is looked again whether the process is gone; doubles while it stays so.
+RECONNECT_SECONDS = 5.0
+MAX_RECONNECT_SECONDS = 60.0
+
+
+class CallBroke(Exception):
+    """A defect in the executor; the message names it."""
+
+
+class RemoteExecutor:
+    """Makes calls through an executor.
+
+    With a `path` through the one that listens there, else through one of its own: the one that
+    was `spawned` for it, if any.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        stop_seconds: float,
+        spawned: Spawned | None = None,
+        metrics_listen: str | None = None,
+    ) -> None:
+        """`metrics_listen`: where a process of its own serves metrics, if it does."""
+        self._path = path
+        self._spawned = spawned
+        self._stop_seconds = stop_seconds
+        self._metrics_listen = metrics_listen
+        self._process: subprocess.Popen[bytes] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._connecting = asyncio.Lock()
+        self._numbers = count(1)
+        self._waiting: dict[int, _PendingCall] = {}
+        #: Set once the process takes orders.
+        self._ready = asyncio.Event()
+
+    async def make(self, order: CallRequest) -> ModelReply:
+        """The reply, stored durably. Raises ModelFailure, LeaseLost, StorageError."""
+        number = next(self._numbers)
+        said: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        tells = {} if order.on_text is None else {"tells": True}
+        more = {"about": logs.work_fields(), "trace": tracing.traceparent()}
+        said_of_it = {name: value for name, value in more.items() if value}
+        raw = frame({"id": number, "order": request_to_json(order), **tells, **said_of_it})
+        try:
+            try:
+                writer = await self._connected()
+                self._waiting[number] = _PendingCall(
+                    said=said, key=order.key, on_text=order.on_text
+                )
+                boundary("order", "connected")
+                writer.write(raw)
+                await writer.drain()
+                boundary("order", "sent")
+            except OSError as error:
+                raise _gone(str(error)) from error
+            outcome = await said
+            boundary("outcome", "received")
+            return _reply(outcome)
+        finally:
+            # Also when whoever waited was cancelled before all of it was sent.
+            self._waiting.pop(number, None)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a process is there that takes orders."""
+        return self._writer is not None
+
+    def call_off(self, key: bytes) -> None:
+        """Ends a call that is under way and that nobody wants any more."""
+        for number, waiting in self._waiting.items():
+            if waiting.key == key and self._writer is not None:
+                self._writer.write(frame({"id": number, "call_off": key.hex()}))
+
+    async def start(self) -> None:
+        """Starts or finds the process now, so that the first call does not wait for it."""
+        with suppress(OSError):
+            await self._connected()
+
+    async def stay_connected(self) -> None:
+        """Connects again whenever the process is gone, until it is cancelled.
+
+        Else a worker without calls would take it for gone until its next one.
+        """
+        pause = RECONNECT_SECONDS
+        while True:
+            await asyncio.sleep(pause)
+            if self.is_connected:
+                pause = RECONNECT_SECONDS
+            else:
+                # One that dies as it starts is not started without a pause.
+                pause = min(2 * pause, MAX_RECONNECT_SECONDS)
+                await self.start()
+
+    async def wait_until_ready(self, seconds: float) -> None:
+        """Waits until the process takes orders, at most so long: it may import for seconds.
+
+        One of the release before never says it, and one that cannot start neither.
+        """
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._connected()
+                await self._ready.wait()
+
+    async def close(self) -> None:
+        """Leaves the process; its own one is waited for as long as `stop_seconds`.
+
+        What it has under way it finishes in any case, but below `up`, which stops the
+        database next: no reply could be stored any more.
+        """
+        if self._spawned is not None:
+            # Nothing was asked of it yet.
+            self._own().close()
+        if self._writer is not None:
+            self._writer.close()
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+        if self._process is not None:
+            try:
+                await asyncio.to_thread(self._process.wait, self._stop_seconds)
+            except subprocess.TimeoutExpired:
+                if not os.environ.get(PARENT_FD):
+                    _log.warning("the executor is left to finish its calls")
+                    return
+                _log.warning("calls took longer than the time to stop; they are made again")
+                self._process.kill()
+                await asyncio.to_thread(self._process.wait)
+
+    async def _connected(self) -> asyncio.StreamWriter:
+        async with self._connecting:
+            if self._writer is None:
+                if self._path is None:
+                    reader, self._writer = await asyncio.open_connection(sock=self._own())
+                else:
+                    reader, self._writer = await asyncio.open_unix_connection(self._path)
+                # For all calls, so about none of them.
+                self._reading = asyncio.create_task(
+                    self._read(reader, self._writer), context=Context()
+                )
+            return self._writer
+
+    def _own(self) -> socket.socket:
+        """The socket to a process of our own: the one that we were given, then others."""
+        spawned, self._spawned = self._spawned or spawn(self._metrics_listen), None
+        self._process = spawned.process
+        return spawned.end
+
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while (said := await read_frame(reader)) is not None:
+                if said["id"] == NO_ORDER:
+                    self._ready.set()
+                waiting = self._waiting.get(said["id"])
+                if waiting is not None and not waiting.said.done():
+                    waiting.hear(said)
+        finally:
+            # Who waits for it would wait for one that is gone: calls start another.
+            self._ready.set()
+            if self._writer is writer:
+                self._writer = None
+            writer.close()
+            for waiting in self._waiting.values():
+                if not waiting.said.done():
+                    waiting.said.set_exception(_gone("it went away"))
+                    # Whoever was still sending hears of it there, and does not ask here.
+                    waiting.said.exception()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _PendingCall:
+    """Who waits for a call."""
+
+    #: The frame with the outcome.
+    said: asyncio.Future[dict[str, Any]]
+    key: bytes
+    on_text: OnText | None
+
+    def hear(self, said: dict[str, Any]) -> None:
+        """Takes a frame of the executor."""
+        if "heard" not in said:
+            self.said.set_result(said)
+        elif self.on_text is not None:
+            self.on_text(said["heard"], said["restarts"])
+
+
+class ExecutorRouter:
+    """Chooses between this process and the executor for each call."""
+
+    def __init__(self, local: MakesCalls, remote: MakesCalls) -> None:
+        self._local = local
+        self._remote = remote
+
+    async def make(self, order: CallRequest) -> ModelReply:
+        """The reply, stored durably. Raises ModelFailure, LeaseLost, StorageError."""
+        executor = self._local if near_model(order.model) else self._remote
+        return await executor.make(order)
+
+    def call_off(self, key: bytes) -> None:
+        """Ends a call that is under way and that nobody wants any more."""
+        self._local.call_off(key)
+        self._remote.call_off(key)
+
+
+def _gone(cause: str) -> ModelFailure:
+    return ModelFailure(
+        f"the process that makes the calls is gone: {cause}",
+        retryable=True,
+        fault=Fault.EXECUTOR_GONE,
+    )
+
+
+def _reply(said: dict[str, Any]) -> ModelReply:
+    if "text" in said:
+        return reply_from_json(said)
+    if "failure" in said:
+        raise failure_from_json(said)
+    if "lease_lost" in said:
+        raise LeaseLost
+    if "storage" in said:
+        raise Unreachable(said["storage"])
+    raise CallBroke(said["broken"])

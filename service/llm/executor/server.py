@@ -1,0 +1,150 @@
+"""The executor's end: takes orders from workers, and finishes them whether they live or not."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from service.domain.values.fault_hook import boundary
+from service.llm.executor.wire import (
+    NO_ORDER,
+    failure_to_json,
+    frame,
+    read_frame,
+    reply_to_json,
+    request_from_json,
+)
+from service.llm.gateway.call_executor import CallExecutor, LeaseLost
+from service.llm.providers.failures import ModelFailure
+from service.llm.providers.streamed_reply import OnText
+from service.telemetry import logs, tracing
+from storage.engine.errors import StorageError
+
+_log = structlog.get_logger("palimpsest.executor")
+
+
+class ExecutorServer:
+    """Serves workers over Unix sockets.
+
+    `stop_seconds`: how long calls may go on when it is stopped; None: to their ends.
+    """
+
+    def __init__(self, executor: CallExecutor, *, stop_seconds: float | None = None) -> None:
+        self._executor = executor
+        self._stop_seconds = stop_seconds
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serves one worker until it goes."""
+        making: set[asyncio.Task[None]] = set()
+        writer.write(frame({"id": NO_ORDER}))
+        try:
+            while (said := await read_frame(reader)) is not None:
+                if "call_off" in said:
+                    # An order that came together with this has not begun yet.
+                    await asyncio.sleep(0)
+                    self._executor.call_off(bytes.fromhex(said["call_off"]))
+                    continue
+                task = asyncio.create_task(self._answer(said, writer))
+                making.add(task)
+                task.add_done_callback(making.discard)
+        except ValueError as error:
+            _log.warning("a worker was cut off", cause=str(error))
+        finally:
+            # Its calls go on in the executor; nobody waits for these answers any more.
+            for task in making:
+                task.cancel()
+            await asyncio.gather(*making, return_exceptions=True)
+            writer.close()
+
+    async def serve_one(self, at: socket.socket, stop: asyncio.Event) -> None:
+        """Serves the worker at the other end of `at` until it goes, or `stop` is set.
+
+        Calls under way are finished: all of them when the worker goes, which may have been
+        killed, and within `stop_seconds` when `stop` is set.
+        """
+        serving = asyncio.create_task(self.serve(*await asyncio.open_connection(sock=at)))
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait((serving, stopped), return_when=asyncio.FIRST_COMPLETED)
+            await self._executor.finish(self._stop_seconds if stop.is_set() else None)
+        finally:
+            serving.cancel()
+            stopped.cancel()
+            await asyncio.gather(serving, stopped, return_exceptions=True)
+
+    async def listen(self, path: Path, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+        """Serves all that connect at `path`, until `stop` is set."""
+
+        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.create_task(self.serve(reader, writer))
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+
+        server = await asyncio.start_unix_server(connected, sock=_bound(path))
+        ready()
+        try:
+            await stop.wait()
+        finally:
+            server.close()
+            await self._executor.finish(self._stop_seconds)
+            for task in self._connections:
+                task.cancel()
+            await asyncio.gather(*self._connections, return_exceptions=True)
+            await asyncio.to_thread(path.unlink, missing_ok=True)
+
+    async def _answer(self, said: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._say(said, writer)
+        except (ConnectionError, RuntimeError) as error:
+            _log.info("nobody waits for a reply any more; it is stored", cause=str(error))
+        except Exception:
+            # Whoever waits for this answer must not wait for ever: the end of the connection
+            # tells it, and a reply that is stored is there for its next try.
+            _log.exception("an order is left without an answer")
+            writer.close()
+
+    async def _say(self, said: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        number = said["id"]
+        boundary("order", "received")
+
+        def hear(text: str, restarts: bool) -> None:
+            # A reply is small: nothing waits for a worker that reads slowly.
+            if not writer.is_closing():
+                writer.write(frame({"id": number, "heard": text, "restarts": restarts}))
+
+        with logs.about(**said.get("about", {})), tracing.continued(said.get("trace", "")):
+            outcome = await self._outcome(said["order"], hear if said.get("tells") else None)
+        boundary("outcome", "known")
+        writer.write(frame({"id": number, **outcome}))
+        await writer.drain()
+        boundary("outcome", "sent")
+
+    async def _outcome(self, order: dict[str, Any], on_text: OnText | None) -> dict[str, Any]:
+        try:
+            reply = await self._executor.make(replace(request_from_json(order), on_text=on_text))
+        except ModelFailure as error:
+            return failure_to_json(error)
+        except LeaseLost:
+            return {"lease_lost": True}
+        except StorageError as error:
+            return {"storage": str(error)}
+        except Exception as error:
+            # One call that breaks must not take the others with it.
+            _log.exception("call broke")
+            return {"broken": f"{type(error).__name__}: {error}"}
+        return reply_to_json(reply)
+
+
+def _bound(path: Path) -> socket.socket:
+    """A socket at `path`, which nobody but our own user can connect to."""
+    path.unlink(missing_ok=True)
+    bound = socket.socket(socket.AF_UNIX)
+    bound.bind(str(path))
+    # Who can connect can spend. Before it listens, so that nobody is faster.
+    path.chmod(0o600)
+    return bound

@@ -1,0 +1,186 @@
+"""What worker and executor say to each other: one JSON object a frame, its length before it.
+
+Both ends are of the same release: a worker starts its executor, and a shared one is
+restarted together with the workers of its machine. Meanwhile either may be of the release
+before: a worker says when it wants to hear what the model writes, and an executor that does
+not know that says the reply alone.
+
+A worker says {"id", "order"} of a call, with "tells" to read along, "trace" with the `traceparent`
+that it belongs to, if any, and "about" with what lines of the log say of it; and {"id", "call_off"}
+with the call's key when nobody wants it any more. An executor says {"id": 0} once it takes orders,
+{"id", "heard", "restarts"} of what the model writes, and last {"id"} with the outcome.
+"""
+
+import asyncio
+import json
+import struct
+from typing import Any
+from uuid import UUID
+
+from service.domain.calls.ledger import CallScope, Lease
+from service.domain.calls.prefix_index import Prefix
+from service.domain.prompting.ends import kept_reply
+from service.domain.prompting.faults import Fault, fault_of
+from service.domain.prompting.flows import (
+    ModelReply,
+    ModelRequest,
+    Purpose,
+    Segment,
+    SegmentKind,
+)
+from service.llm.providers.failures import ModelFailure
+from service.llm.providers.plans import CallPlan, CallRequest, Route
+
+#: Bytes of a frame. A prompt has at most a few megabytes.
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+_LENGTH = struct.Struct(">I")
+#: Who reads along is at the other end.
+_PLAN_FIELDS = tuple(name for name in CallPlan.__slots__ if name != "on_text")
+
+
+#: The id of what belongs to no order: the executor takes them.
+NO_ORDER = 0
+
+
+async def read_frame(reader: asyncio.StreamReader) -> dict[str, Any] | None:
+    """The next frame; None at the end. Raises ValueError for what is none."""
+    try:
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        if length > MAX_FRAME_BYTES:
+            raise ValueError(f"a frame of {length} bytes; at most {MAX_FRAME_BYTES} are read")
+        raw = await reader.readexactly(length)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+    value = json.loads(raw)
+    if not isinstance(value, dict):
+        raise ValueError("a frame that is no JSON object")
+    return value
+
+
+def frame(value: dict[str, Any]) -> bytes:
+    """The bytes of a frame."""
+    raw = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return _LENGTH.pack(len(raw)) + raw
+
+
+def request_to_json(order: CallRequest) -> dict[str, Any]:
+    """An order as plain JSON; without the ask's content, which only the offline model reads."""
+    ask, scope, prefix, route, plan = order.ask, order.scope, order.prefix, order.route, order.plan
+    return {
+        "ask": {
+            "purpose": ask.purpose.value,
+            "template": ask.template,
+            "segments": [
+                [one.kind.value, one.text, one.reusable, one.lasting] for one in ask.segments
+            ],
+            "max_output_tokens": ask.max_output_tokens,
+            "reply_schema": ask.reply_schema,
+            "attempt": ask.attempt,
+        },
+        "model": order.model,
+        "scope": {
+            "tenant_id": str(scope.tenant_id),
+            "session_key": str(scope.session_key),
+            "memory_id": None if scope.memory_id is None else str(scope.memory_id),
+            "occasion": scope.occasion,
+            "incarnation": scope.incarnation,
+        },
+        "key": order.key.hex(),
+        "fence": order.lease.fence,
+        "lease_deadline": order.lease_deadline,
+        "at_once": order.at_once,
+        "probes": order.probes,
+        "prefix": {
+            "memory_key": prefix.memory_key,
+            "group_key": prefix.group_key,
+            "ids": [one.hex() for one in prefix.ids],
+            "tokens": list(prefix.tokens),
+        },
+        "route": {name: getattr(route, name) for name in Route.__slots__},
+        "plan": {name: getattr(plan, name) for name in _PLAN_FIELDS},
+    }
+
+
+def request_from_json(value: dict[str, Any]) -> CallRequest:
+    """The order that `request_to_json` wrote."""
+    ask, scope, prefix, plan = value["ask"], value["scope"], value["prefix"], value["plan"]
+    memory_id = scope["memory_id"]
+    return CallRequest(
+        ask=ModelRequest(
+            purpose=Purpose(ask["purpose"]),
+            template=ask["template"],
+            segments=tuple(
+                Segment(kind=SegmentKind(kind), text=text, reusable=reusable, lasting=lasting)
+                for kind, text, reusable, lasting in ask["segments"]
+            ),
+            content=None,
+            max_output_tokens=ask["max_output_tokens"],
+            reply_schema=ask["reply_schema"],
+            attempt=ask["attempt"],
+        ),
+        model=value["model"],
+        scope=CallScope(
+            tenant_id=UUID(scope["tenant_id"]),
+            session_key=UUID(scope["session_key"]),
+            memory_id=None if memory_id is None else UUID(memory_id),
+            occasion=scope["occasion"],
+            # The release before does not say it.
+            incarnation=scope.get("incarnation"),
+        ),
+        key=bytes.fromhex(value["key"]),
+        lease=Lease(fence=value["fence"]),
+        lease_deadline=value["lease_deadline"],
+        at_once=value["at_once"],
+        # The release before does not say it.
+        probes=value.get("probes", False),
+        prefix=Prefix(
+            memory_key=prefix["memory_key"],
+            group_key=prefix["group_key"],
+            ids=tuple(bytes.fromhex(one) for one in prefix["ids"]),
+            tokens=tuple(prefix["tokens"]),
+        ),
+        route=Route(**value["route"]),
+        plan=CallPlan(**{**plan, "marks": tuple(plan["marks"])}),
+    )
+
+
+def failure_to_json(failure: ModelFailure) -> dict[str, Any]:
+    """Returns a failed call as plain JSON."""
+    return {
+        "failure": str(failure),
+        "fault": failure.fault.value,
+        "retryable": failure.retryable,
+        "retry_after_seconds": failure.retry_after_seconds,
+    }
+
+
+def failure_from_json(value: dict[str, Any]) -> ModelFailure:
+    """Returns the failure that `failure_to_json` wrote, or the release before."""
+    return ModelFailure(
+        value["failure"],
+        retryable=value["retryable"],
+        retry_after_seconds=value["retry_after_seconds"],
+        fault=fault_of(value["fault"]) if "fault" in value else _fault_before(value["retryable"]),
+    )
+
+
+def _fault_before(retryable: bool) -> Fault:
+    """Returns what a failure may be of which the release before does not say it."""
+    return Fault.FAILING if retryable else Fault.REQUEST_REFUSED
+
+
+#: What the release before does not say of a reply.
+_NEW = frozenset({"end", "reasoning_tokens", "said"})
+
+
+def reply_to_json(reply: ModelReply) -> dict[str, Any]:
+    """A reply as plain JSON."""
+    return {**{name: getattr(reply, name) for name in ModelReply.__slots__}, "end": reply.end.value}
+
+
+def reply_from_json(value: dict[str, Any]) -> ModelReply:
+    """The reply that `reply_to_json` wrote, whatever else is beside it."""
+    known = {name: value[name] for name in ModelReply.__slots__ if name not in _NEW}
+    known["text"], end = kept_reply(value["text"], value.get("end"))
+    more = {"reasoning_tokens": value.get("reasoning_tokens"), "said": value.get("said", "")}
+    return ModelReply(**known, **more, end=end)

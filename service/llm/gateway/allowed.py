@@ -1,0 +1,94 @@
+"""Which models may be asked: those that the operator configured, and no others.
+
+litellm takes an address out of some names (`oobabooga/http://…`), assumes servers on this
+machine for some providers, and uses whatever keys it finds in the environment. So a name
+that comes from a client counts only when the operator's configuration has it.
+"""
+
+import re
+
+from service.domain.memories.specs import MemorySpec
+from service.domain.prompting.faults import Fault
+from service.domain.prompting.flows import ModelRequest
+from service.domain.tree.spec import TreeSpec
+from service.domain.values.errors import InvalidInput
+from service.domain.values.reasons import Reason
+from service.llm.providers.failures import ModelFailure
+from service.llm.providers.plans import CallPlan
+from service.llm.providers.transport import Completion, Transport
+from service.settings.config import Config
+from service.settings.models import WILDCARD
+
+#: What a "*" stands for. Some adapters put a name into the URL of a call: nothing in it may
+#: end a host or a path, or lead out of one.
+_ANY = "[A-Za-z0-9_:@+=~./-]*"
+_LEADS_OUT = ("//", "..")
+#: Of the patterns that a refusal names.
+_SHOWN_PATTERNS = 5
+#: Characters of a name that a refusal repeats.
+_SHOWN_CHARACTERS = 100
+
+
+class AllowedModels:
+    """The models that this deployment may ask: what clients may name, and what calls leave for."""
+
+    def __init__(self, config: Config) -> None:
+        self._named = frozenset((config.model, *(one.model for one in config.deployments)))
+        self._patterns = config.models
+        self._any = re.compile("|".join(map(_expression, config.models)) or r"(?!)")
+
+    def allows(self, model: str) -> bool:
+        """Returns whether a model, by provider/name, may be asked."""
+        if model in self._named:
+            return True
+        leads_out = any(part in model for part in _LEADS_OUT)
+        return not leads_out and self._any.fullmatch(model) is not None
+
+    def refusal(self, model: str) -> str | None:
+        """Returns one sentence on why a model may not be asked and what to set, else None."""
+        if self.allows(model):
+            return None
+        shown = ascii(model[:_SHOWN_CHARACTERS])
+        if "://" in model or not model.isprintable() or "/" not in model:
+            return f"the model {shown} is not named as provider/name, without any address"
+        patterns = ", ".join(self._patterns[:_SHOWN_PATTERNS])
+        more = ", …" if len(self._patterns) > _SHOWN_PATTERNS else ""
+        besides = f", those of its deployments, and {patterns}{more}" if patterns else ""
+        return (
+            f"the model {shown} is not allowed here: the operator allows the default"
+            f" model{besides}; PALIMPSEST_MODELS allows more"
+        )
+
+    def check(self, model: str, field: str) -> None:
+        """Raises InvalidInput for a model that a client may not name in `field`; empty is none."""
+        if model and (said := self.refusal(model)) is not None:
+            metadata = {"model": model[:_SHOWN_CHARACTERS]}
+            raise InvalidInput(Reason.MODEL_NOT_ALLOWED, said, metadata, field=field)
+
+    def check_spec(self, spec: MemorySpec, field: str) -> None:
+        """Raises InvalidInput for a model of a memory's spec, whose fields `field` begins."""
+        self.check(spec.model, f"{field}model")
+        if isinstance(spec, TreeSpec):
+            self.check(spec.navigation_model, f"{field}navigation_model")
+
+
+class AllowedTransport:
+    """Makes calls of allowed models only: of what is stored, a model may be allowed no more."""
+
+    def __init__(self, transport: Transport, models: AllowedModels) -> None:
+        self._transport = transport
+        self._models = models
+
+    async def complete(self, ask: ModelRequest, model: str, plan: CallPlan) -> Completion:
+        """Returns the model's reply. Raises ModelFailure, before anything is sent or imported."""
+        if (said := self._models.refusal(model)) is not None:
+            raise ModelFailure(said, retryable=False, fault=Fault.NOT_ALLOWED)
+        return await self._transport.complete(ask, model, plan)
+
+
+def _expression(pattern: str) -> str:
+    first, *parts = map(re.escape, pattern.split(WILDCARD))
+    if not parts:
+        return first
+    # Atomic, so that a long name takes no longer for several of them.
+    return first + "".join(f"(?>{_ANY}?{part})" for part in parts[:-1]) + _ANY + parts[-1]

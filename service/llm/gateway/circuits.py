@@ -1,0 +1,323 @@
+"""Circuits: a place that gives no replies is left alone by all, but for one probe at a time.
+
+A place is a deployment, or a model that has none. Its circuit opens when calls fail for a
+reason that says nothing of the single step: at once for what an operator has to change (a
+wrong key), and when calls of several memories fail by what passes by itself, or are refused in
+the same words, without a reply in between. One memory alone opens none: it may be its text that
+the place fails at. What is open is a row that all processes see. Work
+that waits for it is woken by `service.usecases.memories.recovery`: one item as a probe, all when it
+has passed.
+"""
+
+import asyncio
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+from uuid import UUID
+
+import structlog
+from opentelemetry import metrics
+
+from service.domain.calls.conditions import Condition
+from service.domain.prompting.faults import Fault
+from service.domain.values.pausing import MAX_DOUBLINGS, spread
+from service.llm.providers.failures import ModelFailure
+from service.llm.providers.labels import LABELS
+from service.telemetry.names import Attribute, Metric
+
+_log = structlog.get_logger("palimpsest.llm")
+
+#: Memories whose calls fail alike, without a reply in between, that open a circuit.
+SEVERAL = 3
+#: The first probe comes so soon, in seconds; each further one after twice as long.
+FIRST_PROBE_SECONDS = 1.0
+#: The longest pause that a provider is granted when it says when to come again, in seconds.
+MAX_ASKED_SECONDS = 300.0
+#: What is known of conditions counts for so long, in seconds.
+KNOWN_SECONDS = 1.0
+#: Places, and kinds of failures of a place, that are remembered.
+MAX_PLACES = 1000
+MAX_KINDS = 100
+#: Circuits that may be open: clients name models. Beyond these each item pauses by itself.
+MAX_OPEN = 200
+#: Failures that opened a circuit which a reply closed may have been by texts, which would open
+#: it again and again. So for a while, in seconds, twice as many memories have to fail alike,
+#: and twice as many each further time, up to so many times.
+CLEARED_SECONDS = 3600.0
+MAX_CLEARED = 4
+
+
+class ConditionStore(Protocol):
+    """Where conditions are kept, for all processes. Each method raises StorageError."""
+
+    async def read(self) -> Sequence[Condition]:
+        """Returns all conditions."""
+        ...
+
+    async def add(
+        self, *, place: str, model: str, fault: Fault, cause: str, probe_seconds: float
+    ) -> bool:
+        """Notes a condition; False when one of that place was noted before."""
+        ...
+
+    async def take_probe(self, place: str, next_seconds: float) -> bool:
+        """Takes the one probe that is due."""
+        ...
+
+    async def keep(self, *, place: str, fault: Fault, cause: str, probe_seconds: float) -> None:
+        """Notes that a probe failed."""
+        ...
+
+    async def remove(self, condition: Condition) -> None:
+        """Forgets a condition that has passed."""
+        ...
+
+
+@dataclass(slots=True)
+class _CircuitState:
+    """What this process knows of a place."""
+
+    #: Owners whose calls failed since the last reply, by the kind of failure.
+    failed: OrderedDict[str, set[UUID]] = field(default_factory=OrderedDict)
+    #: When the call began that was replied to last, by the monotonic clock.
+    replied_at: float = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenCircuit:
+    """A circuit that is open."""
+
+    condition: Condition
+    #: When a probe is due, by the monotonic clock.
+    probe_at: float
+    #: When this process heard of it, by the monotonic clock.
+    heard_at: float
+
+
+class Circuits:
+    """Of one process."""
+
+    def __init__(
+        self,
+        store: ConditionStore,
+        *,
+        probe_seconds: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`probe_seconds`: the longest pause between two probes, unless a provider asks for
+        more. It bounds how long after its end an outage is noticed."""
+        self._store = store
+        self._probe_seconds = probe_seconds
+        self._monotonic = monotonic
+        self._places: OrderedDict[str, _CircuitState] = OrderedDict()
+        self._open: dict[str, _OpenCircuit] = {}
+        #: Of a place and a kind of failure: until when that counts, by the monotonic clock, and
+        #: how often a reply closed what it had opened.
+        self._cleared: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
+        self._known_until = float("-inf")
+        self._reading = asyncio.Lock()
+        meter = metrics.get_meter("palimpsest.llm")
+        self._opened = meter.create_counter(
+            Metric.LLM_CIRCUITS_OPENED, description="Circuits of models that were opened"
+        )
+
+    def probe_at(self, place: str) -> float | None:
+        """Returns when an open circuit may be probed, by the monotonic clock; None: not open."""
+        known = self._open.get(place)
+        return None if known is None else known.probe_at
+
+    @property
+    def open_now(self) -> Sequence[Condition]:
+        """Why places are left alone, as far as this process knows."""
+        return [one.condition for one in self._open.values()]
+
+    async def refresh(self) -> Sequence[Condition]:
+        """Reads what all processes know. Raises StorageError."""
+        found = await self._store.read()
+        now = self._monotonic()
+        before, self._open = self._open, {}
+        for one in found:
+            known = before.pop(one.place, None)
+            same = known is not None and known.condition.since == one.since
+            self._open[one.place] = _OpenCircuit(
+                condition=one,
+                probe_at=now + one.probe_seconds,
+                heard_at=known.heard_at if known is not None and same else now,
+            )
+        for gone in before.values():
+            self._clear(gone.condition)
+        self._known_until = now + KNOWN_SECONDS
+        return found
+
+    async def admit(self, place: str) -> bool:
+        """Lets a call pass; True when it is the probe of an open circuit.
+
+        Raises ModelFailure, with `waits_for`, when the circuit is open; StorageError.
+        """
+        if self._monotonic() >= self._known_until:
+            async with self._reading:
+                if self._monotonic() >= self._known_until:
+                    await self.refresh()
+        known = self._open.get(place)
+        if known is None:
+            return False
+        pause = self._pause(known.condition.failures, None)
+        if self._monotonic() >= known.probe_at:
+            taken = await self._store.take_probe(place, pause)
+            # Taken by this call or by another one: until then there is no other.
+            self._open[place] = replace(known, probe_at=self._monotonic() + pause)
+            if taken:
+                return True
+        raise _waits(known.condition)
+
+    async def replied(self, place: str, began: float) -> None:
+        """Notes that the place gave a reply to a call that `began` then: an open circuit closes.
+
+        Not by a call from before it opened: that says nothing of the time since. `began` is by
+        the monotonic clock.
+        """
+        heard = self._heard(place)
+        heard.failed.clear()
+        heard.replied_at = max(heard.replied_at, began)
+        known = self._open.get(place)
+        if known is None or began < known.heard_at:
+            return
+        del self._open[place]
+        self._clear(known.condition)
+        await self._store.remove(known.condition)
+        _log.info("model replies again", place=place, fault=known.condition.fault.value)
+
+    def _clear(self, condition: Condition) -> None:
+        """Remembers what opened a circuit which a reply has closed."""
+        if not condition.fault.is_configuration:
+            key = condition.place, _kind(condition.fault, condition.cause)
+            times = min(self._times_cleared(key) + 1, MAX_CLEARED)
+            self._cleared[key] = self._monotonic() + CLEARED_SECONDS, times
+            self._cleared.move_to_end(key)
+            if len(self._cleared) > MAX_PLACES:
+                self._cleared.popitem(last=False)
+
+    def _times_cleared(self, key: tuple[str, str]) -> int:
+        until, times = self._cleared.get(key, (0.0, 0))
+        return times if until > self._monotonic() else 0
+
+    def _heard(self, place: str) -> _CircuitState:
+        known = self._places.setdefault(place, _CircuitState())
+        self._places.move_to_end(place)
+        if len(self._places) > MAX_PLACES:
+            self._places.popitem(last=False)
+        return known
+
+    async def failed(
+        self,
+        place: str,
+        model: str,
+        owner_id: UUID,
+        failure: ModelFailure,
+        *,
+        began: float,
+        probing: bool,
+    ) -> ModelFailure:
+        """Notes a failed call; the failure for its caller, which says whether to wait.
+
+        `began`: when the call did, by the monotonic clock. Raises StorageError.
+        """
+        fault = failure.fault
+        if fault in (Fault.EXECUTOR_GONE, Fault.CALLED_OFF):
+            # Nothing was heard of the place.
+            return failure
+        if not fault.is_deployment and not fault.is_ambiguous:
+            # It answers: what is wrong is in the text.
+            await self.replied(place, began)
+            return failure
+        known = self._open.get(place)
+        if known is not None:
+            return await self._still_open(known.condition, failure, probing=probing)
+        if began < self._heard(place).replied_at:
+            return failure
+        if not failure.fault.is_configuration:
+            kind = _kind(failure.fault, str(failure))
+            owners = self._failed_alike(place, kind)
+            # Nothing was replied to since its last try: it may be the place all the same, and
+            # then it goes on as soon after as if there were a circuit.
+            is_again = owner_id in owners and failure.fault.passes
+            owners.add(owner_id)
+            if len(owners) < SEVERAL << self._times_cleared((place, kind)):
+                return self._soon(failure) if is_again else failure
+        await self._trip(place, model, failure)
+        return _copy(failure, waits_for=model) if place in self._open else failure
+
+    async def _still_open(
+        self, known: Condition, failure: ModelFailure, *, probing: bool
+    ) -> ModelFailure:
+        if probing:
+            pause = self._pause(known.failures, failure.retry_after_seconds)
+            await self._store.keep(
+                place=known.place, fault=failure.fault, cause=str(failure), probe_seconds=pause
+            )
+            self._known_until = float("-inf")
+        return _copy(failure, waits_for=known.model)
+
+    async def _trip(self, place: str, model: str, failure: ModelFailure) -> None:
+        self._heard(place).failed.clear()
+        if len(self._open) >= MAX_OPEN:
+            return
+        pause = self._pause(0, failure.retry_after_seconds)
+        fault, cause = failure.fault, str(failure)
+        added = await self._store.add(
+            place=place, model=model, fault=fault, cause=cause, probe_seconds=pause
+        )
+        await self.refresh()
+        if added:
+            self._opened.add(1, {Attribute.MODEL: LABELS.of(model), Attribute.FAULT: fault.value})
+            _log.warning("model is left alone but for probes", place=place, cause=cause)
+
+    def _pause(self, failures: int, asked_seconds: float | None) -> float:
+        doubled = FIRST_PROBE_SECONDS * 2.0 ** min(failures, MAX_DOUBLINGS)
+        asked = min(asked_seconds or 0.0, MAX_ASKED_SECONDS)
+        return max(spread(min(doubled, self._probe_seconds)), asked)
+
+    def _soon(self, failure: ModelFailure) -> ModelFailure:
+        return _copy(failure, longest_pause_seconds=self._probe_seconds)
+
+    def _failed_alike(self, place: str, kind: str) -> set[UUID]:
+        failed = self._heard(place).failed
+        owners = failed.setdefault(kind, set())
+        if len(failed) > MAX_KINDS:
+            failed.popitem(last=False)
+        return owners
+
+
+def _waits(condition: Condition) -> ModelFailure:
+    return ModelFailure(
+        condition.cause, retryable=True, fault=condition.fault, waits_for=condition.model
+    )
+
+
+def _copy(
+    failure: ModelFailure,
+    *,
+    waits_for: str | None = None,
+    longest_pause_seconds: float | None = None,
+) -> ModelFailure:
+    copy = ModelFailure(
+        str(failure),
+        retryable=failure.retryable,
+        retry_after_seconds=failure.retry_after_seconds,
+        fault=failure.fault,
+        waits_for=waits_for,
+        longest_pause_seconds=longest_pause_seconds,
+    )
+    copy.__cause__ = failure
+    return copy
+
+
+def _kind(fault: Fault, cause: str) -> str:
+    """Returns what failures have in common that may be one: that they pass, or their words.
+
+    The words are without numbers, and what they differ in from memory to memory.
+    """
+    return "passes" if fault.passes else re.sub(r"\d+", "#", cause.casefold())[:200]

@@ -1,0 +1,100 @@
+"""What is known about a model without asking anybody: its window and its tokenizer.
+
+From litellm's bundled list and its bundled vocabularies, never from the network.
+"""
+
+import importlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from service.domain.prompting.tokens import estimate_tokens
+from service.llm.providers.model_map import library_folder
+from service.llm.providers.prices import Prices
+from service.llm.providers.requests import Requests
+from service.settings.config import Config
+
+#: The offline model reads values, not tokens.
+OFFLINE_WINDOW_TOKENS = 1_000_000
+#: Texts are counted in slices: a tokenizer takes quadratic time over a text without
+#: blanks. A count is too high by at most one token a slice.
+SLICE_CHARACTERS = 1000
+
+#: The vocabularies that litellm brings, by encoding, and the file that tiktoken looks for.
+_VOCABULARIES = {
+    "o200k_base": "fb374d419588a4632f3f557e76b4b70aebbca790",
+    "cl100k_base": "9b5ad71b2ce5302211f9c61530b329a4922fc6a4",
+    "p50k_base": "ec7223a39ce59f226a68acc30dc1af2788490e15",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelFacts:
+    """What a step has to know about its model."""
+
+    #: Tokens of a prompt and its reply together, besides what the model may think.
+    window_tokens: int
+    #: Tokens of a text: the model's own tokenizer where it is at hand, else the estimate
+    #: of `service.domain.prompting.tokens`.
+    count: Callable[[str], int]
+
+
+#: Models that are remembered; the oldest is forgotten.
+KNOWN_MODELS = 1000
+
+
+class Facts:
+    """The facts of every model that one worker process asks."""
+
+    def __init__(self, config: Config) -> None:
+        self._requests = Requests(config, Prices(config), warns=False)
+        self._known: dict[str, ModelFacts] = {}
+
+    def of(self, model: str) -> ModelFacts:
+        """The facts of a model, by provider/name.
+
+        The first time it reads litellm's list, which takes a moment.
+        """
+        if model not in self._known:
+            # Who asks names the model, and may name any number of them.
+            while len(self._known) >= KNOWN_MODELS:
+                del self._known[next(iter(self._known))]
+            self._known[model] = self._find(model)
+        return self._known[model]
+
+    def _find(self, model: str) -> ModelFacts:
+        if model.startswith("offline/"):
+            return ModelFacts(window_tokens=OFFLINE_WINDOW_TOKENS, count=estimate_tokens)
+        # What thinking may take is nobody's: prompts and replies have to fit without it.
+        window = self._requests.profiles.of(model).window_tokens
+        return ModelFacts(
+            window_tokens=window - self._requests.besides(model),
+            count=_tokenizer(model) or estimate_tokens,
+        )
+
+
+def _tokenizer(model: str) -> Callable[[str], int] | None:
+    tiktoken: Any = importlib.import_module("tiktoken")
+    library = library_folder()
+    if library is None:
+        return None
+    try:
+        name: str = tiktoken.model.encoding_name_for_model(model.rpartition("/")[2])
+    except KeyError:
+        return None
+    bundled = library / "litellm_core_utils" / "tokenizers"
+    folder = Path(os.environ.setdefault("TIKTOKEN_CACHE_DIR", str(bundled)))
+    if name not in _VOCABULARIES or not (folder / _VOCABULARIES[name]).is_file():
+        # tiktoken would ask the network.
+        return None
+    encoding: Any = tiktoken.get_encoding(name)
+
+    def count(text: str) -> int:
+        return sum(
+            len(encoding.encode(text[at : at + SLICE_CHARACTERS], disallowed_special=()))
+            for at in range(0, len(text), SLICE_CHARACTERS)
+        )
+
+    return count

@@ -1,0 +1,113 @@
+"""How a call is made: by which deployment, with which marks, and what is expected of it."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from service.domain.calls.ledger import CallScope, Lease
+from service.domain.calls.prefix_index import Prefix
+from service.domain.prompting.flows import ModelReply, ModelRequest
+from service.llm.providers.streamed_reply import OnText
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Route:
+    """Where a call goes, and what of its prompt is warm there."""
+
+    #: The deployment's name; empty where the model has one only.
+    deployment: str = ""
+    #: Tokens that the provider should find in its cache.
+    predicted_tokens: int = 0
+    #: Whether the index could be asked.
+    known: bool = True
+    #: Leading segments that are warm there.
+    warm_segments: int = 0
+    #: Tokens up to their end, as the index has them.
+    warm_tokens: int = 0
+    #: Whether these are what the provider said before, not an estimate.
+    warm_exact: bool = False
+    #: Since the warm prefix was last used, in seconds; None when nothing is warm.
+    age_seconds: float | None = None
+    #: Tokens that are warm at another deployment and not at this one.
+    elsewhere_tokens: int = 0
+    #: Tokens that the provider may still have though their time is over, and since when
+    #: they were not used; the warm ones where there are no deeper ones.
+    deepest_tokens: int = 0
+    deepest_age_seconds: float | None = None
+    #: Other deployments that can be asked when this one fails.
+    spare: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallPlan:
+    """What the transport has to know besides the ask. Nothing here changes the output."""
+
+    deployment: str = ""
+    #: Segments, from 0, at whose ends the provider shall keep the prefix.
+    marks: tuple[int, ...] = ()
+    #: What a provider may find the prompt's prefix by; empty: nothing.
+    cache_key: str = ""
+    #: Gets what the model writes while it writes; None: nobody reads along, and the reply
+    #: comes in one piece.
+    on_text: Callable[[str], None] | None = field(default=None, compare=False)
+
+
+#: Of a call without marks, of a model with one deployment.
+PLAIN = CallPlan()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallRequest:
+    """A call that is to be made, by whoever makes it."""
+
+    ask: ModelRequest
+    #: Model as provider/name.
+    model: str
+    scope: CallScope
+    #: SHA-256 over everything that affects the output, and the occasion.
+    key: bytes
+    lease: Lease
+    #: Until when the lease holds for sure, by the machine's monotonic clock.
+    lease_deadline: float
+    prefix: Prefix
+    route: Route
+    plan: CallPlan
+    #: Of the owner's calls so many may be with the model at once; 0: there is no bound.
+    at_once: int = 0
+    #: Whether it finds out if the place replies again: then it is tried once.
+    probes: bool = False
+    #: Who reads along; as in `service.llm.providers.streamed_reply`.
+    on_text: OnText | None = field(default=None, compare=False)
+
+    @property
+    def reply_key(self) -> str:
+        """What a copy of the reply is found by."""
+        return reply_key(self.scope, self.key)
+
+
+def deployment_name(model: str, deployment: str) -> str:
+    """What keeps a cache and a circuit of its own: a deployment, else the model without one."""
+    return deployment or model
+
+
+def reply_key(scope: CallScope, key: bytes) -> str:
+    """What a copy of a call's reply is found by."""
+    return f"{scope.tenant_id}:{key.hex()}"
+
+
+class Chooser(Protocol):
+    """Finds the deployment for a call."""
+
+    async def choose(
+        self, prefix: Prefix, model: str, reply_key: str
+    ) -> tuple[Route, ModelReply | None]:
+        """Where to go, and the copy of the reply where there is one.
+
+        Never raises: without knowledge it chooses all the same.
+        """
+        ...
+
+    def going(self, route: Route, tokens: int) -> AbstractAsyncContextManager[None]:
+        """Surrounds a call that is under way; a failure that leaves it teaches something."""
+        ...

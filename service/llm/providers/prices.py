@@ -1,0 +1,221 @@
+"""Prices: what each model's tokens cost, and what its provider's cache does.
+
+Prices are those of litellm's bundled list; habits of caches are from the providers'
+documents, November 2026. Both can be configured (`PALIMPSEST_MODEL_PRICES`), and have to
+be for a server of one's own, whose price nobody else knows.
+"""
+
+import re
+from dataclasses import dataclass, replace
+
+from service.domain.spend.prices import CacheFamily, ModelPrices, cost_micro_usd
+from service.llm.providers.model_map import MapEntry, entry_of, provider_of
+from service.llm.providers.served import Served
+from service.settings.config import Config
+from service.settings.models import ModelSetting, PriceOverride, matching
+
+#: Marks that a prompt may carry where there are marks.
+MAX_MARKS = 4
+#: What a provider keeps a prefix for when it does not say.
+TTL_SECONDS = 300
+#: Servers of one's own drop what was not used for longest, whenever they need room.
+SERVER_TTL_SECONDS = 3600
+#: OpenAI's models with breakpoints keep a prefix for at least half an hour.
+BREAKPOINT_TTL_SECONDS = 1800
+#: Anthropic's longer lifetime, and what writing for it costs to the input price.
+HOUR_SECONDS = 3600
+HOUR_WRITE = 2.0
+#: The first of OpenAI's models that take breakpoints.
+_BREAKPOINTS_FROM = (5, 6)
+_GPT = re.compile(r"gpt-(\d+)(?:\.(\d+))?")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Habits:
+    """What a provider's cache does, and its ratios for models that no list has."""
+
+    family: CacheFamily = CacheFamily.PLAIN
+    granularity_tokens: int = 1
+    min_tokens: int = 0
+    ttl_seconds: int = TTL_SECONDS
+    read: float = 1.0
+    write: float = 1.0
+    output: float = 5.0
+
+
+#: Nobody sells it. The ratios are a common provider's, so that memories fold as they
+#: would there, and what was tried without a key holds with one.
+_OFFLINE = _Habits(read=0.1, write=1.25)
+#: Inference servers, paid for by time: a cached token costs about a tenth of the
+#: computing, one of the reply several times as much.
+_SERVER = _Habits(ttl_seconds=SERVER_TTL_SECONDS, read=0.1)
+_OPENAI = _Habits(family=CacheFamily.KEYED, granularity_tokens=128, min_tokens=1024, read=0.5)
+_BREAKPOINTS = _Habits(
+    family=CacheFamily.EXPLICIT,
+    min_tokens=1024,
+    ttl_seconds=BREAKPOINT_TTL_SECONDS,
+    read=0.1,
+    write=1.25,
+)
+_CLAUDE = _Habits(family=CacheFamily.EXPLICIT, min_tokens=1024, read=0.1, write=1.25)
+_NOVA = _Habits(family=CacheFamily.EXPLICIT, min_tokens=1024, read=0.25)
+_GEMINI = _Habits(min_tokens=1024, read=0.1)
+
+_PROVIDERS = {
+    "offline": _OFFLINE,
+    "openai": _OPENAI,
+    "azure": _OPENAI,
+    "azure_ai": _OPENAI,
+    "gemini": _GEMINI,
+    "vertex_ai": _GEMINI,
+    "deepseek": _Habits(read=0.1),
+    "xai": _Habits(family=CacheFamily.KEYED, granularity_tokens=128, read=0.25),
+    "hosted_vllm": replace(_SERVER, granularity_tokens=16),
+    "ollama": _SERVER,
+    "ollama_chat": _SERVER,
+    "llamafile": _SERVER,
+    "lm_studio": _SERVER,
+    "xinference": _SERVER,
+}
+#: Who serves Anthropic's models with their marks.
+_CLAUDE_PROVIDERS = frozenset({"anthropic", "bedrock", "vertex_ai", "azure_ai"})
+#: Where litellm passes OpenAI's breakpoints on.
+_BREAKPOINT_PROVIDERS = frozenset({"openai", "azure_ai"})
+
+
+#: Models that are remembered; the oldest is forgotten.
+KNOWN_MODELS = 1000
+
+
+class Prices:
+    """The prices of every model that one process asks or sums up."""
+
+    def __init__(self, config: Config) -> None:
+        self._overrides = config.model_prices
+        self._settings = config.model_settings
+        self._served = Served(config)
+        self._known: dict[str, ModelPrices] = {}
+
+    def of(self, model: str) -> ModelPrices:
+        """The prices of a model, by provider/name. The first time it reads litellm's list."""
+        if model not in self._known:
+            # Who asks names the model, and may name any number of them.
+            while len(self._known) >= KNOWN_MODELS:
+                del self._known[next(iter(self._known))]
+            self._known[model] = self._find(model)
+        return self._known[model]
+
+    def cost_micro_usd(
+        self, model: str, *, input_tokens: int, cached: int, written: int, output_tokens: int
+    ) -> int | None:
+        """What a call costs by `of`, in millionths of a US dollar; None when not known."""
+        return cost_micro_usd(
+            self.of(model),
+            input_tokens=input_tokens,
+            cached=cached,
+            written=written,
+            output_tokens=output_tokens,
+        )
+
+    def served(self, model: str) -> str:
+        """What litellm calls a model where it is served."""
+        return self._served.name(model)
+
+    def are_set(self, model: str) -> bool:
+        """Whether the price of a model is configured."""
+        override: PriceOverride | None = matching(self._overrides, model)
+        return override is not None and override.is_priced
+
+    def listed_as(self, model: str) -> str | None:
+        """The name by which litellm may know the price; None when only we can know it.
+
+        That is where one is configured, for a server of one's own, and for what is not in its
+        list: litellm says 0 of a deployment's model that it does not know.
+        """
+        if self._served.is_own(model) or self.are_set(model):
+            return None
+        served = self._served.name(model)
+        return None if entry_of(served) is None else served
+
+    def _find(self, model: str) -> ModelPrices:
+        served = self._served.name(model)
+        # What an endpoint of one's own calls gpt-4o need not be OpenAI's, or its price.
+        entry = None if self._served.is_own(model) else entry_of(served)
+        if entry is None and provider_of(served) == "azure":
+            # What one's deployment is called there says nothing; its prices are OpenAI's.
+            entry = entry_of(model)
+        habits = _SERVER if self._served.is_own(model) else _habits(served, entry)
+        override: PriceOverride | None = matching(self._overrides, model)
+        found = _from_list(model, entry, habits)
+        setting: ModelSetting | None = matching(self._settings, model)
+        if setting is not None and setting.cache_ttl == "1h" and habits is _CLAUDE:
+            found = _for_an_hour(found, entry)
+        return found if override is None else _overridden(found, override)
+
+
+def _for_an_hour(found: ModelPrices, entry: MapEntry | None) -> ModelPrices:
+    write = HOUR_WRITE
+    if entry is not None and entry.written_hour_usd and entry.input_usd:
+        write = _ratio(entry.written_hour_usd, entry.input_usd)
+    return replace(found, ttl_seconds=HOUR_SECONDS, write=write, mark_ttl="1h")
+
+
+def _habits(model: str, entry: MapEntry | None) -> _Habits:
+    provider = provider_of(model)
+    name = model.lower()
+    if provider in _CLAUDE_PROVIDERS and ("claude" in name or provider == "anthropic"):
+        return _CLAUDE
+    if provider == "bedrock":
+        return _NOVA if "amazon.nova" in name else _Habits()
+    if provider in _BREAKPOINT_PROVIDERS and _takes_breakpoints(model, entry):
+        return _BREAKPOINTS
+    return _PROVIDERS.get(provider, _Habits())
+
+
+def _takes_breakpoints(model: str, entry: MapEntry | None) -> bool:
+    if entry is not None:
+        return entry.breakpoints
+    # A model that is newer than the list, by its version.
+    found = _GPT.match(model.rpartition("/")[2])
+    return bool(found) and (int(found[1]), int(found[2] or 0)) >= _BREAKPOINTS_FROM  # type: ignore[index]
+
+
+def _from_list(model: str, entry: MapEntry | None, habits: _Habits) -> ModelPrices:
+    read, write, output = habits.read, habits.write, habits.output
+    usd = 0.0 if model.startswith("offline/") else None
+    if entry is not None and entry.input_usd is not None:
+        usd = entry.input_usd
+        # Where all is free, computing has still to be saved: the habits' ratios hold.
+        if usd > 0:
+            read = 1.0 if entry.cached_usd is None else min(_ratio(entry.cached_usd, usd), 1.0)
+            # 0 stands for "no extra price": writing is then reading at the full one.
+            write = _ratio(entry.written_usd, usd) if entry.written_usd else 1.0
+            output = output if entry.output_usd is None else _ratio(entry.output_usd, usd)
+    return ModelPrices(
+        family=habits.family,
+        input_usd=usd,
+        read=read,
+        write=write,
+        output=output,
+        granularity_tokens=habits.granularity_tokens,
+        min_tokens=(entry.min_tokens if entry else None) or habits.min_tokens,
+        ttl_seconds=habits.ttl_seconds,
+        max_marks=MAX_MARKS if habits.family is CacheFamily.EXPLICIT else 0,
+    )
+
+
+def _ratio(usd: float, input_usd: float) -> float:
+    # Rounded, so that a tenth is a tenth and two machines decide alike.
+    return round(usd / input_usd, 6)
+
+
+def _overridden(found: ModelPrices, over: PriceOverride) -> ModelPrices:
+    if over.family is not None and over.family is not found.family:
+        marks = MAX_MARKS if over.family is CacheFamily.EXPLICIT else 0
+        found = replace(found, family=over.family, max_marks=marks)
+    if over.input_usd_per_million is not None:
+        found = replace(found, input_usd=over.input_usd_per_million / 1_000_000)
+    named = over.model_dump(
+        exclude_none=True, exclude={"family", "input_usd_per_million"}, mode="python"
+    )
+    return replace(found, **named)

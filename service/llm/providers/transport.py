@@ -1,0 +1,347 @@
+"""Transport: one try of one call, through litellm.
+
+litellm is imported off the event loop, since that takes seconds.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Protocol
+
+import structlog
+
+from service.domain.prompting.ends import End
+from service.domain.prompting.flows import ModelRequest, Purpose
+from service.domain.prompting.tokens import estimate_tokens
+from service.domain.spend.prices import MICRO
+from service.llm.providers import recording
+from service.llm.providers.deployments import DeploymentCalls
+from service.llm.providers.ends import read_end
+from service.llm.providers.failures import (
+    failure_of,
+    no_reply,
+    refused_form,
+    secrets_of,
+    shown_words,
+)
+from service.llm.providers.forms import Refusals, Shape
+from service.llm.providers.library import hears_answers, litellm_library, unrecorded
+from service.llm.providers.native import NativeAnswer, listening
+from service.llm.providers.plans import PLAIN, CallPlan, deployment_name
+from service.llm.providers.prices import Prices
+from service.llm.providers.requests import Requests
+from service.llm.providers.streams import STREAMED, BrokenStream, storable, whole_response
+from service.llm.providers.usage import Usage, told_micro_usd, usage_of
+from service.settings.config import Config
+
+_log = structlog.get_logger("palimpsest.llm")
+
+#: Of the name that a server gives the model. litellm looks for a price by that too, with
+#: hundreds of regular expressions, and remembers it.
+MAX_NAME_CHARACTERS = 500
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Completion:
+    """A reply, with what the provider says it cost."""
+
+    text: str
+    #: The model that was asked, as provider/name.
+    model: str
+    #: As the provider reports them, else our estimate.
+    input_tokens: int
+    #: As the provider reports them, else our estimate.
+    output_tokens: int
+    #: None when the provider does not say.
+    cached_tokens: int | None
+    #: None when the provider does not say.
+    cache_write_tokens: int | None
+    #: In millionths of a US dollar; None when no price is known.
+    cost_micro_usd: int | None
+    #: None when the provider does not say.
+    reasoning_tokens: int | None = None
+    #: How the reply ended.
+    end: End = End.COMPLETE
+    #: The words of a refusal, or the provider's own name of the end.
+    said: str = ""
+
+
+class Transport(Protocol):
+    """Makes one try of a call."""
+
+    async def complete(self, ask: ModelRequest, model: str, plan: CallPlan) -> Completion:
+        """The model's reply. Raises ModelFailure."""
+        ...
+
+
+class LitellmTransport:
+    """Calls models by litellm's names, and the offline model."""
+
+    def __init__(self, config: Config, *, falls_back: bool = True) -> None:
+        """Without `falls_back` a request whose form is refused fails."""
+        self._config = config
+        self._falls_back = falls_back
+        self._prices = Prices(config)
+        self._requests = Requests(config, self._prices)
+        self._refusals = Refusals()
+        self._deployments = DeploymentCalls(config.deployments)
+        self._secrets = secrets_of(config)
+        self._litellm: Any = None
+        self._importing = asyncio.Lock()
+
+    async def warm(self) -> None:
+        """Imports litellm now, so that the first call does not wait for it."""
+        async with self._importing:
+            if self._litellm is None:
+                self._litellm = await asyncio.to_thread(litellm_library)
+
+    def output_settings(self, model: str, purpose: Purpose) -> bytes:
+        """What the configuration adds to a model's calls, for their keys; empty if nothing."""
+        return self._requests.output_settings(model, purpose)
+
+    def reply_tokens(self, ask: ModelRequest, model: str) -> int:
+        """The bound that a call's reply is sent with, thinking included."""
+        if model.startswith("offline/"):
+            return ask.max_output_tokens
+        return self._requests.reply_tokens(ask, model)
+
+    async def complete(self, ask: ModelRequest, model: str, plan: CallPlan = PLAIN) -> Completion:
+        """One try. Raises ModelFailure."""
+        if model.startswith("offline/"):
+            return self._offline(ask, model)
+        await self.warm()
+        native = NativeAnswer()
+        response = await self._replied(ask, model, plan, native)
+        return self._read(response, ask, model, native.ended)
+
+    def _read(
+        self, response: Any, ask: ModelRequest, model: str, seen: tuple[str, str]
+    ) -> Completion:
+        if not getattr(response, "choices", None):
+            raise no_reply(model)
+        return self._completion(response, ask, model, seen)
+
+    async def _replied(
+        self, ask: ModelRequest, model: str, plan: CallPlan, native: NativeAnswer
+    ) -> Any:
+        """litellm's response, asked for again in another form where one is refused."""
+        place = deployment_name(model, plan.deployment)
+        profile = self._requests.profiles.of(model)
+        shape = self._refusals.allowed(place, ask, self._requests.shape(ask, model), profile)
+        # litellm's own bound holds between two parts of a response, not for all of it.
+        deadline = asyncio.get_running_loop().time() + self._config.model_timeout_seconds
+        while True:
+            try:
+                with unrecorded(), listening(native):
+                    async with asyncio.timeout_at(deadline):
+                        return await self._try(ask, model, plan, shape, native)
+            except Exception as error:
+                lesser = self._lesser(error, native, place, ask, model, shape)
+                if lesser is None:
+                    # litellm raises the errors of fifty providers; what is none of them is a
+                    # defect and goes on as it is.
+                    raise failure_of(
+                        self._litellm,
+                        error,
+                        model,
+                        native=native,
+                        secrets=self._secrets,
+                        prompt=_texts(ask),
+                    ) from error
+                shape = lesser
+
+    async def _try(
+        self, ask: ModelRequest, model: str, plan: CallPlan, shape: Shape, native: NativeAnswer
+    ) -> Any:
+        arguments = self._requests.arguments(ask, model, plan, shape)
+        try:
+            response = await self._sent(arguments, model, plan, shape, native)
+        except Exception as error:
+            await self._record(ask, model, arguments, error=error, native=native)
+            raise
+        await self._record(ask, model, arguments, response=response, native=native)
+        return response
+
+    async def _sent(
+        self,
+        arguments: dict[str, Any],
+        model: str,
+        plan: CallPlan,
+        shape: Shape,
+        native: NativeAnswer,
+    ) -> Any:
+        streams = self._requests.profiles.of(model).streams and not shape.has_schema
+        if plan.on_text is None or not streams or not hears_answers():
+            response = await self._response(arguments, plan)
+        else:
+            response = await self._streamed(arguments, plan, plan.on_text, native)
+        if native.has_error and native.status == HTTPStatus.OK:
+            # litellm takes some errors for the end of a reply.
+            raise self._litellm.APIError(
+                status_code=native.error_status, message="", llm_provider="", model=model
+            )
+        return response
+
+    async def _record(
+        self, ask: ModelRequest, model: str, arguments: dict[str, Any], **came: Any
+    ) -> None:
+        """Writes an exchange where that is wanted; a call does not fail because it cannot be."""
+        folder = self._config.record
+        if folder is None:
+            return
+        try:
+            await asyncio.to_thread(
+                recording.write,
+                folder,
+                model=model,
+                ask=ask,
+                arguments=arguments,
+                extras=self._requests.extras(ask, model),
+                secrets=self._secrets,
+                **came,
+            )
+        except OSError as error:
+            _log.warning("an exchange is not recorded", cause=str(error))
+
+    async def replay(self, recorded: recording.RecordedExchange) -> Completion:
+        """What a recorded exchange comes to. Raises ModelFailure, NoRecord."""
+        await self.warm()
+        if recorded.error is not None:
+            raise failure_of(
+                self._litellm,
+                _error_of(self._litellm, recorded.error, recorded.model),
+                recorded.model,
+                native=recorded.native,
+                secrets=self._secrets,
+                prompt=_texts(recorded.ask),
+            )
+        try:
+            response = self._litellm.ModelResponse(**(recorded.response or {}))
+        except (TypeError, ValueError, AttributeError, KeyError):
+            raise recording.NoRecord("the response in it is none of a model's") from None
+        return self._read(response, recorded.ask, recorded.model, recorded.native.ended)
+
+    def _lesser(
+        self,
+        error: Exception,
+        native: NativeAnswer,
+        place: str,
+        ask: ModelRequest,
+        model: str,
+        sent: Shape,
+    ) -> Shape | None:
+        """How to ask again where a provider refuses the form of a request, and not its text."""
+        refused = refused_form(error, _texts(ask), native)
+        if refused is None or not self._falls_back:
+            return None
+        profile = self._requests.profiles.of(model)
+        return self._refusals.without(place, model, ask, sent, refused, profile)
+
+    def _offline(self, ask: ModelRequest, model: str) -> Completion:
+        """What the offline model says, in no time; litellm need not be there for it."""
+        from service.llm.offline.model import complete
+
+        text = storable(complete(ask.content))
+        read, written = estimate_tokens(ask.text), estimate_tokens(text)
+        return Completion(
+            text=text,
+            model=model,
+            input_tokens=read,
+            output_tokens=written,
+            cached_tokens=None,
+            cache_write_tokens=None,
+            cost_micro_usd=self._prices.cost_micro_usd(
+                model, input_tokens=read, cached=0, written=0, output_tokens=written
+            ),
+        )
+
+    async def _response(self, arguments: dict[str, Any], plan: CallPlan) -> Any:
+        """litellm's response, or its stream when the arguments ask for one."""
+        if plan.deployment:
+            return await self._deployments.complete(plan.deployment, arguments)
+        return await self._litellm.acompletion(**arguments)
+
+    async def _streamed(
+        self,
+        arguments: dict[str, Any],
+        plan: CallPlan,
+        on_text: Callable[[str], None],
+        native: NativeAnswer,
+    ) -> Any:
+        """The response to a call whose reply is told while it is written."""
+        stream = await self._response({**arguments, **STREAMED}, plan)
+        return await whole_response(
+            self._litellm, stream, lambda text: on_text(storable(text)), native
+        )
+
+    def _completion(
+        self, response: Any, ask: ModelRequest, model: str, seen: tuple[str, str] = ("", "")
+    ) -> Completion:
+        text = storable(response.choices[0].message.content or "")
+        end, said = read_end(response, text, seen)
+        usage = usage_of(response, ask, text)
+        return Completion(
+            text=text,
+            end=end,
+            said=shown_words(said, secrets=self._secrets, prompt=_texts(ask)),
+            reasoning_tokens=usage.reasoning_tokens,
+            model=model,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cached_tokens=usage.cached_tokens,
+            cache_write_tokens=usage.cache_write_tokens,
+            cost_micro_usd=self._cost(response, usage, model),
+        )
+
+    def _cost(self, response: Any, usage: Usage, model: str) -> int | None:
+        told = told_micro_usd(response, self._prices.served(model))
+        if told is not None and not self._prices.are_set(model):
+            return told
+        name = self._prices.listed_as(model)
+        listed = None if name is None else listed_cost(self._litellm, response, name)
+        if listed is not None:
+            return listed
+        return self._prices.cost_micro_usd(
+            model,
+            input_tokens=usage.input_tokens,
+            cached=usage.cached_tokens or 0,
+            written=usage.cache_write_tokens or 0,
+            output_tokens=usage.output_tokens,
+        )
+
+
+def _error_of(litellm: Any, said: dict[str, Any], model: str) -> Exception:
+    """The error that was recorded, as litellm raises it."""
+    kind = getattr(litellm.exceptions, str(said.get("name")), None)
+    values: dict[str, Any] = {
+        "message": str(said.get("message")),
+        "model": model,
+        "llm_provider": model.partition("/")[0],
+    }
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        try:
+            error: Exception = kind(**values)
+        except TypeError:
+            error = litellm.exceptions.APIError(status_code=said.get("status") or 500, **values)
+    elif said.get("name") == BrokenStream.__name__:
+        error = BrokenStream(values["message"])
+    else:
+        error = TimeoutError(values["message"])
+    return error
+
+
+def _texts(ask: ModelRequest) -> Sequence[str]:
+    return [segment.text for segment in ask.segments]
+
+
+def listed_cost(litellm: Any, response: Any, model: str) -> int | None:
+    """By litellm's list, which knows days and hours; None for what it does not have."""
+    if len(str(getattr(response, "model", None) or "")) > MAX_NAME_CHARACTERS:
+        response.model = model
+    try:
+        cost = litellm.completion_cost(completion_response=response, model=model)
+    except Exception:
+        # Raised, in several forms, for every model without a price.
+        return None
+    return round(float(cost) * MICRO)

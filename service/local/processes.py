@@ -1,0 +1,298 @@
+"""Starting processes that do not outlive us, as a user that they may run as."""
+
+import os
+import pwd
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.local.signals import deferred
+from service.settings.files import FILE
+
+#: Names the descriptor whose closing tells our Python processes that we are gone.
+PARENT_FD = "PALIMPSEST_PARENT_FD"
+#: How long a process of ours may take to end by itself once its parent is gone.
+ORPHAN_SECONDS = 10.0
+#: How long a tool such as initdb may take, on a slow disk too.
+TOOL_SECONDS = 300.0
+#: Ports that are chosen from. Linux gives away those from 32768 on, others higher ones.
+PORTS = range(15_000, 32_000)
+#: Of them so many are tried; then it is one that the kernel gives.
+PORT_TRIES = 100
+#: How much is read of the end of a log.
+LOG_BYTES = 64 * 1024
+#: Whom servers run as when we are root; the last one only for want of the others.
+NOBODY = "nobody"
+SERVER_USERS = ("postgres", "palimpsest", NOBODY)
+_COMPLAINT = re.compile(r"(?:error:|FATAL:|PANIC:|could not ).*")
+
+
+class ServerError(Exception):
+    """A server cannot be started or stopped; the message is one clear line."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerUser:
+    """The user that servers run as. PostgreSQL refuses to run as root."""
+
+    uid: int
+    gid: int
+    #: Whether it is another one than ours.
+    other: bool
+    #: Whether other services may run as it too, and so read the data and stop the servers.
+    shared: bool = False
+
+    @classmethod
+    def current(cls) -> "ServerUser":
+        """Ourselves; as root the first of SERVER_USERS that there is. Raises ServerError."""
+        if os.geteuid() != 0:
+            return cls.ourselves()
+        for name in SERVER_USERS:
+            try:
+                entry = pwd.getpwnam(name)
+            except KeyError:
+                continue
+            return cls(uid=entry.pw_uid, gid=entry.pw_gid, other=True, shared=name == NOBODY)
+        raise ServerError(f"started as root, and there is no user {' or '.join(SERVER_USERS)}")
+
+    @classmethod
+    def ourselves(cls) -> "ServerUser":
+        """Who we are, also as root."""
+        return cls(uid=os.geteuid(), gid=os.getegid(), other=False)
+
+    def own(self, handle: int) -> None:
+        """Gives an open file or folder of ours to the user."""
+        if self.other:
+            os.fchown(handle, self.uid, self.gid)
+
+    def can_reach(self, folder: Path) -> bool:
+        """Whether the user can enter `folder` and all above it."""
+        if not self.other:
+            return True
+        folder = folder.resolve()
+        return all(self._can_enter(one) for one in (folder, *folder.parents))
+
+    def _can_enter(self, folder: Path) -> bool:
+        found = folder.stat()
+        if found.st_uid == self.uid:
+            return bool(found.st_mode & 0o100)
+        if found.st_gid == self.gid:
+            return bool(found.st_mode & 0o010)
+        return bool(found.st_mode & 0o001)
+
+
+class ServerLog:
+    """What a server wrote, open. Nobody can put another file in its place."""
+
+    def __init__(self, handle: int, older: int) -> None:
+        #: Its descriptor, for who writes there: always at the end.
+        self.handle = handle
+        #: The file for what is put aside.
+        self._older = older
+
+    def close(self) -> None:
+        """Closes it."""
+        os.close(self.handle)
+        os.close(self._older)
+
+    def rotate(self, max_bytes: int) -> None:
+        """Puts what it has aside when that is `max_bytes` or more, in place of what was before.
+
+        Whoever writes keeps the file open, and so it is emptied, not moved. A line that comes
+        between the copy and that is lost. Raises OSError.
+        """
+        if self.size() < max_bytes:
+            return
+        os.ftruncate(self._older, 0)
+        at = 0
+        while part := os.pread(self.handle, LOG_BYTES, at):
+            at += len(part)
+            while part:
+                part = part[os.write(self._older, part) :]
+        os.ftruncate(self.handle, 0)
+
+    def size(self) -> int:
+        """Bytes so far."""
+        return os.fstat(self.handle).st_size
+
+    def text(self, since: int = 0) -> str:
+        """The end of what came behind byte `since`, at most LOG_BYTES of it."""
+        begin = max(since, self.size() - LOG_BYTES)
+        return os.pread(self.handle, LOG_BYTES, begin).decode(errors="replace")
+
+    def last_lines(self, count: int = 3, since: int = 0) -> str:
+        """The last lines of what came behind byte `since`, as one."""
+        lines = self.text(since).strip().splitlines()
+        return " | ".join(lines[-count:]) or "its log is empty"
+
+
+#: Becomes a server: first the server's user, then tied to its parent, then the program.
+#: A process of its own, since a function between fork and exec is not safe in a program
+#: with threads (gRPC's fork handlers crash there). The tie comes last, because a change
+#: of user undoes it.
+_BECOME = """
+import ctypes, os, sys
+parent, signal, uid, gid = map(int, sys.argv[1:5])
+if uid != os.geteuid():
+    os.setgroups([])
+    os.setgid(gid)
+    os.setuid(uid)
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal)
+if os.getppid() != parent:
+    sys.exit("the parent is gone")
+try:
+    os.execv(sys.argv[5], sys.argv[5:])
+except OSError as error:
+    sys.exit(f"{sys.argv[5]} does not run: {error.strerror}")
+"""
+
+
+def spawn(
+    command: Sequence[str],
+    *,
+    user: ServerUser,
+    folder: Path,
+    output: int,
+    death_signal: int,
+) -> "subprocess.Popen[bytes]":
+    """Starts a server that gets `death_signal` when we die (on Linux).
+
+    Call it from the main thread: Linux sends the signal when the thread that started
+    the process ends. The process leads a group of its own.
+    """
+    identity = [user.uid, user.gid] if user.other else [os.geteuid(), os.getegid()]
+    numbers = [os.getpid(), int(death_signal), *identity]
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _BECOME, *map(str, numbers), *command],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        env={"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"},
+    )
+
+
+def run_as(command: Sequence[str], *, user: ServerUser, folder: Path) -> str:
+    """Runs a tool of a server to its end; what it printed.
+
+    It and what it started end when we do. Raises ServerError with its first complaint.
+    """
+    name = Path(command[0]).name
+    process = None
+    try:
+        with deferred():
+            process = spawn(
+                command,
+                user=user,
+                folder=folder,
+                output=subprocess.PIPE,
+                death_signal=signal.SIGKILL,
+            )
+        output = process.communicate(timeout=TOOL_SECONDS)[0].decode(errors="replace")
+    except subprocess.TimeoutExpired as error:
+        raise ServerError(f"{name} is not done after {TOOL_SECONDS:.0f} s") from error
+    finally:
+        if process is not None and process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    if process.returncode:
+        # The first complaint says what is wrong, the last lines are about tidying up.
+        found = _COMPLAINT.search(output)
+        lines = output.strip().splitlines() or ["no output"]
+        raise ServerError(f"{name} failed: {found[0] if found else lines[-1].strip()}")
+    return output
+
+
+def stop(process: "subprocess.Popen[bytes]", signals: Sequence[tuple[int, float]]) -> None:
+    """Sends each signal and waits its seconds, until the process has ended."""
+    for number, seconds in signals:
+        if process.poll() is not None:
+            return
+        process.send_signal(number)
+        # Somebody may have stopped it; it could not even end then.
+        process.send_signal(signal.SIGCONT)
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            continue
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens at now.
+
+    Where it can be, none of those that the kernel gives to whoever wants any: the port of a
+    server that is about to start, or to start again, is so nobody else's meanwhile.
+    """
+    for _ in range(PORT_TRIES):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", secrets.choice(PORTS)))
+            except OSError:
+                # Somebody is there.
+                continue
+            return int(probe.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(
+    ready: Callable[[], bool],
+    process: "subprocess.Popen[bytes]",
+    seconds: float,
+    log: ServerLog,
+    log_begin: int,
+) -> None:
+    """Waits until a server is ready. Raises ServerError when it ends or time is up."""
+    until = time.monotonic() + seconds
+    while not ready():
+        if process.poll() is not None:
+            raise ServerError(
+                f"the server ended with {process.returncode}: {log.last_lines(10, log_begin)}"
+            )
+        if time.monotonic() > until:
+            raise ServerError(
+                f"the server is not ready after {seconds:.0f} s: {log.last_lines(3, log_begin)}"
+            )
+        time.sleep(0.005)
+
+
+def watch_parent() -> None:
+    """Ends this process when the one that started it is gone.
+
+    The parent holds the other end of a pipe; whatever ends the parent closes it. Works
+    everywhere, unlike Linux's death signal. Does nothing without PARENT_FD.
+    """
+    name = os.environ.get(PARENT_FD)
+    if not name:
+        return
+
+    def watch(descriptor: int) -> None:
+        os.read(descriptor, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(ORPHAN_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, args=(int(name),), name="parent", daemon=True).start()
+
+
+def environment(changes: Mapping[str, str]) -> dict[str, str]:
+    """Our environment with `changes`, for our own processes. They find settings where we did,
+    so secrets that stand in files stay there."""
+    # A setting that is changed is not to be looked for elsewhere as well.
+    changed = {*changes, *(name + FILE for name in changes)}
+    ours = {name: value for name, value in os.environ.items() if name.upper() not in changed}
+    return {**ours, **changes}

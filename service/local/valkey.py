@@ -1,0 +1,193 @@
+"""An embedded Valkey (or Redis) server, for the prefix cache's index."""
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import quote
+
+from service.local import binaries, leftovers, processes
+from service.local.folder import OwnFolder, in_one_line
+from service.local.leftovers import ProcessInfo
+from service.local.processes import ServerError, ServerUser
+from service.local.signals import deferred
+
+READY_SECONDS = 20.0
+STOP_SECONDS = 10.0
+#: The index is advice; what does not fit is forgotten, the oldest first.
+MAX_MEMORY = "256mb"
+#: How long it is tried to start a server whose port somebody else took.
+LAUNCH_SECONDS = 15.0
+_PORT_TAKEN = "Address already in use"
+_READY = "Ready to accept connections"
+_SETTINGS = "valkey.conf"
+_RUN = "run"
+_SOCKET = f"{_RUN}/valkey.sock"
+#: Bytes of a socket's path that the system takes.
+MAX_SOCKET_BYTES = 107
+
+
+def url_of(password: str, place: Path | int) -> str:
+    """The URL of a server that listens at a socket, or at a port of 127.0.0.1."""
+    if isinstance(place, int):
+        return f"redis://:{password}@127.0.0.1:{place}/0"
+    return f"unix://:{password}@{quote(os.fsencode(place))}?db=0"
+
+
+class ValkeyServer:
+    """A Valkey server in memory. `start` raises ServerError.
+
+    With `by_socket` it listens at a socket in a folder of the servers' user, where nobody else
+    can take its place while it is down; at a port of 127.0.0.1 where that path is too long.
+    """
+
+    def __init__(self, folder: Path, *, by_socket: bool = False) -> None:
+        self._folder = folder.absolute()
+        path = self._folder / _SOCKET
+        is_short = len(os.fsencode(path)) <= MAX_SOCKET_BYTES
+        self._socket = path if by_socket and is_short else None
+        self._user = ServerUser.current()
+        self._port = 0
+        self._password = ""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._held = ExitStack()
+
+    @property
+    def url(self) -> str:
+        """redis:// or unix:// URL, with the password."""
+        return url_of(self._password, self._socket or self._port)
+
+    @property
+    def place(self) -> Path | int:
+        """Where it listens, once it is started: a socket, or a port of 127.0.0.1."""
+        return self._socket or self._port
+
+    def start(self) -> None:
+        """Starts the server, empty."""
+        if self.is_running():
+            raise ServerError("Valkey is running already")
+        try:
+            self._home = OwnFolder.make(self._folder, self._user)
+            self._held.callback(self._home.close)
+            with in_one_line(self._folder):
+                self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> None:
+        self._held.enter_context(self._home.lock())
+        self._log = self._home.log("valkey.log")
+        self._held.callback(self._log.close)
+        self._password = self._home.secret("valkey.password")
+        found = binaries.find_valkey()
+        names = {"valkey-server", "redis-server", found.name, found.resolve().name}
+        leftovers.end_leftovers(names, self._is_ours, signal.SIGTERM)
+        self._program = binaries.reachable_valkey(found, self._home, self._user)
+        if self._socket is not None:
+            self._home.remove_tree(_RUN)
+            self._home.make_servers(_RUN)
+        self._launch()
+
+    def rotate_log(self, max_bytes: int) -> None:
+        """Puts the log aside when it has grown to so many bytes. Raises OSError."""
+        self._log.rotate(max_bytes)
+
+    def restart(self) -> None:
+        """Starts a server that died again, on the same port. From the main thread."""
+        with in_one_line(self._folder):
+            self._launch(keep_port=True)
+
+    def stop(self) -> None:
+        """Stops the server."""
+        if self._process is not None:
+            processes.stop(self._process, ((signal.SIGTERM, STOP_SECONDS),))
+            self._process = None
+        self._held.close()
+
+    def kill(self) -> None:
+        """SIGKILL, for tests of what comes after."""
+        assert self._process is not None, "it was started"
+        self._process.kill()
+        self._process.wait()
+
+    def is_running(self) -> bool:
+        """Whether the server lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def __enter__(self) -> "ValkeyServer":
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _is_ours(self, one: ProcessInfo) -> bool:
+        """Whether a process with the name of a server was started with our settings."""
+        return (
+            one.uid == self._user.uid
+            and str(one.folder) == os.path.realpath(self._folder)
+            and one.arguments[-1:] == (str(self._folder / _SETTINGS),)
+        )
+
+    def _launch(self, *, keep_port: bool = False) -> None:
+        until = time.monotonic() + LAUNCH_SECONDS
+        while True:
+            if self._socket is None:
+                self._port = self._port or processes.free_port()
+            before = self._log.size()
+            try:
+                self._launch_once(before)
+            except ServerError:
+                # Somebody took the port between our look and the server's.
+                is_taken = _PORT_TAKEN in self._log.text(before)
+                if self._socket is not None or not is_taken or time.monotonic() > until:
+                    raise
+                if not keep_port:
+                    self._port = 0
+                time.sleep(0.1)
+            else:
+                return
+
+    def _launch_once(self, log_begin: int) -> None:
+        # The folder is where it works; no path is written, so any letters may be in it.
+        by_port = ("bind 127.0.0.1", f"port {self._port}")
+        by_socket = ("port 0", f"unixsocket {_SOCKET}", "unixsocketperm 700")
+        lines = (
+            *(by_port if self._socket is None else by_socket),
+            "protected-mode yes",
+            f"requirepass {self._password}",
+            'save ""',
+            "appendonly no",
+            f"maxmemory {MAX_MEMORY}",
+            "maxmemory-policy allkeys-lru",
+            # Its arguments are what a leftover is known by.
+            "set-proc-title no",
+        )
+        self._home.write(_SETTINGS, "\n".join(lines) + "\n", for_server=True)
+        # An exception in between would leave a server that nobody knows.
+        with deferred():
+            self._process = processes.spawn(
+                [str(self._program), str(self._folder / _SETTINGS)],
+                user=self._user,
+                folder=self._folder,
+                output=self._log.handle,
+                death_signal=signal.SIGKILL,
+            )
+        # Its word and not an answer at the port: somebody else may answer there, and
+        # would be told the password.
+        processes.wait_until(
+            lambda: _READY in self._log.text(log_begin),
+            self._process,
+            READY_SECONDS,
+            self._log,
+            log_begin,
+        )

@@ -1,0 +1,63 @@
+"""Limits how many calls are under way in an API server."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from service.domain.values.reasons import Reason
+from service.rpc.interceptors.base import Around, Context
+from service.rpc.interceptors.tenancy import current_tenant
+from service.settings.config import Limits
+from service.usecases.log.concurrency_limiter import ConcurrencyLimiter
+
+
+class ConcurrencyLimit(Around):
+    """Refuses calls of our own services beyond the limits; a full server stays healthy.
+
+    One address and one tenant have a share of the slots, so that they cannot take all.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__()
+        self._limiter = _limiter(limits.max_calls, "calls")
+        self._addresses = _Shares(limits.max_address_calls, "calls of your address")
+        self._tenants = _Shares(limits.max_tenant_calls, "calls of your tenant")
+
+    @asynccontextmanager
+    async def around(self, method: str, request: Any, context: Context) -> AsyncIterator[None]:
+        """Takes a slot for as long as the call takes. Raises Exhausted when there is none."""
+        if not method.startswith("/palimpsest."):
+            yield
+            return
+        # A peer is "ipv4:192.0.2.1:40000"; of a Unix socket it is the same for all.
+        address = context.peer().rpartition(":")[0]
+        with (
+            self._addresses.slot(address),
+            self._tenants.slot(str(current_tenant())),
+            self._limiter.slot(),
+        ):
+            yield
+
+
+class _Shares:
+    """The same number of slots for each key."""
+
+    def __init__(self, slots: int, who: str) -> None:
+        self._slots = slots
+        self._who = who
+        self._limiters: dict[str, ConcurrencyLimiter] = {}
+
+    @contextmanager
+    def slot(self, key: str) -> Iterator[None]:
+        """Gives a slot of the key's share. Raises Exhausted when there is none."""
+        limiter = self._limiters.setdefault(key, _limiter(self._slots, self._who))
+        try:
+            with limiter.slot():
+                yield
+        finally:
+            if limiter.is_empty:
+                self._limiters.pop(key, None)
+
+
+def _limiter(slots: int, who: str) -> ConcurrencyLimiter:
+    return ConcurrencyLimiter(slots, reason=Reason.TOO_MANY_CALLS, who=who)

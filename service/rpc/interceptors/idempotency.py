@@ -1,0 +1,103 @@
+"""Returns the first result when a request with an id comes again."""
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.message import Message
+from grpc import aio
+
+from service.domain.log.requests import ClientRequest
+from service.domain.values.tenancy import session_key
+from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.tenancy import current_tenant
+from service.usecases.log import idempotency
+from storage.engine.database import Database
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+
+#: Keeps its ids itself, as long as its chunks.
+_OF_THE_LOG = {"Append"}
+#: What they did is known after the session is gone. What is deleted may be of no session.
+_OF_THE_TENANT = {"CreateSession", "DeleteSession", "DeleteMemory", "DeleteAnswer"}
+
+
+class Idempotency(aio.ServerInterceptor):
+    """Surrounds the unary methods whose requests have a `request_id`."""
+
+    def __init__(self, database: Database, *, max_bytes: int) -> None:
+        """`max_bytes`: what a response may have to be kept."""
+        self._database = database
+        self._max_bytes = max_bytes
+        # Handlers never change while a server runs, so each is wrapped once.
+        self._wrapped: dict[str, tuple[Any, Any]] = {}
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Wraps the handler; part of grpc.aio's interface."""
+        method = handler_call_details.method
+        handler = await continuation(handler_call_details)
+        if not method.startswith("/palimpsest.") or getattr(handler, "unary_unary", None) is None:
+            return handler
+        known = self._wrapped.get(method)
+        if known is None or known[0] is not handler:
+            known = self._wrapped[method] = (handler, self._wrap(method, handler))
+        return known[1]
+
+    def _wrap(self, method: str, handler: Any) -> Any:
+        described = descriptor_pool.Default().FindMethodByName(method.strip("/").replace("/", "."))
+        if described.name in _OF_THE_LOG or "request_id" not in described.input_type.fields_by_name:
+            return handler
+        answer = handler.unary_unary
+        response_class = message_factory.GetMessageClass(described.output_type)
+
+        async def unary(request: Any, context: Context) -> Any:
+            if not request.request_id:
+                return await answer(request, context)
+            done = await idempotency.run(
+                self._database,
+                current_tenant(),
+                identified(described.name, request),
+                lambda: answer(request, context),
+                max_bytes=self._max_bytes,
+            )
+            return response_class.FromString(done) if isinstance(done, bytes) else done
+
+        return grpc.unary_unary_rpc_method_handler(
+            unary,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+
+def identified(method: str, request: Any) -> ClientRequest:
+    """Returns what tells a request from others.
+
+    Its digest does not depend on the order of maps. Fields that this server does not know count:
+    a server that knows them makes the same digest.
+    """
+    content = type(request)()
+    content.CopyFrom(request)
+    content.ClearField("request_id")
+    session = "" if method in _OF_THE_TENANT else getattr(request, "session", "")
+    return ClientRequest(
+        session_key=session_key(current_tenant(), session),
+        request_id=request.request_id,
+        method=method,
+        digest=hashlib.sha256(content.SerializeToString(deterministic=True)).digest(),
+    )
+
+
+async def reply(work: Awaitable[T], response: Callable[[T], M]) -> M:
+    """Returns the response to what `work` results in, and has it stored with the request's id.
+
+    `work` ends with `service.usecases.log.idempotency.store_result`.
+    """
+    idempotency.serialize_with(lambda result: response(result).SerializeToString())
+    return response(await work)

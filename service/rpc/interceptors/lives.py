@@ -1,0 +1,51 @@
+"""Has page tokens belong to the session and the memory that they were issued for.
+
+Both may be deleted, and made anew under their names: then positions and revisions in an old token
+are those of something else, and it is refused.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from service.domain.values.tenancy import memory_id, session_key
+from service.rpc.interceptors.base import Around, Context
+from service.rpc.interceptors.tenancy import current_tenant
+from storage.engine.database import Database
+from storage.log import sessions
+
+_current: ContextVar[str] = ContextVar("lives", default="")
+
+#: What a request that has pages has one of.
+_TOKENS = ("page_token", "resume_token")
+
+
+def current_lives() -> str:
+    """Tells what the call is about from what had its names before; empty for the first."""
+    return _current.get()
+
+
+class Lives(Around):
+    """Looks up the session, and the memory, that a call with pages names."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__()
+        self._database = database
+
+    @asynccontextmanager
+    async def around(self, method: str, request: Any, context: Context) -> AsyncIterator[None]:
+        """Sets `current_lives`. Raises StorageError."""
+        session = getattr(request, "session", "")
+        if not session or not any(hasattr(request, name) for name in _TOKENS):
+            yield
+            return
+        tenant_id = current_tenant()
+        key = session_key(tenant_id, session)
+        memory = memory_id(key, getattr(request, "memory", ""))
+        async with self._database.direct(tenant_id, name="pages") as tx:
+            incarnation, epoch = await sessions.lives(tx, key, memory)
+        # Of what was never deleted tokens are as those of the release before.
+        lives = f"@{incarnation}.{epoch}" if incarnation > 1 or epoch else ""
+        _current.set(lives)
+        yield

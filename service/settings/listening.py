@@ -1,0 +1,64 @@
+"""Where the API may listen: nothing keeps out whoever reaches it, so on this machine only."""
+
+import ipaddress
+
+from service.settings.config import Config
+
+MAX_PORT = 65_535
+
+#: What can be said of an address that everyone can reach.
+OPEN = (
+    "there is neither authentication nor encryption: who reaches it reads and writes all"
+    " sessions, spends money at the models, and lifts budgets"
+)
+
+
+def is_local(address: str) -> bool:
+    """Returns whether only this machine reaches HOST:PORT or unix:PATH.
+
+    A name counts as what it may be anywhere: only `localhost` is this machine.
+    """
+    if address.startswith("unix:"):
+        return True
+    host = address.rpartition(":")[0].removeprefix("[").removesuffix("]")
+    if host == "localhost":
+        return True
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return (getattr(found, "ipv4_mapped", None) or found).is_loopback
+
+
+def metrics_refusal(config: Config, ports: int = 1) -> str | None:
+    """Returns why the metrics of so many more processes find no port, and what to set, else None.
+
+    They have those next to the one that is configured (`next_address`).
+    """
+    if config.metrics_listen is None:
+        return None
+    port = int(config.metrics_listen.rpartition(":")[2])
+    if port == 0 or port + ports <= MAX_PORT:
+        return None
+    return (
+        f"{config.metrics_listen}: processes that are started beside have the next {ports}"
+        f" port(s) for their metrics, and there are too few: choose a port up to {MAX_PORT - ports}"
+    )
+
+
+def next_address(address: str | None, ports: int = 1) -> str | None:
+    """Returns HOST:PORT so many ports further; of port 0, which is any, itself."""
+    if address is None:
+        return None
+    host, _, port = address.rpartition(":")
+    return address if int(port) == 0 else f"{host}:{int(port) + ports}"
+
+
+def refusal(config: Config) -> str | None:
+    """Returns why the API does not listen where it is configured to, and what to set, else None."""
+    if config.insecure or is_local(config.listen):
+        return None
+    return (
+        f"{config.listen} can be reached from other machines, and {OPEN}. Listen at"
+        " 127.0.0.1 or at unix:PATH, or accept it with --insecure (PALIMPSEST_INSECURE=true)"
+    )

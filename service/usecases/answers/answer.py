@@ -1,0 +1,134 @@
+"""Answering: a worker makes the answer to a stored question."""
+
+from collections.abc import Callable
+
+from service.domain.answers.readers import ReaderName
+from service.domain.memories.specs import kind_of
+from service.domain.spend.prices import ModelPrices
+from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.work_items import WorkItem
+from service.llm.gateway.gateway import Gateway
+from service.llm.providers.facts import ModelFacts
+from service.settings.config import Config
+from service.usecases.answers.cancelling import ActiveAnswers
+from service.usecases.answers.readers.answering import AnswerCalls, MemoryReader, ReaderKit
+from service.usecases.answers.readers.auto import AutoReader
+from service.usecases.answers.readers.browse import Browser, OpensRanks
+from service.usecases.answers.readers.memwalker import Navigator
+from service.usecases.answers.readers.options import ChoosingReader
+from service.usecases.answers.readers.pcc import ContextReader
+from service.usecases.answers.readers.prism import PrismReader
+from service.usecases.answers.readers.reading_facts import Knowledge
+from service.usecases.answers.readers.whole import WholeReader
+from service.usecases.answers.shaping import Shaper
+from service.usecases.log import guard_meters
+from service.usecases.log.guard_meters import Guard
+from service.usecases.memories.on_demand import OnDemandJob
+from storage.answers import answers, interest, texts
+from storage.answers.answers import StoredAnswer
+from storage.engine.database import Database, Transaction
+
+
+class Answerer(OnDemandJob[StoredAnswer]):
+    """Makes answers in one worker process."""
+
+    def __init__(
+        self,
+        database: Database,
+        gateway: Gateway,
+        facts: Callable[[str], ModelFacts],
+        marker_key: bytes,
+        config: Config,
+        *,
+        prices: Callable[[str], ModelPrices] | None = None,
+        ranks: OpensRanks | None = None,
+    ) -> None:
+        """Without `ranks` nobody browses."""
+        super().__init__(database, gateway, marker_key, config)
+        calls = AnswerCalls(database, gateway)
+        kit = ReaderKit(
+            database=database, calls=calls, facts=facts, marker_key=marker_key, config=config
+        )
+        self._shaper = Shaper(calls, facts, marker_key)
+        #: What is being made here, so that it ends when somebody cancels it.
+        self.active = ActiveAnswers(database, gateway)
+        self._navigator = Navigator(kit)
+        self._readers: dict[MemoryKind, MemoryReader] = {
+            MemoryKind.PRISM: PrismReader(kit),
+            MemoryKind.TREE: self._navigator,
+            MemoryKind.STATE: ContextReader(kit),
+        }
+        self._log_readers: dict[ReaderName, MemoryReader] = {ReaderName.WHOLE: WholeReader(kit)}
+        if ranks is not None:
+            self._log_readers[ReaderName.DCISO] = Browser(kit, ranks)
+        known = Knowledge(
+            facts=facts,
+            prices=prices,
+            config=config,
+            marker_key=marker_key,
+            browses=ReaderName.DCISO in self._log_readers,
+        )
+        self._log_readers[ReaderName.AUTO] = AutoReader(database, calls, known, self._reader)
+
+    async def make(self, item: WorkItem) -> None:
+        """Completes a pending answer, until a client cancels it."""
+        await self.active.run(item, super().make(item))
+
+    async def find(self, tx: Transaction, item: WorkItem) -> StoredAnswer | None:
+        """The question."""
+        return await answers.get(tx, item.session_key, item.item_id)
+
+    async def is_wanted(self, item: WorkItem, pending: StoredAnswer) -> bool:
+        """Returns whether a client waits for it, or it is to be made in any case."""
+        key = (pending.session_key, pending.answer_id)
+        if not (pending.is_left or pending.is_unwanted):
+            return True
+        async with self._database.transaction(item.tenant_id, name="answer") as tx:
+            if pending.is_unwanted:
+                gone = await interest.abandon(tx, key)
+            else:
+                gone = await interest.put_aside(tx, key)
+        return not gone
+
+    async def produce(self, item: WorkItem, pending: StoredAnswer) -> None:
+        """Reads the memory or the log as it was when the question came."""
+        made = await self._reader(pending).answer(item, pending)
+        made = await self._shaper.shape(item, pending, made)
+        async with self._database.transaction(item.tenant_id, name="answer.complete") as tx:
+            if pending.tells_text:
+                await texts.settle(tx, (pending.session_key, pending.answer_id), made.text)
+            is_first = await answers.complete(
+                tx,
+                pending.session_key,
+                pending.answer_id,
+                text=made.text,
+                citations=made.citations,
+                model=made.model,
+                no_answer=made.no_answer,
+                failure=made.failure,
+                statistics=made.statistics,
+                value=made.value,
+                guessed=made.guessed,
+                truncated=made.truncated,
+                left_out=made.left_out,
+            )
+        if not is_first:
+            guard_meters.kept(Guard.ANSWER_SETTLED)
+
+    def _reader(self, pending: StoredAnswer) -> MemoryReader:
+        """Who reads, and answers with one of the options where there are any."""
+        reader = self._who_reads(pending)
+        if not pending.options or isinstance(reader, Navigator | AutoReader):
+            # Who navigates is shown the options, and whom the automatic reader chooses is here.
+            return reader
+        return ChoosingReader(reader, self._shaper)
+
+    def _who_reads(self, pending: StoredAnswer) -> MemoryReader:
+        """Whom the question names, else the reader of the memory's kind."""
+        if pending.reader in self._log_readers:
+            return self._log_readers[pending.reader]
+        if pending.asked_memory is None:
+            return self._log_readers[ReaderName.AUTO]
+        if pending.navigation is not None:
+            return self._navigator
+        return self._readers[kind_of(pending.spec)]

@@ -1,0 +1,203 @@
+"""The automatic reader: chooses who reads, says why, and lets that one answer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from service.domain.answers.browse.spec import BrowseRequest
+from service.domain.answers.browse.understanding import choosable, understand
+from service.domain.answers.browse.understood import Understanding
+from service.domain.answers.choosing import Choice, choose, fallback, obvious
+from service.domain.answers.readers import ReaderName
+from service.domain.answers.recording import reply_fields
+from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer
+from service.domain.prompting.fitting import TextTooLong
+from service.domain.prompting.flows import ModelReply, ModelRequest
+from service.domain.values.work_items import WorkItem
+from service.llm.gateway.driver import drive
+from service.usecases.answers.readers.answering import AnswerCalls, MadeAnswer, MemoryReader
+from service.usecases.answers.readers.reading_facts import Gathered, Knowledge, gather
+from storage.answers import answers, trajectories
+from storage.answers.answers import Chosen, StoredAnswer
+from storage.engine.database import Database
+from storage.memories import memories
+
+#: Why there is no answer, where the log itself may still have one.
+_MISSED = frozenset({NoAnswer.NOT_FOUND, NoAnswer.STEP_LIMIT, NoAnswer.EMPTY})
+_OF_LOG = frozenset({ReaderName.DCISO, ReaderName.WHOLE})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Understood:
+    """What the question is about, and the calls that it took to know."""
+
+    understanding: Understanding
+    exchanges: tuple[tuple[ModelRequest, ModelReply], ...]
+
+
+class AutoReader:
+    """Chooses readers in one worker process."""
+
+    def __init__(
+        self,
+        database: Database,
+        calls: AnswerCalls,
+        known: Knowledge,
+        reader_of: Callable[[StoredAnswer], MemoryReader],
+    ) -> None:
+        """`reader_of` gives the reader of a question that names one."""
+        self._database = database
+        self._calls = calls
+        self._known = known
+        self._reader_of = reader_of
+
+    async def answer(self, item: WorkItem, asked: StoredAnswer) -> MadeAnswer:
+        """The answer of who was chosen; where a memory has none, or guesses, what browsing finds.
+
+        The first choice is stored and stays: made again after a failure, the answer is
+        read by the same reader at the same place. Raises ModelFailure, TextTooLong.
+        """
+        chosen = asked.chosen or await self._choose(item, asked)
+        made, missed = await self._read(item, asked, chosen)
+        if not missed:
+            assert made is not None, "what fails with the log itself is raised"
+            return made
+        again = await self._choose_again(item, asked, missed)
+        found, _ = await self._read(item, asked, again)
+        assert found is not None, "what fails with the log itself is raised"
+        if made is None:
+            return found
+        # What is told later comes behind the events of both.
+        best = found if _worth(found) > _worth(made) else made
+        return replace(best, events=max(made.events, found.events))
+
+    async def _choose(self, item: WorkItem, asked: StoredAnswer) -> Chosen:
+        gathered = await self._gather(item, asked)
+        understood = None
+        choice = obvious(gathered.facts)
+        if choice is None:
+            understood = await self._understand(item, asked)
+            choice = choose(gathered.facts, understood.understanding)
+        chosen = _chosen(choice, asked, gathered, events=1)
+        async with self._database.transaction(item.tenant_id, name="answer") as tx:
+            kept = await answers.choose(tx, asked.session_key, asked.answer_id, chosen)
+            if kept is chosen:
+                event = _event(chosen, understood)
+                await trajectories.append(tx, (asked.session_key, asked.answer_id), event)
+        return kept
+
+    async def _gather(self, item: WorkItem, asked: StoredAnswer) -> Gathered:
+        async with self._database.transaction(item.tenant_id, name="answer") as tx:
+            return await gather(tx, asked, self._known)
+
+    async def _understand(self, item: WorkItem, asked: StoredAnswer) -> _Understood:
+        model = asked.wanted_model or self._known.config.model
+        facts = self._known.facts(model)
+        request = asked.browsing or BrowseRequest()
+        exchanges: list[tuple[ModelRequest, ModelReply]] = []
+
+        async def call(ask: ModelRequest) -> ModelReply:
+            reply = await self._calls.call(item, asked, ask, model)
+            exchanges.append((ask, reply))
+            return reply
+
+        flow = understand(
+            asked.query,
+            marker_key=self._known.marker_key,
+            window_tokens=min(request.window_tokens, facts.window_tokens),
+            count=facts.count,
+            allowed=choosable(request),
+        )
+        understanding = await drive(flow, call)
+        return _Understood(understanding=understanding, exchanges=tuple(exchanges))
+
+    async def _read(
+        self, item: WorkItem, asked: StoredAnswer, chosen: Chosen
+    ) -> tuple[MadeAnswer | None, str]:
+        """What the chosen reader makes of it, and why browsing might find more; else ""."""
+        told = replace(
+            asked,
+            reader=chosen.reader,
+            chosen=chosen,
+            asked_memory=chosen.memory_id,
+            memory_name=chosen.memory_name,
+            asked_spec=None,
+            revision=chosen.revision,
+            applied_position=chosen.applied_position,
+            navigation=chosen.navigation,
+            browsing=chosen.browsing,
+        )
+        is_last = chosen.reader in _OF_LOG or not self._known.browses
+        if chosen.memory_id is not None:
+            async with self._database.transaction(item.tenant_id, name="answer") as tx:
+                stored = await memories.get(tx, asked.session_key, chosen.memory_id)
+            assert stored is not None, "memories are never deleted"
+            told = replace(told, asked_spec=stored.spec)
+        try:
+            made = await self._reader_of(told).answer(item, told)
+        except TextTooLong:
+            if is_last:
+                raise
+            return None, f"Memory {chosen.memory_name!r} does not fit the window of its model"
+        if not is_last and (made.no_answer in _MISSED or made.guessed or not made.rests):
+            return made, f"Memory {chosen.memory_name!r} has no answer"
+        return made, ""
+
+    async def _choose_again(self, item: WorkItem, asked: StoredAnswer, why: str) -> Chosen:
+        """Browsing, told behind the events of the reader that found nothing."""
+        gathered = await self._gather(item, asked)
+        events = await self._calls.next_ordinal(item, asked, EventKind.CHOICE, after=1)
+        choice = fallback(gathered.facts, why)
+        chosen = _chosen(choice, asked, gathered, events=events)
+        await self._calls.record(item, asked, _event(chosen, None))
+        return chosen
+
+
+def _worth(made: MadeAnswer) -> int:
+    """More is better: nothing, a guess, what rests on nothing, an answer."""
+    if made.no_answer is not None:
+        return 0
+    return 1 if made.guessed else 2 + made.rests
+
+
+def _chosen(choice: Choice, asked: StoredAnswer, gathered: Gathered, *, events: int) -> Chosen:
+    memory = choice.memory
+    if memory is None:
+        revision, applied = 0, asked.applied_position
+    else:
+        revision = memory.revision
+        # Of a state memory the log as it was when the question came, or as it is by now.
+        stored = gathered.memories[memory.memory_id]
+        applied = max(memory.applied_position, stored.applied_position)
+    return Chosen(
+        reader=choice.reader,
+        memory_id=None if memory is None else memory.memory_id,
+        memory_name="" if memory is None else memory.name,
+        revision=revision,
+        applied_position=applied,
+        reason=choice.reason,
+        expected_tokens=choice.expected_tokens,
+        navigation=choice.navigation,
+        browsing=choice.browsing,
+        events=events,
+    )
+
+
+def _event(chosen: Chosen, understood: _Understood | None) -> Event:
+    """What was chosen, why, and what understanding the question cost."""
+    exchanges = understood.exchanges if understood else ()
+    said = chosen.reader.value
+    if chosen.browsing is not None:
+        said = f"{said}, {chosen.browsing.option.value}"
+    return Event(
+        ordinal=chosen.events,
+        kind=EventKind.CHOICE,
+        action=Action.NONE,
+        to_position=chosen.applied_position,
+        from_position=min(chosen.applied_position, 1),
+        attempt=max(len(exchanges), 1),
+        targets=(chosen.memory_name,) if chosen.memory_name else (),
+        text=f"{said} of {chosen.memory_name}" if chosen.memory_name else said,
+        reasoning=chosen.reason,
+        template=exchanges[-1][0].template if exchanges else "",
+        **reply_fields([reply for _, reply in exchanges]),
+    )

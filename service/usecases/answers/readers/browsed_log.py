@@ -1,0 +1,301 @@
+"""The log as browsing reads it: pieces, without holding the text of all of them.
+
+Of a log with more than `Limits.max_browsed_bytes` its beginning and its end are decomposed,
+half of the bytes each: the front and the end are what a text that does not fit is left with in
+the paper's comparisons too. What stands between is reached by retrieval alone. A chunk there
+that it names brings a piece of its own, with what stands about it.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice, takewhile, zip_longest
+from typing import Any, Protocol
+
+from service.domain.answers.browse.fetches import RankPieces, ReadPiece
+from service.domain.answers.browse.pieces import BrowsePiece, ChunkPart, Frame, Span
+from service.domain.prompting.flows import Fetch
+from service.domain.search.ranking import fitting
+from service.llm.offloading import beside
+from service.usecases.answers.readers.log_range import LogRange
+from service.usecases.tree.feeding import in_thread
+from storage.log import ends
+
+#: Chunks that one search names at most.
+MAX_HITS = 1000
+#: Chunks that a piece between the ends has in front of the one that it was made for.
+CHUNKS_BEFORE = 4
+#: Pieces between the ends are numbered behind all others: so many numbers for each chunk.
+NUMBERS_PER_CHUNK = 10_000
+
+#: Positions and texts of chunks, in order.
+Texts = Iterable[tuple[int, str]]
+#: Makes pieces of texts, numbered from 1.
+Pack = Callable[[Texts], Iterator[Frame]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrowseHit:
+    """A chunk that retrieval names, and where in its text what fits begins."""
+
+    position: int
+    #: Of `Chunk.as_text()`, in characters; None when it is the chunk as a whole.
+    from_character: int | None
+
+
+class Ranks(Protocol):
+    """Retrieval over the chunks that browsing may read."""
+
+    async def rank(self, query: str, *, limit: int, rerank: bool) -> Sequence[BrowseHit]:
+        """Up to `limit` chunks that fit, best first."""
+
+
+class BrowsedLog:
+    """What browsing looks up. It changes nothing and may be asked in parallel."""
+
+    def __init__(
+        self,
+        held: LogRange,
+        pack: Pack,
+        frames: Sequence[Frame],
+        ranks: Ranks,
+        ranked: Sequence[tuple[int, ...]] = (),
+        left_out: tuple[int, int] | None = None,
+    ) -> None:
+        """`ranked` are the replies to the first look-ups for pieces that fit, if they were
+        given before: by now retrieval might know more, and find others."""
+        #: In the order of the log, numbered from 1.
+        self.frames = frames
+        #: The first and the last chunk between the ends; None: the pieces have all of the log.
+        self.left_out = left_out
+        self._held = held
+        self._pack = pack
+        self._ranks = ranks
+        self._ranked = iter(ranked)
+        self._ends = [(frame.to_position, frame.to_character) for frame in frames]
+        #: Pieces between the ends that retrieval has named, by number.
+        self._between: dict[int, Frame] = {}
+        #: Whoever reads a piece. However many are asked for at once, an answer takes one
+        #: connection: a worker has fewer than its answers could ask for pieces.
+        self._turn = asyncio.Lock()
+
+    @classmethod
+    async def open(
+        cls,
+        held: LogRange,
+        pack: Pack,
+        ranks: Ranks,
+        ranked: Sequence[tuple[int, ...]] = (),
+        *,
+        max_bytes: int,
+        left_out: tuple[int, int] | None = None,
+    ) -> "BrowsedLog":
+        """The pieces that `pack` makes of the log: the same whenever it is opened.
+
+        They are counted in a thread, one page of texts at a time. `max_bytes` is the most that
+        is decomposed; `left_out` is what was left out when it was opened before.
+        """
+        left_out = left_out or await _between_the_ends(held, max_bytes)
+        if left_out is None:
+            frames = await _packed(held, pack, 0, held.up_to)
+        else:
+            begin = await _packed(held, pack, 0, left_out[0] - 1)
+            end = await _packed(held, pack, left_out[1], held.up_to)
+            behind = (replace(one, number=one.number + len(begin)) for one in end)
+            frames = (*begin, *behind)
+        return cls(held, pack, frames, ranks, ranked, left_out)
+
+    async def fetch(self, ask: Fetch) -> Any:
+        """What browsing wants to know, as `service.domain.answers.browse.fetches` says it."""
+        match ask:
+            case ReadPiece():
+                return await self._read(self._frame(ask.number))
+            case RankPieces():
+                known = next(self._ranked, None)
+                return await (self._best(ask) if known is None else self._known(known))
+        raise TypeError(f"a log is not asked for {type(ask).__name__}")
+
+    def frame_of(self, position: int, from_character: int) -> Frame:
+        """The piece that has a character of a chunk; between the ends one that was named."""
+        if self._is_between(position):
+            for frame in self._between.values():
+                if _begins(frame) <= (position, from_character) < _ends(frame):
+                    return frame
+        at = min(bisect_right(self._ends, (position, from_character)), len(self.frames) - 1)
+        # What is behind a chunk's last character still belongs to the last of its pieces.
+        while at and self.frames[at].from_position > position:
+            at -= 1
+        return self.frames[at]
+
+    async def true_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        """Those of the spans at which the log has their text, in their order."""
+        texts: dict[int, str] = {}
+        for position in sorted({span.position for span in spans}):
+            async for page in self._held.texts(position - 1, position):
+                texts |= page
+        return [span for span in spans if _is_there(span, texts.get(span.position, ""))]
+
+    def _is_between(self, position: int) -> bool:
+        return self.left_out is not None and self.left_out[0] <= position <= self.left_out[1]
+
+    def _frame(self, number: int) -> Frame:
+        """A piece by its number; ValueError where there is none."""
+        if 1 <= number <= len(self.frames):
+            return self.frames[number - 1]
+        if number not in self._between:
+            raise ValueError(f"there is no piece {number}")
+        return self._between[number]
+
+    async def _known(self, numbers: Sequence[int]) -> tuple[Frame, ...]:
+        """The pieces of these numbers; those that the log does not have are left out."""
+        for number in numbers:
+            at, _ = divmod(number - len(self.frames) - 1, NUMBERS_PER_CHUNK)
+            if number > len(self.frames) and self.left_out is not None:
+                await self._about(self.left_out[0] + at)
+        known = (n for n in numbers if 1 <= n <= len(self.frames) or n in self._between)
+        return tuple(self._frame(number) for number in known)
+
+    async def _about(self, position: int) -> Sequence[Frame]:
+        """The pieces that hold a chunk between the ends; several where it is a long one."""
+        if not self._is_between(position):
+            return ()
+        assert self.left_out is not None, "there is something between the ends"
+        first, last = self.left_out
+        texts = self._held.texts(max(first, position - CHUNKS_BEFORE) - 1, last)
+        packed: Sequence[Frame] = await in_thread(
+            texts, lambda found: tuple(_holding(position, self._pack(found)))
+        )
+        behind = len(self.frames) + (position - first) * NUMBERS_PER_CHUNK
+        frames = [
+            replace(frame, number=behind + part)
+            for part, frame in enumerate(packed[:NUMBERS_PER_CHUNK], 1)
+        ]
+        self._between |= {frame.number: frame for frame in frames}
+        return frames
+
+    async def _read(self, frame: Frame) -> BrowsePiece:
+        parts: list[ChunkPart] = []
+        async with self._turn:
+            async for page in self._held.texts(frame.from_position - 1, frame.to_position):
+                parts += (part for one in page if (part := _part_of(frame, *one)).text)
+        return BrowsePiece(frame=frame, parts=tuple(parts))
+
+    async def _best(self, ask: RankPieces) -> tuple[Frame, ...]:
+        """The pieces of the chunks that fit best: its best chunk speaks for a piece."""
+        chunks = self._held.up_to
+        if self.left_out is not None:
+            chunks -= self.left_out[1] - self.left_out[0] + 1
+        # Were the hits spread evenly; where they are not, more are looked for.
+        limit = min(ask.count * -(-chunks // max(len(self.frames), 1)), MAX_HITS)
+        while True:
+            hits = await self._ranks.rank(ask.query, limit=limit, rerank=False)
+            pieces = self._pieces_of(hits)
+            if len(pieces) >= ask.count or len(hits) < limit or limit >= MAX_HITS:
+                break
+            limit = min(limit * 2, MAX_HITS)
+        if ask.rerank and pieces:
+            # Asked for last and once, since it costs a model call.
+            hits = await self._ranks.rank(ask.query, limit=limit, rerank=True)
+        return await self._placed(ask, hits)
+
+    def _pieces_of(self, hits: Iterable[BrowseHit]) -> set[tuple[bool, int]]:
+        """One of each piece; between the ends each chunk counts as one."""
+        return {
+            (True, hit.position)
+            if self._is_between(hit.position)
+            else (False, self.frame_of(hit.position, hit.from_character or 0).number)
+            for hit in hits
+        }
+
+    async def _placed(self, ask: RankPieces, hits: Iterable[BrowseHit]) -> tuple[Frame, ...]:
+        """The pieces of hits, best first, as many as are asked for.
+
+        Of a long chunk that fits as a whole its best piece; the others that have words of
+        the query come behind the pieces of all hits.
+        """
+        found: dict[int, Frame] = {}
+        others: list[Sequence[Frame]] = []
+        for hit in hits:
+            if len(found) >= ask.count:
+                break
+            frames = await self._frames_of(hit, found.values())
+            if len(frames) > 1:
+                best, *rest = await self._best_of(ask.query, hit.position, frames)
+                others.append(rest)
+            elif frames:
+                best = frames[0]
+            else:
+                continue
+            found.setdefault(best.number, best)
+        for frame in chain.from_iterable(zip_longest(*others)):
+            if frame is not None:
+                found.setdefault(frame.number, frame)
+        return tuple(islice(found.values(), ask.count))
+
+    async def _frames_of(self, hit: BrowseHit, found: Iterable[Frame]) -> Sequence[Frame]:
+        """The pieces that may hold what fits; none where it is in one that is found already."""
+        if self._is_between(hit.position):
+            if any(one.from_position < hit.position < one.to_position for one in found):
+                return ()
+            frames = await self._about(hit.position)
+            at = (hit.position, hit.from_character or 0)
+            holding = [one for one in frames if _begins(one) <= at < _ends(one)]
+            return frames if hit.from_character is None else holding
+        first = self.frame_of(hit.position, hit.from_character or 0)
+        if hit.from_character is not None:
+            return (first,)
+        further = islice(self.frames, first.number, None)
+        return (first, *takewhile(lambda frame: frame.from_position == hit.position, further))
+
+    async def _best_of(self, query: str, position: int, frames: Sequence[Frame]) -> Sequence[Frame]:
+        """Of the pieces of a long chunk those that have words of a query, best first."""
+        async for ((_, text),) in self._held.texts(position - 1, position):
+            parts = [_part_of(frame, position, text).text for frame in frames]
+            # It may have megabytes.
+            order = await beside(fitting, query, parts)
+            return [frames[number] for number in order or (0,)]
+        raise AssertionError("retrieval names chunks that are there")
+
+
+async def _between_the_ends(held: LogRange, max_bytes: int) -> tuple[int, int] | None:
+    """What of a log with more than `max_bytes` stands between its ends of half of that."""
+    if not held.up_to:
+        return None
+    async with held.database.transaction(held.tenant_id, name="answer") as tx:
+        key, last = held.session_key, held.up_to
+        if not await ends.newest(tx, key, 0, last, max_bytes):
+            return None
+        begin = await ends.first(tx, key, 0, last, max_bytes // 2)
+        end = await ends.newest(tx, key, begin, last, max_bytes // 2)
+    return (begin + 1, end) if begin < end else None
+
+
+async def _packed(held: LogRange, pack: Pack, after: int, up_to: int) -> tuple[Frame, ...]:
+    return await in_thread(held.texts(after, up_to), lambda texts: tuple(pack(texts)))
+
+
+def _holding(position: int, packed: Iterator[Frame]) -> Iterator[Frame]:
+    """The pieces that hold a chunk; nothing is packed behind them."""
+    for frame in takewhile(lambda one: one.from_position <= position, packed):
+        if frame.to_position >= position:
+            yield frame
+
+
+def _begins(frame: Frame) -> tuple[int, int]:
+    return frame.from_position, frame.from_character
+
+
+def _ends(frame: Frame) -> tuple[int, int]:
+    return frame.to_position, frame.to_character
+
+
+def _part_of(frame: Frame, position: int, text: str) -> ChunkPart:
+    """What of a chunk belongs to a piece."""
+    end = frame.to_character if position == frame.to_position else len(text)
+    start = frame.from_character if position == frame.from_position else 0
+    return ChunkPart(position=position, from_character=start, text=text[start:end])
+
+
+def _is_there(span: Span, text: str) -> bool:
+    return bool(span.text) and text[span.from_character : span.to_character] == span.text

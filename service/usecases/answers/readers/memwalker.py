@@ -1,0 +1,216 @@
+"""Navigating: a worker answers a question from the levels of a memory, move by move."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+from uuid import UUID
+
+from service.domain.answers.citations import best_excerpt, best_position
+from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer
+from service.domain.memories.specs import MemorySpec, kind_of
+from service.domain.prompting.flows import Fetch, FetchingFlow
+from service.domain.state.navigating import navigation_spec
+from service.domain.state.spec import StateSpec
+from service.domain.tree.navigation import TreeQuestion, navigate
+from service.domain.tree.nodes import NodeView
+from service.domain.tree.spec import TreeSpec
+from service.domain.tree.trajectory import Navigation, Statistics
+from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.work_items import WorkItem
+from service.llm.gateway.driver import drive
+from service.llm.providers.facts import ModelFacts
+from service.llm.splitter import first_piece
+from service.usecases.answers.readers.answering import (
+    EXCERPT_CHARACTERS,
+    MadeAnswer,
+    ReaderKit,
+    ReadingReplies,
+)
+from service.usecases.answers.readers.spans import spanned
+from service.usecases.answers.readers.state_reading import StateReader
+from service.usecases.answers.readers.tree_reading import Held, TreeReader
+from storage.answers.answers import StoredAnswer, StoredCitation
+from storage.engine.database import Database
+
+#: Why there is no answer.
+NO_ANSWER_TEXTS = {
+    NoAnswer.UNREADABLE: "There is no answer: three replies of the model in a row made no sense.",
+    NoAnswer.NOT_FOUND: "There is no answer in the text.",
+    NoAnswer.STEP_LIMIT: "There is no answer yet: the model calls that it might cost are used up.",
+    NoAnswer.EMPTY: "There is no answer: the {kind} has no text yet.",
+}
+
+
+class LevelsReader(Protocol):
+    """What a navigation looks up in the levels of a memory, as of when it was asked."""
+
+    @property
+    def root(self) -> NodeView:
+        """Where a navigation begins."""
+
+    @property
+    def left_out(self) -> tuple[int, int] | None:
+        """The first and the last chunk of what a navigation does not get to; None: nothing."""
+
+    async def fetch(self, ask: Fetch) -> Any:
+        """What the navigation wants to know, as `service.domain.tree.fetches` says it."""
+
+    async def hold(self, node_id: str) -> Held:
+        """What has text itself, with that text, chunk by chunk."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Terms:
+    """What decides how a navigation's prompts look besides the memory's levels."""
+
+    #: A tree's own; of a state memory as navigations read it.
+    spec: TreeSpec
+    #: The model that navigates.
+    model: str
+    #: Of the model that navigates, and of the one that builds.
+    facts: ModelFacts
+    building_facts: ModelFacts
+    marker_key: bytes
+
+    @classmethod
+    def of(
+        cls,
+        kept: MemorySpec,
+        *,
+        default_model: str,
+        facts: Callable[[str], ModelFacts],
+        marker_key: bytes,
+    ) -> "Terms":
+        """Those of a tree or a state memory; `facts` knows models."""
+        spec = kept if isinstance(kept, TreeSpec) else _levels_spec(kept)
+        building = spec.model or default_model
+        model = spec.navigation_model or building
+        return cls(
+            spec=spec,
+            model=model,
+            facts=facts(model),
+            building_facts=facts(building),
+            marker_key=marker_key,
+        )
+
+    async def reader(
+        self, database: Database, tenant_id: UUID, asked: StoredAnswer, *, tail_bytes: int
+    ) -> LevelsReader | None:
+        """The levels that a question is asked of; None when there is no text.
+
+        Of text that has no node yet it holds at most `tail_bytes`.
+        """
+        if kind_of(asked.spec) is MemoryKind.STATE:
+            return await StateReader.open(
+                database,
+                tenant_id,
+                asked,
+                spec=self.spec,
+                cutter=first_piece,
+                tail_bytes=tail_bytes,
+            )
+        return await TreeReader.open(
+            database,
+            tenant_id,
+            asked,
+            facts=self.building_facts,
+            cutter=first_piece,
+            tail_bytes=tail_bytes,
+        )
+
+    def flow(self, asked: StoredAnswer, root: NodeView) -> FetchingFlow[Navigation]:
+        """The navigation of a question, which is the same whenever it is made."""
+        assert asked.navigation is not None, "who navigates was asked to"
+        how = asdict(asked.navigation)
+        return navigate(
+            TreeQuestion(
+                **how | {"query": asked.query, "options": asked.options or how["options"]}
+            ),
+            root,
+            spec=self.spec,
+            text_tokens=root.text_tokens,
+            window_tokens=self.facts.window_tokens,
+            marker_key=self.marker_key,
+            count=self.facts.count,
+        )
+
+
+class Navigator:
+    """Navigates trees and state memories in one worker process."""
+
+    def __init__(self, kit: ReaderKit) -> None:
+        self._kit = kit
+
+    async def answer(self, item: WorkItem, asked: StoredAnswer) -> MadeAnswer:
+        """Finds the answer to a question, and what it rests on.
+
+        Each event is stored before the next move. Made again after a failure, or by another
+        worker, it gets the replies that are in the ledger and tells the same events, which are
+        there already, up to where it stopped. Raises ModelFailure, TextTooLong.
+        """
+        terms = Terms.of(
+            asked.spec,
+            default_model=self._kit.config.model,
+            facts=self._kit.facts,
+            marker_key=self._kit.marker_key,
+        )
+        reader = await terms.reader(
+            self._kit.database,
+            item.tenant_id,
+            asked,
+            tail_bytes=self._kit.config.limits.max_tail_bytes,
+        )
+        if reader is None:
+            return _made(await self._empty(item, asked), (), asked, terms.model)
+        replies = ReadingReplies(self._kit.calls, item, asked, reader, terms.model)
+        navigation = await drive(terms.flow(asked, reader.root), replies.to)
+        leaves = navigation.leaves if navigation.no_answer is None else ()
+        citations = [await _cite(reader, leaf, navigation) for leaf in leaves]
+        made = _made(navigation, citations, asked, terms.model)
+        return replace(made, left_out=reader.left_out)
+
+    async def _empty(self, item: WorkItem, asked: StoredAnswer) -> Navigation:
+        why = NoAnswer.EMPTY
+        event = Event(ordinal=1, kind=EventKind.END, action=Action.NONE, text=why)
+        await self._kit.calls.tell(item, asked, event)
+        return Navigation(text="", no_answer=why, leaves=(), reasoning="", statistics=Statistics())
+
+
+def _levels_spec(kept: MemorySpec) -> TreeSpec:
+    assert isinstance(kept, StateSpec), "other kinds are refused"
+    return navigation_spec(kept)
+
+
+def _made(
+    navigation: Navigation, citations: Sequence[StoredCitation], asked: StoredAnswer, model: str
+) -> MadeAnswer:
+    why = navigation.no_answer
+    kind = "tree" if kind_of(asked.spec) is MemoryKind.TREE else "memory"
+    return MadeAnswer(
+        text=navigation.text,
+        citations=citations,
+        model=model,
+        no_answer=why,
+        failure="" if why is None else NO_ANSWER_TEXTS[why].format(kind=kind),
+        statistics=navigation.statistics,
+        guessed=navigation.guessed,
+    )
+
+
+async def _cite(reader: LevelsReader, leaf: str, navigation: Navigation) -> StoredCitation:
+    """The chunk of a leaf whose words fit the answer best, and the sentence that does."""
+    held = await reader.hold(leaf)
+    said, why = navigation.text, navigation.reasoning
+    pieces = {piece.position: piece for piece in held.pieces}
+    texts = [(piece.position, piece.text) for piece in pieces.values()]
+    piece = pieces[best_position(said, texts, around=why)]
+    citation = StoredCitation(
+        position=piece.position,
+        path="",
+        revision=held.revision,
+        excerpt=best_excerpt(said, piece.text, EXCERPT_CHARACTERS, around=why),
+        node_id=leaf,
+        from_position=held.view.start.position,
+        to_position=held.view.end.last_position,
+    )
+    return spanned(citation, piece.text, piece.offset)

@@ -1,0 +1,85 @@
+"""Tails: the text that no node of a tree, or vector, covers yet, cut as its segments will be.
+
+A memory that has stalled, or that is new to a long log, may have hundreds of megabytes of it. A
+navigation has the newest that fit, and says what it leaves out.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from service.domain.log.chunks import LoggedChunk
+from service.domain.prompting.splitting import Cutter
+from service.domain.tree.nodes import TextOffset
+from service.domain.tree.segmenting import Cut, Segmenter, SegmentPiece, piece_of
+from service.usecases.answers.readers.log_range import PAGE_BYTES, PAGE_CHUNKS, LogRange
+from service.usecases.tree.feeding import in_thread
+from storage.engine.database import Transaction
+from storage.log import chunks, ends
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TailCuts:
+    """The text behind the last node or vector, in pieces."""
+
+    cuts: Sequence[Cut]
+    #: The first and the last chunk that were left out of it; None: none was.
+    left_out: tuple[int, int] | None = None
+
+
+async def read_tail(
+    held: LogRange,
+    start: TextOffset,
+    *,
+    segment_tokens: int,
+    cutter: Cutter,
+    max_bytes: int,
+    left_out: tuple[int, int] | None = None,
+) -> TailCuts:
+    """The text of a log from `start` on: of more than `max_bytes` the newest chunks.
+
+    It is cut in a thread, one page of chunks at a time. `left_out` is what was left out when it
+    was read before.
+    """
+    if left_out is None:
+        async with held.database.transaction(held.tenant_id, name="answer") as tx:
+            after = start.position - 1
+            behind = await ends.newest(tx, held.session_key, after, held.up_to, max_bytes)
+        left_out = (start.position, behind) if behind > after else None
+    if left_out is not None:
+        start = TextOffset(left_out[1] + 1)
+    segmenter = Segmenter(segment_tokens, cutter, start)
+    cuts = await in_thread(
+        _pages(held, start), lambda pieces: [*segmenter.feed(pieces), *segmenter.finish()]
+    )
+    return TailCuts(cuts=cuts, left_out=left_out)
+
+
+async def pieces_between(
+    tx: Transaction, session_key: UUID, start: TextOffset, end: TextOffset
+) -> Sequence[SegmentPiece]:
+    """The text under a node, from `start` to before `end`, chunk by chunk."""
+    pieces: list[SegmentPiece] = []
+    after = start.position - 1
+    while after < end.last_position:
+        wanted = (after, min(after + PAGE_CHUNKS, end.last_position))
+        found = await chunks.read_ranges(tx, session_key, [wanted], PAGE_BYTES)
+        pieces += (_before(_from(start, one), end) for one in found[after])
+        after = pieces[-1].position
+    return pieces
+
+
+async def _pages(held: LogRange, start: TextOffset) -> AsyncIterator[Sequence[SegmentPiece]]:
+    async for page in held.pages(start.position - 1):
+        yield [_from(start, one) for one in page]
+
+
+def _from(start: TextOffset, logged: LoggedChunk) -> SegmentPiece:
+    return piece_of(logged, start.offset if logged.position == start.position else 0)
+
+
+def _before(piece: SegmentPiece, end: TextOffset) -> SegmentPiece:
+    """Returns what of a piece is before an offset."""
+    if piece.position < end.position:
+        return piece
+    return replace(piece, text=piece.text[: end.offset - piece.offset])

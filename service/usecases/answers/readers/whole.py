@@ -1,0 +1,154 @@
+"""The whole reader: answers from all of a log in one prompt."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from uuid import UUID
+
+from service.domain.answers import whole
+from service.domain.answers.citations import best_excerpt, best_position
+from service.domain.answers.recording import reply_fields
+from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer
+from service.domain.answers.whole import BYTES_PER_TOKEN, WHOLE, PositionQuote, WholeDraft
+from service.domain.values.work_items import WorkItem
+from service.llm.gateway.driver import drive
+from service.llm.offloading import beside
+from service.llm.providers.facts import ModelFacts
+from service.usecases.answers.readers.answering import EXCERPT_CHARACTERS, MadeAnswer, ReaderKit
+from service.usecases.answers.readers.spans import located, quoted, spanned
+from storage.answers.answers import StoredAnswer, StoredCitation
+from storage.engine.database import Transaction
+from storage.log import chunks as log
+
+#: Characters of a quote that is looked for in other texts than the one that it is said to
+#: be of; fewer may stand anywhere.
+TELLING_CHARACTERS = 16
+#: Why there is no answer.
+NO_ANSWER_TEXTS = {
+    NoAnswer.UNREADABLE: "There is no answer: three replies of the model in a row had none.",
+    NoAnswer.NOT_FOUND: "There is no answer in the log.",
+    NoAnswer.EMPTY: "There is no answer: the log has no text yet.",
+}
+
+Chunks = Sequence[tuple[int, str]]
+
+
+class WholeReader:
+    """Answers from whole logs in one worker process."""
+
+    def __init__(self, kit: ReaderKit) -> None:
+        self._kit = kit
+
+    async def answer(self, item: WorkItem, asked: StoredAnswer) -> MadeAnswer:
+        """The answer that the log gives as it was when the question came.
+
+        Raises ModelFailure, TextTooLong.
+        """
+        model = asked.wanted_model or self._kit.config.model
+        facts = self._kit.facts(model)
+        async with self._kit.database.transaction(item.tenant_id, name="answer") as tx:
+            chunks = await read_log(tx, asked.session_key, asked.applied_position, facts)
+        if chunks is None:
+            most = facts.window_tokens * BYTES_PER_TOKEN
+            room = whole.room_for(facts.window_tokens)
+            raise whole.too_long(f"more than {most} bytes", room)
+        flow = whole.answer(
+            chunks,
+            asked.worded,
+            marker_key=self._kit.marker_key,
+            window_tokens=facts.window_tokens,
+            count=facts.count,
+        )
+        draft: WholeDraft = await drive(
+            flow, lambda ask: self._kit.calls.call(item, asked, ask, model)
+        )
+        await self._kit.calls.tell(item, asked, _end(draft, asked.applied_position))
+        if draft.no_answer is not None:
+            return MadeAnswer(
+                text="",
+                citations=(),
+                model=model,
+                no_answer=draft.no_answer,
+                failure=NO_ANSWER_TEXTS[draft.no_answer],
+            )
+        # Quotes are looked for in all of the log.
+        citations = await beside(_cited_in, draft, chunks, asked.query)
+        return MadeAnswer(text=draft.text, citations=citations, model=model, truncated=draft.is_cut)
+
+
+async def read_log(
+    tx: Transaction, session_key: UUID, upto: int, facts: ModelFacts
+) -> Chunks | None:
+    """Position and text of the chunks of a log up to a position.
+
+    None when it has so many bytes that no prompt has room for it; then little of it is read.
+    """
+    most = facts.window_tokens * BYTES_PER_TOKEN
+    found = (await log.read_ranges(tx, session_key, [(0, upto)], most)).get(0, ())
+    if len(found) < upto:
+        return None
+    return [(one.position, one.chunk.as_text()) for one in found]
+
+
+def _end(draft: WholeDraft, upto: int) -> Event:
+    return Event(
+        ordinal=1,
+        kind=EventKind.END,
+        action=Action.NONE if draft.no_answer else Action.ANSWER,
+        from_position=min(upto, 1),
+        to_position=upto,
+        attempt=max(len(draft.replies), 1),
+        text=draft.no_answer or draft.text,
+        template=WHOLE if draft.replies else "",
+        **reply_fields(draft.replies),
+    )
+
+
+def _cited_in(draft: WholeDraft, chunks: Chunks, query: str) -> Sequence[StoredCitation]:
+    return list(_citations(draft, dict(chunks))) or _likely(draft, chunks, query)
+
+
+def _citations(draft: WholeDraft, texts: Mapping[int, str]) -> Iterator[StoredCitation]:
+    """Of each quote the place where it stands; what stands nowhere is dropped."""
+    seen: set[tuple[int, int]] = set()
+    for quote in draft.quotes:
+        found = _place(quote, texts)
+        if found is not None and found[:2] not in seen:
+            position, start, end = found
+            seen.add((position, start))
+            yield _cited(position, texts[position][start:end], texts[position])
+
+
+def _place(quote: PositionQuote, texts: Mapping[int, str]) -> tuple[int, int, int] | None:
+    """Position and characters of a quote; where its number is wrong, of the newest text that
+    has its very words."""
+    span = quoted(texts.get(quote.position, ""), quote.text)
+    if span is not None:
+        return quote.position, *span
+    if len(quote.text) < TELLING_CHARACTERS:
+        return None
+    for position in sorted(texts, reverse=True):
+        span = located(texts[position], quote.text)
+        if span is not None:
+            return position, *span
+    return None
+
+
+def _likely(draft: WholeDraft, chunks: Chunks, query: str) -> Sequence[StoredCitation]:
+    """The chunk whose words fit the answer best, where the model quoted none that is there."""
+    position = best_position(draft.text, chunks, around=query)
+    text = dict(chunks)[position]
+    return [
+        _cited(position, best_excerpt(draft.text, text, EXCERPT_CHARACTERS, around=query), text)
+    ]
+
+
+def _cited(position: int, excerpt: str, text: str) -> StoredCitation:
+    excerpt = excerpt[:EXCERPT_CHARACTERS]
+    citation = StoredCitation(
+        position=position,
+        path="",
+        revision=0,
+        excerpt=excerpt,
+        from_position=position,
+        to_position=position,
+    )
+    return spanned(citation, text)

@@ -1,0 +1,114 @@
+"""Shaping: an answer is brought into the form that its question asks for."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from service.domain.answers.recording import reply_fields
+from service.domain.answers.shaping import SHAPE, Check, ShapeContent, Shaped, shape
+from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer
+from service.domain.values.errors import InvalidInput
+from service.domain.values.json_values import canonical
+from service.domain.values.reasons import Reason
+from service.domain.values.work_items import WorkItem
+from service.llm.gateway.driver import drive
+from service.llm.providers.facts import ModelFacts
+from service.usecases.answers.readers.answering import AnswerCalls, MadeAnswer
+from service.usecases.answers.response_forms import checker, read_form
+from storage.answers.answers import StoredAnswer
+
+#: Why there is no answer.
+UNFIT_TEXT = "There is no answer in the form that was asked for: no reply of the model fits it."
+
+
+def check_response_schema(text: str) -> dict[str, Any]:
+    """The JSON Schema that a question brings.
+
+    Raises InvalidInput for one that is none, is too large or too deep, or refers to
+    something outside of itself.
+    """
+    try:
+        return read_form(text)
+    except ValueError as error:
+        message = f"response_schema: {error}"
+        raise InvalidInput(Reason.FIELD_INVALID, message, field="response_schema") from error
+
+
+class Shaper:
+    """Brings answers into their forms in one worker process."""
+
+    def __init__(
+        self,
+        calls: AnswerCalls,
+        facts: Callable[[str], ModelFacts],
+        marker_key: bytes,
+    ) -> None:
+        self._calls = calls
+        self._facts = facts
+        self._marker_key = marker_key
+
+    async def shape(self, item: WorkItem, asked: StoredAnswer, made: MadeAnswer) -> MadeAnswer:
+        """The answer with its value, by the model that read; without one when none fits.
+
+        An answer that is none has nothing to be shaped, and stays as it is. Each try is
+        told as an event behind those of the reader. Raises ModelFailure.
+        """
+        if asked.response_schema is None or made.no_answer is not None:
+            return made
+        shaped, _ = await self.shaped(
+            item,
+            asked,
+            made,
+            asked.response_schema,
+            checker(asked.response_schema),
+            after=made.events,
+        )
+        if not shaped.fits:
+            return replace(made, no_answer=NoAnswer.UNREADABLE, failure=UNFIT_TEXT)
+        return replace(made, value=shaped.value)
+
+    async def shaped(
+        self,
+        item: WorkItem,
+        asked: StoredAnswer,
+        made: MadeAnswer,
+        schema: Mapping[str, Any],
+        check: Check,
+        *,
+        after: int,
+    ) -> tuple[Shaped, int]:
+        """What comes of an answer by a schema, and the ordinal of its last event.
+
+        Its events come behind `after`, and behind all others there. Raises ModelFailure.
+        """
+        model = made.model
+        facts = self._facts(model)
+        flow = shape(
+            ShapeContent(
+                query=asked.query,
+                answer=made.text,
+                excerpts=tuple(one.excerpt for one in made.citations),
+                schema=schema,
+            ),
+            check=check,
+            marker_key=self._marker_key,
+            window_tokens=facts.window_tokens,
+            count=facts.count,
+        )
+        shaped: Shaped = await drive(flow, lambda ask: self._calls.call(item, asked, ask, model))
+        first = await self._calls.next_ordinal(item, asked, EventKind.SHAPING, after)
+        await self._tell(item, asked, shaped, first)
+        return shaped, first + len(shaped.tries) - 1
+
+    async def _tell(self, item: WorkItem, asked: StoredAnswer, shaped: Shaped, first: int) -> None:
+        for number, one in enumerate(shaped.tries):
+            event = Event(
+                ordinal=first + number,
+                kind=EventKind.SHAPING,
+                action=Action.INVALID if one.fault else Action.ANSWER,
+                attempt=number + 1,
+                text=one.fault or canonical(shaped.value),
+                template=SHAPE,
+                **reply_fields([one.reply]),
+            )
+            await self._calls.record(item, asked, event)

@@ -1,0 +1,513 @@
+"""Appending: group commit of what producers send.
+
+What waits while a commit is under way is written by the next one, across sessions
+of a tenant; when nothing is under way a chunk is written at once. Sessions are
+spread over queues, each with one commit at a time, so that the batches of a producer
+keep their order. A session that somebody else has locked is waited for beside its queue.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+import structlog
+from opentelemetry.context import Context
+
+from service.domain.log.appending import (
+    APPEND,
+    DoneRequest,
+    ProducerState,
+    SessionState,
+    Submission,
+    check_epoch,
+    check_head,
+    check_repeated,
+    check_request,
+    plan,
+)
+from service.domain.log.read_tokens import ReadToken
+from service.domain.values.errors import Conflict, Exhausted, NotFound, PalimpsestError
+from service.domain.values.reasons import Reason
+from service.domain.values.tenancy import session_key
+from service.settings.config import Limits
+from service.telemetry import tracing
+from service.usecases.log import append_traces, guard_meters
+from service.usecases.log.append_queue import (
+    Accepted,
+    Appended,
+    AppendQueue,
+    Opened,
+    QueuedSubmission,
+    by_session,
+)
+from service.usecases.log.database_words import unavailable
+from service.usecases.log.door import Door
+from service.usecases.log.guard_meters import Guard
+from service.usecases.log.wake_ups import WakeUps
+from storage.engine.database import Database, DirectTransaction
+from storage.engine.errors import StorageError, Unreachable, Violated
+from storage.engine.trace_contexts import Traced
+from storage.log import chunks as log
+from storage.log import sessions
+from storage.log.requests import RequestKey
+
+_log = structlog.get_logger("palimpsest.append")
+
+#: How long a queue waits for a commit before it goes on with other sessions.
+QUEUE_SECONDS = 0.25
+#: A group of one producer up to this size is written in one round trip, if nobody else
+#: has written to its session since.
+FAST_PATH_CHUNKS = 8
+FAST_PATH_BYTES = 32 * 1024
+#: Sessions whose state a server remembers from its last commit.
+REMEMBERED_SESSIONS = 10_000
+#: When a client that met a full server may try again.
+BUSY_RETRY_SECONDS = 1.0
+
+
+class Appender:
+    """The group commit of one server process."""
+
+    def __init__(
+        self,
+        database: Database,
+        wake_ups: WakeUps,
+        token_key: bytes,
+        limits: Limits,
+        *,
+        queues: int = 2,
+    ) -> None:
+        self._database = database
+        self._wake_ups = wake_ups
+        self._token_key = token_key
+        self._limits = limits
+        self._queues = [AppendQueue() for _ in range(queues)]
+        self._door = Door(self._existing, self._let_in, lambda entry: self._hold(-entry.size))
+        #: The commits under way.
+        self._commits: set[asyncio.Task[Sequence[QueuedSubmission]]] = set()
+        #: What was received and is not written yet, in bytes.
+        self._unwritten = 0
+        #: Set while more may be received.
+        self._room = asyncio.Event()
+        self._room.set()
+        #: Session and producer as our last commit left them: a guess, checked by the write.
+        self._last: OrderedDict[log.ProducerKey, tuple[SessionState, ProducerState]] = OrderedDict()
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """What was received and is not written yet, in bytes."""
+        return self._unwritten
+
+    async def open(
+        self,
+        tenant_id: UUID,
+        *,
+        session: str,
+        producer_id: str,
+        epoch: int,
+        expected_head: int | None,
+    ) -> Opened:
+        """Opens a producer: fences its lower epochs off and says where it stands.
+
+        Raises NotFound or Conflict.
+        """
+        try:
+            opened = await self._open(tenant_id, session, producer_id, epoch, expected_head)
+        except NotFound:
+            await self._door.slow_down()
+            raise
+        self._door.know(session_key(tenant_id, session))
+        return opened
+
+    async def _open(
+        self,
+        tenant_id: UUID,
+        session: str,
+        producer_id: str,
+        epoch: int,
+        expected_head: int | None,
+    ) -> Opened:
+        key = session_key(tenant_id, session)
+        async with self._database.transaction(tenant_id, name="append.open") as tx:
+            stored = await sessions.lock_head(tx, key)
+            if stored is None:
+                raise NotFound(
+                    Reason.SESSION_NOT_FOUND,
+                    f"there is no session {session!r}",
+                    {"session": session},
+                )
+            seen = SessionState(
+                head=stored.head, incarnation=stored.incarnation, applied_position=stored.head
+            )
+            try:
+                check_head(expected_head, seen)
+                state = await log.open_producer(tx, key, producer_id, epoch)
+                check_epoch(producer_id, epoch, state)
+            except Conflict as conflict:
+                guard_meters.refused(conflict)
+                raise
+        return Opened(
+            last_sequence=state.last_sequence, head=stored.head, incarnation=stored.incarnation
+        )
+
+    async def room(self) -> None:
+        """Waits until more may be received, for whoever can hold its sender back."""
+        await self._room.wait()
+
+    def refuse_when_full(self) -> None:
+        """Raises Exhausted when nothing more may be received."""
+        if not self._room.is_set():
+            limit = self._limits.max_unwritten_bytes
+            raise Exhausted(
+                Reason.TOO_MUCH_UNWRITTEN,
+                f"this server has {limit} bytes or more that are not written yet",
+                {"limit_bytes": limit},
+                retry_seconds=BUSY_RETRY_SECONDS,
+            )
+
+    def submit(
+        self, tenant_id: UUID, submission: Submission, *, parent: Context | None = None
+    ) -> "asyncio.Future[Appended]":
+        """Queues a submission; the future is done once it is durable or refused.
+
+        Submissions of one producer are written in the order in which they come. One whose
+        future is cancelled before its commit begins is not written. Its `send` span is a child
+        of `parent`, else of the span under way, and what reads the chunks goes on from there.
+        """
+        done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        entry = QueuedSubmission(
+            tenant_id, submission, done, append_traces.sent(submission, done, parent)
+        )
+        self._hold(entry.size)
+        self._door.come(entry)
+        return done
+
+    def _let_in(self, entry: QueuedSubmission) -> None:
+        self._queues[entry.submission.session_key.int % len(self._queues)].put(entry)
+
+    async def _existing(self, tenant_id: UUID, keys: Sequence[UUID]) -> Collection[UUID]:
+        async with self._database.direct(tenant_id, name="append") as tx:
+            return await sessions.existing(tx, keys)
+
+    async def run(self) -> None:
+        """Commits until it is cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._door.run())
+                for queue in self._queues:
+                    tasks.create_task(self._serve(queue))
+        finally:
+            left = list(self._commits)
+            for commit in left:
+                commit.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+    async def _serve(self, queue: "AppendQueue") -> None:
+        while True:
+            # All of it now: what comes back while the first commit goes on is older.
+            free = queue.free(await queue.take())
+            for tenant_id in dict.fromkeys(entry.tenant_id for entry in free):
+                own = [entry for entry in free if entry.tenant_id == tenant_id]
+                await self._commit_in_queue(queue, tenant_id, own)
+
+    async def _commit_in_queue(
+        self, queue: "AppendQueue", tenant_id: UUID, entries: Sequence[QueuedSubmission]
+    ) -> None:
+        """Commits what others do not hold up, and leaves the rest to go on beside the queue."""
+        left = await self._in_time(queue, tenant_id, entries)
+        for part in by_session(left):
+            await self._in_time(queue, tenant_id, part, seconds=0)
+
+    async def _in_time(
+        self,
+        queue: "AppendQueue",
+        tenant_id: UUID,
+        entries: Sequence[QueuedSubmission],
+        *,
+        seconds: float = QUEUE_SECONDS,
+    ) -> Sequence[QueuedSubmission]:
+        """Waits for a commit for so long, and to its end when as many go on beside already.
+
+        What was not taken into it, since somebody else has its sessions locked.
+        """
+        keys = {entry.submission.session_key for entry in entries}
+        task = asyncio.create_task(self._finish(tenant_id, entries))
+        self._commits.add(task)
+        task.add_done_callback(self._commits.discard)
+        await asyncio.wait((task,), timeout=seconds if queue.has_room(keys) else None)
+        if task.done():
+            return task.result()
+        queue.leave(keys)
+        task.add_done_callback(
+            lambda done: queue.come_back(keys, () if done.cancelled() else done.result())
+        )
+        return ()
+
+    async def _finish(
+        self, tenant_id: UUID, taken: Sequence[QueuedSubmission]
+    ) -> Sequence[QueuedSubmission]:
+        """Commits, or refuses, what is not left over."""
+        # Who is gone sends again what it wants, and would be in the way of itself.
+        entries = [entry for entry in taken if not entry.done.cancelled()]
+        left: Sequence[QueuedSubmission] = ()
+        try:
+            if entries:
+                # Of a commit for several traces, the first one's has it.
+                with tracing.within(next((one.trace for one in entries if one.trace), None)):
+                    left = await self._commit(tenant_id, entries)
+        except Exception as error:
+            # The queue must outlive a defect; whoever waits is told.
+            _log.exception("group commit failed")
+            for entry in entries:
+                entry.refuse(error)
+        finally:
+            self._hold(sum(entry.size for entry in left) - sum(entry.size for entry in taken))
+        return left
+
+    def _hold(self, size: int) -> None:
+        self._unwritten += size
+        if self._unwritten < self._limits.max_unwritten_bytes:
+            self._room.set()
+        else:
+            self._room.clear()
+
+    async def _commit(
+        self, tenant_id: UUID, entries: Sequence[QueuedSubmission]
+    ) -> Sequence[QueuedSubmission]:
+        try:
+            async with self._database.direct(tenant_id, name="append.group") as tx:
+                group = await self._write(tx, entries)
+        except StorageError as error:
+            parts = by_session(entries)
+            if len(parts) > 1 and not isinstance(error, Unreachable):
+                # One session's trouble is not the others'.
+                for part in parts:
+                    await self._commit(tenant_id, part)
+                return ()
+            _log.warning("append not written", cause=str(error), submissions=len(entries))
+            # A key that refuses what the plan allowed is a defect, and is told as one.
+            refusal = error if isinstance(error, Violated) else unavailable(error)
+            for entry in entries:
+                entry.refuse(refusal)
+            return ()
+        for accepted in group.accepted:
+            self._acknowledge(accepted, group)
+        return group.left
+
+    async def _write(self, tx: DirectTransaction, entries: Sequence[QueuedSubmission]) -> "_Group":
+        group = await self._append_fast_path(tx, entries) or await self._write_locked(tx, entries)
+        for producer, state in group.producers.items():
+            self._last[producer] = (group.sessions[producer[0]], state)
+            self._last.move_to_end(producer)
+        while len(self._last) > REMEMBERED_SESSIONS:
+            self._last.popitem(last=False)
+        return group
+
+    async def _append_fast_path(
+        self, tx: DirectTransaction, entries: Sequence[QueuedSubmission]
+    ) -> "_Group | None":
+        """Writes a small group of one producer on a guess; None when that cannot be."""
+        producer = entries[0].producer
+        last = self._last.pop(producer, None)
+        if last is None or any(entry.producer != producer for entry in entries):
+            return None
+        session, known = last
+        group = _Group(sessions={producer[0]: session}, producers={producer: known}, stored={})
+        try:
+            for entry in entries:
+                group.add(entry, self._limits.backlog_chunks)
+        except (PalimpsestError, KeyError):
+            # A resend or a refusal: to be judged by the rows, not by a guess.
+            return None
+        if not group.is_small() or group.producers[producer].epoch != known.epoch:
+            return None
+        written = await log.append_fast_path(
+            replace(tx, name="append.fast"),
+            *(group.chunks, session, known, group.new_requests, group.traced),
+        )
+        if written is None:
+            guard_meters.kept(Guard.APPEND_GUESS)
+            return None
+        head = group.sessions[producer[0]].head
+        applied = head if written.applied_position is None else written.applied_position
+        group.sessions[producer[0]] = replace(group.sessions[producer[0]], applied_position=applied)
+        self._wake_ups.add(written.woken)
+        return group
+
+    async def _write_locked(
+        self, tx: DirectTransaction, entries: Sequence[QueuedSubmission]
+    ) -> "_Group":
+        producers = list(dict.fromkeys(entry.producer for entry in entries))
+        requests = list(dict.fromkeys(one.request for one in entries if one.request))
+        # Whoever else has one of several sessions locked does not hold up the others.
+        is_one = len({key for key, _ in producers}) == 1
+        locked = await log.lock(tx, producers, requests, waits=is_one)
+        left: list[QueuedSubmission] = []
+        if not is_one:
+            left = [one for one in entries if one.producer[0] not in locked.sessions]
+            entries = [one for one in entries if one.producer[0] in locked.sessions]
+        group = _Group(
+            sessions=dict(locked.sessions),
+            producers=dict(locked.producers),
+            stored=await _read_repeated(tx, entries, locked),
+            requests=dict(locked.requests),
+            left=left,
+        )
+        for entry in entries:
+            try:
+                group.add(entry, self._limits.backlog_chunks)
+            except PalimpsestError as refusal:
+                if isinstance(refusal, NotFound):
+                    self._door.forget(entry.submission.session_key)
+                guard_meters.refused(refusal)
+                entry.refuse(refusal)
+        woken = await log.write(tx, *group.writes()) if group.has_writes() else ()
+        await tx.commit()
+        self._wake_ups.add(woken)
+        return group
+
+    def _acknowledge(self, accepted: Accepted, group: "_Group") -> None:
+        submission = accepted.entry.submission
+        token = ReadToken(
+            session_key=submission.session_key,
+            incarnation=group.sessions[submission.session_key].incarnation,
+            position=accepted.last_position,
+        )
+        if not accepted.entry.done.done():
+            accepted.entry.done.set_result(
+                Appended(
+                    sequence=submission.chunks[-1].sequence if submission.has_producer else 0,
+                    first_position=accepted.first_position,
+                    position=accepted.last_position,
+                    token=token.sign(self._token_key),
+                )
+            )
+
+
+async def _read_repeated(
+    tx: DirectTransaction, entries: Sequence[QueuedSubmission], locked: log.Locked
+) -> "dict[_Place, tuple[int, bytes]]":
+    unknown = ProducerState(epoch=0, last_sequence=0)
+    wanted = [
+        (*entry.producer, chunk.sequence)
+        for entry in entries
+        if entry.submission.has_producer
+        for chunk in entry.submission.chunks
+        if chunk.sequence <= locked.producers.get(entry.producer, unknown).last_sequence
+    ]
+    return dict(await log.read_repeated(tx, wanted)) if wanted else {}
+
+
+#: Session, producer and sequence of a chunk.
+_Place = tuple[UUID, str, int]
+
+
+@dataclass(slots=True)
+class _Group:
+    """What one transaction is about to write: the states as they will be after it."""
+
+    sessions: dict[UUID, SessionState]
+    producers: dict[log.ProducerKey, ProducerState]
+    #: Position and digest of the chunks that were sent before, or are written now.
+    stored: dict[_Place, tuple[int, bytes]]
+    #: Requests that were done before, or are done now; the latter are in `new_requests`, too.
+    requests: dict[RequestKey, DoneRequest] = field(default_factory=dict)
+    new_requests: dict[RequestKey, DoneRequest] = field(default_factory=dict)
+    accepted: list[Accepted] = field(default_factory=list)
+    chunks: list[log.NewChunk] = field(default_factory=list)
+    #: Where the chunks of sampled appends are.
+    traced: list[Traced] = field(default_factory=list)
+    #: Producers whose epoch is raised, with chunks or without.
+    raised: dict[log.ProducerKey, None] = field(default_factory=dict)
+    #: What is not in it: sessions that others have locked, or that do not exist.
+    left: Sequence[QueuedSubmission] = ()
+
+    def add(self, entry: QueuedSubmission, backlog_chunks: int) -> None:
+        """Takes a submission in, or raises why it is refused and stays as it was."""
+        submission = entry.submission
+        key = submission.session_key
+        if self._was_done(entry):
+            return
+        planned = plan(
+            submission,
+            self.sessions.get(key),
+            self.producers.get(entry.producer),
+            backlog_chunks=backlog_chunks,
+        )
+        for sent in planned.repeated:
+            position, digest = self.stored[(*entry.producer, sent.sequence)]
+            check_repeated(submission.producer_id, sent, digest, position)
+            guard_meters.kept(Guard.APPEND_REPEAT)
+        known = self.producers.get(entry.producer)
+        if known is not None and planned.producer.epoch > known.epoch:
+            self.raised[entry.producer] = None
+        for placed in planned.placed:
+            place = (*entry.producer, placed.submitted.sequence)
+            self.stored[place] = (placed.position, placed.submitted.digest)
+            self.chunks.append(log.NewChunk(producer=entry.producer, placed=placed))
+        if entry.trace is not None and planned.placed:
+            self.traced.append(
+                Traced(
+                    session_key=key,
+                    from_position=planned.placed[0].position,
+                    to_position=planned.placed[-1].position,
+                    context=entry.trace,
+                )
+            )
+        self.sessions[key] = planned.session
+        self.producers[entry.producer] = planned.producer
+        sent_all = (*planned.repeated, *(placed.submitted for placed in planned.placed))
+        first, _ = self.stored[(*entry.producer, sent_all[0].sequence)]
+        last, _ = self.stored[(*entry.producer, sent_all[-1].sequence)]
+        self.accepted.append(Accepted(entry, first, last))
+        if entry.request and submission.request:
+            self.requests[entry.request] = self.new_requests[entry.request] = DoneRequest(
+                method=APPEND,
+                digest=submission.request.digest,
+                first_position=first,
+                last_position=last,
+            )
+
+    def _was_done(self, entry: QueuedSubmission) -> bool:
+        """Accepts a submission whose request was done before; whether it was.
+
+        Raises AlreadyExists when that was another one.
+        """
+        request = entry.submission.request
+        done = self.requests.get(entry.request) if entry.request else None
+        if request is None or done is None:
+            return False
+        check_request(request, done)
+        guard_meters.kept(Guard.APPEND_REQUEST)
+        self.accepted.append(Accepted(entry, done.first_position, done.last_position))
+        return True
+
+    def is_small(self) -> bool:
+        """Whether it fits one round trip."""
+        size = sum(chunk.placed.submitted.size_bytes for chunk in self.chunks)
+        return 0 < len(self.chunks) <= FAST_PATH_CHUNKS and size <= FAST_PATH_BYTES
+
+    def has_writes(self) -> bool:
+        """Whether there is anything new in it, be it only an epoch."""
+        return bool(self.chunks or self.raised)
+
+    def writes(
+        self,
+    ) -> tuple[
+        list[log.NewChunk],
+        dict[UUID, int],
+        dict[log.ProducerKey, ProducerState],
+        dict[RequestKey, DoneRequest],
+        list[Traced],
+    ]:
+        """Chunks, heads, producers, requests and contexts, as `log.write` takes them."""
+        grown = dict.fromkeys(chunk.producer for chunk in self.chunks)
+        return (
+            self.chunks,
+            {key: self.sessions[key].head for key, _ in grown},
+            {producer: self.producers[producer] for producer in {**grown, **self.raised}},
+            self.new_requests,
+            self.traced,
+        )

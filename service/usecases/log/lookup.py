@@ -1,0 +1,139 @@
+"""Looking up what a client names, and refusing what is not there."""
+
+from uuid import UUID
+
+from service.domain.memories.specs import MemorySpec, kind_of
+from service.domain.values.errors import Conflict, FailedPrecondition, NotFound, OutOfRange
+from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.reasons import Reason
+from service.domain.values.tenancy import memory_id, session_key
+from storage.engine.claims import Claim
+from storage.engine.database import Transaction
+from storage.log import sessions
+from storage.memories import memories, revisions
+from storage.memories.memories import StoredMemory
+
+
+async def find_memory(tx: Transaction, session: str, name: str) -> StoredMemory:
+    """A memory by its name. Raises NotFound."""
+    key = session_key(tx.tenant_id, session)
+    stored = await memories.get(tx, key, memory_id(key, name))
+    if stored is None:
+        raise await missing(tx, session, name)
+    return stored
+
+
+async def find_prism(tx: Transaction, session: str, name: str) -> StoredMemory:
+    """A PRISM memory by its name. Raises NotFound, FailedPrecondition (another kind)."""
+    stored = await find_memory(tx, session, name)
+    refuse_other_kind(name, stored.spec, MemoryKind.PRISM)
+    return stored
+
+
+async def find_tree(tx: Transaction, session: str, name: str) -> StoredMemory:
+    """A tree by its name. Raises NotFound, FailedPrecondition (another kind)."""
+    stored = await find_memory(tx, session, name)
+    refuse_other_kind(name, stored.spec, MemoryKind.TREE)
+    return stored
+
+
+async def find_state(tx: Transaction, session: str, name: str) -> StoredMemory:
+    """A state memory by its name. Raises NotFound, FailedPrecondition (another kind)."""
+    stored = await find_memory(tx, session, name)
+    refuse_other_kind(name, stored.spec, MemoryKind.STATE)
+    return stored
+
+
+async def find_navigable(tx: Transaction, session: str, name: str) -> StoredMemory:
+    """A memory that can be navigated, by its name. Raises NotFound, FailedPrecondition."""
+    stored = await find_memory(tx, session, name)
+    refuse_unnavigable(name, stored.spec)
+    return stored
+
+
+def refuse_unnavigable(name: str, spec: MemorySpec) -> None:
+    """Raises FailedPrecondition for a memory that has no levels to go down."""
+    if kind_of(spec) is not MemoryKind.STATE:
+        refuse_other_kind(name, spec, MemoryKind.TREE)
+
+
+def refuse_other_kind(name: str, spec: MemorySpec, wanted: MemoryKind) -> None:
+    """Raises FailedPrecondition when a memory is not of the kind that a call is for."""
+    kind = kind_of(spec)
+    if kind is not wanted:
+        raise FailedPrecondition(
+            Reason.WRONG_MEMORY_KIND,
+            f"memory {name!r} is a {kind} memory; this is for {wanted} memories",
+            {"memory": name, "kind": kind, "wanted": wanted},
+        )
+
+
+async def lock_memory(
+    tx: Transaction, session: str, name: str, *, also: MemoryKind | None = None
+) -> Claim:
+    """A memory, locked for a change by hand: a PRISM memory, or one of the kind `also`.
+
+    Raises NotFound, FailedPrecondition.
+    """
+    key = session_key(tx.tenant_id, session)
+    held = await revisions.lock(tx, key, memory_id(key, name))
+    if held is None:
+        raise await missing(tx, session, name)
+    if kind_of(held.spec) is not also:
+        refuse_other_kind(name, held.spec, MemoryKind.PRISM)
+    return held
+
+
+async def missing(tx: Transaction, session: str, name: str) -> NotFound:
+    """The refusal of a memory that is not there: it, or its session."""
+    if await sessions.get(tx, session_key(tx.tenant_id, session)) is None:
+        return session_not_found(session)
+    return memory_not_found(session, name)
+
+
+def memory_not_found(session: str, memory: str) -> NotFound:
+    """The refusal of a name that no memory has."""
+    return NotFound(
+        Reason.MEMORY_NOT_FOUND,
+        f"session {session!r} has no memory {memory!r}",
+        {"session": session, "memory": memory},
+    )
+
+
+def session_not_found(session: str) -> NotFound:
+    """The refusal of a name that no session has."""
+    return NotFound(
+        Reason.SESSION_NOT_FOUND, f"there is no session {session!r}", {"session": session}
+    )
+
+
+def revision_not_found(memory: str, revision: int, newest: int) -> OutOfRange:
+    """The refusal of a revision that is not there (yet)."""
+    return OutOfRange(
+        Reason.REVISION_NOT_FOUND,
+        f"memory {memory!r} has no revision {revision}; the newest is {newest}",
+        {"revision": revision, "newest": newest},
+    )
+
+
+def item_key(stored: StoredMemory | Claim) -> tuple[UUID, UUID]:
+    """What storage calls a memory by."""
+    return stored.session_key, stored.memory_id
+
+
+def position_not_applied(memory: str, position: int, applied_position: int) -> OutOfRange:
+    """The refusal of a position that a memory has not reached."""
+    return OutOfRange(
+        Reason.POSITION_NOT_APPLIED,
+        f"memory {memory!r} is applied up to position {applied_position}, not yet {position}",
+        {"position": position, "applied_position": applied_position},
+    )
+
+
+def being_deleted(what: str, name: str) -> Conflict:
+    """The refusal of a name whose rows are still being removed."""
+    return Conflict(
+        Reason.BEING_DELETED,
+        f"{what} {name!r} was deleted, and its rows are still being removed: try again soon",
+        {what: name},
+    )

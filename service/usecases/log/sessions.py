@@ -1,0 +1,109 @@
+"""Creating, reading and listing sessions, and reading their logs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from service.domain.log.chunks import LoggedChunk
+from service.domain.values.errors import AlreadyExists, InvalidInput
+from service.domain.values.reasons import Reason
+from service.domain.values.tenancy import session_key
+from service.usecases.log.chunk_filter import ChunkFilter
+from service.usecases.log.idempotency import store_result
+from service.usecases.log.lookup import being_deleted, session_not_found
+from storage.engine.database import Database
+from storage.log import deleting, sessions
+from storage.log import pages as log_pages
+from storage.log.sessions import StoredSession
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChunkPage:
+    """Chunks in order of position."""
+
+    chunks: Sequence[LoggedChunk]
+    #: The session's head when they were read; no chunk is behind it.
+    head: int
+    #: Where the next page begins; 0 on the last.
+    next_position: int
+
+
+async def create(database: Database, tenant_id: UUID, name: str, *, language: str) -> StoredSession:
+    """Makes a session that is searched in `language`. Raises AlreadyExists, Conflict,
+    InvalidInput."""
+    async with database.transaction(tenant_id, name="sessions") as tx:
+        if not await sessions.has_language(tx, language):
+            raise InvalidInput(
+                Reason.LANGUAGE_UNKNOWN,
+                f"the database cannot search texts in the language {language!r}; palimpsest"
+                " has those of PostgreSQL's text search: english, german, simple and others",
+                {"language": language},
+                field="language",
+            )
+        key = session_key(tenant_id, name)
+        made = await sessions.create(tx, key, name, language)
+        is_going = made is None and await deleting.is_being_removed(tx, key, key)
+        if is_going:
+            raise being_deleted("session", name)
+        if made is None:
+            raise AlreadyExists(
+                Reason.SESSION_EXISTS, f"there is a session {name!r} already", {"session": name}
+            )
+        return await store_result(tx, made)
+
+
+async def get(database: Database, tenant_id: UUID, name: str) -> StoredSession:
+    """Reads a session. Raises NotFound."""
+    async with database.transaction(tenant_id, name="sessions") as tx:
+        stored = await sessions.get(tx, session_key(tenant_id, name))
+    if stored is None:
+        raise session_not_found(name)
+    return stored
+
+
+async def list_after(
+    database: Database, tenant_id: UUID, name: str, limit: int
+) -> Sequence[StoredSession]:
+    """Up to `limit` sessions in order of name, behind `name`."""
+    async with database.transaction(tenant_id, name="sessions") as tx:
+        return await sessions.list_after(tx, name, limit)
+
+
+async def read_chunks(
+    database: Database,
+    tenant_id: UUID,
+    name: str,
+    *,
+    from_position: int,
+    limit: int,
+    max_bytes: int,
+    wanted: ChunkFilter | None = None,
+) -> ChunkPage:
+    """Returns chunks of the session's log from a position on. Raises NotFound, InvalidInput.
+
+    At most `limit`, and so many as have `max_bytes` together with their metadata, but at
+    least one where there is one. Of those that are `wanted` none may be among the chunks that
+    a page looks at.
+    """
+    if wanted is not None:
+        wanted.check()
+    key = session_key(tenant_id, name)
+    after = max(from_position, 1) - 1
+    async with database.transaction(tenant_id, name="sessions") as tx:
+        stored = await sessions.get(tx, key)
+        if stored is None:
+            raise session_not_found(name)
+        # What came behind the head that is told is of a later page: both are not read at
+        # one moment.
+        if wanted is None:
+            upto = last = min(after + limit, stored.head)
+            pages = await log_pages.read_pages(tx, key, [(after, upto)], max_bytes)
+            found = pages.get(after, ())
+            if found:
+                last = found[-1].position
+            following = last + 1 if found and last < stored.head else 0
+        else:
+            within = wanted.range(stored.head)
+            within = replace(within, from_position=max(within.from_position, after + 1))
+            found, following = await log_pages.read_wanted(tx, key, within, limit, max_bytes)
+    return ChunkPage(chunks=found, head=stored.head, next_position=following)

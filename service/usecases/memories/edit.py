@@ -1,0 +1,320 @@
+"""Editing: changes of a memory that no model makes. Each is a revision of its own.
+
+The memory's row is locked, the change is made from what it holds then, and the revision
+is committed. A worker that thinks about a step meanwhile finds the revision moved, throws
+its result away and begins again.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+from service.domain.memories.long_operations import OperationId
+from service.domain.prism import losses
+from service.domain.prism.amendments import Amendment, Op
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.revisions import InvalidEdit, Proposal, edited
+from service.domain.prism.rules import Rules
+from service.domain.prism.schemas.evolution import Incompatible, check_extends
+from service.domain.prism.schemas.tree import Schema, render
+from service.domain.prism.spec import Encoding
+from service.domain.state.spec import StateSpec
+from service.domain.values.errors import Conflict, InvalidInput
+from service.domain.values.json_values import parse
+from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.reasons import Reason
+from service.settings.config import Limits
+from service.usecases.log import guard_meters
+from service.usecases.log.idempotency import store_result
+from service.usecases.log.lookup import (
+    find_memory,
+    item_key,
+    lock_memory,
+    revision_not_found,
+    session_not_found,
+)
+from service.usecases.memories import step_traces
+from service.usecases.memories.long_operations import FoundOperation, request_consolidation
+from service.usecases.memories.memories import Memories
+from storage.engine.claims import Claim
+from storage.engine.database import Database, Transaction
+from storage.log import sessions
+from storage.memories import revisions, waiting
+from storage.memories.memories import StoredMemory
+from storage.memories.revisions import NewRevision
+from storage.prism import amendment_log, states
+from storage.prism.amendment_log import LoggedAmendment
+from storage.state import vectors
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Edit:
+    """One change as a client gives it."""
+
+    #: None puts the value there, whether the path exists or not.
+    op: Op | None
+    path: str
+    #: JSON; empty for REMOVE.
+    value_json: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """Which memory is changed, and what its newest revision must be."""
+
+    session: str
+    memory: str
+    #: None takes it as it is.
+    expected_revision: int | None = None
+    #: A note, such as the reason.
+    comment: str = ""
+
+
+class Editor:
+    """What clients do to memories by hand."""
+
+    def __init__(self, database: Database, memories: Memories, limits: Limits) -> None:
+        self._database = database
+        self._memories = memories
+        self._limits = limits
+
+    async def revise(
+        self, tenant_id: UUID, target: Target, edits: Sequence[Edit]
+    ) -> tuple[StoredMemory, Sequence[LoggedAmendment]]:
+        """Makes all edits, or none; the memory, and the amendments that they came to.
+
+        What changes nothing makes no amendment, and by itself no revision. Raises
+        NotFound, Conflict, InvalidInput.
+        """
+        proposals = [_proposal(edit, number) for number, edit in enumerate(edits)]
+        async with self._database.transaction(tenant_id, name="edit.change") as tx:
+            held = await _lock(tx, target)
+            before = await _load(tx, held, held.revision)
+            rules = Rules(max_memory_bytes=self._limits.max_memory_bytes, may_remove=True)
+            try:
+                amendments = edited(proposals, before.schema, before.value, rules)
+            except InvalidEdit as error:
+                wrong = proposals[error.number]
+                raise _edit_invalid(error.number, wrong.path, str(error)) from error
+            if not amendments:
+                unchanged = await find_memory(tx, target.session, target.memory)
+                return await store_result(tx, (unchanged, ()))
+            after = before.apply(held.revision + 1, amendments)
+            new = NewRevision(
+                kind="edit",
+                to_position=held.applied_position,
+                digest=_digest(after),
+                amendments=amendments,
+                value=after.value_json,
+                # A line of a prompt cannot say that something is gone.
+                base=after.value_json if _removes(amendments) else None,
+                consolidated_tokens=0 if _removes(amendments) else None,
+                comment=target.comment,
+                losses=losses.after_change(held.losses, after.value, rules),
+            )
+            stored = await self._commit(tx, target, held, new)
+            logged = await amendment_log.list_amendments(
+                tx, *item_key(held), after=(held.revision, 2**31 - 1), limit=len(amendments)
+            )
+            await store_result(tx, (stored, logged))
+        self._memories.wake(tenant_id, stored)
+        return stored, logged
+
+    async def rollback(self, tenant_id: UUID, target: Target, revision: int) -> StoredMemory:
+        """Restores the state of `revision`. Raises NotFound, Conflict, OutOfRange."""
+        async with self._database.transaction(tenant_id, name="edit.rollback") as tx:
+            held = await _lock(tx, target, also=MemoryKind.STATE)
+            if revision > held.revision:
+                raise revision_not_found(target.memory, revision, held.revision)
+            if isinstance(held.spec, StateSpec):
+                stored = await _restore_vectors(tx, held, target, revision)
+            else:
+                stored = await self._restore_value(tx, held, target, revision)
+            await store_result(tx, stored)
+        self._memories.wake(tenant_id, stored)
+        return stored
+
+    async def _restore_value(
+        self, tx: Transaction, held: Claim, target: Target, revision: int
+    ) -> StoredMemory:
+        restored = await _load(tx, held, revision)
+        new = NewRevision(
+            kind="rollback",
+            to_position=held.applied_position,
+            digest=_digest(restored),
+            value=restored.value_json,
+            base=restored.value_json,
+            comment=target.comment,
+            restored_revision=revision,
+            consolidated_tokens=0,
+            losses=losses.after_change(
+                held.losses,
+                restored.value,
+                Rules(max_memory_bytes=self._limits.max_memory_bytes),
+            ),
+        )
+        return await self._commit(tx, target, held, new)
+
+    async def fold(self, tenant_id: UUID, target: Target) -> tuple[StoredMemory, bool]:
+        """Writes the amendments into a new base; whether there were any. Raises NotFound."""
+        async with self._database.transaction(tenant_id, name="edit") as tx:
+            held = await _lock(tx, target)
+            rows = await states.read_shown(tx, *item_key(held), held.revision)
+            assert rows is not None, "the cursor's foreign key holds the revision"
+            if held.prism.encoding is Encoding.IN_PLACE or not rows.amendments:
+                unchanged = await find_memory(tx, target.session, target.memory)
+                return await store_result(tx, (unchanged, False))
+            memory = PrismMemory.load(
+                held.prism.schema(), base_json=rows.base, amendments=rows.amendments
+            )
+            new = NewRevision(
+                kind="fold",
+                to_position=held.applied_position,
+                digest=_digest(memory),
+                base=memory.value_json,
+            )
+            stored = await self._commit(tx, target, held, new)
+            await store_result(tx, (stored, True))
+        self._memories.wake(tenant_id, stored)
+        return stored, True
+
+    async def consolidate(
+        self, tenant_id: UUID, target: Target
+    ) -> tuple[StoredMemory, FoundOperation]:
+        """Requests a consolidation once what is in the log is read. Raises NotFound."""
+        async with self._database.transaction(tenant_id, name="edit.consolidate") as tx:
+            stored = await find_memory(tx, target.session, target.memory)
+            # In the order in which a step locks them.
+            session = await sessions.lock_head(tx, stored.session_key)
+            if session is None:
+                raise session_not_found(target.session)
+            held = await _lock(tx, target)
+            operation = await request_consolidation(
+                tx,
+                held,
+                target.memory,
+                OperationId(session_key=held.session_key, operation_id=uuid4()),
+                goal=session.head,
+            )
+            stored = await find_memory(tx, target.session, target.memory)
+            result = await store_result(tx, (stored, operation))
+        self._memories.wake(tenant_id, stored)
+        return result
+
+    async def update_schema(self, tenant_id: UUID, target: Target, schema: Schema) -> StoredMemory:
+        """Gives the memory a schema with more fields. Raises NotFound, Conflict, InvalidInput."""
+        source = render(schema)
+        async with self._database.transaction(tenant_id, name="edit") as tx:
+            held = await _lock(tx, target)
+            before = held.prism.schema()
+            if held.prism.shown_schema() == source:
+                return await store_result(tx, await find_memory(tx, target.session, target.memory))
+            try:
+                check_extends(before, schema)
+            except Incompatible as error:
+                raise InvalidInput(
+                    Reason.SCHEMA_INCOMPATIBLE,
+                    f"a live memory's schema can only get more fields: {error}",
+                    {"place": error.place},
+                    field="schema_source",
+                ) from error
+            memory = await _load(tx, held, held.revision)
+            new = NewRevision(
+                kind="schema",
+                to_position=held.applied_position,
+                digest=_digest(memory),
+                comment=target.comment,
+                schema_source=source,
+                losses=losses.after_schema(held.losses),
+            )
+            stored = await self._commit(tx, target, held, new)
+            await store_result(tx, stored)
+        self._memories.wake(tenant_id, stored)
+        return stored
+
+    async def update_model(self, tenant_id: UUID, target: Target, model: str) -> StoredMemory:
+        """Gives the memory another model; empty: the service's. Raises NotFound."""
+        async with self._database.transaction(tenant_id, name="edit.model") as tx:
+            held = await _lock(tx, target)
+            await waiting.change_model(tx, *item_key(held), model)
+            stored = await find_memory(tx, target.session, target.memory)
+            await store_result(tx, stored)
+        self._memories.wake(tenant_id, stored)
+        return stored
+
+    async def _commit(
+        self, tx: Transaction, target: Target, held: Claim, new: NewRevision
+    ) -> StoredMemory:
+        with step_traces.commit(held, new) as traced:
+            await revisions.commit_revision(tx, held, traced, has_work=None)
+        return await find_memory(tx, target.session, target.memory)
+
+
+async def _restore_vectors(
+    tx: Transaction, held: Claim, target: Target, revision: int
+) -> StoredMemory:
+    restored = await vectors.read_state(tx, *item_key(held), revision)
+    assert restored is not None, "revisions have no gaps, and none goes away"
+    new = NewRevision(
+        kind="rollback",
+        to_position=held.applied_position,
+        digest=restored.digest,
+        comment=target.comment,
+        restored_revision=revision,
+    )
+    with step_traces.commit(held, new) as traced:
+        await vectors.commit(tx, held, traced, restored.levels, None, has_work=None)
+    # With other vectors something else may be due.
+    await vectors.rouse(tx, *item_key(held))
+    return await find_memory(tx, target.session, target.memory)
+
+
+async def _lock(tx: Transaction, target: Target, *, also: MemoryKind | None = None) -> Claim:
+    held = await lock_memory(tx, target.session, target.memory, also=also)
+    expected = target.expected_revision
+    if expected is not None and expected != held.revision:
+        conflict = Conflict(
+            Reason.REVISION_CONFLICT,
+            f"memory {target.memory!r} is at revision {held.revision}, not {expected}",
+            {"expected": expected, "current": held.revision},
+        )
+        guard_meters.refused(conflict)
+        raise conflict
+    return held
+
+
+async def _load(tx: Transaction, held: Claim, revision: int) -> PrismMemory:
+    rows = await states.read_nearest(tx, *item_key(held), revision)
+    assert rows is not None, "revisions have no gaps, and none goes away"
+    return PrismMemory.load(
+        held.prism.schema(),
+        base_json=rows.base,
+        amendments=rows.amendments,
+        encoding=Encoding.IN_PLACE,
+    )
+
+
+def _proposal(edit: Edit, number: int) -> Proposal:
+    try:
+        value = None if edit.op is Op.REMOVE else parse(edit.value_json)
+    except ValueError as error:
+        raise _edit_invalid(number, edit.path, f"the value is no JSON: {error}") from error
+    return Proposal(edit.path, edit.op, value)
+
+
+def _edit_invalid(number: int, path: str, reason: str) -> InvalidInput:
+    return InvalidInput(
+        Reason.EDIT_INVALID,
+        f"edit {number + 1}, {path}: {reason}",
+        {"edit": number + 1, "path": path},
+        field=f"edits[{number}]",
+    )
+
+
+def _removes(amendments: Sequence[Amendment]) -> bool:
+    return any(one.op is Op.REMOVE for one in amendments)
+
+
+def _digest(memory: PrismMemory) -> bytes:
+    return hashlib.sha256(memory.value_json.encode()).digest()

@@ -1,0 +1,361 @@
+"""Looking back: the logs of a memory, where a value came from, what changed."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import islice
+from uuid import UUID
+
+from service.domain.answers.citations import best_position
+from service.domain.log.chunks import LoggedChunk
+from service.domain.prism.amending import Missing, settle, value_at
+from service.domain.prism.diffing import ValueDifference, differences
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.provenance import OriginSearch, Touch, ValueTracer, Write, search_path
+from service.domain.prism.schemas.tree import Mismatch, Schema
+from service.domain.prism.spec import Encoding
+from service.domain.state.working_context import by_level
+from service.domain.values.errors import InvalidInput
+from service.domain.values.json_values import Json, canonical, parse
+from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.paths import Path, PathError
+from service.domain.values.reasons import Reason
+from service.usecases.log.lookup import (
+    find_memory,
+    find_prism,
+    item_key,
+    refuse_other_kind,
+    revision_not_found,
+)
+from storage.engine.database import Database, Transaction
+from storage.engine.listing import ListPage
+from storage.log import pages
+from storage.memories import history
+from storage.memories.history import StoredRevision
+from storage.memories.memories import StoredMemory
+from storage.prism import amendment_log, states
+from storage.prism.amendment_log import AmendmentFilter, LoggedAmendment, LoggedRejection
+from storage.state import vectors
+
+#: Amendments of a path among which the origin of its value is looked for.
+ORIGIN_AMENDMENTS = 1000
+#: Chunks of an entry that are shown, in bytes with their metadata.
+ENTRY_CHUNK_BYTES = 256 * 1024
+#: Chunks of a page of entries, in bytes: what the path holds comes beside them.
+PROVENANCE_BYTES = 1024 * 1024
+#: Entries whose chunks are read at once.
+READ_ENTRIES = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explained:
+    """An amendment that touched a path, and what it was made from."""
+
+    amendment: LoggedAmendment
+    revision: StoredRevision
+    #: Nothing has replaced it as a whole.
+    in_effect: bool
+    #: It first brought the value that the path holds now.
+    origin: bool
+    #: Of the chunk that says it most clearly; 0 when none was read.
+    best_position: int
+    #: What was read for it, cut at ENTRY_CHUNK_BYTES.
+    chunks: tuple[LoggedChunk, ...]
+    chunks_truncated: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Provenance:
+    """What a path holds, and a page of what made it."""
+
+    path: Path
+    revision: int
+    #: Canonical JSON; None when there is nothing.
+    value: str | None
+    #: Newest first; one more than was asked for when there are more.
+    entries: tuple[Explained, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RevisionComparison:
+    """Where two states differ: a page of it."""
+
+    revision: int
+    other_revision: int
+    #: One more than was asked for when there are more.
+    differences: tuple[ValueDifference, ...]
+
+
+class History:
+    """What clients ask about the past of memories."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def amendments(
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        after: tuple[int, int],
+        limit: int,
+        wanted: AmendmentFilter,
+        *,
+        max_bytes: int,
+    ) -> ListPage[LoggedAmendment]:
+        """Up to `limit` amendments behind (revision, ordinal), about `max_bytes` of them.
+
+        Raises NotFound.
+        """
+        async with self._database.transaction(tenant_id, name="history") as tx:
+            stored = await find_prism(tx, session, name)
+            return await amendment_log.page_amendments(
+                tx, *item_key(stored), after, limit, wanted, max_bytes=max_bytes
+            )
+
+    async def rejections(
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        after: tuple[int, int],
+        limit: int,
+        *,
+        max_bytes: int,
+    ) -> ListPage[LoggedRejection]:
+        """Up to `limit` rejections behind (revision, ordinal), about `max_bytes` of them.
+
+        Raises NotFound.
+        """
+        async with self._database.transaction(tenant_id, name="history") as tx:
+            stored = await find_prism(tx, session, name)
+            return await amendment_log.page_rejections(
+                tx, *item_key(stored), after, limit, max_bytes=max_bytes
+            )
+
+    async def revisions(
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        after: int,
+        limit: int,
+        *,
+        max_bytes: int,
+    ) -> ListPage[StoredRevision]:
+        """Up to `limit` revisions behind `after`, about `max_bytes` of them.
+
+        -1 begins at the first. Raises NotFound.
+        """
+        async with self._database.transaction(tenant_id, name="history") as tx:
+            stored = await find_memory(tx, session, name)
+            return await history.page_revisions(
+                tx, *item_key(stored), after, limit, max_bytes=max_bytes
+            )
+
+    async def prefix(self, tenant_id: UUID, session: str, name: str, text: str) -> Path:
+        """A path as it is stored. Raises NotFound, InvalidInput."""
+        async with self._database.transaction(tenant_id, name="history") as tx:
+            stored = await find_prism(tx, session, name)
+        return _place(stored.prism.schema(), None, text, "path_prefix")
+
+    async def provenance(
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        path: str,
+        *,
+        revision: int | None,
+        before: tuple[int, int] | None,
+        limit: int,
+        max_bytes: int = PROVENANCE_BYTES,
+    ) -> Provenance:
+        """What made the value at `path`, behind the entry `before` (revision, ordinal).
+
+        Of entries whose chunks have more than `max_bytes` together only the first come, and
+        at least one more than fits. Raises NotFound, OutOfRange, InvalidInput.
+        """
+        async with self._database.transaction(tenant_id, name="history") as tx:
+            stored = await find_prism(tx, session, name)
+            at = stored.revision if revision is None else revision
+            memory = await load_state(tx, stored, at)
+            place = _place(stored.prism.schema(), memory.value, path, "path")
+            held = value_at(memory.value, place)
+            page, first = await _trace(tx, stored, place, held, at, before, limit + 1)
+            entries = await _explain(tx, stored, page, first, max_bytes)
+        return Provenance(
+            path=place,
+            revision=at,
+            value=None if isinstance(held, Missing) else canonical(held),
+            entries=entries,
+        )
+
+    async def compare(
+        self,
+        tenant_id: UUID,
+        session: str,
+        sides: tuple[tuple[str, int | None], tuple[str, int | None]],
+        *,
+        skip: int,
+        limit: int,
+    ) -> RevisionComparison:
+        """Where (name, revision) and (name, revision) differ: both of PRISM memories, or of
+        state memories. Raises NotFound, FailedPrecondition, OutOfRange."""
+        states_: list[tuple[int, Json]] = []
+        kind: MemoryKind | None = None
+        async with self._database.transaction(tenant_id, name="history") as tx:
+            for name, revision in sides:
+                stored = await find_memory(tx, session, name)
+                if kind is None:
+                    is_state = stored.kind == MemoryKind.STATE
+                    kind = MemoryKind.STATE if is_state else MemoryKind.PRISM
+                refuse_other_kind(name, stored.spec, kind)
+                at = stored.revision if revision is None else revision
+                states_.append((at, await _comparable(tx, stored, at)))
+        (revision_, old), (other_revision, new) = states_
+        return RevisionComparison(
+            revision=revision_,
+            other_revision=other_revision,
+            differences=tuple(islice(differences(old, new), skip, skip + limit + 1)),
+        )
+
+
+async def _comparable(tx: Transaction, stored: StoredMemory, revision: int) -> Json:
+    """What two memories of a kind are compared by. Raises OutOfRange."""
+    if stored.kind != MemoryKind.STATE:
+        return (await load_state(tx, stored, revision)).value
+    if revision > stored.revision:
+        raise revision_not_found(stored.name, revision, stored.revision)
+    state = await vectors.read_state(tx, *item_key(stored), revision)
+    assert state is not None, "revisions have no gaps, and none goes away"
+    return by_level(state)
+
+
+async def load_state(tx: Transaction, stored: StoredMemory, revision: int) -> PrismMemory:
+    """The state of a memory at a revision. Raises OutOfRange."""
+    if revision > stored.revision:
+        raise revision_not_found(stored.name, revision, stored.revision)
+    rows = await states.read_nearest(tx, *item_key(stored), revision)
+    assert rows is not None, "revisions have no gaps, and none goes away"
+    return PrismMemory.load(
+        stored.prism.schema(),
+        base_json=rows.base,
+        amendments=rows.amendments,
+        encoding=Encoding.IN_PLACE,
+    )
+
+
+def _place(schema: Schema, value: Json, text: str, field: str) -> Path:
+    try:
+        return settle(schema, value, Path.parse(text))[0]
+    except (PathError, Mismatch) as error:
+        raise InvalidInput(
+            Reason.PATH_INVALID, f"{text!r}: {error}", {"path": text}, field=field
+        ) from error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _TouchingAmendment:
+    amendment: LoggedAmendment
+    touch: Touch
+
+
+async def traced(
+    tx: Transaction, key: tuple[UUID, UUID], path: Path, *, exists: bool, at_revision: int
+) -> AsyncGenerator[tuple[LoggedAmendment, Touch]]:
+    """The amendments that touched `path` up to a revision, newest first."""
+    line = await history.lineage(tx, *key, at_revision)
+    tracer = ValueTracer(path, exists=exists)
+    logged = amendment_log.touching(tx, *key, search_path(path), line)
+    async with aclosing(logged):
+        async for one in logged:
+            write = Write(
+                revision=one.revision,
+                ordinal=one.ordinal,
+                path=Path.parse(one.path),
+                op=one.op,
+                value=parse(one.value),
+            )
+            touch = tracer.touch(write)
+            if touch is not None:
+                yield one, touch
+
+
+async def _trace(
+    tx: Transaction,
+    stored: StoredMemory,
+    path: Path,
+    held: Json | Missing,
+    at_revision: int,
+    before: tuple[int, int] | None,
+    limit: int,
+) -> tuple[Sequence[_TouchingAmendment], Write | None]:
+    """Up to `limit` of what touched the path behind `before`, and what first brought its value.
+
+    Holds no more than that, however often the path was written.
+    """
+    exists = not isinstance(held, Missing)
+    search = OriginSearch(None if isinstance(held, Missing) else held)
+    page: list[_TouchingAmendment] = []
+    looked = 0
+    touches = traced(tx, item_key(stored), path, exists=exists, at_revision=at_revision)
+    async with aclosing(touches):
+        async for one, touch in touches:
+            if exists and looked < ORIGIN_AMENDMENTS:
+                search.look(touch)
+                looked += 1
+            if before is None or (one.revision, one.ordinal) < before:
+                page.append(_TouchingAmendment(amendment=one, touch=touch))
+            is_known = not exists or search.is_over or looked >= ORIGIN_AMENDMENTS
+            if len(page) >= limit and is_known:
+                break
+            del page[limit:]
+    return page, search.found
+
+
+async def _explain(
+    tx: Transaction,
+    stored: StoredMemory,
+    page: Sequence[_TouchingAmendment],
+    first: Write | None,
+    max_bytes: int,
+) -> tuple[Explained, ...]:
+    """The entries of a page; where their chunks have more than `max_bytes` not all, but more
+    than fit."""
+    numbers = sorted({one.amendment.revision for one in page})
+    revisions = await history.read_revisions(tx, *item_key(stored), numbers)
+    explained: list[Explained] = []
+    shown_bytes = 0
+    for start in range(0, len(page), READ_ENTRIES):
+        part = page[start : start + READ_ENTRIES]
+        ranges = {(one.amendment.from_position, one.amendment.to_position) for one in part}
+        read = await pages.read_pages(tx, stored.session_key, sorted(ranges), ENTRY_CHUNK_BYTES)
+        for one in part:
+            logged = one.amendment
+            chunks = read.get(logged.from_position, ())
+            shown_bytes += sum(chunk.chunk.size_bytes() for chunk in chunks)
+            explained.append(_explained(one, revisions[logged.revision], chunks, first))
+        if shown_bytes > max_bytes:
+            break
+    return tuple(explained)
+
+
+def _explained(
+    one: _TouchingAmendment,
+    revision: StoredRevision,
+    chunks: Sequence[LoggedChunk],
+    first: Write | None,
+) -> Explained:
+    logged = one.amendment
+    texts = [(chunk.position, chunk.chunk.as_text()) for chunk in chunks]
+    return Explained(
+        amendment=logged,
+        revision=revision,
+        in_effect=one.touch.in_effect,
+        origin=first is not None
+        and (first.revision, first.ordinal) == (logged.revision, logged.ordinal),
+        best_position=best_position(logged.value, texts) if texts else 0,
+        chunks=tuple(chunks),
+        chunks_truncated=len(chunks) < logged.to_position - logged.from_position,
+    )

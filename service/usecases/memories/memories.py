@@ -1,0 +1,442 @@
+"""Creating, reading and listing memories."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from service.domain.log.read_tokens import ReadToken
+from service.domain.memories.long_operations import OperationId, OperationKind
+from service.domain.memories.specs import MemorySpec
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.spec import Encoding, PrismSpec
+from service.domain.state.spec import StateSpec
+from service.domain.state.vectors import first_state
+from service.domain.values.errors import AlreadyExists, Exhausted, PalimpsestError
+from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.reasons import Reason
+from service.domain.values.tenancy import memory_id, session_key
+from service.domain.values.work_items import WorkItem, WorkKind
+from service.settings.config import Limits
+from service.telemetry import tracing
+from service.telemetry.names import GenAiOperation
+from service.usecases.log.idempotency import is_open, store_result
+from service.usecases.log.lookup import (
+    being_deleted,
+    find_memory,
+    item_key,
+    missing,
+    position_not_applied,
+    revision_not_found,
+    session_not_found,
+)
+from service.usecases.log.wake_ups import WakeUps
+from service.usecases.memories.consistency import (
+    Consistency,
+    ProgressWatcher,
+    not_applied_in_time,
+    progress_of,
+    refuse_stopped,
+)
+from storage.engine.database import Database
+from storage.engine.listing import ListPage
+from storage.log import sessions
+from storage.memories import flushing, long_operations, memories, stalls
+from storage.memories.memories import StoredMemory, Unmade
+from storage.prism import states
+from storage.state import vectors
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryReading:
+    """A memory's value, and where it was read."""
+
+    memory: StoredMemory
+    #: Canonical JSON.
+    value_json: str
+    #: The revision that the value is the state at.
+    revision: int
+    #: All chunks up to here are in the value.
+    applied_position: int
+    #: Stands for the log up to `applied_position`.
+    token: str
+
+
+class ValueReader(Protocol):
+    """Reads the values of memories of one kind."""
+
+    async def read(
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        *,
+        revision: int | None = None,
+        position: int | None = None,
+    ) -> MemoryReading:
+        """Returns the value at a revision, or at a position of the log, or the newest.
+
+        Raises NotFound, OutOfRange.
+        """
+
+
+def reading_of(
+    token_key: bytes, stored: StoredMemory, value: str, revision: int, applied_position: int
+) -> MemoryReading:
+    """Returns a value with the token of where it was read."""
+    token = ReadToken(
+        session_key=stored.session_key,
+        incarnation=stored.incarnation,
+        position=applied_position,
+    )
+    return MemoryReading(
+        memory=stored,
+        value_json=value,
+        revision=revision,
+        applied_position=applied_position,
+        token=token.sign(token_key),
+    )
+
+
+#: Stalled memories that one transaction retries.
+RETRY_MEMORIES = 200
+
+
+class Memories:
+    """What clients do with memories."""
+
+    def __init__(
+        self,
+        database: Database,
+        wake_ups: WakeUps,
+        watcher: ProgressWatcher,
+        token_key: bytes,
+        limits: Limits,
+        values: Mapping[MemoryKind, ValueReader],
+    ) -> None:
+        """`values` reads the kinds of memories whose values are not stored whole."""
+        self._database = database
+        self._wake_ups = wake_ups
+        self._watcher = watcher
+        self._token_key = token_key
+        self._limits = limits
+        self._values = values
+
+    async def create(
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        spec: MemorySpec,
+        *,
+        rebuilt_from: str | None = None,
+        operation_id: OperationId | None = None,
+    ) -> StoredMemory:
+        """Makes a memory; a rebuild names its operation.
+
+        Raises NotFound, AlreadyExists, Exhausted, SchemaInvalid.
+        """
+        identity = memory_id(session_key(tenant_id, session), name)
+        with tracing.memory(GenAiOperation.CREATE_MEMORY_STORE, identity):
+            return await self._create(tenant_id, session, name, spec, rebuilt_from, operation_id)
+
+    async def _create(
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        spec: MemorySpec,
+        rebuilt_from: str | None,
+        operation_id: OperationId | None,
+    ) -> StoredMemory:
+        empty = None
+        if isinstance(spec, PrismSpec):
+            empty = PrismMemory.create(spec.schema()).value_json
+        first = None
+        if isinstance(spec, StateSpec):
+            spec.check(backlog_chunks=self._limits.backlog_chunks)
+            first = first_state(spec)
+        digest = hashlib.sha256((empty or "").encode()).digest() if first is None else first.digest
+        key = session_key(tenant_id, session)
+        identity = memory_id(key, name)
+        if first is None and rebuilt_from is None and not is_open():
+            async with self._database.direct(tenant_id, name="memories") as direct:
+                made = await memories.create_at_once(
+                    direct,
+                    session_key=key,
+                    memory_id=identity,
+                    name=name,
+                    spec=spec,
+                    value=empty,
+                    digest=digest,
+                    max_memories=self._limits.max_memories,
+                )
+            if isinstance(made, Unmade):
+                raise self._refusal(made, session, name)
+            self.wake(tenant_id, made)
+            return made
+        async with self._database.transaction(tenant_id, name="memories") as tx:
+            # Alone, or those that are made at once would not count each other.
+            held = await sessions.lock_alone(tx, key)
+            if held is None:
+                raise self._refusal(Unmade.NO_SESSION, session, name)
+            created = await memories.create(
+                tx,
+                session_key=key,
+                memory_id=identity,
+                name=name,
+                spec=spec,
+                rebuilt_from=rebuilt_from,
+                head=held.head,
+                value=empty,
+                digest=digest,
+            )
+            if isinstance(created, Unmade):
+                raise self._refusal(created, session, name)
+            if created.count > self._limits.max_memories:
+                raise self._refusal(Unmade.TOO_MANY, session, name)
+            if first is not None:
+                await vectors.add_first(tx, key, identity, first.current)
+            elif operation_id is not None:
+                # It reads the log as it is now, and whoever asked waits for that.
+                await flushing.flush(tx, key, identity, held.head)
+            if operation_id is not None:
+                await long_operations.add(
+                    tx,
+                    operation_id,
+                    OperationKind.REBUILD,
+                    memory_id=identity,
+                    memory=name,
+                    goal=held.head,
+                )
+            await store_result(tx, created.memory)
+        self.wake(tenant_id, created.memory)
+        return created.memory
+
+    def _refusal(self, why: Unmade, session: str, name: str) -> PalimpsestError:
+        match why:
+            case Unmade.NO_SESSION:
+                return session_not_found(session)
+            case Unmade.TAKEN:
+                return AlreadyExists(
+                    Reason.MEMORY_EXISTS,
+                    f"session {session!r} has a memory {name!r} already",
+                    {"session": session, "memory": name},
+                )
+            case Unmade.BEING_DELETED:
+                return being_deleted("memory", name)
+            case Unmade.TOO_MANY:
+                return Exhausted(
+                    Reason.TOO_MANY_MEMORIES,
+                    f"a session has at most {self._limits.max_memories} memories",
+                    {"limit": self._limits.max_memories},
+                    retry_seconds=0,
+                )
+
+    async def get(self, tenant_id: UUID, session: str, name: str) -> StoredMemory:
+        """A memory's row. Raises NotFound."""
+        async with self._database.transaction(tenant_id, name="memories") as tx:
+            return await find_memory(tx, session, name)
+
+    async def read(
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        consistency: Consistency,
+        *,
+        deadline: float | None,
+    ) -> MemoryReading:
+        """The newest value that `consistency` allows.
+
+        `deadline` is in the event loop's time. Raises NotFound, InvalidInput (token),
+        FailedPrecondition (stalled, sealed), Exhausted (held), DeadlineExceeded.
+        """
+        key = session_key(tenant_id, session)
+        stored, value = await self._read_newest(tenant_id, key, session, name)
+        wanted = consistency.wanted_position(
+            self._token_key, key, head=stored.head, incarnation=stored.incarnation
+        )
+        if stored.kind == MemoryKind.STATE:
+            # All of the log is in its value.
+            return await self._values[MemoryKind(stored.kind)].read(tenant_id, session, name)
+        if stored.applied_position < wanted:
+            await self._wait(tenant_id, stored, wanted, deadline)
+            stored, value = await self._read_newest(tenant_id, key, session, name)
+        if value is None:
+            return await self._values[MemoryKind(stored.kind)].read(tenant_id, session, name)
+        return self._reading(stored, value, stored.revision, stored.applied_position)
+
+    async def read_revision(
+        self, tenant_id: UUID, session: str, name: str, revision: int
+    ) -> MemoryReading:
+        """The value as it was at `revision`. Raises NotFound, OutOfRange."""
+        key = session_key(tenant_id, session)
+        async with self._database.direct(tenant_id, name="memories") as direct:
+            found = await states.read_past(direct, key, memory_id(key, name), revision)
+        if found is None:
+            async with self._database.transaction(tenant_id, name="memories") as tx:
+                raise await missing(tx, session, name)
+        stored, rows = found
+        values = self._values.get(MemoryKind(stored.kind))
+        if values is not None:
+            return await values.read(tenant_id, session, name, revision=revision)
+        if rows is None:
+            raise revision_not_found(name, revision, stored.revision)
+        value = PrismMemory.load(
+            stored.prism.schema(),
+            base_json=rows.base,
+            amendments=rows.amendments,
+            encoding=Encoding.IN_PLACE,
+        )
+        return self._reading(stored, value.value_json, revision, rows.applied_position)
+
+    async def read_position(
+        self, tenant_id: UUID, session: str, name: str, position: int
+    ) -> MemoryReading:
+        """The newest value that holds no chunk behind `position`. Raises NotFound, OutOfRange."""
+        async with self._database.transaction(tenant_id, name="memories") as tx:
+            stored = await find_memory(tx, session, name)
+        if stored.kind == MemoryKind.STATE:
+            return await self._values[MemoryKind(stored.kind)].read(
+                tenant_id, session, name, position=position
+            )
+        if position > stored.applied_position:
+            raise position_not_applied(name, position, stored.applied_position)
+        async with self._database.transaction(tenant_id, name="memories") as tx:
+            revision = await states.revision_at(
+                tx, *item_key(stored), position=position, newest=stored.revision
+            )
+        return await self.read_revision(tenant_id, session, name, revision)
+
+    async def list_after(
+        self, tenant_id: UUID, session: str, after: str, limit: int | None
+    ) -> ListPage[StoredMemory]:
+        """Returns the memories of a session behind the name `after`, by name. Raises NotFound."""
+        key = session_key(tenant_id, session)
+        async with self._database.transaction(tenant_id, name="memories") as tx:
+            if await sessions.get(tx, key) is None:
+                raise session_not_found(session)
+            found = await memories.list_after(tx, key, after, None if limit is None else limit + 1)
+        more = limit is not None and len(found) > limit
+        return ListPage(items=found[:limit], more=more)
+
+    async def list_of_all(
+        self,
+        tenant_id: UUID,
+        *,
+        status: str | None,
+        waiting: bool,
+        after: tuple[UUID, UUID] | None,
+        limit: int,
+    ) -> Sequence[StoredMemory]:
+        """Returns up to `limit` memories of all sessions after a key, by key."""
+        async with self._database.transaction(tenant_id, name="memories") as tx:
+            return await memories.list_of_all(
+                tx, status=status, waiting=waiting, after=after, limit=limit
+            )
+
+    async def retry_all(self, tenant_id: UUID, session: str) -> int:
+        """Lets all stalled memories of a session go on, or of all; how many. Raises NotFound."""
+        key = session_key(tenant_id, session) if session else None
+        retried = 0
+        while True:
+            async with self._database.transaction(tenant_id, name="memories.retry_all") as tx:
+                if key is not None and await sessions.get(tx, key) is None:
+                    raise session_not_found(session)
+                woken = await stalls.retry_some(tx, key, RETRY_MEMORIES)
+                retried += len(woken)
+                if len(woken) < RETRY_MEMORIES:
+                    await store_result(tx, retried)
+            self._wake_ups.add([_item(tenant_id, *one) for one in woken])
+            if len(woken) < RETRY_MEMORIES:
+                return retried
+
+    async def retry(self, tenant_id: UUID, session: str, name: str) -> StoredMemory:
+        """Lets a stalled memory go on. Raises NotFound."""
+        async with self._database.transaction(tenant_id, name="memories.retry") as tx:
+            stored = await find_memory(tx, session, name)
+            woken = await stalls.retry(tx, *item_key(stored))
+            if woken:
+                stored = await find_memory(tx, session, name)
+            await store_result(tx, stored)
+        if woken:
+            # A tree may be at the head and have nodes to build all the same.
+            self._wake_ups.add([_item(tenant_id, *item_key(stored))])
+        else:
+            self.wake(tenant_id, stored)
+        return stored
+
+    async def _read_newest(
+        self, tenant_id: UUID, key: UUID, session: str, name: str
+    ) -> tuple[StoredMemory, str | None]:
+        async with self._database.direct(tenant_id, name="memories") as direct:
+            found = await memories.read_newest(direct, key, memory_id(key, name))
+        if found is None:
+            async with self._database.transaction(tenant_id, name="memories") as tx:
+                raise await missing(tx, session, name)
+        return found
+
+    async def _wait(
+        self, tenant_id: UUID, stored: StoredMemory, wanted: int, deadline: float | None
+    ) -> None:
+        progress = progress_of(stored)
+        refuse_stopped(stored.name, wanted, progress)
+        key = (stored.session_key, stored.memory_id)
+        if stored.lingers:
+            async with self._database.transaction(tenant_id, name="memories") as tx:
+                woken = await flushing.end_wait(tx, *key, wanted)
+            self._wake_ups.add(
+                [_item(tenant_id, stored.session_key, one) for one in woken], wanted=True
+            )
+        looks = self._watcher.progress_of_read(tenant_id, key, deadline=deadline)
+        async with aclosing(looks) as seen:
+            async for progress in seen:
+                refuse_stopped(stored.name, wanted, progress)
+                if progress.applied_position >= wanted:
+                    return
+        raise not_applied_in_time(
+            stored.name,
+            wanted,
+            progress.applied_position,
+            progress.revision,
+            progress.waiting_cause,
+        )
+
+    def _reading(
+        self, stored: StoredMemory, value: str, revision: int, applied_position: int
+    ) -> MemoryReading:
+        return reading_of(self._token_key, stored, value, revision, applied_position)
+
+    async def flush(self, tenant_id: UUID, session: str, name: str) -> tuple[str, int]:
+        """Ends the wait for more chunks; the token of what is in the log, and its head.
+
+        An empty `name` means all memories of the session. Raises NotFound.
+        """
+        key = session_key(tenant_id, session)
+        async with self._database.transaction(tenant_id, name="memories") as tx:
+            # Before the memories, as who appends does: each locks several of them.
+            held = await sessions.lock_head(tx, key)
+            if held is None:
+                raise session_not_found(session)
+            one = item_key(await find_memory(tx, session, name))[1] if name else None
+            woken = await flushing.flush(tx, key, one, held.head)
+            token = ReadToken(session_key=key, incarnation=held.incarnation, position=held.head)
+            result = await store_result(tx, (token.sign(self._token_key), held.head))
+        self._wake_ups.add([_item(tenant_id, key, identity) for identity in woken])
+        return result
+
+    def wake(self, tenant_id: UUID, stored: StoredMemory) -> None:
+        """Wake-ups at a memory that is behind, or is to be consolidated or closed."""
+        asked = (stored.consolidate_position, stored.seal_position)
+        # A state memory at the head may have a level of vectors that is full.
+        behind = stored.applied_position < stored.head or stored.kind == MemoryKind.STATE
+        wanted = behind or asked != (None, None)
+        if wanted and stored.status == "active":
+            self._wake_ups.add([_item(tenant_id, *item_key(stored))])
+
+
+def _item(tenant_id: UUID, key: UUID, identity: UUID) -> WorkItem:
+    return WorkItem(kind=WorkKind.MEMORY, tenant_id=tenant_id, session_key=key, item_id=identity)

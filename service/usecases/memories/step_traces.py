@@ -1,0 +1,87 @@
+"""Traces of steps: each goes on from the appends that it reads, and its commit is gone on from."""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from uuid import UUID
+
+import structlog
+from opentelemetry.trace import Span, SpanContext
+
+from service.domain.memories.specs import kind_of
+from service.telemetry import logs, tracing
+from service.telemetry.names import Attribute, GenAiOperation
+from storage.engine import trace_contexts
+from storage.engine.claims import Claim
+from storage.engine.database import Database
+from storage.engine.errors import StorageError
+from storage.memories.revisions import NewRevision
+
+_log = structlog.get_logger("palimpsest.traces")
+
+
+async def appends(
+    database: Database, tenant_id: UUID, session_key: UUID, *, after: int, upto: int
+) -> Sequence[SpanContext]:
+    """Returns the spans that appended the chunks of (after, upto], those that were sampled.
+
+    Asks nobody where this process makes no spans.
+    """
+    if not tracing.is_on() or upto <= after:
+        return ()
+    try:
+        async with database.direct(tenant_id, name="step") as tx:
+            found = await trace_contexts.read(tx, session_key, session_key, after=after, upto=upto)
+    except StorageError as error:
+        # Without links a step is as good.
+        _log.warning("a step is not linked to its appends", cause=str(error))
+        return ()
+    return [context for _, context in found]
+
+
+@asynccontextmanager
+async def step(
+    database: Database, tenant_id: UUID, held: Claim, *, after: int, upto: int
+) -> AsyncIterator[Span]:
+    """Opens the span of a step that reads (after, upto], and has the log say what it is about."""
+    causes = await appends(database, tenant_id, held.session_key, after=after, upto=upto)
+    with work(held, causes) as span:
+        span.set_attribute(Attribute.FROM_POSITION, after)
+        span.set_attribute(Attribute.TO_POSITION, upto)
+        yield span
+
+
+@contextmanager
+def work(held: Claim, causes: Sequence[SpanContext]) -> Iterator[Span]:
+    """Opens the span of work on a memory that goes on from its causes; logs as `step`."""
+    with (
+        logs.about(revision=held.revision + 1),
+        tracing.process(kind_of(held.spec).value, causes, _of(held)) as span,
+    ):
+        yield span
+
+
+@contextmanager
+def commit(
+    held: Claim, new: NewRevision, causes: Sequence[SpanContext] = ()
+) -> Iterator[NewRevision]:
+    """Opens the span of what writes the next revision, and gives that with its trace.
+
+    `causes`: the steps that it brings, where it is within none of them.
+    """
+    attributes = {
+        Attribute.GEN_AI_OPERATION_NAME: GenAiOperation.UPDATE_MEMORY,
+        **_of(held),
+        Attribute.TO_POSITION: new.to_position,
+        Attribute.CHANGE: new.kind,
+    }
+    with tracing.following(GenAiOperation.UPDATE_MEMORY, causes, attributes):
+        yield replace(new, trace=tracing.sampled())
+
+
+def _of(held: Claim) -> dict[str, str | int]:
+    return {
+        Attribute.GEN_AI_MEMORY_STORE_ID: str(held.memory_id),
+        Attribute.SESSION_KEY: str(held.session_key),
+        Attribute.REVISION: held.revision + 1,
+    }

@@ -1,0 +1,164 @@
+"""Watching: each revision of a memory is told once, in order, as it is committed."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import groupby
+from uuid import UUID
+
+from opentelemetry.trace import SpanContext
+
+from service.domain.values.errors import DeadlineExceeded, Exhausted
+from service.domain.values.reasons import Reason
+from service.settings.config import Limits
+from service.telemetry import tracing
+from service.usecases.log.lookup import find_memory, item_key, revision_not_found
+from service.usecases.memories.consistency import ProgressWatcher
+from storage.engine import trace_contexts
+from storage.engine.database import Database
+from storage.memories import history
+from storage.memories.history import StoredRevision
+from storage.memories.memories import StoredMemory
+from storage.prism import amendment_log
+from storage.prism.amendment_log import LoggedAmendment
+
+#: Revisions that one look at the history brings.
+READ_REVISIONS = 100
+#: Amendments that one look brings, and bytes of them, unless a single revision has more.
+READ_AMENDMENTS = 500
+READ_BYTES = 2 * 1024 * 1024
+#: When a client that met a full server may try again.
+BUSY_RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Started:
+    """The watch has begun: what comes behind this revision will be told."""
+
+    after_revision: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Committed:
+    """A revision with its amendments."""
+
+    revision: StoredRevision
+    amendments: tuple[LoggedAmendment, ...]
+    #: The span that committed it, if the watch and that are sampled.
+    trace: SpanContext | None = None
+
+
+class Watches:
+    """The watches of one server process."""
+
+    def __init__(self, database: Database, watcher: ProgressWatcher, limits: Limits) -> None:
+        self._database = database
+        self._watcher = watcher
+        self._limits = limits
+        self._watches = 0
+
+    async def watch(
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        after_revision: int | None,
+        *,
+        deadline: float | None,
+    ) -> AsyncGenerator[Started | Committed]:
+        """Tells every revision behind `after_revision`; None begins behind the newest.
+
+        `deadline` is in the event loop's time. Raises NotFound, OutOfRange, Exhausted,
+        and DeadlineExceeded at the end.
+        """
+        if self._watches >= self._limits.max_watches:
+            raise Exhausted(
+                Reason.TOO_MANY_WATCHES,
+                f"this server has {self._watches} watches already",
+                {"limit": self._limits.max_watches},
+                retry_seconds=BUSY_RETRY_SECONDS,
+            )
+        self._watches += 1
+        try:
+            async with self._database.transaction(tenant_id, name="watch") as tx:
+                stored = await find_memory(tx, session, name)
+            told = stored.revision if after_revision is None else after_revision
+            if told > stored.revision:
+                raise revision_not_found(name, told, stored.revision)
+            yield Started(after_revision=told)
+            async with aclosing(self._follow(tenant_id, stored, told, deadline)) as commits:
+                async for committed in commits:
+                    yield committed
+        finally:
+            self._watches -= 1
+
+    async def _follow(
+        self, tenant_id: UUID, stored: StoredMemory, told: int, deadline: float | None
+    ) -> AsyncGenerator[Committed]:
+        newest = stored.revision
+        key = item_key(stored)
+        async with aclosing(self._watcher.progress(tenant_id, key, deadline=deadline)) as seen:
+            while True:
+                while told < newest:
+                    found = await self._read(tenant_id, key, told)
+                    for committed in found:
+                        yield committed
+                        told = committed.revision.revision
+                    if not found:
+                        # A standby took over that does not have them.
+                        newest = told
+                progress = await anext(seen, None)
+                if progress is None:
+                    break
+                newest = progress.revision
+        raise DeadlineExceeded(
+            Reason.NOT_APPLIED_IN_TIME,
+            f"memory {stored.name!r} was watched up to revision {told}",
+            {"wanted": told + 1, "revision": told},
+        )
+
+    async def _read(
+        self, tenant_id: UUID, key: tuple[UUID, UUID], after: int
+    ) -> Sequence[Committed]:
+        async with self._database.transaction(tenant_id, name="watch") as tx:
+            revisions = await history.list_revisions(tx, *key, after, READ_REVISIONS)
+            sizes: Mapping[int, int] = {}
+            if len(revisions) > 1:
+                numbers = (revisions[0].revision, revisions[-1].revision)
+                sizes = await amendment_log.list_sizes(tx, *key, numbers)
+            revisions = _of_one_look(revisions, sizes)
+            total = sum(one.amendments for one in revisions)
+            found = await amendment_log.list_amendments(
+                tx, *key, after=(after, 2**31 - 1), limit=max(total, 1)
+            )
+            traces: Mapping[int, SpanContext] = {}
+            if tracing.sampled() is not None:
+                # Each ends at its revision.
+                last = max([after, *(one.revision for one in revisions)])
+                traces = dict(await trace_contexts.read(tx, *key, after=after, upto=last))
+        batches = {number: tuple(batch) for number, batch in groupby(found, key=_revision_of)}
+        return [
+            Committed(
+                revision=one,
+                amendments=batches.get(one.revision, ()),
+                trace=traces.get(one.revision),
+            )
+            for one in revisions
+        ]
+
+
+def _of_one_look(
+    revisions: Sequence[StoredRevision], sizes: Mapping[int, int]
+) -> Sequence[StoredRevision]:
+    """Those that come in one look together, but never a part of a revision."""
+    amendments = content_bytes = 0
+    for number, one in enumerate(revisions):
+        amendments += one.amendments
+        content_bytes += sizes.get(one.revision, 0)
+        if number and (amendments > READ_AMENDMENTS or content_bytes > READ_BYTES):
+            return revisions[:number]
+    return revisions
+
+
+def _revision_of(logged: LoggedAmendment) -> int:
+    return logged.revision

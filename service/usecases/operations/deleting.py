@@ -1,0 +1,113 @@
+"""Deleting: sessions, memories and answers are gone at once; workers remove their rows.
+
+A small session's rows are removed before the call returns, so that its name is free again; of a
+large one workers remove them, batch by batch.
+"""
+
+import asyncio
+from uuid import UUID
+
+from service.domain.values.tenancy import memory_id, session_key
+from service.domain.values.work_items import WorkItem, WorkKind
+from service.settings.config import Config
+from service.usecases.answers.ask import answer_not_found, occasion
+from service.usecases.log.idempotency import store_result
+from service.usecases.log.lookup import missing, session_not_found
+from service.usecases.log.tries import tried_again
+from service.usecases.log.wake_ups import WakeUps
+from storage.engine.database import Database, Transaction
+from storage.log import deleting
+from storage.log.deleting import Removal
+
+#: Rows of one transaction of a removal.
+BATCH_ROWS = 2000
+#: Transactions that a call adds to its own before it leaves the rest to workers.
+OWN_BATCHES = 2
+
+
+class Deleter:
+    """Deletes what clients name, in one server process."""
+
+    def __init__(self, database: Database, wake_ups: WakeUps) -> None:
+        self._database = database
+        self._wake_ups = wake_ups
+
+    async def delete_session(self, tenant_id: UUID, session: str, *, allow_missing: bool) -> None:
+        """Deletes a session. Raises NotFound unless `allow_missing`."""
+        key = session_key(tenant_id, session)
+
+        async def hide(tx: Transaction) -> bool:
+            found = await deleting.delete_session(tx, key)
+            if not found and not allow_missing:
+                raise session_not_found(session)
+            await store_result(tx, None)
+            return found
+
+        if await tried_again(self._database, tenant_id, hide, name="delete-session"):
+            await self.remove(tenant_id, key, key)
+
+    async def delete_memory(
+        self, tenant_id: UUID, session: str, name: str, *, allow_missing: bool
+    ) -> None:
+        """Deletes a memory. Raises NotFound unless `allow_missing`."""
+        key = session_key(tenant_id, session)
+        identity = memory_id(key, name)
+
+        async def hide(tx: Transaction) -> bool:
+            found = await deleting.delete_memory(tx, key, identity)
+            if not found and not allow_missing:
+                raise await missing(tx, session, name)
+            await store_result(tx, None)
+            return found
+
+        if await tried_again(self._database, tenant_id, hide, name="delete-memory"):
+            await self.remove(tenant_id, key, identity)
+
+    async def delete_answer(
+        self, tenant_id: UUID, session: str, answer_id: UUID, *, allow_missing: bool
+    ) -> None:
+        """Deletes an answer. Raises NotFound unless `allow_missing`."""
+        key = session_key(tenant_id, session)
+        async with self._database.transaction(tenant_id, name="delete-answer") as tx:
+            found = await deleting.delete_answer(tx, key, answer_id, occasion(answer_id))
+            if not found and not allow_missing:
+                raise await answer_not_found(tx, session, answer_id)
+            await store_result(tx, None)
+
+    async def remove(self, tenant_id: UUID, key: UUID, item_id: UUID) -> None:
+        """Removes rows of what was deleted: all, or the first ones, and wakes a worker then."""
+        removal: Removal | None = Removal(session_key=key, item_id=item_id)
+        for _ in range(OWN_BATCHES):
+            if removal is not None and not removal.is_done:
+                removal = await _remove_some(self._database, tenant_id, removal)
+        if removal is None or not removal.is_done:
+            item = WorkItem(
+                kind=WorkKind.REMOVAL, tenant_id=tenant_id, session_key=key, item_id=item_id
+            )
+            self._wake_ups.add([item])
+
+
+async def _remove_some(database: Database, tenant_id: UUID, removal: Removal) -> Removal | None:
+    async with database.transaction(tenant_id, name="removal") as tx:
+        return await deleting.remove_some(tx, removal, BATCH_ROWS)
+
+
+class Remover:
+    """Removes rows of what was deleted, in one worker process."""
+
+    def __init__(self, database: Database, config: Config) -> None:
+        self._database = database
+        self._drain_seconds = config.drain_seconds
+
+    async def remove(self, item: WorkItem, *, stop: asyncio.Event | None = None) -> float | None:
+        """Removes batches until nothing is left; None then.
+
+        Else 0: others get their turn, or `stop` is set. Raises StorageError.
+        """
+        until = asyncio.get_running_loop().time() + self._drain_seconds
+        removal: Removal | None = Removal(session_key=item.session_key, item_id=item.item_id)
+        while removal is not None and not removal.is_done:
+            if asyncio.get_running_loop().time() > until or (stop is not None and stop.is_set()):
+                return 0.0
+            removal = await _remove_some(self._database, item.tenant_id, removal)
+        return None

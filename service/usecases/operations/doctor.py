@@ -1,0 +1,353 @@
+"""The doctor checks a deployment: every part is looked at by itself, and a part that is down is a
+line like others."""
+
+import platform
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from service.domain.operations import doctor as judge
+from service.domain.operations.doctor import (
+    SILENT_SECONDS,
+    Clock,
+    Finding,
+    Severity,
+    bad,
+    ok,
+    warn,
+)
+from service.domain.prism.losses import losses_of
+from service.llm.providers.doctor import look_at_models
+from service.settings.config import Config
+from service.settings.reading import findings
+from service.usecases.operations.strangers import ADVICE, strangers
+from service.usecases.operations.tenants import NoTenant, all_tenants, the_tenant
+from storage.calls import conditions
+from storage.engine import clocks, database_state, pooling
+from storage.engine.database import Database, Transaction
+from storage.engine.errors import StorageError
+from storage.engine.signals import are_heard
+from storage.memories import queue, waiting
+from storage.operations import database_identity
+from storage.operations import doctor as look
+from storage.operations.doctor import ServerFacts
+from storage.operations.tenants import Tenant
+
+_Look = Callable[[Transaction], Coroutine[Any, Any, list[Finding]]]
+
+#: What search uses when it is there: see docs/guides/running.md.
+EXTENSIONS = ("btree_gin", "vector")
+#: Tenants that one run checks, unless one is named.
+MAX_TENANTS = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Migrations:
+    """What this release knows of the database's migrations."""
+
+    newest: str
+    known: frozenset[str]
+
+
+class Doctor:
+    """Looks at everything that `config` names."""
+
+    def __init__(
+        self,
+        config: Config,
+        migrations: Migrations,
+        *,
+        tenant: str | None = None,
+        hidden: frozenset[str] = frozenset(),
+    ) -> None:
+        """`tenant`: the name or id of the only one whose data is looked at; None: all.
+        `hidden`: names of settings that the processes have, and `config` has not."""
+        self._config = config
+        self._hidden = hidden
+        self._migrations = migrations
+        self._tenant = tenant
+
+    async def findings(self) -> AsyncIterator[Finding]:
+        """One after the other, as they are found. Reads only."""
+        yield _release()
+        for one in findings(self._config) or [ok("settings", "nothing looks wrong")]:
+            yield one
+        async for one in self._database():
+            yield one
+        yield await self._redis()
+        for one in await look_at_models(self._config, self._hidden):
+            yield one
+
+    async def _database(self) -> AsyncIterator[Finding]:
+        if self._config.database_url is None and "database_url" in self._hidden:
+            said = "the running `up` has one of its own, with a password that is not known here"
+            yield bad("database", said, "give this command its PALIMPSEST_DATABASE_URL")
+            return
+        if self._config.database_url is None:
+            said = "PALIMPSEST_DATABASE_URL is not set"
+            yield bad("database", said, "set it, or name the folder of an `up` by --data-dir")
+            return
+        url = self._config.database_url.get_secret_value()
+        try:
+            facts = await look.read_server(url)
+        except StorageError as error:
+            said = f"cannot be reached: {error}"
+            yield bad("database", said, "start it, or look after PALIMPSEST_DATABASE_URL")
+            return
+        yield judge.judge_server(facts.version, facts.number)
+        yield judge.judge_durability(facts.settings)
+        yield judge.judge_writes(
+            is_standby=facts.is_standby,
+            is_read_only=facts.is_read_only,
+            waiting=facts.waiting_commits,
+        )
+        yield judge.judge_logged(facts.settings)
+        yield judge.judge_clock(facts.clock_off_seconds, facts.round_trip_seconds)
+        yield _extensions(facts)
+        pooler = await self._pooler(url)
+        yield pooler
+        if pooler.level is Severity.BAD and not self._config.is_pooled:
+            return
+        async with _connected(url, pooled=self._config.is_pooled) as database:
+            if self._config.signals_database_url is not None:
+                yield await _signals(database, self._config.signals_database_url.get_secret_value())
+            async for one in self._tables(database, facts):
+                yield one
+
+    async def _pooler(self, url: str) -> Finding:
+        """Whether connections are what they are taken for."""
+        if self._config.is_pooled:
+            if self._config.signals_database_url is None:
+                said = "PALIMPSEST_SIGNALS_DATABASE_URL is not set, and LISTEN passes no pooler"
+                return bad("pooler", said, "set it to the server itself")
+            return ok("pooler", "each transaction may have another connection to the server")
+        try:
+            lost = await pooling.lost_sessions(url)
+        except StorageError as error:
+            return bad("pooler", f"cannot be seen: {error}", "look after PALIMPSEST_DATABASE_URL")
+        if lost:
+            advice = "name the server itself, or set PALIMPSEST_DATABASE_POOLER=transaction"
+            return bad("pooler", lost, advice)
+        return ok("pooler", "none between us and the server")
+
+    async def _tables(self, database: Database, facts: ServerFacts) -> AsyncIterator[Finding]:
+        """What our role sees."""
+        try:
+            with look.seen():
+                found = await database_state.read(database)
+            unguarded = await look.open_tables(database)
+        except StorageError as error:
+            advice = "run `palimpsest migrate`, and grant its roles to this login"
+            yield bad("migrations", f"cannot look as palimpsest_app: {error}", advice)
+            return
+        yield judge.judge_role(found.role, unfit=found.unfit, open_tables=unguarded)
+        yield judge.judge_migration(
+            found.migration, self._migrations.newest, self._migrations.known
+        )
+        behind = found.migration in self._migrations.known - {self._migrations.newest}
+        if found.migration is None or behind:
+            return
+        yield await _clocks(database, facts)
+        yield await _place(database)
+        for one in await self._queue(database):
+            yield one
+        for one in await self._conditions(database):
+            yield one
+        async for one in self._tenants(database):
+            yield one
+
+    async def _tenants(self, database: Database) -> AsyncIterator[Finding]:
+        """What belongs to tenants: of each look one line that all is well, or what is not."""
+        try:
+            tenants = await self._looked_at(database)
+        except (StorageError, NoTenant) as error:
+            advice = "name one that is there, or grant what the role lacks"
+            yield bad("tenants", f"cannot be seen: {error}", advice)
+            return
+        if len(tenants) > MAX_TENANTS:
+            tenants = tenants[:MAX_TENANTS]
+            said = f"there are more than {MAX_TENANTS}, and the others were not looked at"
+            yield warn("tenants", said, "look at one of them with --tenant")
+        for name, read in self._looks():
+            found = [
+                (tenant, one) for tenant in tenants for one in await _look(database, tenant, read)
+            ]
+            trouble = [(tenant, one) for tenant, one in found if one.level is not Severity.OK]
+            if len(tenants) == 1:
+                for _, one in found:
+                    yield replace(one, name=name)
+            elif not trouble:
+                yield ok(name, f"nothing looks wrong in {len(tenants)} tenants")
+            for tenant, one in trouble if len(tenants) > 1 else ():
+                yield replace(one, name=name, said=f"tenant {tenant.name}: {one.said}")
+
+    async def _conditions(self, database: Database) -> list[Finding]:
+        """Models that give no replies for now."""
+        try:
+            with look.seen():
+                async with database.connection(name="doctor") as connection:
+                    found = await conditions.read(connection)
+                number: Counter[str] = Counter()
+                for tenant in await self._looked_at(database) if found else ():
+                    async with database.transaction(tenant.tenant_id, name="doctor") as tx:
+                        number.update(await waiting.count_waiting(tx))
+        except (StorageError, NoTenant) as error:
+            return [warn("models", f"could not be seen: {error}", "grant what the role lacks")]
+        return judge.judge_conditions(found, number)
+
+    async def _looked_at(self, database: Database) -> list[Tenant]:
+        """Raises NoTenant, StorageError."""
+        if self._tenant is not None:
+            return [await the_tenant(database, self._tenant)]
+        found = []
+        async with aclosing(all_tenants(database)) as every:
+            async for one in every:
+                found.append(one)
+                if len(found) > MAX_TENANTS:
+                    break
+        return found
+
+    def _looks(self) -> tuple[tuple[str, _Look], ...]:
+        backlog = self._config.limits.backlog_chunks
+
+        async def memories(tx: Transaction) -> list[Finding]:
+            return judge.judge_memories(await look.read_memories(tx), backlog)
+
+        async def losses(tx: Transaction) -> list[Finding]:
+            return judge.judge_losses(
+                [
+                    (name, one)
+                    for name, stored in await look.read_losses(tx)
+                    for one in losses_of(stored)
+                ]
+            )
+
+        async def answers(tx: Transaction) -> list[Finding]:
+            return [judge.judge_pending("answers", *await look.read_pending(tx, "answer"))]
+
+        async def drafts(tx: Transaction) -> list[Finding]:
+            return [judge.judge_pending("drafts", *await look.read_pending(tx, "schema_draft"))]
+
+        async def intents(tx: Transaction) -> list[Finding]:
+            return [judge.judge_intents(*await look.read_intents(tx))]
+
+        async def spend(tx: Transaction) -> list[Finding]:
+            return [judge.judge_spend(adds_up=await look.read_spend(tx))]
+
+        async def index(tx: Transaction) -> list[Finding]:
+            return [judge.judge_index(*await look.read_index(tx))]
+
+        return (
+            ("memories", memories),
+            ("losses", losses),
+            ("answers", answers),
+            ("drafts", drafts),
+            ("intents", intents),
+            ("spend", spend),
+            ("index", index),
+        )
+
+    async def _queue(self, database: Database) -> list[Finding]:
+        try:
+            found = await queue.read_facts(
+                database, dead_after_seconds=self._config.dead_after_seconds
+            )
+        except StorageError as error:
+            return [bad("queue", f"cannot be seen: {error}", "run `palimpsest migrate`")]
+        return judge.judge_queue(
+            queued=max(found.ready - found.running, 0),
+            running=found.running,
+            oldest_seconds=found.oldest_seconds,
+            workers=found.workers,
+            silent=found.silent,
+        )
+
+    async def _redis(self) -> Finding:
+        if self._config.redis_url is None and "redis_url" in self._hidden:
+            said = "the running `up` has one of its own, with a password that is not known here"
+            return warn("redis", said, "give this command its PALIMPSEST_REDIS_URL")
+        if self._config.redis_url is None:
+            return ok("redis", "none is configured: each process predicts from what it sent")
+        try:
+            name, policy = await look.read_redis(self._config.redis_url.get_secret_value())
+        except StorageError as error:
+            advice = "start it; until then each process predicts from what it sent itself"
+            return warn("redis", f"cannot be reached: {error}", advice)
+        return ok("redis", f"{name}, {policy or 'no policy told'} when it is full")
+
+
+def _release() -> Finding:
+    try:
+        release = version("palimpsest-server")
+    except PackageNotFoundError:
+        release = "not installed as a package"
+    if other := strangers():
+        return warn("release", other, ADVICE)
+    return ok("release", f"palimpsest {release}, Python {platform.python_version()}")
+
+
+async def _signals(database: Database, url: str) -> Finding:
+    """Whether processes hear each other."""
+    try:
+        heard = await are_heard(database, url)
+    except StorageError as error:
+        advice = "look after PALIMPSEST_SIGNALS_DATABASE_URL"
+        return bad("signals", f"cannot be heard: {error}", advice)
+    if not heard:
+        said = "what is sent to PALIMPSEST_DATABASE_URL is not heard"
+        advice = "let PALIMPSEST_SIGNALS_DATABASE_URL name the same database, without a pooler"
+        return bad("signals", said, advice)
+    return ok("signals", "processes hear each other")
+
+
+async def _clocks(database: Database, facts: ServerFacts) -> Finding:
+    own = Clock(
+        of="this machine",
+        off_seconds=facts.clock_off_seconds,
+        round_trip_seconds=facts.round_trip_seconds,
+    )
+    try:
+        with look.seen():
+            async with database.connection(name="doctor") as connection:
+                others = await clocks.read(connection, silent_seconds=SILENT_SECONDS)
+    except StorageError as error:
+        return warn("clocks", f"could not be seen: {error}", "grant what the role lacks")
+    return judge.judge_clocks(own, others)
+
+
+async def _place(database: Database) -> Finding:
+    try:
+        with look.seen():
+            async with database.connection(name="doctor") as connection:
+                return judge.judge_identity(*await database_identity.read(connection))
+    except StorageError as error:
+        return warn("place", f"could not be seen: {error}", "grant what the role lacks")
+
+
+async def _look(database: Database, tenant: Tenant, read: _Look) -> list[Finding]:
+    try:
+        async with database.transaction(tenant.tenant_id, name="doctor") as tx:
+            return await read(tx)
+    except StorageError as error:
+        return [warn("", f"could not be seen: {error}", "grant what the role lacks")]
+
+
+def _extensions(facts: ServerFacts) -> Finding:
+    missing = [name for name in EXTENSIONS if name not in facts.extensions]
+    there = ", ".join(f"{n} {facts.extensions[n]}" for n in EXTENSIONS if n in facts.extensions)
+    if missing:
+        said = f"{', '.join(missing)} missing: search is slower, or by words only"
+        return warn("extensions", said, 'see docs/guides/running.md, "What search needs"')
+    return ok("extensions", there)
+
+
+@asynccontextmanager
+async def _connected(url: str, *, pooled: bool) -> AsyncIterator[Database]:
+    database = Database.connect(url, pool_size=1, name="palimpsest-doctor", pooled=pooled)
+    try:
+        yield database
+    finally:
+        await database.close()

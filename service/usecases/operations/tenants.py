@@ -1,0 +1,40 @@
+"""The tenants of a deployment, for commands that look after more than one."""
+
+from collections.abc import AsyncGenerator
+from uuid import UUID
+
+from storage.engine.database import Database
+from storage.operations import tenants
+from storage.operations.tenants import Tenant
+
+#: Tenants of one page of the list.
+PAGE_TENANTS = 200
+
+
+class NoTenant(Exception):
+    """There is no such tenant, or more than one of that name; the message says which."""
+
+
+async def all_tenants(database: Database) -> AsyncGenerator[Tenant]:
+    """Every tenant, by id. Raises StorageError."""
+    after = UUID(int=0)
+    while True:
+        async with database.sweeping(name="tenants") as connection:
+            page = await tenants.list_after(connection, after, PAGE_TENANTS)
+        for one in page:
+            yield one
+        if len(page) < PAGE_TENANTS:
+            return
+        after = page[-1].tenant_id
+
+
+async def the_tenant(database: Database, wanted: str) -> Tenant:
+    """The tenant of that name or id. Raises NoTenant, StorageError."""
+    async with database.sweeping(name="tenants") as connection:
+        found = await tenants.find(connection, wanted)
+    if not found:
+        raise NoTenant(f"there is no tenant {wanted!r}")
+    if len(found) > 1:
+        ids = " and ".join(str(one.tenant_id) for one in found)
+        raise NoTenant(f"more than one tenant is called {wanted!r}: name one by its id, {ids}")
+    return found[0]

@@ -1,0 +1,239 @@
+"""Verifying a session: everything that follows from its log is recomputed and compared.
+
+Each part is read in one snapshot, page by page, so that a session of any size is verified
+beside the service that works on it.
+"""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from uuid import UUID
+
+from service.domain.operations.verifying.differences import Difference
+from service.domain.operations.verifying.log import LogCheck
+from service.domain.values.errors import NotFound
+from service.domain.values.reasons import Reason
+from service.domain.values.tenancy import memory_id, session_key
+from service.usecases.operations.verify_memories import verify_memory
+from storage.engine.database import Database, Transaction
+from storage.log import deleting, sessions
+from storage.operations import verifying
+from storage.operations.verifying import SessionRow
+from storage.spend import sums
+from storage.spend.sums import SumOff
+
+#: Chunks between two words of progress.
+PROGRESS_CHUNKS = 10_000
+#: Sessions of one page of the list.
+PAGE_SESSIONS = 200
+#: The name of a difference that can be repaired.
+SUM = "spend.sum"
+#: The name of one that no removal is going to end.
+LEFT = "deletion.rows"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Looked:
+    """How far a verification is."""
+
+    #: "log", "memory m", "answers", "index", "spend" or "deletions".
+    part: str
+    #: What was looked at so far: chunks, revisions, answers …
+    count: int
+    is_done: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocatedDifference:
+    """A difference, and the part of the session that it is in."""
+
+    part: str
+    difference: Difference
+
+
+class Verifier:
+    """Compares sessions with what they come to."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def session_names(self, tenant_id: UUID) -> AsyncGenerator[str]:
+        """The names of all sessions, in order."""
+        after = ""
+        while True:
+            async with self._database.transaction(tenant_id, name="verify") as tx:
+                page = await sessions.list_after(tx, after, PAGE_SESSIONS)
+            for one in page:
+                yield one.name
+            if len(page) < PAGE_SESSIONS:
+                return
+            after = page[-1].name
+
+    async def verify(
+        self, tenant_id: UUID, session: str, memory: str | None = None
+    ) -> AsyncGenerator[LocatedDifference | Looked]:
+        """What differs, and how far it is, as it is found; with `memory` of that one alone.
+
+        Raises NotFound, StorageError.
+        """
+        key = session_key(tenant_id, session)
+        names = await self._names(tenant_id, session, key, memory)
+        if memory is None:
+            async with aclosing(self._log(tenant_id, key)) as found:
+                async for one in found:
+                    yield one
+        for name in names:
+            part, count = f"memory {name}", 0
+            async with self._database.snapshot(tenant_id, name="verify") as tx:
+                checked = verify_memory(tx, key, memory_id(key, name))
+                async with aclosing(checked) as differences:
+                    async for difference in differences:
+                        if isinstance(difference, int):
+                            count = difference
+                            yield Looked(part=part, count=count, is_done=False)
+                        else:
+                            yield LocatedDifference(part=part, difference=difference)
+            yield Looked(part=part, count=count, is_done=True)
+        if memory is None:
+            for check in (self._answers, self._words, self._vectors, self._spend):
+                async with aclosing(check(tenant_id, key)) as found:
+                    async for one in found:
+                        yield one
+
+    async def verify_tenant(self, tenant_id: UUID) -> AsyncGenerator[LocatedDifference | Looked]:
+        """The same of what is of no session: its sums, and what is left of deleted sessions.
+
+        Raises StorageError.
+        """
+        async with self._database.snapshot(tenant_id, name="verify") as tx:
+            off = await sums.sums_off(tx, None)
+            left = await deleting.leftovers(tx)
+        for one in off:
+            yield _sum_found("the tenant", one)
+        yield Looked(part="spend", count=1, is_done=True)
+        for key, table in left:
+            said = f"it was deleted and has rows in {table} that nobody removes"
+            yield _found("deletions", LEFT, f"session {key}", said)
+        yield Looked(part="deletions", count=len(left), is_done=True)
+
+    async def repair(self, tenant_id: UUID, session: str | None) -> None:
+        """Sets right the sums of a session, or of the tenant, beside the service.
+
+        Raises StorageError.
+        """
+        async with self._database.transaction(tenant_id, name="verify") as tx:
+            await sums.mend(tx, None if session is None else session_key(tenant_id, session))
+
+    async def _names(
+        self, tenant_id: UUID, session: str, key: UUID, memory: str | None
+    ) -> Sequence[str]:
+        async with self._database.snapshot(tenant_id, name="verify") as tx:
+            if await verifying.read_session(tx, key) is None:
+                said = f"there is no session {session!r}"
+                raise NotFound(Reason.SESSION_NOT_FOUND, said, {"session": session})
+            names = [name for _, name in await verifying.memory_ids(tx, key)]
+        if memory is not None and memory not in names:
+            said = f"session {session!r} has no memory {memory!r}"
+            raise NotFound(Reason.MEMORY_NOT_FOUND, said, {"session": session, "memory": memory})
+        return names if memory is None else [memory]
+
+    async def _spend(
+        self, tenant_id: UUID, key: UUID
+    ) -> AsyncGenerator[LocatedDifference | Looked]:
+        async with self._database.snapshot(tenant_id, name="verify") as tx:
+            names = dict(await verifying.memory_ids(tx, key))
+            # Calls of a memory that is removed become the session's, and then its sums do.
+            is_moving = await deleting.is_under_way(tx, key)
+            days = () if is_moving else await sums.days_off(tx, key)
+            off = () if is_moving else await sums.sums_off(tx, key)
+        for day in days:
+            place = f"{_owner(names, key, day.owner_id)} on {day.day}"
+            said = f"it is off by {-(day.calls + day.failed_calls):+,} calls,"
+            said += f" {-day.tokens:+,} tokens and {-day.micro_usd:+,} micro-dollars"
+            yield _found("spend", "spend.day", place, said)
+        for one in off:
+            yield _sum_found(_owner(names, key, one.owner_id), one)
+        yield Looked(part="spend", count=len(names) + 1, is_done=True)
+
+    async def _log(self, tenant_id: UUID, key: UUID) -> AsyncGenerator[LocatedDifference | Looked]:
+        check = LogCheck()
+        async with self._database.snapshot(tenant_id, name="verify") as tx:
+            async for logged, digest in verifying.chunks(tx, key):
+                for difference in check.chunk(logged, digest):
+                    yield LocatedDifference(part="log", difference=difference)
+                if logged.position % PROGRESS_CHUNKS == 0:
+                    yield Looked(part="log", count=logged.position, is_done=False)
+            row = await _session(tx, key)
+            producers = await verifying.producers(tx, key)
+            for difference in check.finish(
+                head=row.head, content_bytes=row.content_bytes, producers=producers
+            ):
+                yield LocatedDifference(part="log", difference=difference)
+            for request_id, first, last in await verifying.wrong_requests(tx, key):
+                said = f"its chunks are not those at positions {first} to {last}"
+                yield _found("log", "request.chunks", f"request {request_id!r}", said)
+        yield Looked(part="log", count=check.position, is_done=True)
+
+    async def _answers(
+        self, tenant_id: UUID, key: UUID
+    ) -> AsyncGenerator[LocatedDifference | Looked]:
+        count = 0
+        async with self._database.snapshot(tenant_id, name="verify") as tx:
+            async for looked, wrong in verifying.wrong_citations(tx, key):
+                count += looked
+                for answer_id, position, node in wrong:
+                    said = f"it cites position {position}"
+                    said += f" of {node}, and that is not there" if node else ", which is not there"
+                    yield _found("answers", "answer.citation", f"answer {answer_id}", said)
+        yield Looked(part="answers", count=count, is_done=True)
+
+    async def _words(
+        self, tenant_id: UUID, key: UUID
+    ) -> AsyncGenerator[LocatedDifference | Looked]:
+        async with self._database.snapshot(tenant_id, name="verify") as tx:
+            row = await _session(tx, key)
+            if row.indexed_position > row.head:
+                said = f"words are indexed up to {row.indexed_position}, behind the head {row.head}"
+                yield _found("index", "index.position", "session", said)
+            last = min(row.indexed_position, row.head)
+            async for _, wrong in verifying.words(tx, key, last):
+                for position, missing in wrong:
+                    said = "it has no words" if missing else "its words are not those of its text"
+                    yield _found("index", "index.words", f"position {position}", said)
+            async for first, end, said in verifying.lists(tx, key, last):
+                yield _found("index", "index.lists", f"positions {first} to {end}", said)
+        yield Looked(part="index of words", count=last, is_done=True)
+
+    async def _vectors(
+        self, tenant_id: UUID, key: UUID
+    ) -> AsyncGenerator[LocatedDifference | Looked]:
+        async with self._database.snapshot(tenant_id, name="verify") as tx:
+            row = await _session(tx, key)
+            last = min(row.embedded_position, row.head)
+            async for wrong in verifying.vectors(tx, key, last, row.embedding_model):
+                for position, said in wrong:
+                    place = f"position {position}"
+                    yield _found("index", "index.vectors", place, f"of its vectors {said}")
+        yield Looked(part="index of vectors", count=last, is_done=True)
+
+
+async def _session(tx: Transaction, key: UUID) -> SessionRow:
+    row = await verifying.read_session(tx, key)
+    if row is None:
+        # It was deleted since it was looked up.
+        raise NotFound(Reason.SESSION_NOT_FOUND, "there is no such session any more", {})
+    return row
+
+
+def _owner(names: Mapping[UUID, str], session_key: UUID, owner_id: UUID) -> str:
+    return "session" if owner_id == session_key else f"memory {names.get(owner_id, owner_id)}"
+
+
+def _sum_found(place: str, off: SumOff) -> LocatedDifference:
+    said = f"its sum is off by {-off.tokens:+,} tokens and {-off.micro_usd:+,} micro-dollars,"
+    said += f" for {off.day} by {-off.day_tokens:+,} and {-off.day_micro_usd:+,}"
+    return _found("spend", SUM, place, said)
+
+
+def _found(part: str, name: str, place: str, said: str) -> LocatedDifference:
+    return LocatedDifference(part=part, difference=Difference(name=name, place=place, said=said))

@@ -1,0 +1,483 @@
+"""Searching: the chunks of a session that fit a query best, by words and by vectors."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import partial
+from typing import Protocol
+from uuid import UUID, uuid4
+
+import structlog
+
+from service.domain.answers.citations import best_span
+from service.domain.calls.ledger import CallScope
+from service.domain.log.chunks import LoggedChunk
+from service.domain.search.fusing import Fused, ScoredChunk, fuse
+from service.domain.search.reranking import MAX_TEXTS, NoOrder
+from service.domain.values.errors import BudgetExhausted, FailedPrecondition, Unavailable
+from service.domain.values.reasons import Reason
+from service.domain.values.tenancy import session_key as key_of
+from service.llm.embeddings.embedding import CannotEmbed, Embedder, EmbeddingFailed
+from service.llm.providers.failures import ModelFailure
+from service.settings.config import Config
+from service.telemetry import tracing
+from service.telemetry.names import GenAiOperation
+from service.usecases.calls.leaving import for_one_client
+from service.usecases.log.chunk_filter import ChunkFilter
+from service.usecases.log.lookup import session_not_found
+from storage.engine.database import Database, DirectTransaction
+from storage.engine.errors import StorageError
+from storage.log.ranges import Range
+from storage.search import chunk_index, posting_lists
+from storage.search import vectors as search_vectors
+from storage.search import words as search_words
+from storage.search.finding import SearchPlace, read_chunks, read_place, with_positions
+from storage.search.support import Support, read_support
+
+_log = structlog.get_logger("palimpsest.search")
+
+#: Chunks that words and vectors name each before they are fused, at least.
+DEPTH = 100
+#: What a rank by words, and a rank by vectors, weighs in the fusion. Chosen by evidence
+#: recall@5 with local/minilm on questions that are reported nowhere: with half, as good as
+#: words on meetings and better on stories, where equal weights lost a tenth on meetings; on
+#: agents' steps, where vectors alone are best, nearly as good as these.
+WORDS_WEIGHT = 1.0
+VECTORS_WEIGHT = 0.5
+#: What the chunks of a page have together, in bytes with their metadata: it must fit a message.
+PAGE_BYTES = 2 * 1024 * 1024
+#: Tokens of a reranking's prompt with its reply.
+RERANK_WINDOW_TOKENS = 4096
+#: How long is relied upon what the database can do.
+SUPPORT_SECONDS = 60.0
+#: Queries whose vectors are kept.
+KEPT_QUERIES = 256
+#: Of the time until a client's deadline, what is left for words when vectors do not come.
+WORDS_TIME_SHARE = 0.25
+#: When to come again where an embedder does not say.
+RETRY_SECONDS = 5.0
+
+NO_MODEL = "no embedding model is configured (PALIMPSEST_EMBEDDING_MODEL)"
+
+
+class SearchMode(StrEnum):
+    """By what chunks are found."""
+
+    #: HYBRID where there are vectors that can be searched, else WORDS.
+    DEFAULT = "default"
+    WORDS = "words"
+    VECTORS = "vectors"
+    HYBRID = "hybrid"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchQuery:
+    """What is searched for."""
+
+    query: str
+    #: Chunks at most; 1 or more.
+    limit: int = 10
+    mode: SearchMode = SearchMode.DEFAULT
+    filter: ChunkFilter | None = None
+    #: Whether a model orders the best.
+    rerank: bool = False
+    #: The last position that counts; None: the head.
+    up_to: int | None = None
+    #: Whether the chunks themselves are wanted, with the place in each that fits best.
+    #: Then there may be fewer than `limit`: together they have PAGE_BYTES at most.
+    with_chunks: bool = True
+    #: Tokens of a reranking's prompt with its reply.
+    window_tokens: int = RERANK_WINDOW_TOKENS
+    #: The model that reranks; empty: the service's default.
+    rerank_model: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchHit:
+    """A chunk that fits."""
+
+    position: int
+    #: Of the fusion; compares chunks of one page only.
+    score: float
+    #: 1, 2, 3 …; 0: not found by them.
+    words_rank: int
+    vectors_rank: int
+    #: BM25, and the cosine of the angle; 0 where it was not found by them.
+    words_score: float
+    vectors_score: float
+    #: The characters of the chunk's text that fit best; both 0: none in particular.
+    from_character: int
+    to_character: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexState:
+    """How far the index of a session is."""
+
+    head: int
+    indexed_position: int
+    embedded_position: int
+    language: str
+    #: Of the vectors; empty: there are none.
+    embedding_model: str
+    #: Why vectors cannot be searched; empty when they can.
+    vectors_unavailable: str
+    #: Why the last try to write words failed, or else to embed; empty when neither did.
+    failure: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundPage:
+    """What a search found."""
+
+    #: Best first.
+    found: Sequence[SearchHit]
+    #: By what was searched: WORDS, VECTORS or HYBRID.
+    mode: SearchMode
+    index: IndexState
+    #: Chunks that were not searched by words: they have none yet, and are too many to read.
+    unread_chunks: int = 0
+    #: By position, when they were wanted.
+    chunks: Mapping[int, LoggedChunk] = field(default_factory=dict)
+
+
+class Reranks(Protocol):
+    """`Reranker.order`."""
+
+    async def __call__(
+        self,
+        query: str,
+        texts: Sequence[str],
+        *,
+        scope: CallScope,
+        window_tokens: int,
+        model: str = "",
+    ) -> Sequence[int]:
+        """The indexes of the texts, best first."""
+        ...
+
+
+class Searcher:
+    """Searches sessions, in one process."""
+
+    def __init__(
+        self,
+        database: Database,
+        embedder: Embedder | None,
+        rerank_call: Reranks,
+        config: Config,
+        *,
+        call_off: Callable[[CallScope], None] | None = None,
+    ) -> None:
+        """`call_off` ends the model calls of a search whose client is gone."""
+        self._database = database
+        self._call_off = call_off
+        #: The vectors of the last queries, by tenant and query, the latest last: who pages or
+        #: browses looks for the same several times, and each vector may cost.
+        self._embedded: dict[tuple[UUID, str], Sequence[float]] = {}
+        self._embedder = embedder
+        self._rerank = rerank_call
+        self._support: Support | None = None
+        self._support_until = 0.0
+
+    async def find(
+        self, tenant_id: UUID, session: str, query: SearchQuery, *, deadline: float | None = None
+    ) -> FoundPage:
+        """Searches a session by its name, for a client.
+
+        `deadline` is in the event loop's time: where the mode is DEFAULT, a query that is not
+        embedded in good time before it is searched by words.
+
+        Raises NotFound, InvalidInput, FailedPrecondition (VECTORS_UNAVAILABLE,
+        RERANK_FAILED), Unavailable (EMBEDDING_FAILED), BudgetExhausted.
+        """
+        key = key_of(tenant_id, session)
+        scope = CallScope(
+            tenant_id=tenant_id, session_key=key, memory_id=None, occasion=f"search:{uuid4()}"
+        )
+        try:
+            searching = self._search(tenant_id, key, query, scope, deadline)
+            page = await for_one_client(searching, partial(self._leave, scope))
+        except (ModelFailure, NoOrder) as error:
+            raise FailedPrecondition(
+                Reason.RERANK_FAILED,
+                f"the model did not order what was found: {error}",
+                {"cause": error},
+            ) from error
+        except EmbeddingFailed as error:
+            raise Unavailable(
+                Reason.EMBEDDING_FAILED,
+                f"the query could not be embedded: {error}",
+                {"cause": error},
+                retry_seconds=error.retry_seconds or RETRY_SECONDS,
+            ) from error
+        if page is None:
+            raise session_not_found(session)
+        return page
+
+    def _leave(self, scope: CallScope) -> None:
+        if self._call_off is not None:
+            self._call_off(scope)
+
+    async def search(
+        self, tenant_id: UUID, session_key: UUID, query: SearchQuery, *, scope: CallScope
+    ) -> FoundPage:
+        """Searches a session that exists, within an occasion of its own.
+
+        Raises FailedPrecondition (VECTORS_UNAVAILABLE), and as they are: EmbeddingFailed,
+        unless the mode is DEFAULT, ModelFailure and NoOrder of a reranking, BudgetExhausted.
+        """
+        page = await self._search(tenant_id, session_key, query, scope)
+        assert page is not None, "the session exists"
+        return page
+
+    async def index(self, tenant_id: UUID, session: str) -> IndexState:
+        """How far the index of a session is. Raises NotFound."""
+        async with self._database.direct(tenant_id, name="search") as tx:
+            place = await read_place(tx, key_of(tenant_id, session), "")
+        if place is None:
+            raise session_not_found(session)
+        return self._state(place, await self._unavailable(tenant_id))
+
+    async def _search(
+        self,
+        tenant_id: UUID,
+        session_key: UUID,
+        query: SearchQuery,
+        scope: CallScope,
+        deadline: float | None = None,
+    ) -> FoundPage | None:
+        with tracing.memory(GenAiOperation.SEARCH_MEMORY, session_key):
+            return await self._searched(tenant_id, session_key, query, scope, deadline)
+
+    async def _searched(
+        self,
+        tenant_id: UUID,
+        session_key: UUID,
+        query: SearchQuery,
+        scope: CallScope,
+        deadline: float | None,
+    ) -> FoundPage | None:
+        wanted = query.filter or ChunkFilter()
+        wanted.check()
+        unavailable = await self._unavailable(tenant_id)
+        async with self._database.direct(tenant_id, name="search") as tx:
+            place = await read_place(tx, session_key, query.query)
+        if place is None:
+            return None
+        state = self._state(place, unavailable)
+        mode = self._mode(query.mode, place, unavailable)
+        vector: Sequence[float] | None = None
+        # No model is asked while a transaction is open.
+        if mode is not SearchMode.WORDS and self._has_vectors(place):
+            try:
+                vector = await self._embed(query, scope, deadline)
+            except (EmbeddingFailed, BudgetExhausted) as error:
+                if query.mode is not SearchMode.DEFAULT:
+                    raise
+                _log.warning("searching by words only", cause=str(error))
+                mode = SearchMode.WORDS
+                state = replace(state, failure=f"the query could not be embedded: {error}")
+        last = place.head if query.up_to is None else min(query.up_to, place.head)
+        within = wanted.range(last)
+        async with self._database.direct(tenant_id, name="search") as tx:
+            within = await with_positions(tx, session_key, within)
+            words, vectors, unread = await self._both(
+                tx, session_key, place, within, query, mode, vector
+            )
+        fused = fuse(((WORDS_WEIGHT, words), (VECTORS_WEIGHT, vectors)))
+        if query.rerank:
+            fused = await self._reranked(tenant_id, session_key, query, fused, scope)
+        found = _found(fused[: query.limit], words, vectors)
+        page = FoundPage(found=found, mode=mode, index=state, unread_chunks=unread)
+        page = await self._with_chunks(tenant_id, session_key, query, page)
+        if posting_lists.is_due(place.listed_position, place.indexed_position):
+            await self._note_unlisted(tenant_id, session_key)
+        return page
+
+    async def _note_unlisted(self, tenant_id: UUID, session_key: UUID) -> None:
+        """Has a worker write the lists of a session that had its words before there were any."""
+        try:
+            async with self._database.transaction(tenant_id, name="search") as tx:
+                await chunk_index.note_unlisted(tx, session_key)
+        except StorageError as error:
+            # What was found is no worse for it, and the next search tries again.
+            _log.warning("session not noted for lists", session=str(session_key), cause=str(error))
+
+    async def _unavailable(self, tenant_id: UUID) -> str:
+        """Why vectors cannot be searched; empty when they can."""
+        if self._embedder is None:
+            return NO_MODEL
+        return (await self._supported(tenant_id)).vectors_unavailable
+
+    async def _supported(self, tenant_id: UUID) -> Support:
+        if self._support is None or time.monotonic() > self._support_until:
+            async with self._database.transaction(tenant_id, name="search") as tx:
+                self._support = await read_support(tx)
+            self._support_until = time.monotonic() + SUPPORT_SECONDS
+        return self._support
+
+    def _state(self, place: SearchPlace, unavailable: str) -> IndexState:
+        return IndexState(
+            head=place.head,
+            indexed_position=place.indexed_position,
+            embedded_position=place.embedded_position,
+            language=place.language,
+            embedding_model=place.embedding_model,
+            vectors_unavailable=unavailable,
+            failure=place.failure,
+        )
+
+    def _has_vectors(self, place: SearchPlace) -> bool:
+        """Whether a session has vectors that compare with those of our model."""
+        return (
+            self._embedder is not None
+            and place.embedding_model == self._embedder.model
+            and place.embedded_position > 0
+        )
+
+    def _mode(self, asked: SearchMode, place: SearchPlace, unavailable: str) -> SearchMode:
+        if asked is SearchMode.DEFAULT:
+            able = not unavailable and self._has_vectors(place)
+            return SearchMode.HYBRID if able else SearchMode.WORDS
+        if asked is not SearchMode.WORDS and unavailable:
+            raise FailedPrecondition(
+                Reason.VECTORS_UNAVAILABLE,
+                f"chunks cannot be found by vectors: {unavailable}",
+                {"cause": unavailable},
+            )
+        return asked
+
+    async def _embed(
+        self, query: SearchQuery, scope: CallScope, deadline: float | None
+    ) -> Sequence[float]:
+        assert self._embedder is not None, "there are vectors of its model"
+        key = (scope.tenant_id, query.query)
+        vector = self._embedded.pop(key, None)
+        if vector is None:
+            waiting = asyncio.timeout_at(
+                _vectors_until(deadline) if query.mode is SearchMode.DEFAULT else None
+            )
+            try:
+                async with waiting:
+                    vector = await self._embedder.embed_query(query.query, scope=scope)
+            except CannotEmbed as error:
+                raise EmbeddingFailed(str(error), retryable=False) from error
+            except TimeoutError as error:
+                if not waiting.expired():
+                    raise
+                raise EmbeddingFailed(
+                    "it took longer than the client's deadline allows", retryable=True
+                ) from error
+        self._embedded[key] = vector
+        if len(self._embedded) > KEPT_QUERIES:
+            del self._embedded[next(iter(self._embedded))]
+        return vector
+
+    async def _both(
+        self,
+        tx: DirectTransaction,
+        session_key: UUID,
+        place: SearchPlace,
+        within: Range,
+        query: SearchQuery,
+        mode: SearchMode,
+        vector: Sequence[float] | None,
+    ) -> tuple[Sequence[ScoredChunk], Sequence[ScoredChunk], int]:
+        """What words found, what vectors found, and how many chunks words did not look at."""
+        depth = max(query.limit, DEPTH)
+        words: Sequence[ScoredChunk] = ()
+        vectors: Sequence[ScoredChunk] = ()
+        unread = 0
+        if within.from_position > within.to_position:
+            return words, vectors, unread
+        if mode is not SearchMode.VECTORS:
+            tail = await search_words.read_tail(tx, session_key, place, within)
+            unread = tail.unread
+            words = await search_words.read_by_words(tx, session_key, place, within, tail, depth)
+        if vector is not None and self._support is not None:
+            vectors = await search_vectors.read_by_vectors(
+                tx,
+                session_key,
+                place.embedding_model,
+                vector,
+                within,
+                depth,
+                has_index=len(vector) in self._support.indexed_dimensions,
+            )
+        return words, vectors, unread
+
+    async def _reranked(
+        self,
+        tenant_id: UUID,
+        session_key: UUID,
+        query: SearchQuery,
+        fused: Sequence[Fused],
+        scope: CallScope,
+    ) -> Sequence[Fused]:
+        """The best in the order of a model, and behind them the rest."""
+        positions = [one.position for one in fused[:MAX_TEXTS]]
+        async with self._database.direct(tenant_id, name="search") as tx:
+            chunks = await read_chunks(tx, session_key, positions, PAGE_BYTES)
+        # Those that are read are the first ones.
+        texts = [chunks[one.position].chunk.as_text() for one in fused[: len(chunks)]]
+        order = await self._rerank(
+            query.query,
+            texts,
+            scope=scope,
+            window_tokens=query.window_tokens,
+            model=query.rerank_model,
+        )
+        return [*(fused[at] for at in order), *fused[len(chunks) :]]
+
+    async def _with_chunks(
+        self, tenant_id: UUID, session_key: UUID, query: SearchQuery, page: FoundPage
+    ) -> FoundPage:
+        if not query.with_chunks or not page.found:
+            return page
+        positions = [one.position for one in page.found]
+        async with self._database.direct(tenant_id, name="search") as tx:
+            chunks = await read_chunks(tx, session_key, positions, PAGE_BYTES)
+        read = page.found[: len(chunks)]
+        found = [_placed(one, chunks[one.position].chunk.as_text(), query.query) for one in read]
+        return replace(page, found=found, chunks=chunks)
+
+
+def _vectors_until(deadline: float | None) -> float | None:
+    """Until when the vector of a query is waited for, so that words still find something."""
+    if deadline is None:
+        return None
+    now = asyncio.get_running_loop().time()
+    return now + (deadline - now) * (1 - WORDS_TIME_SHARE)
+
+
+def _found(
+    fused: Sequence[Fused], words: Sequence[ScoredChunk], vectors: Sequence[ScoredChunk]
+) -> Sequence[SearchHit]:
+    made: list[SearchHit] = []
+    for one in fused:
+        by_words, by_vectors = one.ranks
+        near = vectors[by_vectors - 1] if by_vectors else None
+        made.append(
+            SearchHit(
+                position=one.position,
+                score=one.score,
+                words_rank=by_words,
+                vectors_rank=by_vectors,
+                words_score=words[by_words - 1].score if by_words else 0.0,
+                vectors_score=near.score if near else 0.0,
+                from_character=near.from_character if near else 0,
+                to_character=near.to_character if near else 0,
+            )
+        )
+    return made
+
+
+def _placed(found: SearchHit, text: str, query: str) -> SearchHit:
+    """With the best sentence, where words found it; else with the part of its vector."""
+    span = best_span(query, text) if found.words_rank else None
+    if span is None:
+        return found
+    return replace(found, from_character=span[0], to_character=span[1])

@@ -1,0 +1,134 @@
+"""Budgets: setting, listing and clearing them, and holding the memories they stop."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from service.domain.calls.ledger import CallScope
+from service.domain.spend.budgets import BudgetOwner, BudgetPeriod, BudgetScope, Standing
+from service.domain.values.errors import BudgetExhausted, NotFound
+from service.domain.values.reasons import Reason
+from service.domain.values.tenancy import session_key
+from service.domain.values.work_items import WorkItem, WorkKind
+from service.telemetry import meter
+from service.telemetry.names import Metric
+from service.usecases.log.idempotency import store_result
+from service.usecases.log.lookup import find_memory, item_key, session_not_found
+from service.usecases.log.wake_ups import WakeUps
+from storage.engine.claims import Claim
+from storage.engine.database import Database, Transaction
+from storage.log import sessions
+from storage.spend import budgets
+
+_HELD = meter().create_counter(
+    Metric.STEPS_HELD, description="Steps that were put off: a budget is used up"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BudgetLimits:
+    """What a budget allows in its period; one of them is set."""
+
+    #: Tokens of prompts and replies together; 0 or more.
+    tokens: int | None
+    #: Millionths of a US dollar; 0 or more.
+    micro_usd: int | None
+
+
+class Budgets:
+    """What clients do with budgets."""
+
+    def __init__(self, database: Database, wake_ups: WakeUps) -> None:
+        self._database = database
+        self._wake_ups = wake_ups
+
+    async def put(
+        self, tenant_id: UUID, owner: BudgetOwner, period: BudgetPeriod, limits: BudgetLimits
+    ) -> tuple[Standing, int]:
+        """Sets a budget in place of the one before; it, and how many memories it woke.
+
+        Raises NotFound.
+        """
+        async with self._database.transaction(tenant_id, name="budgets") as tx:
+            place = await _place(tx, owner)
+            await budgets.put(
+                tx, place, period, limit_tokens=limits.tokens, limit_micro_usd=limits.micro_usd
+            )
+            woken = await budgets.wake(tx, place)
+            standing = await budgets.get(tx, owner, period)
+            assert standing is not None, "it was set in this transaction"
+            await store_result(tx, (standing, len(woken)))
+        self._wake(tenant_id, woken)
+        return standing, len(woken)
+
+    async def clear(self, tenant_id: UUID, owner: BudgetOwner, period: BudgetPeriod) -> int:
+        """Takes a budget away; how many memories that woke. Raises NotFound."""
+        async with self._database.transaction(tenant_id, name="budgets") as tx:
+            place = await _place(tx, owner)
+            if not await budgets.clear(tx, place, period):
+                raise NotFound(
+                    Reason.BUDGET_NOT_FOUND,
+                    f"{owner} has no budget for {_PERIODS[period]}",
+                    {"scope": owner, "period": period.value},
+                )
+            woken = await budgets.wake(tx, place)
+            await store_result(tx, len(woken))
+        self._wake(tenant_id, woken)
+        return len(woken)
+
+    async def page(
+        self, tenant_id: UUID, session: str | None, after: tuple[str, str, str], limit: int
+    ) -> Sequence[Standing]:
+        """Up to `limit` budgets behind `after`, of all or of one session. Raises NotFound."""
+        async with self._database.transaction(tenant_id, name="budgets") as tx:
+            if session is not None:
+                await _session(tx, session)
+            return await budgets.page(tx, named=session, after=after, limit=limit)
+
+    def _wake(self, tenant_id: UUID, woken: Sequence[tuple[UUID, UUID]]) -> None:
+        self._wake_ups.add(
+            WorkItem(kind=WorkKind.MEMORY, tenant_id=tenant_id, session_key=key, item_id=identity)
+            for key, identity in woken
+        )
+
+
+_PERIODS = {BudgetPeriod.DAY: "the day", BudgetPeriod.TOTAL: "all time"}
+
+
+async def _place(tx: Transaction, owner: BudgetOwner) -> tuple[UUID, UUID] | None:
+    if owner.scope is BudgetScope.TENANT:
+        return None
+    if owner.scope is BudgetScope.SESSION:
+        key = await _session(tx, owner.session)
+        return key, key
+    await _session(tx, owner.session)
+    return item_key(await find_memory(tx, owner.session, owner.memory))
+
+
+async def _session(tx: Transaction, session: str) -> UUID:
+    key = session_key(tx.tenant_id, session)
+    if await sessions.keep(tx, key) is None:
+        raise session_not_found(session)
+    return key
+
+
+async def hold(
+    database: Database, held: Claim, scope: CallScope, error: BudgetExhausted
+) -> float | None:
+    """Puts off a memory whose call was refused; when its worker comes back, in seconds.
+
+    None when that is up to a worker that looks, or to whoever raises the budget. Raises Fenced.
+    """
+    async with database.transaction(scope.tenant_id, name="budgets") as tx:
+        try:
+            # Once more, with the budgets locked until the memory is held: else one that
+            # was raised since the refusal would have found nothing to wake.
+            asked = error.asked
+            await budgets.check(
+                tx, scope, tokens=asked.tokens, micro_usd=asked.micro_usd, key=asked.key
+            )
+        except BudgetExhausted as still:
+            await budgets.hold(tx, held, still)
+            _HELD.add(1)
+            return still.resume_seconds if still.waits_for_calls else None
+    return 0.0

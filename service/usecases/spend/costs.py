@@ -1,0 +1,118 @@
+"""Costs: what the calls of a session or a memory came to, and why caches differed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from service.domain.prompting.flows import Purpose
+from service.domain.spend.costs import LogCost, added
+from service.domain.state.accounting import Accounting
+from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.tenancy import session_key
+from service.usecases.log.lookup import find_memory, session_not_found
+from service.usecases.spend.accounting import read_accounting
+from service.usecases.spend.comparing import Compared, Comparer
+from storage.engine.database import Database, Transaction
+from storage.log import sessions
+from storage.memories.memories import StoredMemory
+from storage.spend import costs, spend
+from storage.spend.costs import CostLine, ResidualLine
+from storage.spend.spend import Spend, SpendFilter, SpendLevel, SpendLine
+
+#: Calls that read a log into a memory.
+_READING = (
+    Purpose.REVISE.value,
+    Purpose.CONSOLIDATE.value,
+    Purpose.SUMMARIZE.value,
+    Purpose.COMPRESS.value,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CostQuery:
+    """Whose costs of which days."""
+
+    #: Empty: the whole tenant's.
+    session: str
+    #: Empty: all of the session's.
+    memory: str
+    days: spend.Days
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """What calls came to."""
+
+    total: Spend
+    lines: Sequence[CostLine]
+    residuals: Sequence[ResidualLine]
+    #: Calls that revised or consolidated a memory, summarized for a tree, or compressed.
+    reading: LogCost
+    #: None unless a PRISM memory's whole costs were asked for, and it has made a step.
+    compared: Compared | None
+    #: None unless a state memory's whole costs were asked for, and its session has a step.
+    accounting: Accounting | None
+
+
+class Costs:
+    """What clients ask about costs."""
+
+    def __init__(self, database: Database, comparer: Comparer) -> None:
+        self._database = database
+        self._comparer = comparer
+
+    async def spend(
+        self,
+        tenant_id: UUID,
+        asked: CostQuery,
+        level: SpendLevel,
+        *,
+        by_day: bool,
+        after: tuple[str, str, str] | None,
+        limit: int,
+    ) -> tuple[Spend, Sequence[SpendLine]]:
+        """The sum of all, and up to `limit` lines behind `after`. Raises NotFound."""
+        async with self._database.transaction(tenant_id, name="costs") as tx:
+            wanted, _ = await _filter(tx, asked)
+            total = await spend.total(tx, wanted)
+            found = await spend.lines(tx, wanted, level, by_day=by_day, after=after, limit=limit)
+        return total, found
+
+    async def cost(self, tenant_id: UUID, asked: CostQuery, *, system_tokens: int = 0) -> Cost:
+        """What a session or a memory came to. Raises NotFound.
+
+        `system_tokens`: of the system prompt of the agent, for the accounting of its steps.
+        """
+        async with self._database.transaction(tenant_id, name="costs") as tx:
+            wanted, stored = await _filter(tx, asked)
+            assert wanted.session_key is not None, "the proto requires a session"
+            lines = await costs.lines(tx, wanted.session_key, wanted)
+            classes = await costs.residuals(tx, wanted.session_key, wanted)
+            kind = stored.kind if stored is not None and asked.days == spend.Days() else None
+            accounting = None
+            if stored is not None and kind == MemoryKind.STATE:
+                accounting = await read_accounting(tx, stored, lines, system_tokens)
+        compared = None
+        if stored is not None and kind == MemoryKind.PRISM:
+            compared = await self._comparer.compare(tenant_id, stored)
+        return Cost(
+            total=spend.added(line.spend for line in lines),
+            lines=lines,
+            residuals=classes,
+            reading=added(line.cost for line in lines if line.purpose in _READING),
+            compared=compared,
+            accounting=accounting,
+        )
+
+
+async def _filter(tx: Transaction, asked: CostQuery) -> tuple[SpendFilter, StoredMemory | None]:
+    if not asked.session:
+        return SpendFilter(days=asked.days), None
+    key = session_key(tx.tenant_id, asked.session)
+    if not asked.memory:
+        if await sessions.get(tx, key) is None:
+            raise session_not_found(asked.session)
+        return SpendFilter(session_key=key, days=asked.days), None
+    stored = await find_memory(tx, asked.session, asked.memory)
+    wanted = SpendFilter(session_key=key, memory_id=stored.memory_id, days=asked.days)
+    return wanted, stored

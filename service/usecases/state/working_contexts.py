@@ -1,0 +1,306 @@
+"""Reading state memories: the working context now, at a position, or of a revision."""
+
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from service.domain.log.read_tokens import ReadToken
+from service.domain.state.showing import CONTEXT_SHARE, shown
+from service.domain.state.spec import Period, StateSpec
+from service.domain.state.triggers import SizedStep
+from service.domain.state.vectors import StateVector
+from service.domain.state.working_context import WorkingContext, is_due
+from service.domain.values.errors import DeadlineExceeded, Exhausted, OutOfRange
+from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.reasons import Reason
+from service.domain.values.tenancy import memory_id, session_key
+from service.llm.providers.facts import ModelFacts
+from service.settings.config import Limits
+from service.usecases.log.lookup import (
+    find_state,
+    item_key,
+    missing,
+    refuse_other_kind,
+    revision_not_found,
+)
+from service.usecases.memories.consistency import ProgressWatcher, progress_of, refuse_stopped
+from storage.engine.database import Database
+from storage.memories.memories import StoredMemory
+from storage.memories.progress import Progress
+from storage.state import contexts, vectors
+from storage.state.contexts import ContextBounds, StoredContext
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContextReading:
+    """A working context, and where it was read."""
+
+    memory: StoredMemory
+    context: WorkingContext
+    #: A compression is due and not made yet.
+    due: bool
+    #: Why it is not made, in a sentence, where the memory stalled or is held.
+    trouble: str | None
+    #: Stands for the log up to the context's head.
+    token: str
+
+
+class WorkingContexts:
+    """What clients read of state memories."""
+
+    def __init__(
+        self,
+        database: Database,
+        watcher: ProgressWatcher,
+        token_key: bytes,
+        limits: Limits,
+        facts: Callable[[StateSpec], ModelFacts] | None = None,
+    ) -> None:
+        """`facts` knows a memory's model, whose window no context passes; None: all is shown."""
+        self._database = database
+        self._watcher = watcher
+        self._token_key = token_key
+        self._facts = facts
+        self._bounds = ContextBounds(
+            chunks=limits.max_context_chunks,
+            content_bytes=limits.max_context_bytes,
+            # More would not fit a reply.
+            metadata_bytes=limits.max_message_bytes,
+        )
+
+    async def read(
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        *,
+        wait: bool = False,
+        position: int | None = None,
+        deadline: float | None = None,
+    ) -> ContextReading:
+        """The working context: of now, or of when the log ended at `position`.
+
+        With `wait` nothing is due in it any more; `deadline` is in the event loop's time.
+        Raises NotFound, FailedPrecondition (another kind, stalled), OutOfRange, Exhausted
+        (too large, held), DeadlineExceeded.
+        """
+        if position is not None:
+            return await self._read_at(tenant_id, session, name, position)
+        found = await self._newest(tenant_id, session, name)
+        if wait and _is_behind(found):
+            found = await self._wait(tenant_id, found, deadline)
+        return self._reading(found, flush_position=found.flush_position, now=found.now)
+
+    async def read_revision(
+        self, tenant_id: UUID, session: str, name: str, revision: int
+    ) -> ContextReading:
+        """The vectors of a revision, with nothing recent. Raises NotFound,
+        FailedPrecondition (another kind), OutOfRange."""
+        key = _key(tenant_id, session, name)
+        async with self._database.direct(tenant_id, name="context") as direct:
+            found = await contexts.read_revision(direct, key, self._bounds, revision)
+        found = await self._known(tenant_id, session, name, found)
+        if found.state is None:
+            raise revision_not_found(name, revision, found.memory.revision)
+        return self._reading(found)
+
+    async def list_vectors(
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        *,
+        level: int,
+        after_revision: int,
+        limit: int,
+        max_bytes: int,
+    ) -> Sequence[tuple[StateVector, datetime]]:
+        """As `vectors.list_page`. Raises NotFound, FailedPrecondition (another kind)."""
+        async with self._database.transaction(tenant_id, name="context") as tx:
+            stored = await find_state(tx, session, name)
+            return await vectors.list_page(
+                tx,
+                item_key(stored),
+                level=level,
+                after_revision=after_revision,
+                limit=limit,
+                max_bytes=max_bytes,
+            )
+
+    async def _read_at(
+        self, tenant_id: UUID, session: str, name: str, position: int
+    ) -> ContextReading:
+        key = _key(tenant_id, session, name)
+        async with self._database.direct(tenant_id, name="context") as direct:
+            found = await contexts.read_at_position(direct, key, self._bounds, position)
+        found = await self._known(tenant_id, session, name, found)
+        if position > found.memory.head:
+            raise _beyond_head(found.memory, position)
+        return self._reading(found)
+
+    async def _newest(self, tenant_id: UUID, session: str, name: str) -> StoredContext:
+        key = _key(tenant_id, session, name)
+        async with self._database.direct(tenant_id, name="context") as direct:
+            found = await contexts.read_newest(direct, key, self._bounds)
+        return await self._known(tenant_id, session, name, found)
+
+    async def _known(
+        self, tenant_id: UUID, session: str, name: str, found: StoredContext | None
+    ) -> StoredContext:
+        """What was found, if it is a state memory. Raises NotFound, FailedPrecondition."""
+        if found is None:
+            async with self._database.transaction(tenant_id, name="context") as tx:
+                raise await missing(tx, session, name)
+        refuse_other_kind(name, found.memory.spec, MemoryKind.STATE)
+        return found
+
+    async def _wait(
+        self, tenant_id: UUID, found: StoredContext, deadline: float | None
+    ) -> StoredContext:
+        """The context once nothing is due. Chunks that are appended make nothing less due,
+        so it is read again when the memory has got on; or is idle, for a step that was on its
+        way may have ended a pause that the clock took for a long one."""
+        stored = found.memory
+        _refuse_stopped(stored.name, progress_of(stored))
+        if stored.waiting_cause is not None:
+            # An agent's next step is not to wait for what may take an hour.
+            raise _late(found, stored.waiting_cause)
+        looks = self._watcher.progress_of_read(tenant_id, item_key(stored), deadline=deadline)
+        async with aclosing(looks) as seen:
+            async for progress in seen:
+                if progress.revision != found.memory.revision or progress.is_idle:
+                    found = await self._newest(tenant_id, stored.session_name, stored.name)
+                    if not _is_behind(found):
+                        return found
+                _refuse_stopped(stored.name, progress)
+                if progress.waiting_cause is not None:
+                    raise _late(found, progress.waiting_cause)
+        raise _late(found)
+
+    def _reading(
+        self, found: StoredContext, *, flush_position: int = 0, now: datetime | None = None
+    ) -> ContextReading:
+        if not found.is_whole:
+            raise self._too_large(found)
+        stored = found.memory
+        context = _context_of(found)
+        due = is_due(stored.state, context, flush_position=flush_position, now=now)
+        token = ReadToken(
+            session_key=stored.session_key,
+            incarnation=stored.incarnation,
+            position=context.head,
+        )
+        return ContextReading(
+            memory=stored,
+            context=self._shown(stored, context),
+            due=due,
+            trouble=_trouble(stored) if due else None,
+            token=token.sign(self._token_key),
+        )
+
+    def _shown(self, stored: StoredMemory, context: WorkingContext) -> WorkingContext:
+        if self._facts is None:
+            return context
+        facts = self._facts(stored.state)
+        window = facts.window_tokens
+        found = shown(context, stored.state, window_tokens=window, count=facts.count)
+        if found is None:
+            most = int(window * CONTEXT_SHARE)
+            why = f"{len(context.recent)} chunks are recent, and the vectors leave no room for them"
+            what = f"tokens, of the {window} of its model's window; flush it to compress them"
+            raise context_too_large(stored.name, why, most, what)
+        return found
+
+    def _too_large(self, found: StoredContext) -> Exhausted:
+        limit, what = self._bounds.chunks, "chunks"
+        if found.recent_chunks <= limit:
+            limit = self._bounds.content_bytes
+            what = f"bytes of content, and {self._bounds.metadata_bytes} of metadata"
+        return context_too_large(
+            found.memory.name, f"{found.recent_chunks} chunks are recent", limit, what
+        )
+
+
+def context_too_large(memory: str, why: str, limit: int, what: str) -> Exhausted:
+    """The refusal of a context that passes a limit."""
+    return Exhausted(
+        Reason.CONTEXT_TOO_LARGE,
+        f"the working context of memory {memory!r} is too large: {why}; it may have {limit} {what}",
+        {"memory": memory, "limit": limit},
+        retry_seconds=0,
+    )
+
+
+def _key(tenant_id: UUID, session: str, name: str) -> tuple[UUID, UUID]:
+    key = session_key(tenant_id, session)
+    return key, memory_id(key, name)
+
+
+def _context_of(found: StoredContext) -> WorkingContext:
+    assert found.state is not None, "every revision of a state memory has its vectors"
+    return WorkingContext(state=found.state, recent=[SizedStep.of(one) for one in found.recent])
+
+
+def _is_behind(found: StoredContext) -> bool:
+    """Whether something is due. Of so many chunks that they pass a limit the worker says
+    it, unless their number does: it has looked at them when the memory is idle."""
+    spec = found.memory.state
+    if not found.is_whole:
+        return _is_wanted(found) or (_goes_by_content(spec) and not found.memory.is_idle)
+    context = _context_of(found)
+    return is_due(spec, context, flush_position=found.flush_position, now=found.now)
+
+
+def _is_wanted(found: StoredContext) -> bool:
+    """Whether something is due whatever the recent chunks are."""
+    assert found.state is not None, "the context of now has a revision"
+    spec, state = found.memory.state, found.state
+    return (
+        found.recent_chunks >= spec.max_period
+        or found.flush_position > state.applied_position
+        or state.levels.full_level(spec.episode_vectors) is not None
+    )
+
+
+def _goes_by_content(spec: StateSpec) -> bool:
+    return bool(spec.period_tokens or spec.idle_ms) or spec.period_kind is Period.ADAPTIVE
+
+
+def _refuse_stopped(memory: str, progress: Progress) -> None:
+    # Something is due behind the cursor, or at it: whatever stops the memory stops that.
+    refuse_stopped(memory, progress.applied_position + 1, progress)
+
+
+def _trouble(stored: StoredMemory) -> str | None:
+    if stored.held_reason is not None:
+        return stored.held_reason
+    if stored.waiting_cause is not None:
+        return f"it waits for its model, and goes on by itself: {stored.waiting_cause}"
+    if stored.stall is None:
+        return None
+    return f"it stalled at position {stored.stall.position}: {stored.stall.cause}"
+
+
+def _beyond_head(stored: StoredMemory, position: int) -> OutOfRange:
+    # Not what other kinds say: what is not compressed is in a context all the same.
+    return OutOfRange(
+        Reason.POSITION_NOT_APPLIED,
+        f"the log of session {stored.session_name!r} ends at position {stored.head},"
+        f" before {position}",
+        {"position": position, "applied_position": stored.head},
+    )
+
+
+def _late(found: StoredContext, waiting_cause: str | None = None) -> DeadlineExceeded:
+    stored = found.memory
+    known = {"applied_position": stored.applied_position, "revision": stored.revision}
+    cause = {} if waiting_cause is None else {"cause": waiting_cause}
+    why = "" if waiting_cause is None else f"; it waits for its model: {waiting_cause}"
+    return DeadlineExceeded(
+        Reason.NOT_APPLIED_IN_TIME,
+        f"memory {stored.name!r} is applied up to position {stored.applied_position} at revision"
+        f" {stored.revision}, and a compression is due{why}",
+        {"wanted": found.upto, **known, **cause},
+    )

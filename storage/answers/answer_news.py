@@ -1,0 +1,33 @@
+"""What is new of answers that are being made, for those who listen to them."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from service.domain.answers import answer_updates
+from service.domain.answers.answer_updates import Listener, ListenerBatch
+from service.domain.answers.reply_streaming import TextPiece
+from storage.answers import texts, trajectories
+from storage.engine.database import Transaction
+
+
+async def read_new(
+    tx: Transaction, listeners: Collection[Listener]
+) -> Mapping[Listener, ListenerBatch]:
+    """Returns what there is for each of the listeners: one query for events, one for texts."""
+    # They go on hearing while this is read.
+    told = {one: _heard(one, one.event) for one in listeners}
+    written = {one: _heard(one, one.piece) for one in listeners if one.hears_text}
+    events = await trajectories.read_new(tx, set(told.values()), answer_updates.LOOK_EVENTS)
+    pieces: Mapping[trajectories.Heard, Sequence[TextPiece]] = {}
+    if written:
+        pieces = await texts.read_new(tx, set(written.values()), answer_updates.LOOK_EVENTS)
+    return {
+        one: ListenerBatch(
+            events=events.get(heard, ()),
+            pieces=pieces.get(written[one], ()) if one in written else (),
+        )
+        for one, heard in told.items()
+    }
+
+
+def _heard(listener: Listener, ordinal: int) -> trajectories.Heard:
+    return listener.item.session_key, listener.item.item_id, ordinal

@@ -1,0 +1,502 @@
+"""Answers: asked, made by a worker, kept."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Select,
+    bindparam,
+    func,
+    literal_column,
+    null,
+    select,
+    update,
+)
+
+from service.domain.answers.browse.spec import BrowseRequest
+from service.domain.answers.navigation_request import NavigationRequest
+from service.domain.answers.options import worded
+from service.domain.answers.readers import ReaderName
+from service.domain.answers.trajectory import (
+    NoAnswer,
+)
+from service.domain.memories.specs import MemorySpec, spec_from_json
+from service.domain.prism.spec import PrismSpec
+from service.domain.state.spec import StateSpec
+from service.domain.tree.spec import TreeSpec
+from service.domain.tree.trajectory import Statistics
+from service.domain.values.work_items import WorkKind
+from storage.answers.ratings import GOOD, StoredRating
+from storage.calls import calls
+from storage.calls.calls import UsageLine
+from storage.engine.database import DirectTransaction, Transaction
+from storage.engine.ready import Ready
+from storage.memories import job_results
+from storage.tables import answer, answer_rating, memory, session
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredCitation:
+    """A place in the log that an answer rests on."""
+
+    position: int
+    #: Normalized path of the memory.
+    path: str
+    #: The revision that wrote it.
+    revision: int
+    #: The value at the path, or the text of the chunk, cut.
+    excerpt: str
+    #: Of an answer from a tree: the leaf, and the positions that it covers.
+    node_id: str = ""
+    from_position: int = 0
+    to_position: int = 0
+    #: Characters of the chunk's text (`Chunk.as_text()`), the last one excluded; both 0: the
+    #: chunk as a whole.
+    from_character: int = 0
+    to_character: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heading:
+    """What a cited chunk has of thread, source and time: '' and None for nothing."""
+
+    thread: str
+    source: str
+    occurred_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chosen:
+    """What the automatic reader chose."""
+
+    reader: ReaderName
+    #: None: the log itself is read.
+    memory_id: UUID | None
+    memory_name: str
+    #: Where the memory is read.
+    revision: int
+    applied_position: int
+    #: One sentence.
+    reason: str
+    #: What it expected to spend, in tokens of prompts and replies.
+    expected_tokens: int
+    #: As the stored answer has them; None for other readers.
+    navigation: NavigationRequest | None = None
+    browsing: BrowseRequest | None = None
+    #: Events of the answer up to the one that tells this choice; those of the reader follow.
+    events: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {
+            **asdict(self),
+            "reader": self.reader.value,
+            "memory_id": None if self.memory_id is None else str(self.memory_id),
+            "navigation": None if self.navigation is None else self.navigation.to_json(),
+            "browsing": None if self.browsing is None else self.browsing.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, held: Mapping[str, Any]) -> "Chosen":
+        """From what `to_json` gave."""
+        memory_id, navigation, browsing = (
+            held["memory_id"],
+            held["navigation"],
+            held["browsing"],
+        )
+        return cls(
+            **{
+                **held,
+                "reader": ReaderName(held["reader"]),
+                "memory_id": None if memory_id is None else UUID(memory_id),
+                "navigation": None
+                if navigation is None
+                else NavigationRequest.from_json(navigation),
+                "browsing": None if browsing is None else BrowseRequest.from_json(browsing),
+            }
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredAnswer:
+    """An answer's row."""
+
+    session_key: UUID
+    answer_id: UUID
+    #: The memory that is asked; None: the log itself is, or the automatic reader chooses.
+    asked_memory: UUID | None
+    session_name: str
+    #: Empty without a memory.
+    memory_name: str
+    query: str
+    #: "pending", "complete", "failed", "cancelled" or "abandoned".
+    status: str
+    revision: int
+    applied_position: int
+    text: str
+    citations: Sequence[StoredCitation]
+    #: Of the cited chunks that have one, by position; read with the answer.
+    headings: Mapping[int, Heading]
+    model: str
+    #: Why it failed, or why there is no answer: one sentence.
+    failure: str
+    attempts: int
+    created_at: datetime
+    #: How the tree is to be navigated; None for other readers.
+    navigation: NavigationRequest | None
+    #: Why there is no answer; None when there is one, or none yet.
+    no_answer: NoAnswer | None
+    #: What the navigation came to; None until it is complete, and for other readers.
+    statistics: Statistics | None
+    #: The memory's spec, with the schema as it is now; None without a memory.
+    asked_spec: MemorySpec | None
+    #: Who is to read; None: whoever reads that kind of memory.
+    reader: ReaderName | None
+    #: How the log is to be browsed; None for other readers.
+    browsing: BrowseRequest | None
+    #: The model that reads where no memory's spec says; empty: the service's.
+    wanted_model: str
+    #: JSON Schema of the answer, and the answer by it; None where none is asked for. With
+    #: `has_value` None is the answer.
+    response_schema: Mapping[str, Any] | None
+    value: Any
+    #: What the automatic reader chose; None for others, and before it has.
+    chosen: Chosen | None
+    #: Whether the text is told as it is written.
+    tells_text: bool
+    #: A memory that is chosen must have applied the log up to here; 0: it need not.
+    wanted_position: int = 0
+    #: Of a multiple-choice question; the answer is one of them, word for word.
+    options: tuple[str, ...] = ()
+    #: Whether the answer is an option that was chosen although nothing that was read says it.
+    guessed: bool = False
+    #: Whether the text was cut off at its bound.
+    truncated: bool = False
+    #: The first and the last chunk of what the reader did not go through, for there is more than
+    #: it may; None: it could go anywhere.
+    left_out: tuple[int, int] | None = None
+    #: What somebody thinks of it; None as long as nobody said.
+    rating: StoredRating | None = None
+    #: What the memory that is asked has lost by now: see `service.domain.prism.losses`.
+    losses: Mapping[str, Any] | None = None
+    #: Until when it is made though nobody waits for it; None: in any case.
+    wanted_until: datetime | None = None
+    #: Whether that has passed; None: it never does.
+    is_unwanted: bool | None = None
+    #: The server process whose client was the last to begin to wait; None: all of them left, or
+    #: it is made in any case.
+    waiter: UUID | None = None
+    #: The session's.
+    incarnation: int | None = None
+
+    @property
+    def is_left(self) -> bool:
+        """Whether all who waited have left."""
+        return self.wanted_until is not None and self.waiter is None
+
+    @property
+    def worded(self) -> str:
+        """The question with its options, for readers that know of none."""
+        return worded(self.query, self.options)
+
+    @property
+    def has_value(self) -> bool:
+        """Whether there is an answer by the schema; JSON's null, which may be one, is stored
+        like none."""
+        is_answered = self.status == "complete" and self.no_answer is None
+        return self.value is not None or (is_answered and self.response_schema is not None)
+
+    @property
+    def memory_id(self) -> UUID:
+        """The memory, of an answer that is known to ask one."""
+        assert self.asked_memory is not None, "the caller looked for a memory"
+        return self.asked_memory
+
+    @property
+    def spec(self) -> MemorySpec:
+        """The spec of the memory, of an answer that is known to ask one."""
+        assert self.asked_spec is not None, "the caller looked for a memory"
+        return self.asked_spec
+
+    @property
+    def prism(self) -> PrismSpec:
+        """The spec of a memory that is known to be a PRISM memory."""
+        assert isinstance(self.spec, PrismSpec), "the caller looked at the kind"
+        return self.spec
+
+    @property
+    def tree(self) -> TreeSpec:
+        """The spec of a memory that is known to be a tree."""
+        assert isinstance(self.spec, TreeSpec), "the caller looked at the kind"
+        return self.spec
+
+    @property
+    def state(self) -> StateSpec:
+        """The spec of a memory that is known to be a state memory."""
+        assert isinstance(self.spec, StateSpec), "the caller looked at the kind"
+        return self.spec
+
+
+# Each by its key, and nothing but '[]' where nothing is cited yet.
+_HEADINGS: ColumnElement[Any] = literal_column("""(
+    SELECT jsonb_object_agg(c.position, jsonb_build_array(c.thread, c.source,
+        (extract(epoch FROM c.occurred_at) * 1000000)::bigint))
+    FROM jsonb_array_elements(answer.citations) AS cited, LATERAL (
+        SELECT position, thread, source, occurred_at FROM chunk
+        WHERE chunk.session_key = answer.session_key
+            AND chunk.position = (cited->>'position')::bigint
+        LIMIT 1
+    ) AS c
+    WHERE c.thread IS NOT NULL OR c.source IS NOT NULL OR c.occurred_at IS NOT NULL
+)""")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _heading(thread: str | None, source: str | None, microseconds: int | None) -> Heading:
+    at = None if microseconds is None else _EPOCH + timedelta(microseconds=microseconds)
+    return Heading(thread=thread or "", source=source or "", occurred_at=at)
+
+
+_FIELDS = frozenset(StoredAnswer.__dataclass_fields__)
+
+#: Nothing when as many are pending as may be.
+_CREATE = """
+INSERT INTO answer (
+    session_key, answer_id, tenant_id, memory_id, query, revision, applied_position, navigation,
+    reader, browsing, wanted_model, response_schema, tells_text, wanted_position, options,
+    waiter, wanted_until
+)
+SELECT %(session_key)s::uuid, %(answer_id)s::uuid, %(tenant_id)s::uuid, %(memory_id)s::uuid,
+    %(query)s::text, %(revision)s::int8, %(applied_position)s::int8, %(navigation)s::jsonb,
+    %(reader)s::text, %(browsing)s::jsonb, %(wanted_model)s::text, %(response_schema)s::jsonb,
+    %(tells_text)s::bool, %(wanted_position)s::int8, %(options)s::jsonb,
+    %(waiter)s::uuid, now() + make_interval(secs => %(wanted_seconds)s::float8)
+WHERE %(max_pending)s::int IS NULL
+    OR count_pending_answer(%(tenant_id)s::uuid, %(max_pending)s::int) < %(max_pending)s::int
+RETURNING true
+"""
+
+
+async def create(
+    tx: Transaction,
+    *,
+    session_key: UUID,
+    answer_id: UUID,
+    memory_id: UUID | None,
+    query: str,
+    revision: int,
+    applied_position: int,
+    navigation: NavigationRequest | None = None,
+    reader: ReaderName | None = None,
+    browsing: BrowseRequest | None = None,
+    model: str = "",
+    response_schema: Mapping[str, Any] | None = None,
+    tells_text: bool = False,
+    wanted_position: int = 0,
+    options: Sequence[str] = (),
+    waiter: UUID | None = None,
+    wanted_seconds: float | None = None,
+    max_pending: int | None = None,
+) -> bool:
+    """Stores a question, to be answered from the memory as of `revision`.
+
+    Without a memory from the log up to `applied_position`, and `revision` is 0. It is wanted
+    for `wanted_seconds`, by a client of the process `waiter`; without them in any case. The
+    rest is as `StoredAnswer` has it. False when `max_pending` of the tenant's are pending.
+    """
+    values: dict[str, object] = {
+        "session_key": session_key,
+        "answer_id": answer_id,
+        "tenant_id": tx.tenant_id,
+        "memory_id": memory_id,
+        "query": query,
+        "revision": revision,
+        "applied_position": applied_position,
+        "navigation": None if navigation is None else Jsonb(navigation.to_json()),
+        "reader": None if reader is None else reader.value,
+        "browsing": None if browsing is None else Jsonb(browsing.to_json()),
+        "wanted_model": model,
+        "response_schema": None if response_schema is None else Jsonb(dict(response_schema)),
+        "tells_text": tells_text,
+        "wanted_position": wanted_position,
+        "options": Jsonb(list(options)),
+        "waiter": waiter,
+        "wanted_seconds": wanted_seconds,
+        "max_pending": max_pending,
+    }
+    return bool(await tx.rows(_CREATE, values))
+
+
+async def get(tx: Transaction, session_key: UUID, answer_id: UUID) -> StoredAnswer | None:
+    """Reads an answer; None when there is none."""
+    rows = await tx.rows(_GET, {"session": session_key, "answer": answer_id})
+    return _stored(dict(zip(_COLUMNS, rows[0], strict=True))) if rows else None
+
+
+async def read(
+    tx: DirectTransaction, session_key: UUID, answer_id: UUID, occasion: str
+) -> tuple[StoredAnswer, tuple[UsageLine, ...]] | None:
+    """Reads an answer and what its calls, of that occasion, have cost; in one round trip.
+
+    None when there is none.
+    """
+    keys = {"session": session_key, "answer": answer_id}
+    values = _GET.values({**keys, "occasion": occasion})
+    rows, usage = await tx.read_all((_GET.text, calls.USAGE_OF_ANSWER), values)
+    if not rows:
+        return None
+    return _stored(dict(zip(_COLUMNS, rows[0], strict=True))), calls.lines(usage)
+
+
+async def status(tx: Transaction, session_key: UUID, answer_id: UUID) -> str | None:
+    """How far an answer is; None when there is none."""
+    statement = select(answer.c.status).where(
+        answer.c.session_key == session_key, answer.c.answer_id == answer_id
+    )
+    return (await tx.connection.execute(statement)).scalar_one_or_none()
+
+
+def select_answers() -> Select[Any]:
+    """Answers with what belongs to them, for `from_row`."""
+    return (
+        select(
+            answer,
+            _HEADINGS.label("headings"),
+            (answer.c.wanted_until <= func.now()).label("is_unwanted"),
+            session.c.name.label("session_name"),
+            session.c.incarnation,
+            func.coalesce(memory.c.name, "").label("memory_name"),
+            memory.c.kind,
+            memory.c.spec,
+            memory.c.schema_source,
+            memory.c.losses,
+            answer_rating.c.rating.label("rated"),
+            answer_rating.c.comment,
+            answer_rating.c.expected,
+            answer_rating.c.rated_at,
+        )
+        .join(session, session.c.session_key == answer.c.session_key)
+        .outerjoin(
+            memory,
+            (memory.c.session_key == answer.c.session_key)
+            & (memory.c.memory_id == answer.c.memory_id),
+        )
+        .outerjoin(
+            answer_rating,
+            (answer_rating.c.session_key == answer.c.session_key)
+            & (answer_rating.c.answer_id == answer.c.answer_id),
+        )
+    )
+
+
+_SELECT = select_answers()
+#: What a row of it is made of.
+_COLUMNS = tuple(_SELECT.selected_columns.keys())
+_GET = Ready(
+    _SELECT.where(
+        answer.c.session_key == bindparam("session"), answer.c.answer_id == bindparam("answer")
+    )
+)
+
+
+def from_row(row: Row[Any]) -> StoredAnswer:
+    """An answer from a row of `select_answers`."""
+    return _stored(dict(row._mapping))
+
+
+def _stored(row: Mapping[str, Any]) -> StoredAnswer:
+    values = {name: value for name, value in row.items() if name in _FIELDS}
+    values["asked_memory"] = row["memory_id"]
+    values["asked_spec"] = None
+    if row["memory_id"] is not None:
+        values["asked_spec"] = spec_from_json(row["kind"], row["spec"], row["schema_source"])
+    values["options"] = tuple(row["options"])
+    values["citations"] = tuple(StoredCitation(**one) for one in row["citations"])
+    headings = row["headings"] or {}
+    values["headings"] = {int(position): _heading(*one) for position, one in headings.items()}
+    if row["navigation"] is not None:
+        values["navigation"] = NavigationRequest.from_json(row["navigation"])
+    if row["no_answer"] is not None:
+        values["no_answer"] = NoAnswer(row["no_answer"])
+    if row["statistics"] is not None:
+        values["statistics"] = Statistics(**row["statistics"])
+    if row["reader"] is not None:
+        values["reader"] = ReaderName(row["reader"])
+    if row["browsing"] is not None:
+        values["browsing"] = BrowseRequest.from_json(row["browsing"])
+    if row["chosen"] is not None:
+        values["chosen"] = Chosen.from_json(row["chosen"])
+    if row["left_out"] is not None:
+        values["left_out"] = tuple(row["left_out"])
+    if row["rated"] is not None:
+        values["rating"] = StoredRating(
+            good=row["rated"] == GOOD,
+            comment=row["comment"],
+            expected=row["expected"],
+            rated_at=row["rated_at"],
+        )
+    return StoredAnswer(**values)
+
+
+async def complete(
+    tx: Transaction,
+    session_key: UUID,
+    answer_id: UUID,
+    *,
+    text: str,
+    citations: Sequence[StoredCitation],
+    model: str,
+    no_answer: NoAnswer | None = None,
+    failure: str = "",
+    statistics: Statistics | None = None,
+    value: Any = None,
+    guessed: bool = False,
+    truncated: bool = False,
+    left_out: tuple[int, int] | None = None,
+) -> bool:
+    """Stores the answer; False when it is there already.
+
+    Without one the text is empty, and `failure` says why.
+    """
+    return await job_results.store(
+        tx,
+        WorkKind.ANSWER,
+        session_key,
+        answer_id,
+        status="complete",
+        text=text,
+        citations=[asdict(one) for one in citations],
+        model=model,
+        no_answer=no_answer,
+        failure=failure,
+        statistics=null() if statistics is None else asdict(statistics),
+        value=null() if value is None else value,
+        guessed=guessed,
+        truncated=truncated,
+        left_out=null() if left_out is None else list(left_out),
+    )
+
+
+async def choose(tx: Transaction, session_key: UUID, answer_id: UUID, chosen: Chosen) -> Chosen:
+    """Stores what the automatic reader chose; what it chose first stays, and is returned."""
+    statement = (
+        update(answer)
+        .where(
+            answer.c.session_key == session_key,
+            answer.c.answer_id == answer_id,
+            answer.c.chosen.is_(None),
+        )
+        .values(chosen=chosen.to_json())
+    )
+    if (await tx.connection.execute(statement)).rowcount == 1:
+        return chosen
+    stored = await get(tx, session_key, answer_id)
+    assert stored is not None, "answers are never deleted"
+    assert stored.chosen is not None, "somebody else chose"
+    return stored.chosen

@@ -1,0 +1,161 @@
+"""Who waits for answers: until when each is wanted, and which ones nobody wants any more.
+
+An answer that somebody asked for is wanted until `wanted_until`, and its `waiter` is the server
+process whose client was the last to begin to wait. Without a `waiter` all of them have left: a
+worker does not begin it. One that is wanted for ever has neither.
+"""
+
+from collections.abc import Collection
+from typing import Any
+from uuid import UUID
+
+from storage.answers.trajectories import AnswerKey
+from storage.engine.database import DirectTransaction, Transaction
+
+#: What an abandoned answer says of itself.
+ABANDONED = "nobody waited for it any more; resume it, and it goes on from what is paid"
+
+# A database that crashes may forget it: then an answer is abandoned, or made on, a little
+# sooner or later. And each row is found by its key, whatever the planner thinks of their number.
+_LAZILY_BY_KEY = (
+    "SET LOCAL synchronous_commit = off",
+    "SET LOCAL enable_seqscan = off",
+    "SET LOCAL enable_hashjoin = off",
+    "SET LOCAL enable_mergejoin = off",
+)
+
+#: One that was wanted a moment ago is not written again. Citus takes no now() in a CASE.
+_WANT = """
+UPDATE answer AS a SET
+    status = 'pending',
+    failure = '',
+    waiter = %(waiter)s,
+    wanted_until = clock.at + make_interval(secs => %(seconds)s),
+    ready_at = CASE WHEN a.waiter IS NULL OR a.status = 'abandoned' THEN clock.at
+        ELSE a.ready_at END
+FROM unnest(%(sessions)s::uuid[], %(answers)s::uuid[]) AS k (session_key, answer_id),
+    (SELECT now() AS at) AS clock
+WHERE a.session_key = k.session_key AND a.answer_id = k.answer_id
+    AND a.status = ANY (%(statuses)s) AND a.wanted_until IS NOT NULL
+    AND (
+        a.waiter IS NULL
+        OR a.status = 'abandoned'
+        OR a.wanted_until < clock.at + make_interval(secs => %(seconds)s * 2 / 3)
+        OR (a.waiter <> %(waiter)s AND %(takes_over)s)
+    )
+"""
+
+#: Whoever began to wait at another process meanwhile is its waiter now.
+_LEAVE = """
+UPDATE answer AS a SET
+    waiter = NULL,
+    wanted_until = clock.until,
+    -- Then somebody looks whether it is wanted again.
+    ready_at = greatest(a.ready_at, clock.until)
+FROM unnest(%(sessions)s::uuid[], %(answers)s::uuid[]) AS k (session_key, answer_id),
+    (SELECT now() + make_interval(secs => %(seconds)s) AS until) AS clock
+WHERE a.session_key = k.session_key AND a.answer_id = k.answer_id
+    AND a.status = 'pending' AND a.waiter = %(waiter)s
+"""
+
+_PUT_ASIDE = """
+UPDATE answer SET ready_at = greatest(ready_at, wanted_until)
+WHERE session_key = %(session)s AND answer_id = %(answer)s
+    AND status = 'pending' AND waiter IS NULL AND wanted_until IS NOT NULL
+RETURNING true
+"""
+
+_ABANDON = """
+UPDATE answer AS a SET
+    status = 'abandoned', failure = %(cause)s, waiting_model = NULL, waiting_cause = NULL
+FROM unnest(%(sessions)s::uuid[], %(answers)s::uuid[]) AS k (session_key, answer_id)
+WHERE a.session_key = k.session_key AND a.answer_id = k.answer_id
+    AND a.status = 'pending' AND a.wanted_until <= now()
+RETURNING a.answer_id
+"""
+
+_GIVEN_UP = """
+SELECT k.answer_id, coalesce(a.status, 'cancelled')
+FROM unnest(%(sessions)s::uuid[], %(answers)s::uuid[]) AS k (session_key, answer_id)
+LEFT JOIN LATERAL (
+    SELECT status, wanted_until FROM answer
+    WHERE session_key = k.session_key AND answer_id = k.answer_id
+    OFFSET 0
+) AS a ON true
+WHERE a.status IS NULL OR a.status IN ('cancelled', 'abandoned')
+    OR a.status = 'pending' AND a.wanted_until <= now()
+"""
+
+
+def _keys(answers: Collection[AnswerKey]) -> dict[str, Any]:
+    # In one order, so that two statements lock rows in the same.
+    ordered = sorted(answers)
+    return {"sessions": [key for key, _ in ordered], "answers": [one for _, one in ordered]}
+
+
+async def renew(
+    tx: DirectTransaction, answers: Collection[AnswerKey], *, waiter: UUID, seconds: float
+) -> None:
+    """Notes that clients of a process still wait for these answers, for so long.
+
+    Those that were abandoned meanwhile go on. A whole transaction, in one round trip.
+    """
+    values = {
+        **_keys(answers),
+        "waiter": waiter,
+        "seconds": seconds,
+        "statuses": ["pending", "abandoned"],
+        "takes_over": False,
+    }
+    await tx.write_all((*_LAZILY_BY_KEY, _WANT), values)
+
+
+async def leave(
+    tx: DirectTransaction, answers: Collection[AnswerKey], *, waiter: UUID, seconds: float
+) -> None:
+    """Notes that no client of a process waits for these answers any more.
+
+    They are made on for so long where that has begun. A whole transaction, in one round trip.
+    """
+    values = {**_keys(answers), "waiter": waiter, "seconds": seconds}
+    await tx.write_all((*_LAZILY_BY_KEY, _LEAVE), values)
+
+
+async def want(
+    tx: Transaction, key: AnswerKey, *, waiter: UUID, seconds: float, resumes: bool
+) -> None:
+    """Notes that an answer that is pending is wanted for so long.
+
+    `resumes`: a client of this process waits for it from now on, also if it was abandoned.
+    """
+    values = {
+        **_keys([key]),
+        "waiter": waiter,
+        "seconds": seconds,
+        "statuses": ["pending", "abandoned"] if resumes else ["pending"],
+        "takes_over": resumes,
+    }
+    await tx.driver.execute(_WANT, values, prepare=True)
+
+
+async def given_up(tx: DirectTransaction, answers: Collection[AnswerKey]) -> dict[UUID, str]:
+    """Which of the answers are cancelled or abandoned; what nobody wants any more is now.
+
+    A whole transaction, and another one where something is abandoned, in a round trip each.
+    """
+    found = {row[0]: row[1] for row in await tx.read(_GIVEN_UP, _keys(answers))}
+    expired = [key for key in answers if found.get(key[1]) == "pending"]
+    if expired:
+        gone = await tx.write(_ABANDON, {**_keys(expired), "cause": ABANDONED})
+        found.update((row[0], "abandoned") for row in gone)
+    return {answer_id: status for answer_id, status in found.items() if status != "pending"}
+
+
+async def put_aside(tx: Transaction, key: AnswerKey) -> bool:
+    """Leaves an answer until it may be abandoned; False when somebody wants it again."""
+    return bool(await tx.rows(_PUT_ASIDE, {"session": key[0], "answer": key[1]}))
+
+
+async def abandon(tx: Transaction, key: AnswerKey) -> bool:
+    """Abandons an answer that nobody wants any more; False when somebody wants it again."""
+    return bool(await tx.rows(_ABANDON, {**_keys([key]), "cause": ABANDONED}))

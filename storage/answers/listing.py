@@ -1,0 +1,124 @@
+"""The answers of a session: all, newest first, and those that were found, oldest first."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Column, ColumnElement, Text, cast, func, literal, tuple_
+
+from service.domain.answers.readers import ReaderName
+from storage.answers.answers import StoredAnswer, from_row, select_answers
+from storage.answers.ratings import BAD, GOOD
+from storage.engine.database import Transaction
+from storage.engine.listing import ListPage, walk_rows
+from storage.tables import answer, answer_rating, memory
+
+#: Where an answer stands: when it was asked, and its id.
+PageCursor = tuple[datetime, UUID]
+
+
+def _size(column: Column[Any]) -> ColumnElement[int]:
+    """Returns the SQL of a value's size in bytes: of JSON its text's, as it may be packed."""
+    whole = column if isinstance(column.type, Text) else cast(column, Text)
+    return func.coalesce(func.octet_length(whole), 0)
+
+
+#: What may be long in the row of an answer, its memory's spec among it.
+_LONG = (
+    answer.c.query,
+    answer.c.text,
+    answer.c.failure,
+    answer.c.citations,
+    answer.c.response_schema,
+    answer.c.value,
+    answer.c.chosen,
+    memory.c.spec,
+    memory.c.schema_source,
+    answer_rating.c.comment,
+    answer_rating.c.expected,
+)
+_BYTES = sum((_size(one) for one in _LONG), literal(0))
+
+
+async def list_newest(
+    tx: Transaction,
+    session_key: UUID,
+    *,
+    memory_id: UUID | None,
+    status: str | None,
+    before: PageCursor | None,
+    limit: int,
+    max_bytes: int,
+) -> ListPage[StoredAnswer]:
+    """Up to `limit` answers that were asked before `before`, newest first.
+
+    Only those of a memory, and only with a status, where these are given. Ends at about
+    `max_bytes`.
+    """
+    wanted = select_answers().where(answer.c.session_key == session_key)
+    if memory_id is not None:
+        wanted = wanted.where(answer.c.memory_id == memory_id)
+    if status is not None:
+        wanted = wanted.where(answer.c.status == status)
+    if before is not None:
+        wanted = wanted.where(tuple_(answer.c.created_at, answer.c.answer_id) < tuple_(*before))
+    found = await walk_rows(
+        tx,
+        wanted,
+        key=answer.c.answer_id,
+        size=_BYTES,
+        order=(answer.c.created_at.desc(), answer.c.answer_id.desc()),
+        limit=limit,
+        max_bytes=max_bytes,
+    )
+    return ListPage(items=[from_row(row) for row in found.items], more=found.more)
+
+
+async def list_answered(
+    tx: Transaction,
+    session_key: UUID,
+    memory_id: UUID | None,
+    *,
+    after: PageCursor | None,
+    limit: int,
+    ids: Sequence[UUID] = (),
+    good: bool | None = None,
+) -> Sequence[StoredAnswer]:
+    """Complete answers that were found, oldest first, behind `after`: no guesses.
+
+    Those that were navigated to in a memory, or without one those that were browsed, also
+    where the automatic reader chose that. Only those with one of the `ids`, if there are
+    any, and only those that somebody found `good`, or bad, if that is said.
+    """
+    chosen = answer.c.chosen
+    if memory_id is None:
+        by_name = answer.c.reader == ReaderName.DCISO
+        reading = by_name | (chosen["reader"].as_string() == ReaderName.DCISO)
+    else:
+        asked = (answer.c.memory_id == memory_id) & answer.c.navigation.is_not(None)
+        is_it = chosen["memory_id"].as_string() == str(memory_id)
+        navigated = chosen["navigation"].as_string().is_not(None)
+        # Where the log was browsed behind a navigation, the answer is not the navigation's.
+        found = answer.c.statistics.is_not(None)
+        reading = (chosen.is_(None) & asked) | (is_it & navigated & found)
+    statement = (
+        select_answers()
+        .where(
+            answer.c.session_key == session_key,
+            reading,
+            answer.c.status == "complete",
+            answer.c.no_answer.is_(None),
+            ~answer.c.guessed,
+            *(() if not ids else (answer.c.answer_id.in_(ids),)),
+            *(() if good is None else (answer_rating.c.rating == (GOOD if good else BAD),)),
+            *(
+                ()
+                if after is None
+                else (tuple_(answer.c.created_at, answer.c.answer_id) > tuple_(*after),)
+            ),
+        )
+        .order_by(answer.c.created_at, answer.c.answer_id)
+        .limit(limit)
+    )
+    return [from_row(row) for row in await tx.connection.execute(statement)]

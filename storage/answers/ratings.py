@@ -1,0 +1,58 @@
+"""Ratings: what somebody thinks of an answer."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import func
+from sqlalchemy.dialects.postgresql import insert
+
+from storage.engine.database import Transaction
+from storage.tables import answer_rating
+
+#: As the table has them.
+GOOD = 1
+BAD = -1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredRating:
+    """A rating's row."""
+
+    good: bool
+    #: What was said about it; empty when nothing was.
+    comment: str
+    #: What would have been right; empty when nobody says.
+    expected: str
+    rated_at: datetime
+
+
+async def rate(
+    tx: Transaction,
+    session_key: UUID,
+    answer_id: UUID,
+    *,
+    good: bool,
+    comment: str,
+    expected: str,
+) -> StoredRating:
+    """Stores what somebody thinks of an answer, in place of what was stored before."""
+    said: dict[str, Any] = {
+        "rating": GOOD if good else BAD,
+        "comment": comment,
+        "expected": expected,
+    }
+    row = insert(answer_rating).values(
+        session_key=session_key,
+        answer_id=answer_id,
+        tenant_id=tx.tenant_id,
+        rated_at=func.now(),
+        **said,
+    )
+    statement = row.on_conflict_do_update(
+        index_elements=["session_key", "answer_id"],
+        set_={name: row.excluded[name] for name in (*said, "rated_at")},
+    ).returning(answer_rating.c.rated_at)
+    rated_at = (await tx.connection.execute(statement)).scalar_one()
+    return StoredRating(good=good, comment=comment, expected=expected, rated_at=rated_at)

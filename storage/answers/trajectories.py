@@ -1,0 +1,203 @@
+"""Trajectories: the events of navigations, written as they happen, and what they came to."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import BigInteger, ColumnElement, Select, Text, cast, func, literal, select
+from sqlalchemy.dialects.postgresql import insert
+
+from service.domain.answers.trajectory import (
+    Action,
+    Event,
+    EventKind,
+)
+from service.domain.prompting.ends import is_kept_by_text, kept_reply
+from service.domain.tree.trajectory import Statistics
+from storage.engine.database import Transaction
+from storage.engine.listing import ListPage, walk_rows
+from storage.tables import answer, trajectory_event
+
+#: An answer: session_key and answer_id.
+AnswerKey = tuple[UUID, UUID]
+#: An answer, and the ordinal of what somebody heard of it last.
+Heard = tuple[UUID, UUID, int]
+
+
+async def append(tx: Transaction, key: AnswerKey, event: Event) -> None:
+    """Writes an event. One that is there stays: who takes an answer over tells it again."""
+    fields = asdict(event)
+    if is_kept_by_text(event.reply, event.end):
+        # The release before does not know the field.
+        del fields["end"]
+    statement = insert(trajectory_event).values(
+        session_key=key[0],
+        answer_id=key[1],
+        ordinal=fields.pop("ordinal"),
+        tenant_id=tx.tenant_id,
+        event=fields,
+    )
+    await tx.connection.execute(statement.on_conflict_do_nothing())
+    tx.changed.add(key[1])
+
+
+async def next_ordinal(tx: Transaction, key: AnswerKey, kind: EventKind, after: int = 0) -> int:
+    """The ordinal of an answer's first event of a kind behind `after`.
+
+    Without one, that behind the last event of all.
+    """
+    is_it = (trajectory_event.c.event["kind"].as_string() == kind.value) & (
+        trajectory_event.c.ordinal > after
+    )
+    first = func.min(trajectory_event.c.ordinal).filter(is_it)
+    last = func.coalesce(func.max(trajectory_event.c.ordinal), 0)
+    statement = select(func.coalesce(first, last + 1)).where(
+        trajectory_event.c.session_key == key[0], trajectory_event.c.answer_id == key[1]
+    )
+    return int((await tx.connection.execute(statement)).scalar_one())
+
+
+async def list_events(tx: Transaction, key: AnswerKey, after: int) -> Sequence[Event]:
+    """The events of an answer behind an ordinal, in order."""
+    statement = _events_behind(key, after).order_by(trajectory_event.c.ordinal)
+    rows = await tx.connection.execute(statement)
+    return [_event(row.ordinal, row.event) for row in rows]
+
+
+async def page_events(
+    tx: Transaction, key: AnswerKey, after: int, limit: int, *, max_bytes: int
+) -> ListPage[Event]:
+    """As `list_events`, up to `limit` and about `max_bytes`, and without replies."""
+    shown = trajectory_event.c.event.op("-")(literal("reply", Text))
+    found = await walk_rows(
+        tx,
+        _events_behind(key, after, shown.label("event")),
+        key=trajectory_event.c.ordinal,
+        size=func.octet_length(cast(shown, Text)),
+        order=(trajectory_event.c.ordinal,),
+        limit=limit,
+        max_bytes=max_bytes,
+    )
+    return ListPage(items=[_event(row.ordinal, row.event) for row in found.items], more=found.more)
+
+
+def _events_behind(
+    key: AnswerKey, after: int, event: ColumnElement[Any] = trajectory_event.c.event
+) -> Select[Any]:
+    return select(trajectory_event.c.ordinal, event).where(
+        trajectory_event.c.session_key == key[0],
+        trajectory_event.c.answer_id == key[1],
+        trajectory_event.c.ordinal > after,
+    )
+
+
+#: What the model replied is kept for whoever exports it; nobody who waits is shown it.
+_NEW = """
+SELECT heard.session_key, heard.answer_id, heard.after, told.ordinal, told.event
+FROM unnest(%(sessions)s::uuid[], %(answers)s::uuid[], %(after)s::int[])
+    AS heard (session_key, answer_id, after)
+CROSS JOIN LATERAL (
+    SELECT ordinal, event - 'reply' AS event
+    FROM trajectory_event AS e
+    WHERE e.session_key = heard.session_key AND e.answer_id = heard.answer_id
+        AND e.ordinal > heard.after
+    ORDER BY ordinal
+    LIMIT %(limit)s
+) AS told
+ORDER BY heard.session_key, heard.answer_id, heard.after, told.ordinal
+"""
+
+
+async def read_new(
+    tx: Transaction, heard: Collection[Heard], limit: int
+) -> Mapping[Heard, Sequence[Event]]:
+    """The first `limit` events behind each, without replies; one query."""
+    found: dict[Heard, list[Event]] = {}
+    for row in await tx.connection.exec_driver_sql(_NEW, heard_values(heard, limit)):
+        key = (row.session_key, row.answer_id, row.after)
+        found.setdefault(key, []).append(_event(row.ordinal, row.event))
+    return found
+
+
+def heard_values(heard: Collection[Heard], limit: int) -> dict[str, Any]:
+    """What was heard, for a query."""
+    return {
+        "sessions": [session_key for session_key, _, _ in heard],
+        "answers": [answer_id for _, answer_id, _ in heard],
+        "after": [after for _, _, after in heard],
+        "limit": limit,
+    }
+
+
+def _event(ordinal: int, fields: Mapping[str, Any]) -> Event:
+    return Event(
+        **{
+            **fields,
+            "ordinal": ordinal,
+            "kind": EventKind(fields["kind"]),
+            "action": Action(fields["action"]),
+            **_reply(fields),
+            "shown": tuple(fields["shown"]),
+            "targets": tuple(fields["targets"]),
+        }
+    )
+
+
+def _reply(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The reply and its end."""
+    text, end = kept_reply(fields.get("reply", ""), fields.get("end"))
+    return {"reply": text, "end": end}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NavigationTotals:
+    """What one navigation came to, or several together."""
+
+    #: Complete navigations; 1 for one.
+    navigations: int
+    #: Of these, those that found an answer, and those that guessed one.
+    answered: int
+    guessed: int
+    #: Those that went back up at least once, and of these those that found an answer.
+    stray: int
+    stray_answered: int
+    #: All of them together.
+    statistics: Statistics
+
+    @classmethod
+    def of_one(cls, statistics: Statistics, *, answered: bool, guessed: bool) -> "NavigationTotals":
+        """Those of one navigation."""
+        stray = statistics.reverts > 0
+        return cls(
+            navigations=1,
+            answered=int(answered),
+            guessed=int(guessed),
+            stray=int(stray),
+            stray_answered=int(stray and answered),
+            statistics=statistics,
+        )
+
+
+async def sum_up(tx: Transaction, session_key: UUID, memory_id: UUID) -> NavigationTotals:
+    """What all complete navigations of a memory came to."""
+    fields = tuple(Statistics.__dataclass_fields__)
+    figures = {name: answer.c.statistics[name].as_string().cast(BigInteger) for name in fields}
+    answered, stray = answer.c.no_answer.is_(None) & ~answer.c.guessed, figures["reverts"] > 0
+    statement = select(
+        func.count().label("navigations"),
+        func.count().filter(answered).label("answered"),
+        func.count().filter(answer.c.guessed).label("guessed"),
+        func.count().filter(stray).label("stray"),
+        func.count().filter(answered, stray).label("stray_answered"),
+        *(func.coalesce(func.sum(figure), 0).label(name) for name, figure in figures.items()),
+    ).where(
+        answer.c.session_key == session_key,
+        answer.c.memory_id == memory_id,
+        answer.c.status == "complete",
+        answer.c.statistics.is_not(None),
+    )
+    row = (await tx.connection.execute(statement)).one()
+    sums = {name: int(value) for name, value in row._mapping.items()}
+    statistics = Statistics(**{name: sums.pop(name) for name in fields})
+    return NavigationTotals(**sums, statistics=statistics)

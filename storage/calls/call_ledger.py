@@ -1,0 +1,477 @@
+"""Beginning and ending calls: the right to make one, and its outcome, durably.
+
+The hottest path of a worker, so it is written for few round trips: two to begin and one to
+record, whatever the number of calls. Rows are locked in one order by all: intents, then
+budgets; calls, then what is spent, then intents.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from uuid import UUID, uuid4
+
+from service.domain.calls.ledger import (
+    Call,
+    CallInProgress,
+    CallScope,
+    Gone,
+    HeldCall,
+    Lease,
+    Reservation,
+)
+from service.domain.prompting.ends import kept_reply
+from service.domain.prompting.flows import ModelReply
+from service.domain.values.call_bound import CallBound
+from service.domain.values.errors import BudgetExhausted
+from storage.engine.database import OF_TENANT, DirectTransaction
+from storage.log.deleting import costs_key
+from storage.spend import budgets
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PendingReservation:
+    """A call that somebody wants to make."""
+
+    scope: CallScope
+    #: As in `Call`.
+    key: bytes
+    reservation: Reservation
+
+    @property
+    def place(self) -> tuple[UUID, bytes]:
+        """What its intent is found by."""
+        return self.scope.session_key, self.key
+
+    @property
+    def asked(self) -> CallBound:
+        """What it may come to."""
+        wanted = self.reservation
+        return CallBound(tokens=wanted.tokens, micro_usd=wanted.micro_usd, key=self.key)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallOutcome:
+    """A call that was made, or failed."""
+
+    scope: CallScope
+    call: Call
+    lease: Lease
+    #: Whether the intent ends with it: there is a reply, or no further try.
+    is_last: bool
+    call_id: UUID = field(default_factory=uuid4)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordedOutcome:
+    """What became of an outcome."""
+
+    #: False when the call's reply was there already.
+    is_new: bool
+    #: The reply that counts; None for a failed call.
+    reply: ModelReply | None
+    #: Whether the intent, where it was to end, was still that of whoever made the call.
+    was_held: bool
+
+
+#: What beginning a call comes to.
+Begun = ModelReply | CallInProgress | Lease | BudgetExhausted | Gone
+
+
+def _lists(columns: Mapping[str, str]) -> str:
+    """Rows of these columns, by name and type, each from a list of its name."""
+    lists = ", ".join(f"%({name})s::{of}[]" for name, of in columns.items())
+    return f"unnest({lists}) AS w ({', '.join(columns)})"
+
+
+def _columns(names: Iterable[str], rows: Sequence[Sequence[object]]) -> dict[str, object]:
+    """What `_lists` takes of these rows."""
+    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+
+
+_WANTED = {
+    "session_key": "uuid",
+    "key": "bytea",
+    "tenant_id": "uuid",
+    "memory_id": "uuid",
+    "purpose": "text",
+    "model": "text",
+    "deployment": "text",
+    "reserved_tokens": "bigint",
+    "reserved_micro_usd": "bigint",
+}
+
+# A lease that is over ends no later than this begins. Said by a column, since a sharded
+# database takes neither now() nor a parameter there.
+_TAKE = f"""
+INSERT INTO intent AS i ({", ".join(_WANTED)}, fence, lease_until)
+SELECT {", ".join(f"w.{name}" for name in _WANTED)},
+    -- By the clock, not from 1 on: an intent that ended may begin again, and who held it
+    -- before must not take the new one's lease for its own.
+    (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+    now() + make_interval(secs => %(lease_seconds)s)
+FROM {_lists({**_WANTED, "incarnation": "integer"})}
+WHERE EXISTS (SELECT FROM session s
+    WHERE s.session_key = w.session_key
+        AND (w.incarnation IS NULL OR s.incarnation = w.incarnation))
+ON CONFLICT (session_key, key) DO UPDATE SET
+    fence = i.fence + 1,
+    lease_until = excluded.lease_until,
+    deployment = excluded.deployment,
+    reserved_tokens = excluded.reserved_tokens,
+    reserved_micro_usd = excluded.reserved_micro_usd
+WHERE i.lease_until <= excluded.created_at
+RETURNING session_key, key, fence
+"""  # noqa: S608 - all of it stands above
+
+_PLACE = {"session_key": "uuid", "key": "bytea"}
+
+#: As `_reply_of` takes them.
+_REPLY = (
+    "reply",
+    "model",
+    "input_tokens",
+    "reported_cached_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "ended",
+    "said",
+)
+
+_REPLIES = f"""
+SELECT w.session_key, w.key, {", ".join(_REPLY)}
+FROM {_lists(_PLACE)} CROSS JOIN LATERAL (
+    SELECT * FROM call c
+    WHERE c.session_key = w.session_key AND c.key = w.key AND reply IS NOT NULL OFFSET 0
+) c
+"""  # noqa: S608 - as above
+
+_LEFT = f"""
+SELECT w.session_key, w.key, extract(epoch FROM lease_until - clock_timestamp())::float8
+FROM {_lists(_PLACE)} CROSS JOIN LATERAL (
+    SELECT * FROM intent i WHERE i.session_key = w.session_key AND i.key = w.key OFFSET 0
+) i
+"""  # noqa: S608 - as above
+
+_LEASE = {"over_session": "uuid", "over_key": "bytea", "over_fence": "bigint"}
+
+# In the order of their keys, as they were taken: two of these never wait for each other.
+_END = f"""
+DELETE FROM intent i USING (
+    SELECT session_key, key FROM intent JOIN {_lists(_LEASE)}
+        ON session_key = over_session AND key = over_key AND fence = over_fence
+    ORDER BY session_key, key FOR UPDATE OF intent
+) w
+WHERE i.session_key = w.session_key AND i.key = w.key
+RETURNING i.session_key, i.key, i.fence
+"""  # noqa: S608 - as above
+
+# In the same order.
+_RENEW = f"""
+UPDATE intent i SET lease_until = now() + make_interval(secs => %s)
+FROM (
+    SELECT session_key, key, over_fence FROM intent
+    JOIN unnest({", ".join(f"%s::{of}[]" for of in _LEASE.values())}) AS w ({", ".join(_LEASE)})
+        ON session_key = over_session AND key = over_key AND fence = over_fence
+    ORDER BY session_key, key FOR NO KEY UPDATE OF intent
+) w
+WHERE i.session_key = w.session_key AND i.key = w.key
+RETURNING i.session_key, i.key, over_fence
+"""  # noqa: S608 - as above
+_RENEW_FREE = _RENEW.replace("OF intent", "OF intent SKIP LOCKED")
+
+# A lease that is renewed and then lost with the server is an older one, as if its holder had
+# stood still since: it renews it again, or another takes the call over, and one reply counts.
+_UNFLUSHED = "SET LOCAL synchronous_commit = off"
+
+
+_COLUMNS = {
+    "session_key": "uuid",
+    "key": "bytea",
+    "call_id": "uuid",
+    "tenant_id": "uuid",
+    "memory_id": "uuid",
+    "occasion": "text",
+    "purpose": "text",
+    "template": "text",
+    "model": "text",
+    "reply": "text",
+    "failure": "text",
+    "input_tokens": "bigint",
+    "predicted_cached_tokens": "bigint",
+    "reported_cached_tokens": "bigint",
+    "cache_write_tokens": "bigint",
+    "output_tokens": "bigint",
+    "cost_micro_usd": "bigint",
+    "latency_ms": "bigint",
+    "deployment": "text",
+    "residual": "text",
+    "reasoning_tokens": "bigint",
+    "ended": "text",
+    "said": "text",
+}
+
+#: What tells a call from one of a session that was deleted.
+_MADE_FOR = {"incarnation": "integer"}
+
+#: What is written of a call whose session, memory or answer is gone: it was paid for, and nobody
+#: reads what it says. Keys of such calls are their own: no prompt leads to them.
+_LATE = {
+    "session_key": "CASE WHEN has_session THEN session_key ELSE %(costs)s::uuid END",
+    "key": "uuid_send(call_id)",
+    "memory_id": "CASE WHEN has_session AND has_memory THEN memory_id END",
+    "occasion": "CASE WHEN has_session THEN occasion ELSE '' END",
+    "reply": "CASE WHEN reply IS NOT NULL THEN '' END",
+    "failure": "CASE WHEN failure IS NOT NULL THEN '' END",
+    "said": "NULL",
+}
+_WRITTEN = ", ".join(
+    f"CASE WHEN has_session AND has_memory AND has_answer THEN {name} ELSE {_LATE[name]} END"
+    if name in _LATE
+    else name
+    for name in _COLUMNS
+)
+
+# The session is not deleted before the end of the transaction.
+_WRITE = f"""
+WITH live AS MATERIALIZED (
+    SELECT session_key, incarnation FROM session
+    WHERE session_key = ANY(%(session_key)s::uuid[]) ORDER BY session_key FOR KEY SHARE
+), made AS MATERIALIZED (
+    SELECT w.*,
+        EXISTS (SELECT FROM live
+            WHERE live.session_key = w.session_key
+                AND (w.incarnation IS NULL OR live.incarnation = w.incarnation)
+        ) AS has_session,
+        w.memory_id IS NULL OR EXISTS (SELECT FROM memory m
+            WHERE m.session_key = w.session_key AND m.memory_id = w.memory_id
+        ) AS has_memory,
+        CASE WHEN w.occasion ~ '^answer:[0-9a-f-]{{36}}$' THEN EXISTS (SELECT FROM answer a
+            WHERE a.session_key = w.session_key
+                AND a.answer_id = substr(w.occasion, 8)::uuid
+        ) ELSE true END AS has_answer
+    FROM {_lists({**_COLUMNS, **_MADE_FOR})}
+)
+INSERT INTO call ({", ".join(_COLUMNS)})
+SELECT {_WRITTEN} FROM made
+ON CONFLICT (session_key, key) WHERE reply IS NOT NULL DO NOTHING
+RETURNING call_id
+"""  # noqa: S608 - as above
+
+# Of those whose reply was there already: it is not read again where it is ours.
+_THEIRS = f"""
+SELECT w.call_id, {", ".join(f"c.{name}" for name in _REPLY)}
+FROM {_lists({**_PLACE, "call_id": "uuid"})} CROSS JOIN LATERAL (
+    SELECT * FROM call c
+    WHERE c.session_key = w.session_key AND c.key = w.key AND reply IS NOT NULL OFFSET 0
+) c
+WHERE c.call_id <> w.call_id
+"""  # noqa: S608 - as above
+
+
+async def begin(
+    tx: DirectTransaction, wanted: Sequence[PendingReservation], lease_seconds: float
+) -> list[Begun]:
+    """Begins a transaction and takes the rights to make calls; in the order of `wanted`.
+
+    A call that is made already has its reply instead; one that another makes is busy, and
+    so is one that is wanted twice, the second time; one whose session was deleted is gone. The
+    caller commits, but for a call that budgets do not allow: then it begins again without that
+    one, which leaves no trace.
+    """
+    by_place = {one.place: one for one in sorted(wanted, key=lambda one: one.place)}
+    # The replies only behind the rows: an outcome that is stored together with its row's
+    # removal is either seen here, or the row was still there.
+    _, taken, replies, left, ((is_concerned,),) = await tx.begin(
+        (budgets.ONE_BY_ONE, _TAKE, _REPLIES, _LEFT, budgets.CONCERNED),
+        {
+            **budgets.keys(tx.tenant_id, (one.scope for one in by_place.values())),
+            **_columns((*_WANTED, "incarnation"), [_row(tx, one) for one in by_place.values()]),
+            "lease_seconds": float(lease_seconds),
+        },
+    )
+    fences = {(session, key): fence for session, key, fence in taken}
+    said = {(session, key): _reply_of(*rest) for session, key, *rest in replies}
+    seconds = {(session, key): rest for session, key, rest in left}
+    over = [(*place, fences.pop(place)) for place in said if place in fences]
+    if over:
+        await tx.batch((_END,), _columns(_LEASE, over))
+    refused: dict[tuple[UUID, bytes], BudgetExhausted | None] = {}
+    if is_concerned and fences:
+        # Who came first is looked at first.
+        places = list(dict.fromkeys(one.place for one in wanted if one.place in fences))
+        asked = [(by_place[place].scope, by_place[place].asked) for place in places]
+        refused = dict(zip(places, await budgets.refusals(tx, asked), strict=True))
+    unknown = [
+        one.scope
+        for place, one in by_place.items()
+        if place not in said and place not in seconds and place not in fences
+    ]
+    live = await _live(tx, unknown) if unknown else ()
+    begun: list[Begun] = []
+    for one in wanted:
+        fence, refusal = fences.pop(one.place, None), refused.get(one.place)
+        if one.place in said:
+            begun.append(said[one.place])
+        elif refusal is not None:
+            begun.append(refusal)
+        elif fence is not None:
+            begun.append(Lease(fence=fence))
+        elif one.place in seconds or one.scope.session_key in live:
+            begun.append(CallInProgress(seconds=max(seconds.get(one.place, 0.0), 0.0)))
+        else:
+            begun.append(Gone("the session was deleted"))
+    return begun
+
+
+async def _live(tx: DirectTransaction, scopes: Sequence[CallScope]) -> Set[UUID]:
+    """The sessions of these that are those that the calls are of."""
+    query = "SELECT session_key, incarnation FROM session WHERE session_key = ANY(%(keys)s)"
+    (rows,) = await tx.batch((query,), {"keys": [scope.session_key for scope in scopes]})
+    found = {(key, as_now) for key, incarnation in rows for as_now in (incarnation, None)}
+    return {one.session_key for one in scopes if (one.session_key, one.incarnation) in found}
+
+
+def _row(tx: DirectTransaction, one: PendingReservation) -> tuple[object, ...]:
+    scope, wanted = one.scope, one.reservation
+    return (
+        scope.session_key,
+        one.key,
+        tx.tenant_id,
+        scope.memory_id,
+        wanted.purpose.value,
+        wanted.model,
+        wanted.deployment,
+        wanted.tokens,
+        wanted.micro_usd or 0,
+        scope.incarnation,
+    )
+
+
+async def record(tx: DirectTransaction, outcomes: Sequence[CallOutcome]) -> list[RecordedOutcome]:
+    """Writes calls and ends their intents: a whole transaction, in one round trip.
+
+    When somebody else's reply to the same call is there already, that counts.
+    """
+    _, written, theirs, *ended = await tx.write_all(*_recording(tx, outcomes))
+    ids = {call_id for (call_id,) in written}
+    over = {tuple(row) for rows in ended for row in rows}
+    replies = {call_id: _reply_of(*rest) for call_id, *rest in theirs}
+    return [_recorded(one, ids, replies, over) for one in outcomes]
+
+
+def _recorded(
+    one: CallOutcome,
+    ids: Set[UUID],
+    replies: Mapping[UUID, ModelReply],
+    over: Set[tuple[object, ...]],
+) -> RecordedOutcome:
+    was_held = not one.is_last or _lease_of(one) in over
+    if one.call_id not in ids and one.call_id in replies:
+        return RecordedOutcome(is_new=False, reply=replies[one.call_id], was_held=was_held)
+    # Where a reply was neither written nor is somebody else's, it was written before: the
+    # answer to that commit was lost, and nobody has heard of it yet. Its intent ended then.
+    is_repeated = one.call_id not in ids
+    return RecordedOutcome(is_new=True, reply=one.call.as_reply(), was_held=was_held or is_repeated)
+
+
+def _recording(
+    tx: DirectTransaction, outcomes: Sequence[CallOutcome]
+) -> tuple[tuple[str, ...], dict[str, object]]:
+    """The statements of `record`, and their values."""
+    # In one order whoever writes them: by keys, and by the sums that a trigger adds them to.
+    in_order = sorted(
+        outcomes, key=lambda one: (one.scope.session_key, one.scope.owner_id, one.call.key)
+    )
+    values = _columns((*_COLUMNS, *_MADE_FOR), [_call_row(tx.tenant_id, one) for one in in_order])
+    values["costs"] = costs_key(tx.tenant_id)
+    over = [_lease_of(one) for one in outcomes if one.is_last]
+    if not over:
+        return (budgets.ONE_BY_ONE, _WRITE, _THEIRS), values
+    return (budgets.ONE_BY_ONE, _WRITE, _THEIRS, _END), values | _columns(_LEASE, over)
+
+
+def _lease_of(one: CallOutcome) -> tuple[UUID, bytes, int]:
+    return one.scope.session_key, one.call.key, one.lease.fence
+
+
+def _call_row(tenant_id: UUID, one: CallOutcome) -> tuple[object, ...]:
+    scope, call = one.scope, one.call
+    return (
+        scope.session_key,
+        call.key,
+        one.call_id,
+        tenant_id,
+        scope.memory_id,
+        scope.occasion,
+        call.purpose.value,
+        call.template,
+        call.model,
+        call.reply,
+        call.failure,
+        call.input_tokens,
+        call.predicted_cached_tokens,
+        call.reported_cached_tokens,
+        call.cache_write_tokens,
+        call.output_tokens,
+        call.cost_micro_usd,
+        call.latency_ms,
+        call.deployment,
+        call.residual,
+        call.reasoning_tokens,
+        None if call.reply is None else call.end.value,
+        call.said or None,
+        scope.incarnation,
+    )
+
+
+async def give_up(tx: DirectTransaction, held: Sequence[HeldCall]) -> None:
+    """Gives rights up: the calls are not made. A whole transaction.
+
+    Does nothing about those that somebody else has by now.
+    """
+    await tx.write_all((_END,), _columns(_LEASE, [one.lease_row for one in held]))
+
+
+async def renew(
+    tx: DirectTransaction, held: Sequence[HeldCall], lease_seconds: float, *, waits: bool
+) -> list[bool]:
+    """Lets leases hold from now on, of any tenants; False for one that somebody else has taken.
+
+    A whole transaction, which is not flushed. Unless it `waits`, an intent that somebody has
+    locked is left as it is, and False: its call ends just now, or is taken over, and the others
+    need not wait for that.
+    """
+    by_tenant: dict[UUID, list[tuple[UUID, bytes, int]]] = {}
+    for one in held:
+        by_tenant.setdefault(one.scope.tenant_id, []).append(one.lease_row)
+    queries, values = [budgets.ONE_BY_ONE, _UNFLUSHED], list[object]()
+    for tenant_id in sorted(by_tenant):
+        queries += [OF_TENANT, _RENEW if waits else _RENEW_FREE]
+        lists = _columns(_LEASE, by_tenant[tenant_id])
+        values += [str(tenant_id), float(lease_seconds), *lists.values()]
+    found = await tx.write_all(queries, values)
+    renewed = {tuple(row) for rows in found[3::2] for row in rows}
+    return [one.lease_row in renewed for one in held]
+
+
+def _reply_of(
+    text: str,
+    model: str,
+    input_tokens: int,
+    cached_tokens: int | None,
+    output_tokens: int,
+    reasoning_tokens: int | None,
+    ended: str | None,
+    said: str | None,
+) -> ModelReply:
+    """A reply from its columns."""
+    text, end = kept_reply(text, ended)
+    return ModelReply(
+        text=text,
+        model=model,
+        input_tokens=input_tokens,
+        cached_tokens=cached_tokens,
+        output_tokens=output_tokens,
+        reasoning_tokens=reasoning_tokens,
+        end=end,
+        said=said or "",
+    )

@@ -1,0 +1,198 @@
+"""The ledger of model calls."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    ColumnElement,
+    ScalarSelect,
+    Text,
+    bindparam,
+    case,
+    func,
+    select,
+)
+
+from storage.engine.database import Transaction
+from storage.engine.ready import Ready
+from storage.tables import call, call_sum
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UsageLine:
+    """Calls of one purpose and model, summed."""
+
+    purpose: str
+    model: str
+    calls: int
+    input_tokens: int
+    predicted_cached_tokens: int
+    #: None when no call reported any.
+    reported_cached_tokens: int | None
+    output_tokens: int
+    #: None when no call had a price.
+    cost_micro_usd: int | None
+
+
+def _hidden(name: str) -> ScalarSelect[Any]:
+    """A value that the planner does not know, so that a plan is kept for all of them."""
+    return select(bindparam(name, type_=Text(collation="C"))).scalar_subquery()
+
+
+_OCCASION = Ready(
+    select(call.c.occasion)
+    .where(
+        call.c.session_key == bindparam("session"),
+        call.c.memory_id == bindparam("memory"),
+        # A range, not LIKE: it finds its way in the index whatever the collation.
+        call.c.occasion >= _hidden("from"),
+        call.c.occasion < _hidden("before"),
+        call.c.reply.is_not(None),
+    )
+    .order_by(call.c.created_at.desc())
+    .limit(1)
+)
+
+
+async def find_occasion(
+    tx: Transaction, session_key: UUID, memory_id: UUID, prefix: str
+) -> str | None:
+    """The newest occasion that begins with `prefix` and has a reply; None without one."""
+    keys = {"session": session_key, "memory": memory_id}
+    found = await tx.rows(_OCCASION, {**keys, "from": prefix, "before": prefix + "\uffff"})
+    return found[0][0] if found else None
+
+
+async def usage(
+    tx: Transaction, session_key: UUID, *, memory_id: UUID | None = None
+) -> Sequence[UsageLine]:
+    """Sums of a session, or of one of its memories."""
+    keys = (call_sum.c.purpose, call_sum.c.model)
+    # None, as long as no call has any.
+    reported = case((func.sum(call_sum.c.reported_calls) > 0, _total("reported_cached_tokens")))
+    cost = case((func.sum(call_sum.c.priced_calls) > 0, _total("cost_micro_usd")))
+    statement = (
+        select(
+            *keys,
+            _total("calls").label("calls"),
+            _total("input_tokens").label("input_tokens"),
+            _total("predicted_cached_tokens").label("predicted_cached_tokens"),
+            reported.label("reported_cached_tokens"),
+            _total("output_tokens").label("output_tokens"),
+            cost.label("cost_micro_usd"),
+        )
+        .where(call_sum.c.session_key == session_key)
+        .group_by(*keys)
+        .order_by(*keys)
+    )
+    if memory_id is not None:
+        statement = statement.where(call_sum.c.owner_id == memory_id)
+    return [_line(row) for row in await tx.connection.execute(statement)]
+
+
+_SUMMED = (
+    "input_tokens",
+    "predicted_cached_tokens",
+    "reported_cached_tokens",
+    "output_tokens",
+    "cost_micro_usd",
+)
+#: One look at the index for each memory and occasion. The order is the index's own: another
+#: index, which would be read for all calls of the session, would need to sort.
+_OF_MEMORY = f"""
+    SELECT purpose, model, {", ".join(_SUMMED)} FROM call c
+    WHERE c.session_key = %(session)s AND c.memory_id {{memory}}
+        AND c.occasion >= {{occasion}} AND c.occasion <= {{occasion}}
+    ORDER BY c.memory_id, c.occasion OFFSET 0
+"""  # noqa: S608 - all of it stands above
+_USAGE_OF = f"""
+SELECT w.occasion, purpose, model, count(*) AS calls,
+    {", ".join(f"sum({name}) AS {name}" for name in _SUMMED)}
+FROM unnest(%(occasions)s::text[]) AS w (occasion), LATERAL (
+    ({_OF_MEMORY.format(memory="IS NULL", occasion="w.occasion")})
+    UNION ALL
+    SELECT c.* FROM unnest(%(memories)s::uuid[]) AS o (memory_id),
+        LATERAL ({_OF_MEMORY.format(memory="= o.memory_id", occasion="w.occasion")}) AS c
+) AS made
+GROUP BY w.occasion, purpose, model ORDER BY w.occasion, purpose, model
+"""  # noqa: S608 - as above
+
+
+async def usage_of(
+    tx: Transaction,
+    session_key: UUID,
+    occasions: Collection[str],
+    memories: Collection[UUID] = (),
+) -> Mapping[str, Sequence[UsageLine]]:
+    """Sums of each of the occasions, whose calls are of these memories or of none."""
+    values = {
+        "session": session_key,
+        "occasions": list(dict.fromkeys(occasions)),
+        "memories": list(dict.fromkeys(memories)),
+    }
+    found: dict[str, list[UsageLine]] = {}
+    for row in await tx.connection.exec_driver_sql(_USAGE_OF, values):
+        found.setdefault(row.occasion, []).append(_line(row))
+    return found
+
+
+#: Takes a session, the occasion of an answer's calls, and the answer. They are written of no
+#: memory, or of the one that is asked or was chosen. Each part has one way into the index.
+USAGE_OF_ANSWER = f"""
+SELECT purpose, model, count(*), sum(input_tokens), sum(predicted_cached_tokens),
+    sum(reported_cached_tokens), sum(output_tokens), sum(cost_micro_usd)
+FROM (
+    ({_OF_MEMORY.format(memory="IS NULL", occasion="%(occasion)s")})
+    UNION ALL
+    SELECT c.*
+    FROM (
+        SELECT DISTINCT v.id
+        FROM answer AS a
+        CROSS JOIN LATERAL (
+            VALUES (a.memory_id), ((a.chosen ->> 'memory_id')::uuid)
+        ) AS v (id)
+        WHERE a.session_key = %(session)s AND a.answer_id = %(answer)s AND v.id IS NOT NULL
+    ) AS m
+    CROSS JOIN LATERAL ({_OF_MEMORY.format(memory="= m.id", occasion="%(occasion)s")}) AS c
+) AS found
+GROUP BY purpose, model
+ORDER BY purpose, model
+"""  # noqa: S608 - as above
+
+
+def lines(rows: Sequence[Sequence[Any]]) -> tuple[UsageLine, ...]:
+    """Returns what USAGE_OF_ANSWER has found."""
+    names = UsageLine.__dataclass_fields__
+    told = ((*row[:2], *map(_int_or_none, row[2:])) for row in rows)
+    return tuple(UsageLine(**dict(zip(names, one, strict=True))) for one in told)
+
+
+async def usage_of_answer(
+    tx: Transaction, session_key: UUID, answer_id: UUID, occasion: str
+) -> tuple[UsageLine, ...]:
+    """Sums of the calls that an answer has made, which are of that occasion."""
+    values = {"session": session_key, "answer": answer_id, "occasion": occasion}
+    return lines(await tx.rows(USAGE_OF_ANSWER, values))
+
+
+def _total(name: str) -> ColumnElement[Any]:
+    return func.sum(call_sum.c[name])
+
+
+def _line(row: Any) -> UsageLine:
+    return UsageLine(
+        purpose=row.purpose,
+        model=row.model,
+        calls=int(row.calls),
+        input_tokens=int(row.input_tokens),
+        predicted_cached_tokens=int(row.predicted_cached_tokens),
+        reported_cached_tokens=_int_or_none(row.reported_cached_tokens),
+        output_tokens=int(row.output_tokens),
+        cost_micro_usd=_int_or_none(row.cost_micro_usd),
+    )
+
+
+def _int_or_none(value: object) -> int | None:
+    return None if value is None else int(str(value))

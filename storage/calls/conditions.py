@@ -1,0 +1,91 @@
+"""Conditions of models: their rows, which belong to no tenant."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.domain.calls.conditions import Condition
+from service.domain.prompting.faults import Fault, fault_of
+from storage.tables import model_condition
+
+_PROBE_SECONDS = func.extract("epoch", model_condition.c.probe_at - func.now()).label(
+    "probe_seconds"
+)
+
+
+def _later(seconds: float) -> Any:
+    return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+
+
+async def read(connection: AsyncConnection) -> Sequence[Condition]:
+    """Returns all conditions, by place."""
+    columns = [column for column in model_condition.c if column.name != "probe_at"]
+    rows = await connection.execute(
+        select(*columns, _PROBE_SECONDS).order_by(model_condition.c.place)
+    )
+    return [
+        Condition(
+            **{
+                **row._mapping,
+                "fault": fault_of(row.fault),
+                "probe_seconds": float(row.probe_seconds),
+            }
+        )
+        for row in rows
+    ]
+
+
+async def add(
+    connection: AsyncConnection,
+    *,
+    place: str,
+    model: str,
+    fault: Fault,
+    cause: str,
+    probe_seconds: float,
+) -> bool:
+    """Notes a condition; False when one of that place was noted before."""
+    row = insert(model_condition).values(
+        place=place, model=model, fault=fault.value, cause=cause, probe_at=_later(probe_seconds)
+    )
+    new = row.on_conflict_do_nothing(index_elements=["place"]).returning(model_condition.c.place)
+    return (await connection.execute(new)).first() is not None
+
+
+async def take_probe(connection: AsyncConnection, place: str, next_seconds: float) -> bool:
+    """Takes the one probe that is due; another may be taken after `next_seconds`.
+
+    It counts as a failure until it has a reply, so that probes that hang come ever more rarely.
+    """
+    taken = (
+        update(model_condition)
+        .where(model_condition.c.place == place, model_condition.c.probe_at <= func.now())
+        .values(probe_at=_later(next_seconds), failures=model_condition.c.failures + 1)
+    )
+    return (await connection.execute(taken)).rowcount == 1
+
+
+async def keep(
+    connection: AsyncConnection, *, place: str, fault: Fault, cause: str, probe_seconds: float
+) -> None:
+    """Notes that a probe failed."""
+    await connection.execute(
+        update(model_condition)
+        .where(model_condition.c.place == place)
+        .values(
+            fault=fault.value,
+            cause=cause,
+            probe_at=_later(probe_seconds),
+        )
+    )
+
+
+async def remove(connection: AsyncConnection, condition: Condition) -> None:
+    """Forgets a condition that has passed, unless another one has taken its place."""
+    gone = delete(model_condition).where(
+        model_condition.c.place == condition.place, model_condition.c.since == condition.since
+    )
+    await connection.execute(gone)

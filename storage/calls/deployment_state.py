@@ -1,0 +1,95 @@
+"""Stores in Redis what is known of a deployment of a model: its queue, and how long
+what it caches survives.
+
+The queue is a hash with a field a process, which only that process writes: one that died
+takes nothing of it along, and its field counts no more after a while. Outcomes are
+counted by hours, so that old ones count less and then nothing.
+"""
+
+import hashlib
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from service.domain.calls.prefix_index import PrefixSurvival
+from storage.engine.redis_link import Command
+
+#: How long any of this is kept without news.
+KEPT_SECONDS = 3600
+#: What a process said longer ago does not count: it has died, or has nothing under way.
+QUEUE_SECONDS = 300
+#: Ages that outcomes are counted by.
+BUCKETS = 6
+#: What an outcome of the hour before counts for.
+OLD_WEIGHT = 0.5
+_MAX_TOKENS = 2**40
+
+
+def process_name() -> str:
+    """A name for this process, unlike any other's."""
+    return f"{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def read_queue(deployment: str) -> Command:
+    """Asks what is under way."""
+    key = _key(deployment, "q")
+    return Command(key, ("HGETALL", key))
+
+
+def write_queue(deployment: str, process: str, tokens: int, now: float) -> list[Command]:
+    """Says what one process has under way; 0 is nothing."""
+    key = _key(deployment, "q")
+    if tokens <= 0:
+        return [Command(key, ("HDEL", key, process))]
+    return [
+        Command(key, ("HSET", key, process, f"{tokens} {int(now)}")),
+        Command(key, ("EXPIRE", key, KEPT_SECONDS)),
+    ]
+
+
+def total(reply: Any, now: float) -> int:
+    """The tokens of all processes that spoke lately."""
+    held: Mapping[bytes, bytes] = reply if isinstance(reply, Mapping) else {}
+    tokens = 0
+    for value in held.values():
+        words = value.split()
+        if len(words) == 2 and all(word.isdigit() for word in words):
+            fresh = int(words[1]) > now - QUEUE_SECONDS
+            tokens += min(int(words[0]), _MAX_TOKENS) if fresh else 0
+    return tokens
+
+
+def learn(deployment: str, outcome: PrefixSurvival, now: float) -> list[Command]:
+    """Counts an outcome."""
+    key = _key(deployment, f"s:{int(now) // KEPT_SECONDS}")
+    field = f"{'h' if outcome.survived else 'm'}{outcome.bucket}"
+    return [
+        Command(key, ("HINCRBY", key, field, 1)),
+        Command(key, ("EXPIRE", key, 2 * KEPT_SECONDS)),
+    ]
+
+
+def read_outcomes(deployment: str, now: float) -> list[Command]:
+    """Asks for the counts of this hour and the one before."""
+    hour = int(now) // KEPT_SECONDS
+    keys = [_key(deployment, f"s:{one}") for one in (hour, hour - 1)]
+    return [Command(key, ("HGETALL", key)) for key in keys]
+
+
+def counts(replies: Sequence[Any]) -> list[tuple[float, float]]:
+    """For each bucket how often a prefix survived, and did not."""
+    sums = [[0.0, 0.0] for _ in range(BUCKETS)]
+    for reply, weight in zip(replies, (1.0, OLD_WEIGHT), strict=True):
+        held: Mapping[bytes, bytes] = reply if isinstance(reply, Mapping) else {}
+        for bucket in range(BUCKETS):
+            for side, letter in enumerate("hm"):
+                value = held.get(f"{letter}{bucket}".encode(), b"0")
+                sums[bucket][side] += weight * int(value) if value.isdigit() else 0.0
+    return [(hits, misses) for hits, misses in sums]
+
+
+def _key(deployment: str, what: str) -> str:
+    # Hashed, since a model's name may be any text.
+    name = hashlib.blake2b(deployment.encode(), digest_size=8).hexdigest()
+    return f"pc:d:{{{name}}}:{what}"

@@ -1,0 +1,362 @@
+"""The prefix cache's index in Redis (or Valkey, alone or as a cluster).
+
+One hash a memory, and one a group of memories with the same task and schema. A field is
+a boundary's id and the number of a place; its value is the tokens up to there and when
+it was sent last. One round trip each way, each command on one key. Whatever Redis does,
+the service goes on: what cannot be looked up is not warm.
+
+Fields have no expiry of their own (Redis before 7.4 knows none): each value is compared
+with the caller's clock, the whole key expires later, and a hash that grows beyond what
+Redis keeps compact loses its oldest fields.
+"""
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from service.domain.calls.prefix_index import Boundary, CachedPrefix, PrefixQuery, Seen, Sent
+from storage.calls import deployment_state
+from storage.calls.prefix_functions import VERSION, Functions, Verdict
+from storage.calls.reply_copies import ReplyCopies
+from storage.engine.redis_link import TIMEOUT_SECONDS, Command, RedisLink
+
+#: Fields of a hash that Redis keeps as a list pack, at its default.
+MAX_FIELDS = 512
+#: What pruning leaves, so that it is not done at every call.
+KEPT_FIELDS = 384
+#: Boundaries of one prompt that are looked up and kept: the first ones, which a fold
+#: leaves alone, and the last ones, which the next prompt shares.
+FIRST_BOUNDARIES = 64
+LAST_BOUNDARIES = 192
+#: A key lives this much longer than its fields are fresh: their age says what survives.
+SLACK_SECONDS = 600
+_SLACK_FACTOR = 2
+
+_VALUE = struct.Struct(">II")
+#: Above the tokens of a value: they are the provider's own.
+_EXACT = 1 << 31
+
+
+class NullPrefixIndex:
+    """Knows nothing: for when there is no Redis."""
+
+    async def look(self, question: PrefixQuery) -> Seen:
+        """Nothing is known."""
+        return Seen.nothing(question)
+
+    async def sent(self, prompt: Sent) -> None:
+        """Forgets."""
+
+    async def queued(self, place: str, tokens: int, now: float) -> None:
+        """Forgets."""
+
+    async def outcomes(self, place: str, now: float) -> Sequence[tuple[float, float]]:
+        """None are known."""
+        return ()
+
+
+class RedisPrefixIndex:
+    """See `service.llm.prefix_cache.cache.PrefixIndex`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        cluster: bool = False,
+        secret: bytes | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
+        """With a `secret`, which only processes of one database share, it keeps replies too."""
+        self._link = RedisLink(url, cluster=cluster, timeout_seconds=timeout_seconds)
+        self._copies = None if secret is None else ReplyCopies(secret)
+        self._functions = Functions(self._link)
+        self._process = deployment_state.process_name()
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether Redis answered when it was last asked."""
+        return self._link.is_reachable
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._link.close()
+
+    async def look(self, question: PrefixQuery) -> Seen:
+        """What is warm, what is queued and whether a copy of the reply is there."""
+        places = [place_number(one) for one in question.places]
+        parts = _parts(question)
+        wanted = question.reply_key
+        extra = [
+            *([self._copies.read(wanted)] if self._copies and wanted else []),
+            *([deployment_state.read_queue(one) for one in question.places] * question.with_load),
+        ]
+        since = int(question.now) - question.ttl_seconds
+        found = await self._ask(parts, places, since, extra)
+        if found is None:
+            return Seen.nothing(question)
+        cached, rest = found
+        copy = self._copies.decode(wanted, rest.pop(0)) if self._copies and wanted else None
+        queued = tuple(deployment_state.total(one, question.now) for one in rest)
+        return Seen(
+            known=True,
+            cached=tuple(_deepest(one) for one in zip(*cached, strict=True))
+            or (CachedPrefix(),) * len(places),
+            queued_tokens=queued or (0,) * len(places),
+            reply=copy,
+        )
+
+    async def sent(self, prompt: Sent) -> None:
+        """Remembers a prompt, what it taught, and its reply."""
+        extra: list[Command] = []
+        if prompt.outcome is not None:
+            extra += deployment_state.learn(prompt.place, prompt.outcome, prompt.now)
+        if prompt.reply is not None and self._copies is not None:
+            extra += self._copies.write(*prompt.reply)
+        seconds = prompt.ttl_seconds * _SLACK_FACTOR + SLACK_SECONDS
+        await self._keep(_writes(prompt), seconds, extra)
+
+    async def queued(self, place: str, tokens: int, now: float) -> None:
+        """Says how many tokens of prompts this process has under way at a place."""
+        replies = await self._send(deployment_state.write_queue(place, self._process, tokens, now))
+        self._sound(replies or ())
+
+    async def outcomes(self, place: str, now: float) -> Sequence[tuple[float, float]]:
+        """How often prefixes of each age survived, and did not; () when not known."""
+        replies = await self._send(deployment_state.read_outcomes(place, now))
+        return deployment_state.counts(replies) if replies and self._sound(replies) else ()
+
+    async def _ask(
+        self,
+        parts: "Sequence[_BoundaryLookup]",
+        places: Sequence[bytes],
+        since: int,
+        extra: Sequence[Command],
+    ) -> tuple[list[list[CachedPrefix]], list[Any]] | None:
+        """For each part what each place has cached, and the replies to `extra`."""
+        count = len(parts)
+        while self._functions.usable and parts:
+            replies = await self._send([*(_lpm(one, places, since) for one in parts), *extra])
+            if replies is None:
+                return None
+            verdict = await self._functions.judge(replies[:count])
+            if verdict is Verdict.FINE:
+                if not self._sound(replies):
+                    return None
+                read = [_read_lpm(one, reply) for one, reply in zip(parts, replies, strict=False)]
+                return read, replies[count:]
+            if verdict is Verdict.REFUSED:
+                break
+        replies = await self._send([*(_hmget(one, places) for one in parts), *extra])
+        if replies is None or not self._sound(replies):
+            return None
+        read = [
+            _read_hmget(one, reply, len(places), since)
+            for one, reply in zip(parts, replies, strict=False)
+        ]
+        return read, replies[count:]
+
+    async def _keep(
+        self, writes: "Sequence[_Write]", seconds: int, extra: Sequence[Command]
+    ) -> None:
+        while self._functions.usable and writes:
+            replies = await self._send([*(_touch(one, seconds) for one in writes), *extra])
+            if replies is None:
+                return
+            verdict = await self._functions.judge(replies[: len(writes)])
+            if verdict is Verdict.FINE:
+                self._sound(replies)
+                return
+            # What went beside the calls is there; only they are made again.
+            extra = ()
+            if verdict is Verdict.REFUSED:
+                break
+        plain = [command for one in writes for command in _hset(one, seconds)]
+        replies = await self._send([*plain, *extra])
+        if replies is not None and self._sound(replies):
+            sizes = replies[2 : len(plain) : 3]
+            await self._prune(
+                [one for one, size in zip(writes, sizes, strict=True) if size > MAX_FIELDS]
+            )
+
+    async def _prune(self, grown: "Sequence[_Write]") -> None:
+        held = await self._send([Command(one.key, ("HGETALL", one.key)) for one in grown])
+        if not held or not self._sound(held):
+            return
+        old = [_oldest(all_of, set(one.fields)) for one, all_of in zip(grown, held, strict=True)]
+        await self._send(
+            [
+                Command(one.key, ("HDEL", one.key, *fields))
+                for one, fields in zip(grown, old, strict=True)
+                if fields
+            ]
+        )
+
+    async def _send(self, commands: Sequence[Command]) -> list[Any] | None:
+        return await self._link.send(commands) if commands else []
+
+    def _sound(self, replies: Sequence[Any]) -> bool:
+        """Whether no reply is an error; one counts as if Redis was gone."""
+        faults = [one for one in replies if isinstance(one, RedisError)]
+        if faults:
+            self._link.refused(faults[0])
+        return not faults
+
+
+@dataclass(frozen=True, slots=True)
+class _BoundaryLookup:
+    """Boundaries to look for in one hash, from the first on."""
+
+    key: str
+    ids: tuple[bytes, ...]
+    #: The depth of each in the prompt.
+    depths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """What to write in one hash: value by field."""
+
+    key: str
+    fields: dict[bytes, bytes]
+
+
+@lru_cache(maxsize=256)
+def place_number(place: str) -> bytes:
+    """Two bytes that stand for a deployment; two with the same only mislead."""
+    return hashlib.blake2b(place.encode(), digest_size=2).digest()
+
+
+def _parts(question: PrefixQuery) -> list[_BoundaryLookup]:
+    count = len(question.ids)
+    depths = [*range(2, min(count, FIRST_BOUNDARIES) + 1)]
+    depths += range(max(FIRST_BOUNDARIES, 1, count - LAST_BOUNDARIES) + 1, count + 1)
+    own = tuple(question.ids[depth - 1] for depth in depths)
+    parts = [
+        _BoundaryLookup(_group(question.group_key), question.ids[:1], (1,)),
+        _BoundaryLookup(_memory(question.memory_key), own, tuple(depths)),
+    ]
+    return [one for one in parts if one.ids]
+
+
+def _writes(prompt: Sent) -> list[_Write]:
+    split = 1 if prompt.with_group else 0
+    tail = prompt.boundaries[split:]
+    if len(tail) > FIRST_BOUNDARIES + LAST_BOUNDARIES:
+        tail = (*tail[: FIRST_BOUNDARIES - 1], *tail[-LAST_BOUNDARIES:])
+    number = place_number(prompt.place)
+    return [
+        _Write(
+            key,
+            {
+                one + number: _pack(tokens, prompt, one == prompt.exact)
+                for one, tokens in boundaries
+            },
+        )
+        for key, boundaries in (
+            (_group(prompt.group_key), prompt.boundaries[:split]),
+            (_memory(prompt.memory_key), tail),
+        )
+        if boundaries
+    ]
+
+
+def _lpm(part: _BoundaryLookup, places: Sequence[bytes], since: int) -> Command:
+    ids = b"".join(part.ids)
+    return Command(
+        part.key,
+        ("FCALL_RO", "pc_lpm", 1, part.key, VERSION, since, b"".join(places), ids),
+    )
+
+
+def _hmget(part: _BoundaryLookup, places: Sequence[bytes]) -> Command:
+    fields = (one + place for one in part.ids for place in places)
+    return Command(part.key, ("HMGET", part.key, *fields))
+
+
+def _read_lpm(part: _BoundaryLookup, reply: Sequence[Any]) -> list[CachedPrefix]:
+    boundaries = [
+        _boundary(part.depths[depth - 1], value) if depth else None
+        for depth, value in zip(reply[::2], reply[1::2], strict=True)
+    ]
+    return [
+        CachedPrefix(fresh=fresh, deepest=deepest)
+        for fresh, deepest in zip(boundaries[::2], boundaries[1::2], strict=True)
+    ]
+
+
+def _read_hmget(
+    part: _BoundaryLookup, reply: Sequence[Any], places: int, since: int
+) -> list[CachedPrefix]:
+    found = []
+    for place in range(places):
+        own = [
+            _boundary(depth, value)
+            for depth, value in zip(part.depths, reply[place::places], strict=True)
+            if value is not None and len(value) == _VALUE.size
+        ]
+        fresh = [one for one in own if one.touched > since]
+        found.append(
+            CachedPrefix(fresh=fresh[-1] if fresh else None, deepest=own[-1] if own else None)
+        )
+    return found
+
+
+def _pack(tokens: int, prompt: Sent, exact: bool) -> bytes:
+    return _VALUE.pack(min(tokens, _EXACT - 1) | _EXACT * exact, int(prompt.now))
+
+
+def _boundary(depth: int, value: bytes) -> Boundary:
+    tokens, touched = _VALUE.unpack(value)
+    return Boundary(
+        depth=depth, tokens=tokens & ~_EXACT, touched=touched, exact=bool(tokens & _EXACT)
+    )
+
+
+def _deepest(found: Sequence[CachedPrefix]) -> CachedPrefix:
+    """Of what the hashes say of one place; a later hash has the deeper boundaries."""
+    return CachedPrefix(
+        fresh=next((one.fresh for one in reversed(found) if one.fresh), None),
+        deepest=next((one.deepest for one in reversed(found) if one.deepest), None),
+    )
+
+
+def _touch(write: _Write, seconds: int) -> Command:
+    fields = chain.from_iterable(write.fields.items())
+    head = ("FCALL", "pc_touch", 1, write.key, VERSION, seconds, MAX_FIELDS, KEPT_FIELDS)
+    return Command(write.key, (*head, *fields))
+
+
+def _hset(write: _Write, seconds: int) -> list[Command]:
+    key = write.key
+    return [
+        Command(key, ("HSET", key, *chain.from_iterable(write.fields.items()))),
+        Command(key, ("EXPIRE", key, seconds)),
+        Command(key, ("HLEN", key)),
+    ]
+
+
+def _oldest(held: dict[bytes, bytes], written: set[bytes]) -> list[bytes]:
+    """The fields that are too many, as `pc_touch` chooses them."""
+
+    def touched(field: bytes) -> int:
+        value = held[field]
+        return int(_VALUE.unpack(value)[1]) if len(value) == _VALUE.size else 0
+
+    # Python's sort keeps the order among equals, as the function does by their positions.
+    old = sorted((one for one in held if one not in written), key=touched)
+    return old[: len(held) - KEPT_FIELDS]
+
+
+def _memory(key: str) -> str:
+    # The braces keep all keys of one memory on one node of a cluster.
+    return f"pc:{{{key}}}:seg"
+
+
+def _group(key: str) -> str:
+    return f"pc:g:{{{key}}}:seg"

@@ -1,0 +1,69 @@
+"""The right of one worker to a memory, and what is raised when it has lost that."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from service.domain.memories.specs import MemorySpec
+from service.domain.prism.spec import PrismSpec
+from service.domain.state.spec import StateSpec
+from service.domain.tree.spec import TreeSpec
+
+
+class Fenced(Exception):
+    """Another worker has taken the memory over, or changed it: the result is void."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """A memory in the hands of one worker, until somebody raises the epoch."""
+
+    session_key: UUID
+    memory_id: UUID
+    epoch: int
+    revision: int
+    applied_position: int
+    #: With the schema as it is now.
+    spec: MemorySpec
+    #: Failed tries of the step at the cursor.
+    attempts: int
+    #: The session's.
+    incarnation: int | None = None
+    #: Chunks up to here are read without waiting for more.
+    flush_position: int = 0
+    #: A consolidation is wanted once everything up to here is read.
+    consolidate_position: int | None = None
+    #: Size of the memory behind its last consolidation; 0 when there was none.
+    consolidated_tokens: int = 0
+    #: What the folding policy counted, with the revision that it counted up to.
+    fold_state: Any = None
+    #: When the newest revision was committed; None where it was just now.
+    committed_at: datetime | None = None
+    #: A tree is closed once everything up to here is in it.
+    seal_position: int | None = None
+    #: How often it was retried after it had stalled on replies that were no use.
+    retries: int = 0
+    #: What rejections mean for readers: see `service.domain.prism.losses`.
+    losses: Mapping[str, Any] | None = None
+    #: Its session has intents for `intents.forget`.
+    has_dead_intents: bool = False
+
+    @property
+    def prism(self) -> PrismSpec:
+        """The spec of a memory that is known to be a PRISM memory."""
+        assert isinstance(self.spec, PrismSpec), "the caller looked at the kind"
+        return self.spec
+
+    @property
+    def tree(self) -> TreeSpec:
+        """The spec of a memory that is known to be a tree."""
+        assert isinstance(self.spec, TreeSpec), "the caller looked at the kind"
+        return self.spec
+
+    @property
+    def state(self) -> StateSpec:
+        """The spec of a memory that is known to be a state memory."""
+        assert isinstance(self.spec, StateSpec), "the caller looked at the kind"
+        return self.spec

@@ -1,0 +1,87 @@
+"""What a process must know of its database before it works on it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select, text
+
+from storage.engine.database import Database
+from storage.engine.errors import ReadOnly
+from storage.tables import APP_ROLE, deployment
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeploymentKeys:
+    """Secrets that all processes on one database share."""
+
+    #: Signs consistency and page tokens.
+    token: bytes
+    #: Derives the delimiters of data in prompts.
+    marker: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DatabaseState:
+    """A database, as the application's role sees it."""
+
+    role: str
+    #: Why rows of other tenants are not safe from it; empty when they are. That the role may
+    #: pass row-level security by or is another one than the application's; or that whoever
+    #: logged in may, to which any statement could go back.
+    unfit: str
+    #: The newest migration; None when there is none.
+    migration: str | None
+    #: None when the database is not migrated.
+    keys: DeploymentKeys | None
+
+
+async def read(database: Database) -> DatabaseState:
+    """Looks at the database. Raises StorageError."""
+    async with database.connection(name="probe") as connection:
+        role = (
+            await connection.execute(
+                text(
+                    "SELECT r.rolname AS role, l.rolname AS login,"
+                    " r.rolsuper OR r.rolbypassrls AS role_passes,"
+                    " l.rolsuper OR l.rolbypassrls AS login_passes"
+                    " FROM pg_roles r, pg_roles l"
+                    " WHERE r.rolname = current_user AND l.rolname = session_user"
+                )
+            )
+        ).one()
+        there = (
+            await connection.execute(text("SELECT to_regclass('alembic_version') IS NOT NULL"))
+        ).scalar_one()
+        migration = keys = None
+        if there:
+            migration = (
+                await connection.execute(text("SELECT version_num FROM alembic_version"))
+            ).scalar_one_or_none()
+        if migration is not None:
+            # These alone: what else there is came with later migrations than it may be at.
+            keys_of = select(deployment.c.token_key, deployment.c.marker_key)
+            row = (await connection.execute(keys_of)).one()
+            keys = DeploymentKeys(token=row.token_key, marker=row.marker_key)
+    return DatabaseState(role=role.role, unfit=_unfit(role), migration=migration, keys=keys)
+
+
+def _unfit(found: Any) -> str:
+    if found.login_passes:
+        return f"the login {found.login} is a superuser or may pass row-level security by"
+    if found.role_passes:
+        return f"the role {found.role} may pass row-level security by"
+    return "" if found.role == APP_ROLE else f"the role is {found.role}, not {APP_ROLE}"
+
+
+async def check_writable(database: Database) -> None:
+    """Looks whether the database can be written to.
+
+    Raises StorageError: ReadOnly, by which the connections to it are left, when it cannot.
+    """
+    async with database.connection(name="probe") as connection:
+        found = await connection.exec_driver_sql(
+            "SELECT NOT (pg_is_in_recovery() OR current_setting('default_transaction_read_only')"
+            "::boolean)"
+        )
+        if not found.scalar_one():
+            raise ReadOnly("the database is read-only: is it a replica?")

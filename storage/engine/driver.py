@@ -1,0 +1,166 @@
+"""The driver's connection: mended in how it writes numbers, and where a cancellation breaks it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
+import psycopg
+from psycopg.abc import RV, PQGen
+from psycopg.adapt import Buffer, Dumper, PyFormat
+from psycopg.generators import send
+from psycopg.types.numeric import (
+    Int8,
+    Int8Dumper,
+    IntNumeric,
+    IntNumericBinaryDumper,
+    IntNumericDumper,
+)
+
+from service.domain.values.fault_hook import boundary
+
+
+def without_values(error: psycopg.Error) -> str:
+    """What an error of the server says, without the values that its details quote.
+
+    DETAIL, CONTEXT and the excerpt of the statement may hold rows and texts; of what is wrong
+    with a value (class 22) the message itself does. What the driver says itself stays as it is.
+    """
+    message = error.diag.message_primary
+    if error.sqlstate is None or message is None:
+        return str(error)
+    if error.sqlstate.startswith("22"):
+        return f"a value does not fit: {type(error).__name__} ({error.sqlstate})"
+    return message
+
+
+def _fits(number: int) -> bool:
+    return -(2**63) <= number < 2**63
+
+
+class _Quoted(Dumper):
+    def quote(self, obj: int) -> Buffer:
+        # The driver puts the type behind what is in quotes, and no operator comes between.
+        return b"'%d'" % obj
+
+
+class _Bigint(_Quoted, Int8Dumper):
+    pass
+
+
+class _Numeric(_Quoted, IntNumericDumper):
+    pass
+
+
+class _Number(Dumper):
+    """Every int is a bigint, and numeric beyond 64 bits.
+
+    By itself the driver takes the smallest type that holds a value, down to smallint: a sum of
+    two parameters then fails, or does not, by what they happen to be, and a statement is
+    prepared anew for each combination of their sizes.
+    """
+
+    _within: Any = _Bigint(Int8)
+    _beyond: Any = _Numeric(IntNumeric)
+
+    def dump(self, obj: int) -> Buffer | None:
+        return self.upgrade(obj, PyFormat.TEXT).dump(obj)
+
+    def get_key(self, obj: int, format: PyFormat) -> type:
+        return Int8 if _fits(obj) else IntNumeric
+
+    def upgrade(self, obj: int, format: PyFormat) -> Dumper:
+        fitting: Dumper = self._within if _fits(obj) else self._beyond
+        return fitting
+
+
+class _BinaryNumber(_Number):
+    format = psycopg.pq.Format.BINARY
+    # Asked for, since the driver gives the compiled one.
+    _within = psycopg.adapters.get_dumper(Int8, PyFormat.BINARY)(Int8)
+    _beyond = IntNumericBinaryDumper(IntNumeric)
+
+
+class _Flight(psycopg.AsyncPipeline):
+    """A pipeline that sends nothing before its end, and then all of it at once.
+
+    psycopg sends each statement by itself, and the server wakes up for each.
+    """
+
+    def _communicate_gen(self) -> PQGen[None]:
+        yield from ()
+
+    def _exit_gen(self) -> PQGen[None]:
+        self._enqueue_sync()
+        while self.command_queue:
+            # Into libpq's buffer.
+            self.command_queue.popleft()()
+        yield from send(self.pgconn)
+        yield from self._fetch_gen(flush=False)
+
+
+class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
+    """psycopg's connection, but for numbers, and for statements of many rows that are cancelled.
+
+    Every int is sent as a bigint. psycopg 3.3.9 runs statements of many rows in a pipeline of
+    its own. Cancelled right behind its entry, which takes an event loop that was busy for long,
+    it fails an assertion in place of the cancellation, and the connection stays in its pipeline:
+    whoever gets it next fails too.
+
+    What the server says about an error is shortened to what quotes no values of a statement.
+    """
+
+    #: The open transaction whose statements report to the fault hook; empty: none.
+    reports_as = ""
+
+    @classmethod
+    async def connect(cls, conninfo: str = "", **arguments: Any) -> Self:
+        """Opens one; `arguments` as psycopg's. Raises psycopg.Error."""
+        connection = await super().connect(conninfo, **arguments)
+        # The last one is preferred: binary, wherever a statement takes that.
+        for dumper in (_Number, _BinaryNumber):
+            connection.adapters.register_dumper(int, dumper)
+        return connection
+
+    async def wait(self, gen: PQGen[RV], *arguments: Any, **named: Any) -> RV:
+        """As psycopg's, for all that the server answers."""
+        if self.reports_as and self._pipeline is None:
+            boundary(self.reports_as, "statement")
+        try:
+            return await super().wait(gen, *arguments, **named)
+        except psycopg.Error as error:
+            # Here, since everybody who logs it, or an error that it caused, prints this.
+            error.args = (without_values(error),)
+            raise
+
+    @asynccontextmanager
+    async def flight(self) -> AsyncIterator[None]:
+        """Surrounds statements that are sent together; their rows are there behind it.
+
+        One that fails, or is cancelled, in the midst of it closes the connection, where nobody
+        can tell what is still to come.
+        """
+        flight = self._pipeline = _Flight(self)
+        try:
+            async with flight:
+                yield
+        except BaseException:
+            if self.info.pipeline_status is not psycopg.pq.PipelineStatus.OFF:
+                await self.close()
+            raise
+        finally:
+            self._pipeline = None
+
+    @asynccontextmanager
+    async def _pipeline_nolock(self) -> AsyncIterator[psycopg.AsyncPipeline]:
+        if self.reports_as:
+            boundary(self.reports_as, "statement")
+        try:
+            async with super()._pipeline_nolock() as pipeline:
+                yield pipeline
+        except AssertionError as error:
+            cancelled = error.__context__
+            if not isinstance(cancelled, asyncio.CancelledError):
+                raise
+            await self.close()
+            raise cancelled from None

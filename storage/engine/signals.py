@@ -1,0 +1,178 @@
+"""Signals: what processes tell each other through the database, in wake-ups that may be lost.
+
+PostgreSQL's NOTIFY. A signal is sent after the commit of what it tells of and never with it,
+since commits that notify wait for each other. Whoever listens looks for itself now and then:
+a signal only makes that soon. Words are names and ids, never anybody's text.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import psycopg
+import structlog
+from psycopg import sql
+
+from storage.engine.connections import connection_arguments
+from storage.engine.database import Database
+from storage.engine.driver import Connection
+from storage.engine.errors import StorageError, translate, translated
+
+_log = structlog.get_logger("palimpsest.signals")
+
+#: Is told the words of a signal, in order; None: any may have been missed, since nobody
+#: listened for a while.
+Heard = Callable[[Sequence[str] | None], None]
+
+#: The words of one signal come to fewer bytes: the server takes 7,999.
+MAX_PAYLOAD_BYTES = 7_900
+#: Words that wait to be sent at the most; of more it is told that any may have been missed.
+MAX_WAITING = 100_000
+#: Between two tries to listen, in seconds: doubled from the first up to the second.
+FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 2.0
+#: How long sending some may take: the server may stand still, and come back.
+SEND_SECONDS = 10.0
+
+#: How long a signal may take that shows whether it is heard.
+HEAR_SECONDS = 5.0
+
+_SEPARATOR = ","
+#: In place of words: any may have been missed.
+_ANY = "*"
+
+
+class Signals:
+    """Hears what is told on some channels, and tells; one of each process."""
+
+    def __init__(self, database: Database, url: str, *, name: str) -> None:
+        """`url` leads to the server itself: no pooler passes LISTEN on. `name` is shown by the
+        server as application_name."""
+        self._database = database
+        self._url = url
+        self._name = name
+        self._heard: dict[str, list[Heard]] = {}
+        #: What is to be sent, by channel; each word once. None: too much.
+        self._waiting: dict[str, dict[str, None] | None] = {}
+        self._some = asyncio.Event()
+
+    def subscribe(self, channel: str, heard: Heard) -> None:
+        """Calls `heard` with what is told on a channel. Before `run` begins."""
+        self._heard.setdefault(channel, []).append(heard)
+
+    def send(self, channel: str, words: Iterable[str] = ()) -> None:
+        """Tells all processes soon, this one too; without words, that there is something.
+
+        Words have no commas; the same word twice is told once.
+        """
+        waiting = self._waiting.setdefault(channel, {})
+        if waiting is not None:
+            waiting.update(dict.fromkeys(words))
+            if len(waiting) > MAX_WAITING:
+                self._waiting[channel] = None
+        self._some.set()
+
+    async def run(self) -> None:
+        """Listens and sends until it is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._send_all())
+            if self._heard:
+                tasks.create_task(self._listen())
+
+    async def flush(self) -> None:
+        """Sends what waits, at once."""
+        self._some.clear()
+        waiting, self._waiting = self._waiting, {}
+        notices = [
+            (channel, payload) for channel, words in waiting.items() for payload in _payloads(words)
+        ]
+        if not notices:
+            return
+        try:
+            async with asyncio.timeout(SEND_SECONDS):
+                await self._database.notify(notices)
+        except TimeoutError:
+            _log.warning("signals lost; what they told is found without", cause="no reply in time")
+        except StorageError as error:
+            _log.warning("signals lost; what they told is found without", cause=str(error))
+        except Exception:
+            # The process goes on telling and hearing whatever one signal runs into.
+            _log.exception("signals lost; what they told is found without")
+
+    async def _send_all(self) -> None:
+        while True:
+            await self._some.wait()
+            await self.flush()
+
+    async def _listen(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                async with await self._connected() as connection:
+                    pause = FIRST_PAUSE_SECONDS
+                    for channel in self._heard:
+                        self._tell(channel, None)
+                    async for notice in connection.notifies():
+                        self._tell(notice.channel, _words(notice.payload))
+            except (psycopg.Error, OSError) as error:
+                cause = translate(error) or error
+                _log.warning("not listening; looking now and then", cause=str(cause))
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_PAUSE_SECONDS)
+
+    async def _connected(self) -> Connection:
+        connection = await Connection.connect(
+            self._url, autocommit=True, **connection_arguments(self._name)
+        )
+        try:
+            for channel in self._heard:
+                await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    def _tell(self, channel: str, words: Sequence[str] | None) -> None:
+        for heard in self._heard[channel]:
+            try:
+                heard(words)
+            except Exception:
+                # One that fails must not silence the others.
+                _log.exception("a signal was not taken", channel=channel)
+
+
+async def are_heard(database: Database, url: str) -> bool:
+    """Whether what is sent through `database` is heard at `url`: it is the same one, and direct.
+
+    Raises StorageError.
+    """
+    channel = f"palimpsest_probe_{secrets.token_hex(8)}"
+    with translated():
+        connection = await Connection.connect(
+            url, autocommit=True, **connection_arguments("palimpsest-probe")
+        )
+        async with connection:
+            await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+            await database.notify([(channel, "")])
+            heard = connection.notifies(timeout=HEAR_SECONDS, stop_after=1)
+            return bool([notice async for notice in heard])
+
+
+def _payloads(words: dict[str, None] | None) -> Iterator[str]:
+    if words is None:
+        yield _ANY
+        return
+    some: list[str] = []
+    size = 0
+    for word in words:
+        size += len(word.encode()) + len(_SEPARATOR)
+        if some and size > MAX_PAYLOAD_BYTES:
+            yield _SEPARATOR.join(some)
+            some, size = [], len(word.encode()) + len(_SEPARATOR)
+        some.append(word)
+    yield _SEPARATOR.join(some)
+
+
+def _words(payload: str) -> Sequence[str] | None:
+    if payload == _ANY:
+        return None
+    return payload.split(_SEPARATOR) if payload else ()

@@ -1,0 +1,168 @@
+"""Contexts of traces: of appends, commits and questions that are sampled, until they are swept.
+
+A trace goes on where work waits in a table. The parts of statements here are added to those that
+write the work, so that a context is there exactly when the work is, and nothing is added where
+nothing is sampled.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from opentelemetry.trace import SpanContext, TraceFlags
+
+from storage.engine.database import Database, DirectTransaction, Transaction
+
+#: The newest so many of a range are read: more links than that help nobody.
+MAX_CONTEXTS = 128
+#: Rows that one transaction of a sweep removes.
+SWEPT_ROWS = 10_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traced:
+    """Positions of a session's log, and the span that appended what is there."""
+
+    session_key: UUID
+    from_position: int
+    to_position: int
+    context: SpanContext
+
+
+_COLUMNS = "session_key, owner_id, from_position, to_position, trace_id, span_id, flags"
+_TYPES = ("uuid", "uuid", "int8", "int8", "bytea", "bytea", "int2")
+
+
+def insert(mark: str, source: str = "") -> str:
+    """Returns the statement that adds contexts of appends: takes a tenant, then `columns`.
+
+    `mark` stands for a value. With a `source`, a relation of the same statement, it adds them
+    only if that has a row.
+    """
+    arrays = ", ".join(f"{mark}::{of}[]" for of in _TYPES)
+    also = f" WHERE EXISTS (SELECT FROM {source})" if source else ""
+    return (
+        f"INSERT INTO trace_context (tenant_id, {_COLUMNS})"  # noqa: S608 - all of it is ours
+        f" SELECT {mark}::uuid, t.* FROM unnest({arrays}) AS t{also}"
+    )
+
+
+def columns(traced: Sequence[Traced]) -> list[list[object]]:
+    """Returns the arrays that `insert` takes."""
+    return [
+        [one.session_key for one in traced],
+        [one.session_key for one in traced],
+        [one.from_position for one in traced],
+        [one.to_position for one in traced],
+        *([*column] for column in zip(*(_ids(one.context) for one in traced), strict=True)),
+    ]
+
+
+def _ids(context: SpanContext) -> tuple[bytes, bytes, int]:
+    return (
+        context.trace_id.to_bytes(16, "big"),
+        context.span_id.to_bytes(8, "big"),
+        int(context.trace_flags),
+    )
+
+
+def of_one(context: SpanContext) -> Mapping[str, object]:
+    """Returns what OF_ONE and its like take besides their keys."""
+    trace_id, span_id, flags = _ids(context)
+    return {"trace_id": trace_id, "span_id": span_id, "trace_flags": flags}
+
+
+#: Adds the context of one thing, if {source} has a row.
+OF_ONE = """
+INSERT INTO trace_context (session_key, owner_id, from_position, to_position, tenant_id,
+    trace_id, span_id, flags)
+SELECT {session_key}::uuid, {owner_id}::uuid, {number}, {number}, {tenant_id}::uuid,
+    %(trace_id)s::bytea, %(span_id)s::bytea, %(trace_flags)s::int2
+FROM {source}
+ON CONFLICT DO NOTHING
+"""
+_ADD = OF_ONE.format(
+    session_key="%(session)s",
+    owner_id="%(owner)s",
+    number="%(number)s",
+    tenant_id="%(tenant)s",
+    source="(VALUES (1)) AS one",
+)
+# An append has as many chunks as a message may, so nothing beyond is looked at.
+_READ = """
+SELECT to_position, trace_id, span_id, flags FROM trace_context
+WHERE session_key = %(session)s AND owner_id = %(owner)s
+    AND to_position > %(after)s AND to_position < %(upto)s + %(longest)s
+    AND from_position <= %(upto)s
+ORDER BY to_position DESC LIMIT %(limit)s
+"""
+#: Chunks that one append has at the most.
+_LONGEST = 256
+#: One sweep at a time: two would choose the same rows. It is asked for twice, since only a
+#: statement that begins behind it sees all that the one before has removed.
+_ALONE = "SELECT pg_try_advisory_xact_lock(x'70616c74'::bigint)"
+_SWEEP = f"""
+WITH swept AS (
+    DELETE FROM trace_context WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM trace_context
+        WHERE created_at < now() - interval '1 day' AND ({_ALONE})
+        ORDER BY created_at LIMIT %(rows)s))
+    RETURNING 1)
+SELECT count(*) FROM swept
+"""  # noqa: S608 - all of it is ours
+
+
+async def add(
+    tx: Transaction, session_key: UUID, owner_id: UUID, number: int, context: SpanContext
+) -> None:
+    """Stores the context of a commit, by its revision, or of what is to be made, by 0."""
+    keys = {"session": session_key, "owner": owner_id, "number": number, "tenant": tx.tenant_id}
+    await tx.connection.exec_driver_sql(_ADD, {**keys, **of_one(context)})
+
+
+async def read(
+    tx: Transaction | DirectTransaction,
+    session_key: UUID,
+    owner_id: UUID,
+    *,
+    after: int,
+    upto: int,
+) -> Sequence[tuple[int, SpanContext]]:
+    """Reads the contexts of (after, upto], the newest MAX_CONTEXTS, in their order.
+
+    With where each ends. A direct transaction is this one statement.
+    """
+    values = {
+        "session": session_key,
+        "owner": owner_id,
+        "after": after,
+        "upto": upto,
+        "longest": _LONGEST,
+        "limit": MAX_CONTEXTS,
+    }
+    if isinstance(tx, DirectTransaction):
+        rows = await tx.read(_READ, values)
+    else:
+        rows = await tx.rows(_READ, values)
+    return [
+        (
+            number,
+            SpanContext(
+                trace_id=int.from_bytes(trace_id, "big"),
+                span_id=int.from_bytes(span_id, "big"),
+                is_remote=True,
+                trace_flags=TraceFlags(flags),
+            ),
+        )
+        for number, trace_id, span_id, flags in reversed(rows)
+    ]
+
+
+async def sweep(database: Database) -> None:
+    """Removes the contexts of a day ago, of all tenants, unless somebody else is about it.
+
+    Raises StorageError.
+    """
+    removed = SWEPT_ROWS
+    while removed == SWEPT_ROWS:
+        _, ((removed,),) = await database.swept((_ALONE, _SWEEP), {"rows": SWEPT_ROWS})

@@ -1,0 +1,479 @@
+"""The log: locking, writing and reading chunks.
+
+Appending is the hottest path of the service, so it is written for few round trips:
+one to lock, one to write, one to commit, whatever the number of sessions and chunks.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+from sqlalchemy import bindparam, null, select
+from sqlalchemy.dialects.postgresql import insert
+
+from service.domain.log.appending import DoneRequest, PlacedChunk, ProducerState, SessionState
+from service.domain.log.chunks import Chunk, ChunkKind, LoggedChunk
+from service.domain.values.work_items import WorkItem, WorkKind
+from storage.engine import trace_contexts
+from storage.engine.database import DirectTransaction, Transaction
+from storage.engine.ready import Ready
+from storage.engine.trace_contexts import Traced
+from storage.log import requests as done_requests
+from storage.log.requests import RequestKey
+from storage.tables import chunk, producer
+
+ProducerKey = tuple[UUID, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Locked:
+    """Sessions under their row locks, and of what was asked for in them what exists."""
+
+    sessions: Mapping[UUID, SessionState]
+    producers: Mapping[ProducerKey, ProducerState]
+    #: Those that were done before.
+    requests: Mapping[RequestKey, DoneRequest]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewChunk:
+    """A chunk to be written."""
+
+    producer: ProducerKey
+    placed: PlacedChunk
+
+
+# In the order of the keys, so that two group commits cannot wait for each other. A tree
+# that is being closed is behind by what it has still to read, however long the log gets; an
+# idle state memory is not behind with the steps that wait for more.
+#
+# OFFSET 0 here and below, and ANY in place of joins: each row is looked up by its key, whatever
+# the planner believes of the tables. With statistics of a time when nothing was behind it would
+# go through all that is runnable, for each session, or through all of a table for a join.
+_LOCK_SESSIONS = """
+SELECT session_key, head, incarnation,
+    coalesce((SELECT min(applied_position + coalesce(head - seal_position, 0)) FROM (
+        SELECT applied_position, seal_position, status, has_work, resting FROM memory
+        WHERE memory.session_key = session.session_key OFFSET 0
+    ) AS own WHERE status = 'active' AND has_work AND NOT resting), head)
+FROM session WHERE session_key = ANY(%s) ORDER BY session_key FOR NO KEY UPDATE OF session
+"""
+
+_READ_PRODUCERS = """
+SELECT p.* FROM unnest(%s::uuid[], %s::text[]) AS w (session_key, producer_id)
+CROSS JOIN LATERAL (
+    SELECT session_key, producer_id, epoch, last_sequence FROM producer
+    WHERE producer.session_key = w.session_key AND producer.producer_id = w.producer_id
+    OFFSET 0
+) AS p
+"""
+
+# A memory that gets work waits since now, unless it is to wait for longer (`ready_at`).
+_WRITE = """
+WITH producers AS (
+    INSERT INTO producer (session_key, producer_id, tenant_id, epoch, last_sequence)
+    SELECT k, p, %b::uuid, e, l
+    FROM unnest(%b::uuid[], %b::text[], %b::int8[], %b::int8[]) AS t (k, p, e, l)
+    ON CONFLICT (session_key, producer_id)
+    DO UPDATE SET epoch = EXCLUDED.epoch, last_sequence = EXCLUDED.last_sequence
+), chunks AS (
+    INSERT INTO chunk (tenant_id, session_key, position, producer_id, producer_sequence,
+                       kind, role, text, observation, thought, action, metadata, digest,
+                       observed_first, thread, source, occurred_at)
+    SELECT %b::uuid, t.*
+    FROM unnest(%b::uuid[], %b::int8[], %b::text[], %b::int8[], %b::text[], %b::text[],
+                %b::text[], %b::text[], %b::text[], %b::text[], %b::jsonb[], %b::bytea[],
+                %b::bool[], %b::text[], %b::text[], %b::timestamptz[]) AS t
+), sessions AS (
+    UPDATE session SET head = (%b::int8[])[array_position(%b::uuid[], session_key)],
+        content_bytes = content_bytes + (%b::int8[])[array_position(%b::uuid[], session_key)],
+        has_unindexed = true
+    WHERE session_key = ANY(%b::uuid[])
+)
+UPDATE memory SET has_work = true, resting = false,
+    ready_at = CASE WHEN resting THEN clock.at ELSE greatest(ready_at, clock.at) END
+FROM (SELECT now() AS at) AS clock
+WHERE session_key = ANY(%b::uuid[]) AND (NOT has_work OR resting) AND status <> 'sealed'
+    AND (wake_position IS NULL
+        OR wake_position <= (%b::int8[])[array_position(%b::uuid[], session_key)])
+RETURNING session_key, memory_id, status
+"""
+#: The same with the requests that the chunks came by.
+_WRITE_REQUESTS = f"WITH requests AS ({done_requests.INSERT}), {_WRITE.lstrip()[len('WITH ') :]}"
+
+
+def _and_contexts(statement: str) -> str:
+    """Adds contexts of traces to a statement that begins with WITH; their values come first."""
+    contexts = trace_contexts.insert("%b")
+    return f"WITH traced AS ({contexts}), {statement.lstrip()[len('WITH ') :]}"
+
+
+# The same for the commonest case, new chunks of one producer, in a single round trip; the
+# function is in migrations/versions/0028. Its plans are kept by the connection.
+_APPEND_IF_UNCHANGED = """
+SELECT woken, applied FROM write_if_unchanged(
+    %s, %s, %s::integer, %s, %s, %s, {arrays}, %s, {observed_first}, {headings})
+"""
+# The same for chunks that came by requests.
+_APPEND_REQUESTS_IF_UNCHANGED = """
+SELECT woken, applied FROM write_requests_if_unchanged(
+    %s, %s, %s::integer, %s, %s, %s, {arrays}, %s,
+    %s::text[], %s::bytea[], %s::bigint[], %s::bigint[], {observed_first}, {headings})
+"""
+_CONTENT_TYPES = ("text", "text", "text", "text", "text", "text", "jsonb", "bytea")
+#: Of threads, sources and times, where none of the chunks has any.
+_NO_HEADINGS = "NULL::text[], NULL::text[], NULL::timestamptz[]"
+
+_READ_REPEATED = """
+SELECT c.* FROM unnest(%s::uuid[], %s::text[], %s::int8[]) AS w (session_key, producer_id, sequence)
+CROSS JOIN LATERAL (
+    SELECT session_key, producer_id, producer_sequence, position, digest FROM chunk
+    WHERE chunk.session_key = w.session_key AND chunk.producer_id = w.producer_id
+        AND chunk.producer_sequence = w.sequence
+    OFFSET 0
+) AS c
+"""
+
+
+async def lock(
+    tx: DirectTransaction,
+    producers: Sequence[ProducerKey],
+    requests: Sequence[RequestKey] = (),
+    *,
+    waits: bool = True,
+) -> Locked:
+    """Begins a transaction and locks the producers' sessions, in one round trip.
+
+    Sessions that do not exist are left out; so are producers and requests. Unless it
+    `waits`, so are sessions that somebody else has locked.
+    """
+    queries = [_LOCK_SESSIONS if waits else f"{_LOCK_SESSIONS} SKIP LOCKED", _READ_PRODUCERS]
+    values: list[object] = [sorted({key for key, _ in producers})]
+    values += [[key for key, _ in producers], [name for _, name in producers]]
+    if requests:
+        queries.append(done_requests.READ)
+        values += done_requests.keys(requests)
+    sessions, known, *done = await tx.begin(queries, values)
+    locked = {
+        key: SessionState(head=head, incarnation=incarnation, applied_position=applied)
+        for key, head, incarnation, applied in sessions
+    }
+    return Locked(
+        sessions=locked,
+        producers={
+            (key, name): ProducerState(epoch=epoch, last_sequence=last)
+            for key, name, epoch, last in known
+            if key in locked
+        },
+        requests=done_requests.done(done[0]) if done else {},
+    )
+
+
+async def read_repeated(
+    tx: DirectTransaction, wanted: Sequence[tuple[UUID, str, int]]
+) -> Mapping[tuple[UUID, str, int], tuple[int, bytes]]:
+    """Position and digest of stored chunks, by session, producer and sequence."""
+    keys, names, sequences = [list(column) for column in zip(*wanted, strict=True)]
+    rows = await tx.run(_READ_REPEATED, (keys, names, sequences))
+    return {
+        (key, name, sequence): (position, digest) for key, name, sequence, position, digest in rows
+    }
+
+
+async def write(
+    tx: DirectTransaction,
+    chunks: Sequence[NewChunk],
+    heads: Mapping[UUID, int],
+    producers: Mapping[ProducerKey, ProducerState],
+    requests: Mapping[RequestKey, DoneRequest],
+    traced: Sequence[Traced] = (),
+) -> Sequence[WorkItem]:
+    """Writes chunks, heads, producers and the requests that are done by it, in one round trip.
+
+    With the contexts of those that are `traced`.
+
+    Returns the active memories that had no work before and have some now.
+    """
+    done = (tx.tenant_id, *done_requests.columns(requests)) if requests else ()
+    added_bytes = dict.fromkeys(heads, 0)
+    for new in chunks:
+        added_bytes[new.producer[0]] += new.placed.submitted.size_bytes
+    keys, positions, sizes = list(heads), list(heads.values()), list(added_bytes.values())
+    statement = _WRITE_REQUESTS if requests else _WRITE
+    contexts: tuple[object, ...] = ()
+    if traced:
+        statement = _and_contexts(statement)
+        contexts = (tx.tenant_id, *trace_contexts.columns(traced))
+    rows = await tx.run(
+        statement,
+        (
+            *contexts,
+            *done,
+            tx.tenant_id,
+            [key for key, _ in producers],
+            [name for _, name in producers],
+            [state.epoch for state in producers.values()],
+            [state.last_sequence for state in producers.values()],
+            tx.tenant_id,
+            *_columns(chunks),
+            *(positions, keys, sizes, keys, keys),
+            *(keys, positions, keys),
+        ),
+    )
+    return [
+        _memory_item(tx, key, memory_id) for key, memory_id, status in rows if status == "active"
+    ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FastPathAppended:
+    """What came of a write in one round trip."""
+
+    woken: Sequence[WorkItem]
+    #: The least applied_position of the session's active memories; None without one.
+    applied_position: int | None
+
+
+async def append_fast_path(
+    tx: DirectTransaction,
+    chunks: Sequence[NewChunk],
+    session: SessionState,
+    known: ProducerState,
+    requests: Mapping[RequestKey, DoneRequest],
+    traced: Sequence[Traced] = (),
+) -> FastPathAppended | None:
+    """Writes new chunks of one producer, durably, in one round trip; contexts as `write`.
+
+    `session` and `known` are what they were at the last look. None, and nothing
+    written, when they are something else by now, when chunks do not follow on `known`, or
+    when one of `requests` was done before.
+    """
+    key, producer_id = chunks[0].producer
+    # The function counts sequences by itself, and would store others than were sent.
+    due = known.last_sequence + 1
+    if [new.placed.submitted.sequence for new in chunks] != [*range(due, due + len(chunks))]:
+        return None
+    guards: tuple[object, ...] = (key, session.head, session.incarnation, producer_id)
+    guards += (known.epoch, known.last_sequence)
+    *contents, observed_first, threads, sources, times = _columns(chunks)[_FIRST_CONTENT:]
+    added = sum(new.placed.submitted.size_bytes for new in chunks)
+    # Element by element: the driver takes long to write a list down.
+    places = ", ".join(["%s"] * len(chunks))
+    arrays = ", ".join(f"ARRAY[{places}]::{of}[]" for of in _CONTENT_TYPES)
+    values = (value for column in contents for value in column)
+    form = _APPEND_REQUESTS_IF_UNCHANGED if requests else _APPEND_IF_UNCHANGED
+    done = done_requests.columns(requests) if requests else []
+    # The function knows the session, and the method.
+    told = [done[1], *done[3:]] if requests else []
+    headings: list[object] = []
+    headings_sql = _NO_HEADINGS
+    if any(new.placed.submitted.chunk.has_heading() for new in chunks):
+        headings = [*threads, *sources, *times]
+        headings_sql = ", ".join(
+            f"ARRAY[{places}]::{of}[]" for of in ("text", "text", "timestamptz")
+        )
+    statement = form.format(
+        arrays=arrays, observed_first=f"ARRAY[{places}]::boolean[]", headings=headings_sql
+    )
+    contexts: list[object] = []
+    if traced:
+        added_contexts = trace_contexts.insert("%s", source="written")
+        statement = f"""
+            WITH written AS ({statement}), traced AS ({added_contexts}) SELECT * FROM written"""  # noqa: S608 - all of it is ours
+        contexts = [tx.tenant_id, *trace_contexts.columns(traced)]
+    parameters = (*guards, *values, added, *told, *observed_first, *headings, *contexts)
+    rows = await tx.write(statement, parameters)
+    if not rows:
+        return None
+    woken, applied = rows[0]
+    return FastPathAppended(
+        woken=[_memory_item(tx, key, memory_id) for memory_id in woken or ()],
+        applied_position=applied,
+    )
+
+
+def _memory_item(tx: DirectTransaction, key: UUID, memory_id: UUID) -> WorkItem:
+    return WorkItem(
+        kind=WorkKind.MEMORY, tenant_id=tx.tenant_id, session_key=key, item_id=memory_id
+    )
+
+
+#: The columns before it are keys, which `write_if_unchanged` counts by itself.
+_FIRST_CONTENT = 4
+
+
+def _columns(chunks: Sequence[NewChunk]) -> list[list[object]]:
+    submitted = [new.placed.submitted for new in chunks]
+    contents = [one.chunk for one in submitted]
+    return [
+        [new.producer[0] for new in chunks],
+        [new.placed.position for new in chunks],
+        [new.producer[1] for new in chunks],
+        [one.sequence for one in submitted],
+        [content.kind.value for content in contents],
+        [content.role for content in contents],
+        [content.text for content in contents],
+        [content.observation for content in contents],
+        [content.thought for content in contents],
+        [content.action for content in contents],
+        [Jsonb(dict(content.metadata)) if content.metadata else None for content in contents],
+        [one.digest for one in submitted],
+        [content.observed_first for content in contents],
+        [content.thread or None for content in contents],
+        [content.source or None for content in contents],
+        [content.occurred_at for content in contents],
+    ]
+
+
+_NEW_PRODUCER = insert(producer).values(
+    session_key=bindparam("session"),
+    producer_id=bindparam("name"),
+    tenant_id=bindparam("tenant"),
+    epoch=bindparam("raised"),
+    last_sequence=0,
+)
+#: Built once: building it takes longer than its round trip.
+_RAISE_EPOCH = _NEW_PRODUCER.on_conflict_do_update(
+    index_elements=["session_key", "producer_id"],
+    set_={"epoch": _NEW_PRODUCER.excluded.epoch},
+    where=producer.c.epoch < _NEW_PRODUCER.excluded.epoch,
+)
+_PRODUCER = select(producer.c.epoch, producer.c.last_sequence).where(
+    producer.c.session_key == bindparam("session"), producer.c.producer_id == bindparam("name")
+)
+
+
+async def open_producer(
+    tx: Transaction, session_key: UUID, producer_id: str, epoch: int
+) -> ProducerState:
+    """Makes the producer, or raises its epoch to `epoch`; its state after it."""
+    key = {"session": session_key, "name": producer_id}
+    await tx.connection.execute(_RAISE_EPOCH, {**key, "tenant": tx.tenant_id, "raised": epoch})
+    row = (await tx.connection.execute(_PRODUCER, key)).one()
+    return ProducerState(epoch=row.epoch, last_sequence=row.last_sequence)
+
+
+async def read(
+    tx: Transaction, session_key: UUID, after_position: int, limit: int
+) -> Sequence[LoggedChunk]:
+    """Up to `limit` chunks behind `after_position`, in order of position."""
+    values = {"session": session_key, "after": after_position, "count": limit}
+    return [logged_of(row) for row in await tx.rows(_BEHIND, values)]
+
+
+#: The size of a chunk's content, thread and source in bytes of UTF-8, where its table is called c.
+#: It is known without reading what is stored aside.
+CONTENT_BYTES = """(octet_length(c.role) + octet_length(c.text) + octet_length(c.observation)
+    + octet_length(c.thought) + octet_length(c.action)
+    + coalesce(octet_length(c.thread), 0) + coalesce(octet_length(c.source), 0))"""
+
+# A range has as many chunks as positions. Without the limit the planner thinks of a ninth of a
+# long session, for each range.
+_IN_RANGES = f"""
+SELECT sized.position, r.after
+FROM unnest(%(after)s::bigint[], %(upto)s::bigint[]) AS r (after, upto), LATERAL (
+    SELECT c.position,
+        sum({CONTENT_BYTES}) OVER (ORDER BY c.position ROWS UNBOUNDED PRECEDING) AS total
+    FROM chunk c
+    WHERE c.session_key = %(session)s AND c.position > r.after AND c.position <= r.upto
+    ORDER BY c.position LIMIT r.upto - r.after
+) AS sized
+WHERE total <= %(bytes)s OR sized.position = r.after + 1
+"""  # noqa: S608 - all of it is ours
+
+
+async def read_ranges(
+    tx: Transaction, session_key: UUID, ranges: Sequence[tuple[int, int]], max_bytes: int
+) -> Mapping[int, Sequence[LoggedChunk]]:
+    """The chunks at positions (after, to] of each range, by its `after`.
+
+    Of each as many of the first as have `max_bytes` of content together, and at least
+    one. No two ranges begin at the same place. Without their metadata, which the bytes do not
+    count and no model reads: of a thousand tiny chunks it may be 70 MB.
+    """
+    used = [(after, upto) for after, upto in ranges if after < upto]
+    values = {
+        "session": session_key,
+        "after": [after for after, _ in used],
+        "upto": [upto for _, upto in used],
+        "bytes": max_bytes,
+    }
+    places = {
+        row.position: row.after for row in await tx.connection.exec_driver_sql(_IN_RANGES, values)
+    }
+    statement = (
+        select(*_CHUNK[:-1], null())
+        .where(chunk.c.session_key == session_key, chunk.c.position.in_(places))
+        .order_by(chunk.c.position)
+    )
+    found: dict[int, list[LoggedChunk]] = {}
+    for row in await tx.connection.execute(statement):
+        found.setdefault(places[row.position], []).append(logged_of(row))
+    return found
+
+
+async def read_texts(
+    tx: Transaction, session_key: UUID, ranges: Sequence[tuple[int, int]]
+) -> Mapping[int, str]:
+    """The text of every chunk in `ranges` (a, b], by position."""
+    positions = sorted({p for a, b in ranges for p in range(a + 1, b + 1)})
+    statement = select(*_CHUNK).where(
+        chunk.c.session_key == session_key, chunk.c.position.in_(positions)
+    )
+    rows = await tx.connection.execute(statement)
+    return {row.position: logged_of(row).chunk.as_text() for row in rows}
+
+
+_CHUNK = (
+    chunk.c.position,
+    chunk.c.producer_id,
+    chunk.c.producer_sequence,
+    chunk.c.created_at,
+    chunk.c.kind,
+    chunk.c.text,
+    chunk.c.role,
+    chunk.c.observation,
+    chunk.c.thought,
+    chunk.c.action,
+    chunk.c.observed_first,
+    chunk.c.thread,
+    chunk.c.source,
+    chunk.c.occurred_at,
+    chunk.c.metadata,
+)
+_BEHIND = Ready(
+    select(*_CHUNK)
+    .where(chunk.c.session_key == bindparam("session"), chunk.c.position > bindparam("after"))
+    .order_by(chunk.c.position)
+    .limit(bindparam("count"))
+)
+#: The columns of a chunk for `logged_of`, where its table is called c.
+CHUNK_COLUMNS = ", ".join(f"c.{column.name}" for column in _CHUNK)
+
+
+_KINDS = {kind.value: kind for kind in ChunkKind}
+
+
+def logged_of(row: Sequence[Any]) -> LoggedChunk:
+    """A chunk from a row of CHUNK_COLUMNS."""
+    return LoggedChunk(
+        position=row[0],
+        producer_id=row[1],
+        producer_sequence=row[2],
+        created_at=row[3],
+        chunk=Chunk(
+            kind=_KINDS[row[4]],
+            text=row[5],
+            role=row[6],
+            observation=row[7],
+            thought=row[8],
+            action=row[9],
+            observed_first=row[10],
+            thread=row[11] or "",
+            source=row[12] or "",
+            occurred_at=row[13],
+            metadata=row[14] or {},
+        ),
+    )

@@ -1,0 +1,428 @@
+"""Deleting sessions, memories and answers: hidden at once, removed in batches afterwards.
+
+A deletion is one short transaction. It sets `deleted_at`, which row-level security hides from all
+transactions but removals, and adds a row to `removal`. From its commit on nothing of the session
+or memory can be read, and nothing can be added: whoever adds rows to a session has its row locked,
+or the row of a memory, and finds neither any more.
+
+Removals take the rows in the order of their foreign keys. Nothing but the row in `removal` says
+how far one is, so any worker goes on after a crash.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from service.domain.values.tenancy import session_key as key_of
+from storage.engine.database import Transaction
+
+#: What shows rows that are deleted, for the rest of a transaction.
+REMOVING = "SET LOCAL app.removing = 'on'"
+
+#: Waits for all who are about to add something.
+_LOCK = "SELECT true FROM session WHERE session_key = %(session)s FOR UPDATE"
+
+_HIDE_MEMORIES = """
+UPDATE memory SET deleted_at = now(), epoch = epoch + 1, has_work = false, held_reason = NULL,
+    waiting_model = NULL, waiting_cause = NULL
+WHERE session_key = %(session)s AND deleted_at IS NULL {which}
+RETURNING memory_id, epoch
+"""
+#: The tombstone is as a new session is, but for its incarnation.
+_HIDE_SESSION = """
+UPDATE session SET deleted_at = now(), incarnation = incarnation + 1, head = 0, content_bytes = 0,
+    indexed_position = 0, embedded_position = 0, embedding_model = '', has_unindexed = false,
+    index_ready_at = now(), index_attempts = 0, index_failure = '',
+    words_ready_at = now(), words_attempts = 0, words_failure = '',
+    first_epoch = greatest(first_epoch, %(epoch)s::bigint)
+WHERE session_key = %(session)s
+"""
+_RAISE_FIRST_EPOCH = """
+UPDATE session SET first_epoch = greatest(first_epoch, %(epoch)s::bigint)
+WHERE session_key = %(session)s
+"""
+# By the index of what is pending, which is bounded; a session may have any number of answers.
+_CANCEL_ANSWERS = """
+UPDATE answer SET status = 'cancelled', waiting_model = NULL, waiting_cause = NULL
+WHERE tenant_id = %(tenant)s AND status = 'pending' AND ready_at > '-infinity'
+    AND session_key = %(session)s {which}
+RETURNING answer_id
+"""
+_OF_MEMORY = "AND memory_id = %(memory)s"
+_READS_MEMORY = "AND (memory_id = %(memory)s OR chosen ->> 'memory_id' = %(memory)s::text)"
+_END_DRAFTS = """
+UPDATE schema_draft SET status = 'failed', failure = 'the session was deleted',
+    waiting_model = NULL, waiting_cause = NULL
+WHERE tenant_id = %(tenant)s AND status = 'pending' AND ready_at > '-infinity'
+    AND session_key = %(session)s
+RETURNING draft_id
+"""
+#: Keeps what deleted sessions have cost, and is hidden like them.
+_KEEP_COSTS = """
+INSERT INTO session (session_key, tenant_id, name, deleted_at)
+VALUES (%(costs)s, %(tenant)s, '', now()) ON CONFLICT (session_key) DO NOTHING
+"""
+_FORGET_PARTS = "DELETE FROM removal WHERE session_key = %(session)s"
+_ADD = """
+INSERT INTO removal (session_key, item_id, tenant_id)
+VALUES (%(session)s, %(item)s, %(tenant)s) ON CONFLICT DO NOTHING
+"""
+
+
+def costs_key(tenant_id: UUID) -> UUID:
+    """Returns the key under which a tenant's deleted sessions keep what they have cost."""
+    return key_of(tenant_id, "")
+
+
+async def lock_session(tx: Transaction, session_key: UUID) -> bool:
+    """Waits for all who are about to add something to a session; False when there is none.
+
+    For who deletes, before any other lock.
+    """
+    return bool(await tx.rows(_LOCK, {"session": session_key}))
+
+
+async def delete_session(tx: Transaction, session_key: UUID) -> bool:
+    """Hides a session and all that belongs to it; False when there is none.
+
+    Ends what is pending. Waits for transactions that are adding something to the session.
+    """
+    values: dict[str, object] = {
+        "session": session_key,
+        "item": session_key,
+        "tenant": tx.tenant_id,
+        "costs": costs_key(tx.tenant_id),
+    }
+    if not await lock_session(tx, session_key):
+        return False
+    await tx.driver.execute(REMOVING)
+    hidden = await tx.rows(_HIDE_MEMORIES.format(which=""), values)
+    values["epoch"] = max((epoch for _, epoch in hidden), default=0)
+    _, _, _, _, answers, drafts = await tx.batch(
+        (
+            _HIDE_SESSION,
+            _KEEP_COSTS,
+            _FORGET_PARTS,
+            _ADD,
+            _CANCEL_ANSWERS.format(which=""),
+            _END_DRAFTS,
+        ),
+        values,
+    )
+    tx.changed.update(row[0] for row in (*hidden, *answers, *drafts))
+    return True
+
+
+async def delete_memory(tx: Transaction, session_key: UUID, memory_id: UUID) -> bool:
+    """Hides a memory; False when there is none.
+
+    Cancels pending answers that read it. The caller may look for the session afterwards.
+    """
+    values: dict[str, object] = {
+        "session": session_key,
+        "memory": memory_id,
+        "item": memory_id,
+        "tenant": tx.tenant_id,
+    }
+    if not await lock_session(tx, session_key):
+        return False
+    await tx.driver.execute(REMOVING)
+    hidden = await tx.rows(_HIDE_MEMORIES.format(which=_OF_MEMORY), values)
+    if not hidden:
+        return False
+    values["epoch"] = hidden[0][1]
+    _, _, answers = await tx.batch(
+        (_RAISE_FIRST_EPOCH, _ADD, _CANCEL_ANSWERS.format(which=_READS_MEMORY)), values
+    )
+    tx.changed.update(row[0] for row in (*hidden, *answers))
+    return True
+
+
+_ANSWER_PARTS = ("answer_text", "trajectory_event", "answer_rating", "answer")
+
+#: Calls keep their figures, and lose their texts; none is replayed from them.
+_BLANK_CALLS = """
+UPDATE call SET key = uuid_send(call_id), said = NULL,
+    reply = CASE WHEN reply IS NOT NULL THEN '' END,
+    failure = CASE WHEN failure IS NOT NULL THEN '' END {more}
+WHERE {which}
+"""
+_OF_ANSWER = """session_key = %(session)s AND occasion = %(occasion)s
+    AND (memory_id IS NULL OR memory_id = ANY(%(memories)s::uuid[]))"""
+_LOCK_ANSWER = """
+SELECT memory_id, (chosen ->> 'memory_id')::uuid FROM answer
+WHERE session_key = %(session)s AND answer_id = %(item)s FOR UPDATE
+"""
+_END = "DELETE FROM removal WHERE session_key = %(session)s AND item_id = %(item)s"
+
+
+async def delete_answer(tx: Transaction, session_key: UUID, answer_id: UUID, occasion: str) -> bool:
+    """Removes an answer with all about it, at once; False when there is none.
+
+    Its calls, which are of that occasion, keep their figures and lose their texts.
+    """
+    values: dict[str, object] = {
+        "session": session_key,
+        "item": answer_id,
+        "tenant": tx.tenant_id,
+        "occasion": occasion,
+    }
+    found = await tx.rows(_LOCK_ANSWER, values)
+    if not found:
+        return False
+    values["memories"] = [one for one in found[0] if one is not None]
+    parts = (
+        f"DELETE FROM {table} WHERE session_key = %(session)s AND answer_id = %(item)s"  # noqa: S608 - a name from above
+        for table in _ANSWER_PARTS
+    )
+    # Rows may be deleted while a removal is under way.
+    blank = _BLANK_CALLS.format(more="", which=_OF_ANSWER)
+    await tx.batch((_ADD, blank, *parts, _END), values)
+    tx.changed.add(answer_id)
+    return True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _RowGroup:
+    """Rows of one table that go together."""
+
+    table: str
+    #: In which order, where rows of the table refer to each other.
+    order: str = ""
+    #: Which of them.
+    which: str = ""
+
+
+#: What belongs to memories, in the order in which foreign keys let it go.
+_OF_MEMORIES = (
+    _RowGroup(table="amendment"),
+    _RowGroup(table="rejection"),
+    _RowGroup(table="prism_base"),
+    _RowGroup(table="prism_snapshot"),
+    _RowGroup(table="prism_value"),
+    _RowGroup(
+        table="tree_node",
+        order="ORDER BY session_key DESC, memory_id DESC, level DESC, number DESC",
+    ),
+    _RowGroup(table="state_vector"),
+    _RowGroup(table="state_levels"),
+    _RowGroup(table="dead_letter"),
+)
+#: The first one goes with its memory, which refers to it then.
+_REVISIONS = _RowGroup(
+    table="revision",
+    order="ORDER BY session_key DESC, memory_id DESC, revision DESC",
+    which="AND revision > 0",
+)
+_OF_SESSION = (
+    _RowGroup(table="answer_text"),
+    _RowGroup(table="trajectory_event"),
+    _RowGroup(table="answer_rating"),
+    _RowGroup(table="answer"),
+    _RowGroup(table="schema_draft"),
+    _RowGroup(table="operation"),
+    *_OF_MEMORIES,
+    _RowGroup(table="call"),
+    _RowGroup(table="intent"),
+    _RowGroup(table="chunk_vector"),
+    _RowGroup(table="chunk_word"),
+    _RowGroup(table="posting_list"),
+    _RowGroup(table="posting_block"),
+    _RowGroup(table="request"),
+    _REVISIONS,
+)
+#: What revisions refer to.
+_LOG = (
+    _RowGroup(table="chunk"),
+    _RowGroup(table="producer"),
+    _RowGroup(table="budget"),
+    _RowGroup(table="trace_context"),
+)
+
+_TAKE = """
+SELECT true FROM removal WHERE session_key = %(session)s AND item_id = %(item)s
+FOR UPDATE SKIP LOCKED
+"""
+_POINT_BACK = """
+UPDATE memory SET revision = 0, applied_position = 0
+WHERE session_key = %(session)s {which} AND revision > 0
+"""
+# A memory and its first revision refer to each other: both are gone when keys are checked.
+_REMOVE_MEMORIES = """
+WITH first AS (DELETE FROM revision WHERE session_key = %(session)s {which})
+DELETE FROM memory WHERE session_key = %(session)s {which}
+"""
+_FIGURES = (
+    "calls",
+    "input_tokens",
+    "predicted_cached_tokens",
+    "reported_cached_tokens",
+    "reported_calls",
+    "cached_tokens",
+    "cache_write_tokens",
+    "output_tokens",
+    "cost_micro_usd",
+    "priced_calls",
+)
+#: What was spent stays the tenant's, and a session's that is still there.
+_MOVE_COSTS = f"""
+WITH moved AS (
+    DELETE FROM call_sum WHERE session_key = %(session)s {{which}} RETURNING *
+)
+INSERT INTO call_sum AS s (session_key, owner_id, day, purpose, model, residual, failed, tenant_id,
+    {", ".join(_FIGURES)})
+SELECT %(costs)s::uuid, %(costs)s::uuid, day, purpose, model, residual, failed, tenant_id,
+    {", ".join(f"sum({name})" for name in _FIGURES)}
+FROM moved GROUP BY day, purpose, model, residual, failed, tenant_id
+ORDER BY day, purpose, model, residual, failed
+ON CONFLICT (session_key, owner_id, day, purpose, model, residual, failed) DO UPDATE SET
+    {", ".join(f"{name} = s.{name} + excluded.{name}" for name in _FIGURES)}
+"""  # noqa: S608 - all of it stands above
+_FORGET_SUMS = "DELETE FROM spend_sum WHERE session_key = %(session)s {which}"
+_FORGET_BUDGETS = "DELETE FROM budget WHERE session_key = %(session)s {which}"
+#: Answers outlive the memory that they read.
+_DETACH_ANSWERS = """
+UPDATE answer SET memory_id = NULL WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM answer WHERE session_key = %(session)s AND memory_id = %(item)s
+    LIMIT %(limit)s))
+"""
+_FORGET_CHOICES = """
+UPDATE answer SET chosen = jsonb_set(chosen, '{memory_id}', 'null') WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM answer
+    WHERE session_key = %(session)s AND chosen ->> 'memory_id' = %(item)s::text LIMIT %(limit)s))
+"""
+_BLANK_SOME_CALLS = _BLANK_CALLS.format(
+    more=", memory_id = NULL",
+    which="""ctid = ANY(ARRAY(
+    SELECT ctid FROM call WHERE session_key = %(session)s AND memory_id = %(item)s
+    LIMIT %(limit)s))""",
+)
+
+
+def _removing(part: _RowGroup, which: str) -> str:
+    return f"""
+DELETE FROM {part.table} WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM {part.table} WHERE session_key = %(session)s {which} {part.which}
+    {part.order} LIMIT %(limit)s))
+"""  # noqa: S608 - names from above
+
+
+_ITEM = "AND memory_id = %(item)s"
+_OWNER = "AND owner_id = %(item)s"
+#: Each is run until it finds nothing.
+_SESSION_STAGES = (
+    *(_removing(part, "") for part in _OF_SESSION),
+    *(_removing(part, "") for part in _LOG),
+)
+_MEMORY_STAGES = (
+    _DETACH_ANSWERS,
+    _FORGET_CHOICES,
+    _BLANK_SOME_CALLS,
+    *(_removing(part, _ITEM) for part in _OF_MEMORIES),
+    _removing(_REVISIONS, _ITEM),
+)
+#: Where chunks begin, which the first revisions of memories refer to.
+_LOG_STAGE = len(_OF_SESSION)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Removal:
+    """How far a removal is, within one process."""
+
+    session_key: UUID
+    #: The session's own key, or the memory that is deleted alone.
+    item_id: UUID
+    stage: int = 0
+    #: Whether nothing is left.
+    is_done: bool = False
+
+    @property
+    def is_of_session(self) -> bool:
+        """Whether the whole session goes."""
+        return self.item_id == self.session_key
+
+
+async def remove_some(tx: Transaction, removal: Removal, limit: int) -> Removal | None:
+    """Removes up to `limit` rows, a whole transaction; how far the removal is then.
+
+    None when there is nothing to remove, or another one is at it.
+    """
+    of_session = removal.is_of_session
+    values: dict[str, object] = {
+        "session": removal.session_key,
+        "item": removal.item_id,
+        "tenant": tx.tenant_id,
+        "costs": costs_key(tx.tenant_id) if of_session else removal.session_key,
+        "limit": limit,
+    }
+    if not await tx.rows(_TAKE, values):
+        return None
+    await tx.driver.execute(REMOVING)
+    if removal.stage == 0:
+        await tx.batch((_POINT_BACK.format(which="" if of_session else _ITEM),), values)
+    stages = _SESSION_STAGES if of_session else _MEMORY_STAGES
+    left = limit
+    for stage in range(removal.stage, len(stages)):
+        if of_session and stage == _LOG_STAGE:
+            await tx.batch((_REMOVE_MEMORIES.format(which=""),), values)
+        cursor = await tx.driver.execute(stages[stage], {**values, "limit": left}, prepare=True)
+        left -= cursor.rowcount
+        if left == 0:
+            return replace(removal, stage=stage)
+    if removal.stage > 0:
+        # The end is reached by a transaction that has looked at everything.
+        return replace(removal, stage=0)
+    owned = "" if of_session else _OWNER
+    ends = [_MOVE_COSTS, _FORGET_SUMS, _FORGET_BUDGETS]
+    statements = [statement.format(which=owned) for statement in ends]
+    if not of_session:
+        statements.insert(0, _REMOVE_MEMORIES.format(which=_ITEM))
+    await tx.batch((*statements, _END), values)
+    return replace(removal, stage=len(stages), is_done=True)
+
+
+_IS_REMOVED = "SELECT true FROM removal WHERE session_key = %(session)s AND item_id = %(item)s"
+
+
+async def is_being_removed(tx: Transaction, session_key: UUID, item_id: UUID) -> bool:
+    """Whether rows of a session, or of a memory, that was deleted are still there."""
+    return bool(await tx.rows(_IS_REMOVED, {"session": session_key, "item": item_id}))
+
+
+_UNDER_WAY = "SELECT true FROM removal WHERE session_key = %(session)s LIMIT 1"
+
+
+async def is_under_way(tx: Transaction, session_key: UUID) -> bool:
+    """Whether rows of a session, or of any of its memories, are being removed."""
+    return bool(await tx.rows(_UNDER_WAY, {"session": session_key}))
+
+
+_LEFT = """
+SELECT s.session_key, t.name FROM session s
+CROSS JOIN LATERAL ({parts}) AS t (name)
+WHERE s.tenant_id = %(tenant)s AND s.deleted_at IS NOT NULL AND s.name > ''
+    AND NOT EXISTS (SELECT FROM removal r WHERE r.session_key = s.session_key)
+UNION
+SELECT m.session_key, 'memory' FROM memory m
+WHERE m.tenant_id = %(tenant)s AND m.deleted_at IS NOT NULL
+    AND NOT EXISTS (SELECT FROM removal r
+        WHERE r.session_key = m.session_key AND r.item_id IN (m.session_key, m.memory_id))
+ORDER BY 1, 2
+"""
+_PARTS_OF_ALL = tuple(
+    dict.fromkeys(
+        (*(part.table for part in (*_OF_SESSION, *_LOG)), "memory", "call_sum", "spend_sum")
+    )
+)
+
+
+async def leftovers(tx: Transaction) -> Sequence[tuple[UUID, str]]:
+    """Rows that are deleted, and that no removal is going to take: session and table of each."""
+    parts = " UNION ALL ".join(
+        f"SELECT '{table}' WHERE EXISTS"  # noqa: S608 - names from above
+        f" (SELECT FROM {table} p WHERE p.session_key = s.session_key)"
+        for table in _PARTS_OF_ALL
+    )
+    await tx.driver.execute(REMOVING)
+    rows = await tx.rows(_LEFT.format(parts=parts), {"tenant": tx.tenant_id})
+    return [(key, table) for key, table in rows]

@@ -1,0 +1,51 @@
+"""The ends of a log: how far its first, or its newest, chunks go that have so many bytes.
+
+Neither reads a text, nor more rows than can have the bytes: positions have no gaps.
+"""
+
+from uuid import UUID
+
+from storage.engine.database import Transaction
+from storage.log.chunks import CONTENT_BYTES
+
+#: Bytes that a chunk counts besides its content: tiny ones take time and room as well.
+CHUNK_BYTES = 128
+
+_ENDS = f"""
+SELECT count(*) FROM (
+    SELECT sum({CONTENT_BYTES} + {CHUNK_BYTES}) OVER (
+        ORDER BY c.position {{order}} ROWS UNBOUNDED PRECEDING
+    ) AS total
+    FROM chunk c
+    WHERE c.session_key = %(session)s AND c.position > %(after)s AND c.position <= %(upto)s
+) AS sized
+WHERE total <= %(bytes)s
+"""  # noqa: S608 - all of it stands above
+_FIRST, _NEWEST = _ENDS.format(order=""), _ENDS.format(order="DESC")
+
+
+async def first(tx: Transaction, session_key: UUID, after: int, upto: int, max_bytes: int) -> int:
+    """Up to where the first chunks of (after, upto] have at most `max_bytes`; at least one."""
+    last = min(upto, after + _most_chunks(max_bytes))
+    fitting = await _count(tx, _FIRST, session_key, after, last, max_bytes)
+    return min(after + max(fitting, 1), upto)
+
+
+async def newest(tx: Transaction, session_key: UUID, after: int, upto: int, max_bytes: int) -> int:
+    """Behind which position the newest chunks of (after, upto] have at most `max_bytes`; at
+    least one is left."""
+    behind = max(after, upto - _most_chunks(max_bytes))
+    fitting = await _count(tx, _NEWEST, session_key, behind, upto, max_bytes)
+    return max(upto - max(fitting, 1), after)
+
+
+def _most_chunks(max_bytes: int) -> int:
+    return max_bytes // CHUNK_BYTES + 1
+
+
+async def _count(
+    tx: Transaction, statement: str, session_key: UUID, after: int, upto: int, max_bytes: int
+) -> int:
+    values = {"session": session_key, "after": after, "upto": upto, "bytes": max_bytes}
+    row = (await tx.connection.exec_driver_sql(statement, values)).one()
+    return int(row[0])

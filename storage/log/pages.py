@@ -1,0 +1,136 @@
+"""Pages of the log: as many chunks as fit, and not one row more.
+
+Who asks says how many chunks, and a chunk may have hundreds of kilobytes. So what is read is
+bounded by bytes where it is stored, metadata included: a page costs what it holds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from service.domain.log.chunks import LoggedChunk
+from storage.engine.database import Transaction
+from storage.log.chunks import CHUNK_COLUMNS, CONTENT_BYTES, logged_of
+from storage.log.ranges import OF_THREADS, Range, of_threads
+
+#: The size of a chunk with its metadata, where its table is called c. Metadata has to be read
+#: for it, which is why no more rows may be looked at than a page has.
+CHUNK_BYTES = f"({CONTENT_BYTES} + coalesce(octet_length(c.metadata::text), 0))"
+
+# From chunk to chunk: a window over all that was asked for would read metadata of a thousand
+# chunks for a page of thirty. The chunk that passes the bound is walked to and left out.
+_WALK = f"""
+WITH RECURSIVE walk AS (
+    SELECT r.after, r.upto, c.*, c.bytes::bigint AS total
+    FROM unnest(%(after)s::bigint[], %(upto)s::bigint[]) AS r (after, upto), LATERAL (
+        SELECT {CHUNK_COLUMNS}, {CHUNK_BYTES} AS bytes FROM chunk c
+        WHERE c.session_key = %(session)s AND c.position = r.after + 1
+        LIMIT 1
+    ) AS c
+    UNION ALL
+    SELECT walk.after, walk.upto, c.*, walk.total + c.bytes
+    FROM walk, LATERAL (
+        SELECT {CHUNK_COLUMNS}, {CHUNK_BYTES} AS bytes FROM chunk c
+        WHERE c.session_key = %(session)s AND c.position = walk.position + 1
+        LIMIT 1
+    ) AS c
+    WHERE walk.position < walk.upto AND walk.total < %(bytes)s
+)
+SELECT {CHUNK_COLUMNS}, c.after FROM walk AS c
+WHERE c.total <= %(bytes)s OR c.position = c.after + 1
+ORDER BY c.after, c.position
+"""  # noqa: S608 - all of it is ours
+
+
+async def read_pages(
+    tx: Transaction, session_key: UUID, ranges: Sequence[tuple[int, int]], max_bytes: int
+) -> Mapping[int, Sequence[LoggedChunk]]:
+    """Returns the chunks at positions (after, to] of each range, by its `after`.
+
+    Of each range the first that have `max_bytes` together, metadata included, and at least
+    one. No two ranges begin at the same position.
+    """
+    used = [(after, upto) for after, upto in ranges if after < upto]
+    values = {
+        "session": session_key,
+        "after": [after for after, _ in used],
+        "upto": [upto for _, upto in used],
+        "bytes": max_bytes,
+    }
+    found: dict[int, list[LoggedChunk]] = {}
+    for *columns, after in await tx.rows(_WALK, values):
+        found.setdefault(after, []).append(logged_of(columns))
+    return found
+
+
+#: Chunks that a page with a filter looks at.
+MAX_LOOKED = 10_000
+
+_FITTING = """
+SELECT c.position FROM {rows} AND {conditions} ORDER BY c.position LIMIT %(count)s
+"""
+
+# From one position to the next, as above; only the index of the key has the order.
+_WALK_POSITIONS = f"""
+WITH RECURSIVE walk AS (
+    SELECT 1 AS number, c.*, c.bytes::bigint AS total
+    FROM (
+        SELECT {CHUNK_COLUMNS}, {CHUNK_BYTES} AS bytes FROM chunk c
+        WHERE c.session_key = %(session)s
+            AND c.position >= (%(positions)s::bigint[])[1]
+            AND c.position <= (%(positions)s::bigint[])[1]
+        ORDER BY c.position LIMIT 1
+    ) AS c
+    UNION ALL
+    SELECT walk.number + 1, c.*, walk.total + c.bytes
+    FROM walk, LATERAL (
+        SELECT {CHUNK_COLUMNS}, {CHUNK_BYTES} AS bytes FROM chunk c
+        WHERE c.session_key = %(session)s
+            AND c.position >= (%(positions)s::bigint[])[walk.number + 1]
+            AND c.position <= (%(positions)s::bigint[])[walk.number + 1]
+        ORDER BY c.position LIMIT 1
+    ) AS c
+    WHERE walk.total < %(bytes)s
+)
+SELECT {CHUNK_COLUMNS} FROM walk AS c
+WHERE c.total <= %(bytes)s OR c.number = 1
+ORDER BY c.position
+"""  # noqa: S608 - all of it is ours
+
+
+async def read_wanted(
+    tx: Transaction, session_key: UUID, within: Range, limit: int, max_bytes: int
+) -> tuple[Sequence[LoggedChunk], int]:
+    """Returns up to `limit` of the first chunks of a range, and where the next page begins.
+
+    It begins at 0 after the last page. A page looks at MAX_LOOKED chunks at most: it may have
+    no chunk, and not be the last. Bytes as of `read_pages`.
+    """
+    if within.from_position > within.to_position:
+        return (), 0
+    values = {"session": session_key, **within.values(), "bytes": max_bytes, "count": limit + 1}
+    last = within.to_position
+    if threads := within.indexed_threads():
+        each = MAX_LOOKED // len(threads)
+        found = await _planned(tx, OF_THREADS, {**values, "each": each})
+        positions, last = of_threads(found, each, last)
+        within = replace(within, positions=positions)
+        values["positions"] = list(positions)
+    else:
+        last = min(last, within.from_position + MAX_LOOKED - 1)
+    rows = within.rows("chunk", "c", "%(low)s", "%(high)s")
+    statement = _FITTING.format(rows=rows, conditions=within.conditions() or "true")
+    fitting = [row[0] for row in await _planned(tx, statement, {**values, "high": last})]
+    values["positions"] = fitting[:limit]
+    chunks = [logged_of(row) for row in await _planned(tx, _WALK_POSITIONS, values)]
+    if len(chunks) < len(fitting):
+        return chunks, fitting[len(chunks)]
+    return chunks, last + 1 if last < within.to_position else 0
+
+
+async def _planned(
+    tx: Transaction, statement: str, values: Mapping[str, object]
+) -> Sequence[Sequence[Any]]:
+    """Returns the rows of a statement; it is planned for these values, and the plan not kept."""
+    return await (await tx.driver.execute(statement, values, prepare=False)).fetchall()

@@ -1,0 +1,140 @@
+"""Requests that were done: reading them, and writing them in the transaction of their effect.
+
+Appends keep their positions: READ and INSERT run under the session's lock, with the statements
+that write the chunks. Every other method keeps its response, for a day.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from service.domain.log.appending import DoneRequest
+from service.domain.log.requests import ClientRequest
+from storage.engine.database import Database, DirectTransaction, Transaction
+
+#: Rows that one transaction of a sweep removes.
+SWEPT_ROWS = 10_000
+
+#: Session and request id.
+RequestKey = tuple[UUID, str]
+
+#: Takes the keys' sessions and their ids, as arrays.
+READ = """
+SELECT r.* FROM unnest(%s::uuid[], %s::text[]) AS w (session_key, request_id)
+CROSS JOIN LATERAL (
+    SELECT session_key, request_id, method, digest, first_position, last_position FROM request
+    WHERE request.session_key = w.session_key AND request.request_id = w.request_id
+    OFFSET 0
+) AS r
+"""
+
+#: Takes a tenant, then an array for each of `columns`.
+INSERT = """
+INSERT INTO request (tenant_id, session_key, request_id, method, digest,
+                     first_position, last_position)
+SELECT %b::uuid, t.*
+FROM unnest(%b::uuid[], %b::text[], %b::text[], %b::bytea[], %b::int8[], %b::int8[]) AS t
+"""
+
+
+def keys(wanted: Sequence[RequestKey]) -> tuple[list[UUID], list[str]]:
+    """Returns the values that READ takes."""
+    return [session for session, _ in wanted], [request_id for _, request_id in wanted]
+
+
+def done(rows: Iterable[Sequence[Any]]) -> dict[RequestKey, DoneRequest]:
+    """Returns what READ has found."""
+    return {
+        (session, request_id): DoneRequest(
+            method=method, digest=bytes(digest), first_position=first, last_position=last
+        )
+        for session, request_id, method, digest, first, last in rows
+    }
+
+
+def columns(requests: Mapping[RequestKey, DoneRequest]) -> list[list[object]]:
+    """Returns the arrays that INSERT takes."""
+    return [
+        [session for session, _ in requests],
+        [request_id for _, request_id in requests],
+        [one.method for one in requests.values()],
+        [one.digest for one in requests.values()],
+        [one.first_position for one in requests.values()],
+        [one.last_position for one in requests.values()],
+    ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredResponse:
+    """What a request of any other method returned."""
+
+    method: str
+    digest: bytes
+    #: Serialized; None for an append.
+    response: bytes | None
+
+
+_READ_ONE = """
+SELECT method, digest, response FROM request
+WHERE session_key = %(session_key)s AND request_id = %(request_id)s
+"""
+
+# Waits for a transaction that stores the same id, and then stores nothing.
+_STORE = """
+INSERT INTO request (tenant_id, session_key, request_id, method, digest, response, expires_at)
+VALUES (%(tenant_id)s, %(session_key)s, %(request_id)s, %(method)s, %(digest)s, %(response)s,
+    now() + interval '24 hours')
+ON CONFLICT (session_key, request_id) DO NOTHING
+RETURNING true
+"""
+
+# One sweep at a time: two would choose the same rows.
+_ALONE = "SELECT pg_try_advisory_xact_lock(x'70616c72'::bigint)"
+_SWEEP = f"""
+WITH swept AS (
+    DELETE FROM request WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM request
+        WHERE expires_at < now() AND ({_ALONE})
+        ORDER BY expires_at LIMIT %(rows)s))
+    RETURNING 1)
+SELECT count(*) FROM swept
+"""  # noqa: S608 - all of it is ours
+
+
+async def read_response(
+    tx: DirectTransaction, session_key: UUID, request_id: str
+) -> StoredResponse | None:
+    """Returns what is kept of a request; None when it was not done. A whole transaction."""
+    rows = await tx.read(_READ_ONE, {"session_key": session_key, "request_id": request_id})
+    if not rows:
+        return None
+    ((method, digest, response),) = rows
+    return StoredResponse(
+        method=method,
+        digest=bytes(digest),
+        response=None if response is None else bytes(response),
+    )
+
+
+async def store_response(tx: Transaction, request: ClientRequest, response: bytes) -> bool:
+    """Stores that a request was done, for 24 hours; False when its id is stored already."""
+    values = {
+        "tenant_id": tx.tenant_id,
+        "session_key": request.session_key,
+        "request_id": request.request_id,
+        "method": request.method,
+        "digest": request.digest,
+        "response": response,
+    }
+    return bool(await tx.rows(_STORE, values))
+
+
+async def sweep(database: Database) -> None:
+    """Removes the requests that have expired, of all tenants, in batches.
+
+    Does nothing while another worker does it. Raises StorageError.
+    """
+    removed = SWEPT_ROWS
+    while removed == SWEPT_ROWS:
+        _, ((removed,),) = await database.swept((_ALONE, _SWEEP), {"rows": SWEPT_ROWS})

@@ -1,0 +1,172 @@
+"""Sessions: creating, reading, listing."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import bindparam, exists, func, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+
+from storage.engine.database import DirectTransaction, Transaction
+from storage.engine.ready import Ready
+from storage.log.deleting import REMOVING
+from storage.tables import removal, session
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredSession:
+    """A session's row."""
+
+    session_key: UUID
+    name: str
+    #: Position of the newest chunk; 0 when there is none.
+    head: int
+    #: Content and metadata of all chunks, in bytes; of old ones without metadata.
+    content_bytes: int
+    #: Rises when the name is used again after erasure.
+    incarnation: int
+    #: A configuration of PostgreSQL's full-text search.
+    language: str
+    created_at: datetime
+
+
+_COLUMNS = (
+    session.c.session_key,
+    session.c.name,
+    session.c.head,
+    session.c.content_bytes,
+    session.c.incarnation,
+    session.c.language,
+    session.c.created_at,
+)
+
+
+def _stored(row: Sequence[Any]) -> StoredSession:
+    return StoredSession(**dict(zip(StoredSession.__dataclass_fields__, row, strict=True)))
+
+
+async def has_language(tx: Transaction, language: str) -> bool:
+    """Whether texts can be searched in the language, by the name of its configuration."""
+    statement = text(
+        "SELECT EXISTS (SELECT FROM pg_ts_config"
+        " WHERE cfgname = :language AND pg_ts_config_is_visible(oid))"
+    )
+    found = await tx.connection.execute(statement, {"language": language})
+    return bool(found.scalar_one())
+
+
+async def create(
+    tx: Transaction, session_key: UUID, name: str, language: str = "english"
+) -> StoredSession | None:
+    """Makes a session; None when it exists, or rows of one of its name are being removed.
+
+    `language` is one that the database has. A name whose session was deleted begins anew, in the
+    incarnation that its tombstone has.
+    """
+    statement = (
+        insert(session)
+        .values(session_key=session_key, tenant_id=tx.tenant_id, name=name, language=language)
+        .on_conflict_do_nothing(index_elements=["session_key"])
+        .returning(*_COLUMNS)
+    )
+    row = (await tx.connection.execute(statement)).one_or_none()
+    if row is None:
+        await tx.driver.execute(REMOVING)
+        anew = (
+            update(session)
+            .where(
+                session.c.session_key == session_key,
+                session.c.deleted_at.is_not(None),
+                ~exists().where(removal.c.session_key == session_key),
+            )
+            .values(deleted_at=None, language=language, created_at=func.now())
+            .returning(*_COLUMNS)
+        )
+        row = (await tx.connection.execute(anew)).one_or_none()
+    return None if row is None else _stored(row)
+
+
+_ONE = select(*_COLUMNS).where(session.c.session_key == bindparam("session"))
+_GET = Ready(_ONE)
+_GET_SHARED = Ready(_ONE.with_for_update(read=True))
+_GET_ALONE = Ready(_ONE.with_for_update(key_share=True))
+_GET_KEPT = Ready(_ONE.with_for_update(read=True, key_share=True))
+
+
+async def get(tx: Transaction, session_key: UUID) -> StoredSession | None:
+    """Reads a session; None when there is none."""
+    return await _read(tx, _GET, session_key)
+
+
+async def keep(tx: Transaction, session_key: UUID) -> StoredSession | None:
+    """As `get`, and the session is not deleted before the transaction ends.
+
+    For whoever is about to add something to it. Appends go on meanwhile.
+    """
+    return await _read(tx, _GET_KEPT, session_key)
+
+
+_LIVES = """
+SELECT s.incarnation, (SELECT r.epoch FROM revision r
+    WHERE r.session_key = s.session_key AND r.memory_id = %(memory)s AND r.revision = 0)
+FROM session s WHERE s.session_key = %(session)s
+"""
+
+
+async def lives(tx: DirectTransaction, session_key: UUID, memory_id: UUID) -> tuple[int, int]:
+    """The incarnation of a session, and the epoch that a memory of it began with.
+
+    Each is greater than that of the one of the same name before it; 0 for what is not there.
+    """
+    rows = await tx.read(_LIVES, {"session": session_key, "memory": memory_id})
+    incarnation, epoch = rows[0] if rows else (0, 0)
+    return incarnation, epoch or 0
+
+
+async def _read(tx: Transaction, how: Ready, session_key: UUID) -> StoredSession | None:
+    rows = await tx.rows(how, {"session": session_key})
+    return _stored(rows[0]) if rows else None
+
+
+async def existing(tx: DirectTransaction, keys: Sequence[UUID]) -> Collection[UUID]:
+    """Returns those of these sessions that exist at this moment, in one round trip."""
+    query = "SELECT session_key FROM session WHERE session_key = ANY(%s)"
+    return [key for (key,) in await tx.read(query, (list(keys),))]
+
+
+_HEAD = Ready(
+    select(session.c.head)
+    .where(session.c.session_key == bindparam("session"))
+    .with_for_update(read=True)
+)
+
+
+async def lock_head(tx: Transaction, session_key: UUID) -> StoredSession | None:
+    """As `get`, and keeps the head where it is until the transaction ends."""
+    return await _read(tx, _GET_SHARED, session_key)
+
+
+async def locked_head(tx: Transaction, session_key: UUID) -> int | None:
+    """The head of a session, kept where it is until the transaction ends; None: it was deleted."""
+    found = await tx.rows(_HEAD, {"session": session_key})
+    return found[0][0] if found else None
+
+
+async def lock_alone(tx: Transaction, session_key: UUID) -> StoredSession | None:
+    """As `lock_head`, and nobody else has the session locked meanwhile."""
+    return await _read(tx, _GET_ALONE, session_key)
+
+
+async def list_after(tx: Transaction, name: str, limit: int) -> Sequence[StoredSession]:
+    """Returns up to `limit` sessions after `name`, in the order of the bytes of their names."""
+    by_bytes = session.c.name.collate("C")
+    statement = (
+        select(*_COLUMNS)
+        # The last is so of all, and what the index asks for.
+        .where(session.c.tenant_id == tx.tenant_id, by_bytes > name, text("name > ''"))
+        .order_by(by_bytes)
+        .limit(limit)
+    )
+    return [_stored(row) for row in await tx.connection.execute(statement)]

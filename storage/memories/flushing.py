@@ -1,0 +1,154 @@
+"""What ends a memory's wait: flushes, reads that wait for it, and wishes for a consolidation."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Integer, and_, bindparam, case, cast, func, or_, select, update
+
+from service.domain.log.chunks import ChunkKind
+from service.domain.prism.spec import SERVICE_LINGER_MS
+from storage.engine.claims import Claim
+from storage.engine.clocks import CLOCK
+from storage.engine.database import Transaction
+from storage.engine.ready import Ready
+from storage.memories.revision_statements import has_work
+from storage.tables import chunk, memory
+
+
+def ready_unless_failing() -> Any:
+    """When a memory that somebody wants something of is ready: now, as a rule."""
+    # A memory that failed, or is held, keeps waiting for its next try.
+    waits = or_(
+        memory.c.attempts > 0,
+        memory.c.held_reason.is_not(None),
+        memory.c.waiting_cause.is_not(None),
+    )
+    return case((waits, memory.c.ready_at), else_=CLOCK.c.at)
+
+
+def _flush(*which: Any) -> Ready:
+    return Ready(
+        update(memory)
+        .where(
+            memory.c.session_key == bindparam("session"),
+            memory.c.flush_position < bindparam("upto"),
+            *which,
+        )
+        .values(
+            flush_position=bindparam("upto"),
+            ready_at=ready_unless_failing(),
+            resting=False,
+            # A state memory is idle while steps are recent.
+            has_work=or_(
+                memory.c.has_work,
+                and_(memory.c.kind == "state", memory.c.applied_position < bindparam("upto")),
+            ),
+        )
+        .returning(memory.c.memory_id, memory.c.has_work, memory.c.status)
+    )
+
+
+_FLUSH_ALL = _flush()
+_FLUSH = _flush(memory.c.memory_id == bindparam("memory"))
+
+
+async def flush(
+    tx: Transaction, session_key: UUID, memory_id: UUID | None, position: int
+) -> Sequence[UUID]:
+    """Ends the wait for more chunks up to `position`; the memories that have work.
+
+    None means all memories of the session.
+    """
+    values = {"session": session_key, "upto": position}
+    if memory_id is None:
+        rows = await tx.rows(_FLUSH_ALL, values)
+    else:
+        rows = await tx.rows(_FLUSH, {**values, "memory": memory_id})
+    return [found for found, has_work, status in rows if has_work and status == "active"]
+
+
+def _end_wait(*which: Any) -> Ready:
+    # What waits is told by the spec as stored: a wait that the memory's creator wants, or the
+    # service's, which is for messages: a step that waits reads all there is, so the position
+    # that is wanted is one of its messages. Others are not written to.
+    linger_ms = func.coalesce(cast(memory.c.spec["linger_ms"].astext, Integer), 0)
+    is_message = (
+        select(chunk.c.position)
+        .where(
+            chunk.c.session_key == bindparam("session"),
+            chunk.c.position == bindparam("upto"),
+            chunk.c.kind == ChunkKind.MESSAGE.value,
+        )
+        .exists()
+    )
+    return Ready(
+        update(memory)
+        .where(
+            memory.c.session_key == bindparam("session"),
+            memory.c.kind == "prism",
+            memory.c.status == "active",
+            has_work(),
+            memory.c.flush_position < bindparam("upto"),
+            memory.c.applied_position < bindparam("upto"),
+            or_(linger_ms > 0, and_(linger_ms == SERVICE_LINGER_MS, is_message)),
+            *which,
+        )
+        .values(flush_position=bindparam("upto"), ready_at=ready_unless_failing())
+        .returning(memory.c.memory_id)
+    )
+
+
+_END_WAIT_ALL = _end_wait()
+_END_WAIT = _end_wait(memory.c.memory_id == bindparam("memory"))
+
+
+async def end_wait(
+    tx: Transaction, session_key: UUID, memory_id: UUID | None, position: int
+) -> Sequence[UUID]:
+    """As `flush`, but writes only to PRISM memories whose next step waits, or may begin to.
+
+    For reads: whoever waits for a position again writes nothing more. A worker that is about
+    to put the step off finds the position moved, as with a flush.
+    """
+    values = {"session": session_key, "upto": position}
+    if memory_id is None:
+        rows = await tx.rows(_END_WAIT_ALL, values)
+    else:
+        rows = await tx.rows(_END_WAIT, {**values, "memory": memory_id})
+    return [found for (found,) in rows]
+
+
+_WANT_CONSOLIDATION = Ready(
+    update(memory)
+    .where(memory.c.session_key == bindparam("session"), memory.c.memory_id == bindparam("memory"))
+    .values(
+        consolidate_position=bindparam("upto"),
+        has_work=True,
+        flush_position=func.greatest(memory.c.flush_position, bindparam("upto")),
+        ready_at=ready_unless_failing(),
+    )
+)
+
+
+async def want_consolidation(tx: Transaction, held: Claim, position: int) -> None:
+    """Asks for a consolidation once everything up to `position` is read, without linger.
+
+    The caller has the memory from `lock`.
+    """
+    values = {"session": held.session_key, "memory": held.memory_id, "upto": position}
+    await tx.count(_WANT_CONSOLIDATION, values)
+
+
+_CANCEL_CONSOLIDATION = Ready(
+    update(memory)
+    .where(memory.c.session_key == bindparam("session"), memory.c.memory_id == bindparam("memory"))
+    # A worker that makes it has its result refused.
+    .values(consolidate_position=None, epoch=memory.c.epoch + 1)
+)
+
+
+async def cancel_consolidation(tx: Transaction, held: Claim) -> None:
+    """Takes back what `want_consolidation` asked for. The caller has the memory from `lock`."""
+    await tx.count(_CANCEL_CONSOLIDATION, {"session": held.session_key, "memory": held.memory_id})
+    tx.changed.add(held.memory_id)

@@ -1,0 +1,141 @@
+"""History: the revisions of a memory, and which of them made what it holds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Select, func, select
+
+from storage.engine.database import Transaction
+from storage.engine.listing import ListPage, fields_of, list_rows
+from storage.tables import amendment, rejection, revision
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredRevision:
+    """A committed change of a memory."""
+
+    revision: int
+    #: One of `revision_kind` in storage/tables/memories.py.
+    kind: str
+    from_position: int
+    to_position: int
+    comment: str
+    #: Of a rollback.
+    restored_revision: int | None
+    #: Of a change of the schema.
+    schema_source: str | None
+    #: SHA-256 of the value after it.
+    digest: bytes
+    created_at: datetime
+    #: How many it has.
+    amendments: int
+    rejections: int
+
+
+def _select(session_key: UUID, memory_id: UUID) -> Select[Any]:
+    return select(
+        revision.c.revision,
+        revision.c.kind,
+        revision.c.from_position,
+        revision.c.to_position,
+        revision.c.comment,
+        revision.c.restored_revision,
+        revision.c.schema_source,
+        revision.c.digest,
+        revision.c.created_at,
+        _count(amendment).label("amendments"),
+        _count(rejection).label("rejections"),
+    ).where(revision.c.session_key == session_key, revision.c.memory_id == memory_id)
+
+
+def _count(table: Any) -> Any:
+    return (
+        select(func.count())
+        .where(
+            table.c.session_key == revision.c.session_key,
+            table.c.memory_id == revision.c.memory_id,
+            table.c.revision == revision.c.revision,
+        )
+        .scalar_subquery()
+    )
+
+
+async def list_revisions(
+    tx: Transaction, session_key: UUID, memory_id: UUID, after: int, limit: int
+) -> Sequence[StoredRevision]:
+    """Up to `limit` revisions behind `after`, oldest first; -1 begins at the first."""
+    statement = (
+        _select(session_key, memory_id)
+        .where(revision.c.revision > after)
+        .order_by(revision.c.revision)
+        .limit(limit)
+    )
+    return [StoredRevision(**row._mapping) for row in await tx.connection.execute(statement)]
+
+
+async def page_revisions(
+    tx: Transaction, session_key: UUID, memory_id: UUID, after: int, limit: int, *, max_bytes: int
+) -> ListPage[StoredRevision]:
+    """As `list_revisions`, up to about `max_bytes` of comments and schemas."""
+    size = func.octet_length(revision.c.comment) + func.coalesce(
+        func.octet_length(revision.c.schema_source), 0
+    )
+    found = await list_rows(
+        tx,
+        _select(session_key, memory_id).where(revision.c.revision > after),
+        size=size,
+        order=(revision.c.revision,),
+        limit=limit,
+        max_bytes=max_bytes,
+    )
+    items = [StoredRevision(**fields_of(row, StoredRevision)) for row in found.items]
+    return ListPage(items=items, more=found.more)
+
+
+async def read_revisions(
+    tx: Transaction, session_key: UUID, memory_id: UUID, numbers: Sequence[int]
+) -> dict[int, StoredRevision]:
+    """These revisions, by their numbers."""
+    statement = _select(session_key, memory_id).where(revision.c.revision.in_(numbers))
+    rows = await tx.connection.execute(statement)
+    return {row.revision: StoredRevision(**row._mapping) for row in rows}
+
+
+_LINEAGE = """
+WITH RECURSIVE undone AS (
+    (
+        SELECT revision, restored_revision FROM revision
+        WHERE session_key = %(session)s AND memory_id = %(memory)s
+            AND kind = 'rollback' AND revision <= %(revision)s
+        ORDER BY revision DESC LIMIT 1
+    )
+    UNION ALL
+    SELECT before.revision, before.restored_revision
+    FROM undone, LATERAL (
+        SELECT revision, restored_revision FROM revision
+        WHERE session_key = %(session)s AND memory_id = %(memory)s
+            AND kind = 'rollback' AND revision <= undone.restored_revision
+        ORDER BY revision DESC LIMIT 1
+    ) AS before
+)
+SELECT revision, restored_revision FROM undone ORDER BY revision DESC
+"""
+
+
+async def lineage(
+    tx: Transaction, session_key: UUID, memory_id: UUID, at_revision: int
+) -> Sequence[tuple[int, int]]:
+    """The revisions (a, b] that made the state at `at_revision`, newest first.
+
+    What a rollback undid is not among them.
+    """
+    values = {"session": session_key, "memory": memory_id, "revision": at_revision}
+    found: list[tuple[int, int]] = []
+    end = at_revision
+    for row in await tx.connection.exec_driver_sql(_LINEAGE, values):
+        found.append((row.revision, end))
+        end = row.restored_revision
+    return [*found, (0, end)]

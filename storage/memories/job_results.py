@@ -1,0 +1,110 @@
+"""Job results: an on-demand job is pending until it ends, once.
+
+Answers and schema drafts; their tables have `status`, `attempts` and `ready_at`. An answer that
+is abandoned has not ended: it may go on, and a result that comes all the same is kept.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Column, Table, func, update
+
+from service.domain.values.work_items import WorkItem, WorkKind
+from storage.engine.database import Transaction
+from storage.tables import answer, schema_draft
+
+#: The table of each kind, and the column of its ids.
+JOB_TABLES: dict[WorkKind, tuple[Table, Column[Any]]] = {
+    WorkKind.ANSWER: (answer, answer.c.answer_id),
+    WorkKind.SCHEMA: (schema_draft, schema_draft.c.draft_id),
+}
+
+#: What has not ended.
+OPEN = ("pending", "abandoned")
+
+
+async def store(
+    tx: Transaction, kind: WorkKind, session_key: UUID, item_id: UUID, **values: Any
+) -> bool:
+    """Stores how a job ended; returns False when it had ended already."""
+    table, identity = JOB_TABLES[kind]
+    statement = (
+        update(table)
+        .where(table.c.session_key == session_key, identity == item_id, table.c.status.in_(OPEN))
+        .values(**values, waiting_model=None, waiting_cause=None)
+    )
+    if (await tx.connection.execute(statement)).rowcount != 1:
+        return False
+    tx.changed.add(item_id)
+    return True
+
+
+async def fail(tx: Transaction, item: WorkItem, failure: str) -> bool:
+    """Stores that a job failed; returns False when it had ended already."""
+    return await store(
+        tx, item.kind, item.session_key, item.item_id, status="failed", failure=failure
+    )
+
+
+async def back_off(tx: Transaction, item: WorkItem, seconds: float) -> None:
+    """Counts a failed try; no other begins before `seconds` have passed."""
+    table, identity = JOB_TABLES[item.kind]
+    await tx.connection.execute(
+        update(table)
+        .where(table.c.session_key == item.session_key, identity == item.item_id)
+        .values(
+            attempts=table.c.attempts + 1,
+            ready_at=func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds),
+        )
+    )
+
+
+# Each by its key, whatever the planner thinks of their number.
+_ENDED = """
+SELECT w.number
+FROM unnest(%(sessions)s::uuid[], %(ids)s::uuid[]) WITH ORDINALITY AS w (session_key, id, number)
+CROSS JOIN LATERAL (
+    SELECT status FROM {table} WHERE session_key = w.session_key AND {identity} = w.id OFFSET 0
+) AS t
+WHERE t.status <> ALL(%(open)s)
+"""
+
+
+_MISSING = """
+SELECT w.number
+FROM unnest(%(sessions)s::uuid[], %(ids)s::uuid[]) WITH ORDINALITY AS w (session_key, id, number)
+LEFT JOIN LATERAL (
+    SELECT true AS there FROM {table} t JOIN session s ON s.session_key = t.session_key
+    WHERE t.session_key = w.session_key AND t.{identity} = w.id OFFSET 0
+) AS t ON true
+WHERE t.there IS NULL
+"""
+
+
+async def ended(tx: Transaction, items: Sequence[WorkItem]) -> set[WorkItem]:
+    """Returns which of the items have ended, in one query for each kind."""
+    return await _found(tx, items, _ENDED)
+
+
+async def missing(tx: Transaction, items: Sequence[WorkItem]) -> set[WorkItem]:
+    """Returns which of the items were deleted, alone or with their session; as `ended`."""
+    return await _found(tx, items, _MISSING)
+
+
+async def _found(tx: Transaction, items: Sequence[WorkItem], which: str) -> set[WorkItem]:
+    found: set[WorkItem] = set()
+    for kind, (table, identity) in JOB_TABLES.items():
+        wanted = [item for item in items if item.kind is kind]
+        if not wanted:
+            continue
+        values = {
+            "sessions": [item.session_key for item in wanted],
+            "ids": [item.item_id for item in wanted],
+            "open": list(OPEN),
+        }
+        query = which.format(table=table.name, identity=identity.name)
+        # The plan is not kept: one that was made for few rows would be used for many.
+        rows = await (await tx.driver.execute(query, values, prepare=False)).fetchall()
+        found |= {wanted[number - 1] for (number,) in rows}
+    return found

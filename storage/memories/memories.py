@@ -1,0 +1,444 @@
+"""Memories: their rows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    and_,
+    bindparam,
+    case,
+    func,
+    not_,
+    or_,
+    select,
+    tuple_,
+)
+
+from service.domain.memories.specs import MemorySpec, kind_of, spec_from_json
+from service.domain.prism.spec import PrismSpec
+from service.domain.state.spec import StateSpec
+from service.domain.tree.spec import TreeSpec
+from service.domain.values.memory_kinds import MemoryKind
+from storage.engine.database import DirectTransaction, Transaction
+from storage.engine.ready import Ready
+from storage.tables import dead_letter, memory, session
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stall:
+    """Why a memory gave up, and where."""
+
+    #: First position of the step that failed.
+    position: int
+    cause: str
+    attempts: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredMemory:
+    """A memory's row, with its session's head of the same moment."""
+
+    session_key: UUID
+    memory_id: UUID
+    session_name: str
+    name: str
+    kind: str
+    #: With the schema as it is now.
+    spec: MemorySpec
+    revision: int
+    applied_position: int
+    head: int
+    incarnation: int
+    #: "active", "stalled" or "sealed".
+    status: str
+    created_at: datetime
+    #: The name of the memory that this one was rebuilt from; None when it was not.
+    rebuilt_from: str | None
+    #: A consolidation is wanted once everything up to here is read.
+    consolidate_position: int | None
+    #: The sentence of the budget that does not allow its next call; None when it goes on.
+    held_reason: str | None
+    #: A tree is closed once everything up to here is in it; None when nobody asked for it.
+    seal_position: int | None
+    #: There is nothing to do with what is in the log.
+    is_idle: bool
+    #: Why its model gives no reply for now; None when it is not put off by that.
+    waiting_cause: str | None
+    #: What rejections of its steps mean for readers: see `service.domain.prism.losses`.
+    losses: Mapping[str, Any] | None
+    stall: Stall | None
+
+    @property
+    def lingers(self) -> bool:
+        """Whether its steps may wait for more chunks."""
+        return isinstance(self.spec, PrismSpec) and self.spec.linger_ms != 0
+
+    @property
+    def prism(self) -> PrismSpec:
+        """The spec of a memory that is known to be a PRISM memory."""
+        assert isinstance(self.spec, PrismSpec), "the caller looked at the kind"
+        return self.spec
+
+    @property
+    def tree(self) -> TreeSpec:
+        """The spec of a memory that is known to be a tree."""
+        assert isinstance(self.spec, TreeSpec), "the caller looked at the kind"
+        return self.spec
+
+    @property
+    def state(self) -> StateSpec:
+        """The spec of a memory that is known to be a state memory."""
+        assert isinstance(self.spec, StateSpec), "the caller looked at the kind"
+        return self.spec
+
+
+def held_reason() -> ColumnElement[str | None]:
+    """Why a memory is held. Behind `ready_at` it is about to try again."""
+    return case((memory.c.ready_at > func.now(), memory.c.held_reason)).label("held_reason")
+
+
+def waiting_cause() -> ColumnElement[str | None]:
+    """Returns why a memory waits for its model. After `ready_at` it is about to try again."""
+    return case((memory.c.ready_at > func.now(), memory.c.waiting_cause)).label("waiting_cause")
+
+
+def is_idle() -> ColumnElement[bool]:
+    """Returns whether a memory has nothing to do, until more is appended or its time comes."""
+    return or_(not_(memory.c.has_work), memory.c.resting).label("is_idle")
+
+
+def _select_memories() -> Select[Any]:
+    return (
+        select(
+            memory.c.session_key,
+            memory.c.memory_id,
+            session.c.name.label("session_name"),
+            memory.c.name,
+            memory.c.kind,
+            memory.c.spec,
+            memory.c.schema_source,
+            memory.c.revision,
+            memory.c.applied_position,
+            session.c.head,
+            session.c.incarnation,
+            memory.c.status,
+            memory.c.created_at,
+            memory.c.rebuilt_from,
+            memory.c.consolidate_position,
+            held_reason(),
+            memory.c.seal_position,
+            is_idle(),
+            waiting_cause(),
+            memory.c.losses,
+            dead_letter.c.from_position.label("stall_position"),
+            dead_letter.c.cause.label("stall_cause"),
+            dead_letter.c.attempts.label("stall_attempts"),
+            dead_letter.c.created_at.label("stall_at"),
+        )
+        .join(session, session.c.session_key == memory.c.session_key)
+        .outerjoin(
+            dead_letter,
+            and_(
+                dead_letter.c.session_key == memory.c.session_key,
+                dead_letter.c.memory_id == memory.c.memory_id,
+                dead_letter.c.resolution.is_(None),
+            ),
+        )
+    )
+
+
+#: Where the kind stands in a row.
+_KIND = 4
+
+
+def from_row(row: Sequence[Any]) -> StoredMemory:
+    """A memory from a row of this module's queries."""
+    *before, spec, schema_source = row[:7]
+    *after, position, cause, attempts, at = row[7:]
+    fields = (*before, spec_from_json(before[_KIND], spec, schema_source), *after)
+    return StoredMemory(
+        **dict(zip(StoredMemory.__dataclass_fields__, fields, strict=False)),
+        stall=None
+        if position is None
+        else Stall(position=position + 1, cause=cause, attempts=attempts, created_at=at),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CreatedMemory:
+    """A memory that was made just now."""
+
+    memory: StoredMemory
+    #: How many memories its session has with it.
+    count: int
+
+
+class Unmade(Enum):
+    """Why a memory was not made."""
+
+    NO_SESSION = "there is no such session"
+    TAKEN = "the session has one of this name"
+    BEING_DELETED = "one of this name was deleted, and has rows still"
+    TOO_MANY = "the session has as many as it may"
+
+
+async def create(
+    tx: Transaction,
+    *,
+    session_key: UUID,
+    memory_id: UUID,
+    name: str,
+    spec: MemorySpec,
+    head: int,
+    digest: bytes,
+    value: str | None = None,
+    rebuilt_from: str | None = None,
+) -> CreatedMemory | Unmade:
+    """Makes a memory at revision 0, in one round trip, unless its name is not free.
+
+    `value` is that of a PRISM memory; others have none. The caller holds the session with
+    `sessions.lock_alone`.
+    """
+    values = {
+        **_created(tx.tenant_id, session_key, memory_id, name, spec, digest, value),
+        "has_work": head > 0,
+        "rebuilt_from": rebuilt_from,
+    }
+    ((made, _, is_going),), ((count,),), rows = await tx.batch((_CREATE, _COUNT, READ_ROW), values)
+    if made:
+        return CreatedMemory(memory=from_row(rows[0]), count=count)
+    return Unmade.BEING_DELETED if is_going else Unmade.TAKEN
+
+
+async def create_at_once(
+    tx: DirectTransaction,
+    *,
+    session_key: UUID,
+    memory_id: UUID,
+    name: str,
+    spec: MemorySpec,
+    digest: bytes,
+    value: str | None,
+    max_memories: int,
+) -> StoredMemory | Unmade:
+    """As `create`, in a whole transaction of one round trip, which holds the session itself."""
+    values = {
+        **_created(tx.tenant_id, session_key, memory_id, name, spec, digest, value),
+        "max_memories": max_memories,
+    }
+    held, ((created_at, taken, is_going),) = await tx.write_all((_LOCK, _CREATE_AT_ONCE), values)
+    if not held:
+        return Unmade.NO_SESSION
+    if created_at is None and is_going:
+        return Unmade.BEING_DELETED
+    if created_at is None:
+        return Unmade.TAKEN if taken else Unmade.TOO_MANY
+    ((session_name, head, incarnation),) = held
+    # Nothing of it has to be read.
+    return StoredMemory(
+        session_key=session_key,
+        memory_id=memory_id,
+        session_name=session_name,
+        name=name,
+        kind=kind_of(spec).value,
+        spec=spec,
+        revision=0,
+        applied_position=0,
+        head=head,
+        incarnation=incarnation,
+        status="active",
+        created_at=created_at,
+        rebuilt_from=None,
+        consolidate_position=None,
+        held_reason=None,
+        seal_position=None,
+        is_idle=head == 0,
+        waiting_cause=None,
+        losses=None,
+        stall=None,
+    )
+
+
+def _created(
+    tenant_id: UUID,
+    session_key: UUID,
+    memory_id: UUID,
+    name: str,
+    spec: MemorySpec,
+    digest: bytes,
+    value: str | None,
+) -> dict[str, object]:
+    return {
+        "session": session_key,
+        "memory": memory_id,
+        "tenant": tenant_id,
+        "name": name,
+        "kind": kind_of(spec).value,
+        "spec": Jsonb(spec.to_json()),
+        "digest": digest,
+        "value": value,
+    }
+
+
+async def get(tx: Transaction, session_key: UUID, memory_id: UUID) -> StoredMemory | None:
+    """Reads a memory's row; None when there is none."""
+    rows = await tx.rows(READ_ROW, {"session": session_key, "memory": memory_id})
+    return from_row(rows[0]) if rows else None
+
+
+_FIND_KIND = Ready(
+    select(memory.c.kind).where(
+        memory.c.session_key == bindparam("session"), memory.c.memory_id == bindparam("memory")
+    )
+)
+
+
+async def find_kind(tx: Transaction, session_key: UUID, memory_id: UUID) -> MemoryKind | None:
+    """What a memory is; None when there is none."""
+    found = await tx.rows(_FIND_KIND, {"session": session_key, "memory": memory_id})
+    return MemoryKind(found[0][0]) if found else None
+
+
+async def list_all(tx: Transaction, session_key: UUID) -> Sequence[StoredMemory]:
+    """The memories of a session by name."""
+    return await list_after(tx, session_key, "", None)
+
+
+async def list_after(
+    tx: Transaction, session_key: UUID, name: str, limit: int | None
+) -> Sequence[StoredMemory]:
+    """Returns up to `limit` memories of a session after `name`; None: all.
+
+    In the order of the bytes of their names.
+    """
+    by_bytes = memory.c.name.collate("C")
+    statement = (
+        _select_memories()
+        .where(memory.c.session_key == session_key, by_bytes > name)
+        .order_by(by_bytes)
+        .limit(limit)
+    )
+    return [from_row(row) for row in await tx.connection.execute(statement)]
+
+
+async def list_of_all(
+    tx: Transaction,
+    *,
+    status: str | None,
+    waiting: bool,
+    after: tuple[UUID, UUID] | None,
+    limit: int,
+) -> Sequence[StoredMemory]:
+    """Returns up to `limit` memories of all sessions after a key, by key."""
+    statement = (
+        _select_memories()
+        .where(memory.c.tenant_id == tx.tenant_id)
+        .order_by(memory.c.session_key, memory.c.memory_id)
+        .limit(limit)
+    )
+    if status is not None:
+        statement = statement.where(memory.c.status == status)
+    if status == "stalled":
+        # There is an index of these letters, and none of statuses.
+        statement = statement.where(dead_letter.c.letter_id.is_not(None))
+    if waiting:
+        statement = statement.where(
+            memory.c.has_work, memory.c.status == "active", waiting_cause().is_not(None)
+        )
+    if after is not None:
+        statement = statement.where(tuple_(memory.c.session_key, memory.c.memory_id) > after)
+    return [from_row(row) for row in await tx.connection.execute(statement)]
+
+
+#: A memory's columns for `from_row`, where they come from, and which one it is: session and
+#: memory are named.
+COLUMNS = """m.session_key, m.memory_id, s.name, m.name, m.kind, m.spec, m.schema_source,
+    m.revision, m.applied_position, s.head, s.incarnation, m.status, m.created_at,
+    m.rebuilt_from, m.consolidate_position,
+    CASE WHEN m.ready_at > now() THEN m.held_reason END, m.seal_position,
+    NOT m.has_work OR m.resting, CASE WHEN m.ready_at > now() THEN m.waiting_cause END,
+    m.losses,
+    d.from_position, d.cause, d.attempts, d.created_at"""
+
+FROM = """FROM memory m
+JOIN session s ON s.session_key = m.session_key
+LEFT JOIN dead_letter d ON d.session_key = m.session_key AND d.memory_id = m.memory_id
+    AND d.resolution IS NULL"""
+
+WHERE = "WHERE m.session_key = %(session)s AND m.memory_id = %(memory)s"
+
+_MAKE = """
+WITH made AS (
+    INSERT INTO memory (session_key, memory_id, tenant_id, name, kind, spec, has_work,
+                        rebuilt_from, epoch)
+    {}
+    ON CONFLICT (session_key, memory_id) DO NOTHING
+    RETURNING session_key, memory_id, tenant_id, created_at
+), keys AS (
+    SELECT session_key, memory_id, tenant_id FROM made
+), root AS (
+    INSERT INTO revision (session_key, memory_id, tenant_id, revision, from_position, to_position,
+                          kind, epoch, digest)
+    SELECT keys.*, 0, 0, 0, 'create', (
+        SELECT first_epoch FROM session WHERE session_key = %(session)s
+    ), %(digest)s FROM keys
+), base AS (
+    INSERT INTO prism_base (session_key, memory_id, tenant_id, revision, value)
+    SELECT keys.*, 0, %(value)s FROM keys WHERE %(value)s::text IS NOT NULL
+), newest AS (
+    INSERT INTO prism_value (session_key, memory_id, tenant_id, revision, value)
+    SELECT keys.*, 0, %(value)s FROM keys WHERE %(value)s::text IS NOT NULL
+)
+SELECT (SELECT created_at FROM made), EXISTS (
+    SELECT FROM memory WHERE session_key = %(session)s AND memory_id = %(memory)s
+), EXISTS (
+    SELECT FROM removal WHERE session_key = %(session)s AND item_id = %(memory)s
+)
+"""
+_CREATE = _MAKE.format("""
+    VALUES (%(session)s, %(memory)s, %(tenant)s, %(name)s, %(kind)s, %(spec)s, %(has_work)s,
+        %(rebuilt_from)s, (SELECT first_epoch FROM session WHERE session_key = %(session)s))
+""")
+# It sees what others made before it, since it begins behind the lock.
+_CREATE_AT_ONCE = _MAKE.format("""
+    SELECT s.session_key, %(memory)s, %(tenant)s, %(name)s, %(kind)s, %(spec)s, s.head > 0, NULL,
+        s.first_epoch
+    FROM session s
+    WHERE s.session_key = %(session)s
+        AND (SELECT count(*) FROM memory m WHERE m.session_key = s.session_key) < %(max_memories)s
+""")
+_LOCK = """
+SELECT name, head, incarnation FROM session WHERE session_key = %(session)s FOR NO KEY UPDATE
+"""
+_COUNT = "SELECT count(*) FROM memory WHERE session_key = %(session)s"
+
+_READ_NEWEST = f"""
+SELECT {COLUMNS}, v.value {FROM}
+LEFT JOIN prism_value v ON v.session_key = m.session_key AND v.memory_id = m.memory_id
+{WHERE}
+"""
+
+#: The memory's row, for `from_row`; session and memory are named.
+READ_ROW = f"SELECT {COLUMNS} {FROM} {WHERE}"
+
+
+async def read_newest(
+    tx: DirectTransaction, session_key: UUID, memory_id: UUID
+) -> tuple[StoredMemory, str | None] | None:
+    """The memory and its newest value as canonical JSON, in one round trip.
+
+    The value is None for a memory that is not a PRISM memory.
+    """
+    rows = await tx.read(_READ_NEWEST, {"session": session_key, "memory": memory_id})
+    if not rows:
+        return None
+    *columns, value = rows[0]
+    return from_row(columns), value

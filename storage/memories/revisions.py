@@ -1,0 +1,316 @@
+"""The step's transaction: a memory is claimed, and a revision of it committed.
+
+The keys of `storage.tables.revision` refuse a gap, a repeat or a fork whatever the code
+here does; the compare-and-set in `advance` finds out before they have to.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from opentelemetry import metrics
+from opentelemetry.trace import SpanContext
+from sqlalchemy import and_, func, literal, update
+
+from service.domain.memories.specs import kind_of, spec_from_json
+from service.domain.prism.amendments import Amendment, Rejection
+from service.domain.values.json_values import canonical
+from service.domain.values.memory_kinds import MemoryKind
+from service.telemetry.names import Attribute, Metric
+from storage.calls import intents
+from storage.engine import trace_contexts
+from storage.engine.claims import Claim, Fenced
+from storage.engine.database import DirectTransaction, Transaction
+from storage.memories import revision_statements as statements
+from storage.tables import memory
+
+#: Amendments between two saved states: reading any revision applies fewer than that to
+#: the state before it. More of them where a state is so large that reading it costs more.
+SNAPSHOT_AMENDMENTS = 48
+SNAPSHOT_BYTES_PER_AMENDMENT = 2000
+
+_APPLIED = metrics.get_meter("palimpsest").create_histogram(
+    Metric.APPLIED,
+    unit="s",
+    description="From the append of the oldest chunk of a step to its commit",
+    explicit_bucket_boundaries_advisory=(
+        *(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+        *(60, 300, 900, 3600, 6 * 3600, 24 * 3600),
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewRevision:
+    """A change to be committed."""
+
+    #: One of `revision_kind` in storage/tables/memories.py.
+    kind: str
+    #: All chunks up to here are in it; the cursor, for what reads none.
+    to_position: int
+    #: SHA-256 of the value after it.
+    digest: bytes
+    amendments: Sequence[Amendment] = ()
+    rejections: Sequence[Rejection] = ()
+    #: The value after it, when it changed.
+    value: str | None = None
+    #: A new base, where one is written.
+    base: str | None = None
+    #: By whoever made it by hand.
+    comment: str = ""
+    #: Of a rollback.
+    restored_revision: int | None = None
+    #: Of a change of the schema.
+    schema_source: str | None = None
+    #: Of a consolidation: the size of the memory behind it. 0 where so much was taken away
+    #: by hand that the size behind the last one says nothing any more; None leaves it.
+    consolidated_tokens: int | None = None
+    #: What the folding policy has counted up to this revision; None leaves what is there,
+    #: which then is an older revision's.
+    fold_state: Mapping[str, Any] | None = None
+    #: What rejections mean for readers; None leaves what is there.
+    losses: Mapping[str, Any] | None = None
+    #: The span that commits it, if that is sampled.
+    trace: SpanContext | None = None
+
+
+def _claimed(row: Sequence[Any]) -> Claim:
+    held = dict(zip(statements.CLAIM_NAMES, row, strict=True))
+    spec = spec_from_json(held.pop("kind"), held["spec"], held.pop("schema_source"))
+    has_dead_intents = intents.may_be_dead(held.pop("oldest_lease"))
+    return Claim(**{**held, "spec": spec, "has_dead_intents": has_dead_intents})
+
+
+async def claim(
+    tx: Transaction, session_key: UUID, memory_id: UUID, kind: MemoryKind = MemoryKind.PRISM
+) -> Claim | None:
+    """Takes a memory with work into this worker's hands; None when there is nothing to do.
+
+    Only one of `kind`: a worker of another kind could not read it. Raises the epoch, so that
+    whoever held it before can commit nothing any more.
+    """
+    values = {"session": session_key, "memory": memory_id, "of_kind": kind.value}
+    rows = await tx.rows(statements.TAKE, values)
+    return _claimed(rows[0]) if rows else None
+
+
+async def lock(tx: Transaction, session_key: UUID, memory_id: UUID) -> Claim | None:
+    """Locks a memory until the transaction ends, for a change by hand; None without one.
+
+    Who works on it meanwhile finds its revision moved, and begins again.
+    """
+    rows = await tx.rows(statements.LOCK, {"session": session_key, "memory": memory_id})
+    return _claimed(rows[0]) if rows else None
+
+
+async def commit_revision(
+    tx: Transaction | DirectTransaction,
+    held: Claim,
+    new: NewRevision,
+    *,
+    has_work: bool | None,
+    may_idle: bool = False,
+) -> bool:
+    """Writes the next revision of a PRISM memory in one statement; whether there is work.
+
+    With a direct transaction that is all of it, in one round trip. As `advance`, whose Fenced
+    it raises. With `may_idle` it looks by itself whether the log has more: appends to the session
+    wait from there to the commit.
+    """
+    assert new.value is not None or not new.amendments, "amendments change the value"
+    changes = _changes(held, new)
+    reads = new.kind == "step" and new.to_position > held.applied_position
+    statement = statements.revising(
+        tuple(changes),
+        by_hand=has_work is None,
+        consolidates=new.kind == "consolidation",
+        reads=reads,
+        may_idle=may_idle,
+        amends=bool(new.amendments),
+        rejects=bool(new.rejections),
+        based=new.base is not None,
+        valued=new.value is not None,
+        traced=new.trace is not None,
+    )
+    values = {
+        **_moved(held, changes),
+        **_brought(new),
+        **({} if new.trace is None else trace_contexts.of_one(new.trace)),
+        "more": has_work,
+        "tenant": tx.tenant_id,
+    }
+    if isinstance(tx, DirectTransaction):
+        rows = await tx.write(statement.text, statement.values(values))
+    else:
+        rows = await tx.rows(statement, values)
+    if not rows:
+        raise Fenced
+    tx.changed.add(held.memory_id)
+    if reads:
+        _APPLIED.record(rows[0][1], {Attribute.KIND: kind_of(held.spec).value})
+    return bool(rows[0][0])
+
+
+def _moved(held: Claim, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What `statements.moving` compares and changes."""
+    values = {f"held_{name}": getattr(held, name) for name in statements.HELD}
+    return values | {f"new_{name}": value for name, value in changes.items()}
+
+
+def _brought(new: NewRevision) -> dict[str, Any]:
+    """What `statements.revising` writes besides."""
+    return {
+        "kind": new.kind,
+        "digest": new.digest,
+        "comment": new.comment,
+        "restored_revision": new.restored_revision,
+        "schema_source": new.schema_source,
+        "paths": [str(one.path) for one in new.amendments],
+        "ops": [one.op.value for one in new.amendments],
+        "values": [canonical(one.value) for one in new.amendments],
+        "corrected": [one.op_corrected for one in new.amendments],
+        "proposals": [one.proposal for one in new.rejections],
+        "reasons": [one.reason for one in new.rejections],
+        "new_base": new.base,
+        "new_value": new.value,
+        "most_unsaved": SNAPSHOT_AMENDMENTS + len(new.value or "") // SNAPSHOT_BYTES_PER_AMENDMENT,
+    }
+
+
+async def advance(
+    tx: Transaction, held: Claim, new: NewRevision, *, has_work: bool | None, sealed: bool = False
+) -> bool:
+    """Writes revision `held.revision + 1` and moves the cursor; whether there is work.
+
+    What the revision brought is written by the caller. Compare-and-set: raises Fenced when
+    epoch, revision or cursor are no longer those of `held`, or the memory is to be sealed
+    somewhere else. With `has_work=False` the caller holds the session's head with
+    `sessions.lock_head`; a consolidation that somebody asked for is work all the same.
+    None, for changes by hand, leaves that as it is, and also changes a stalled memory.
+    With `sealed` it is the memory's last revision.
+    """
+    changes = _changes(held, new)
+    if sealed:
+        changes["status"] = "sealed"
+    reads = new.kind == "step" and new.to_position > held.applied_position
+    moving = statements.moving(
+        tuple(changes),
+        by_hand=has_work is None,
+        consolidates=new.kind == "consolidation",
+        reads=reads,
+    )
+    rows = await tx.rows(moving, {**_moved(held, changes), "more": has_work})
+    if not rows:
+        raise Fenced
+    tx.changed.add(held.memory_id)
+    if reads:
+        _APPLIED.record(rows[0][1], {Attribute.KIND: kind_of(held.spec).value})
+    await tx.count(
+        statements.INSERT_REVISION,
+        {
+            **_keys(tx, held),
+            "parent_revision": held.revision,
+            "from_position": held.applied_position,
+            "to_position": new.to_position,
+            "kind": new.kind,
+            "epoch": held.epoch,
+            "digest": new.digest,
+            "comment": new.comment,
+            "restored_revision": new.restored_revision,
+            "schema_source": new.schema_source,
+        },
+    )
+    if new.trace is not None:
+        await trace_contexts.add(tx, held.session_key, held.memory_id, held.revision + 1, new.trace)
+    return bool(rows[0][0])
+
+
+def _keys(tx: Transaction, held: Claim) -> dict[str, Any]:
+    """Those of all rows of the next revision."""
+    return {
+        "session_key": held.session_key,
+        "memory_id": held.memory_id,
+        "revision": held.revision + 1,
+        "tenant_id": tx.tenant_id,
+    }
+
+
+def _changes(held: Claim, new: NewRevision) -> dict[str, Any]:
+    changes: dict[str, Any] = {
+        "revision": held.revision + 1,
+        "applied_position": new.to_position,
+    }
+    # Nodes come in one order: those that failed are among them, or behind them.
+    if new.to_position > held.applied_position or new.kind in ("build", "seal", "episode"):
+        changes["attempts"] = 0
+    if new.schema_source is not None:
+        changes["schema_source"] = new.schema_source
+    if new.kind == "consolidation":
+        changes["attempts"] = 0
+    if new.consolidated_tokens is not None:
+        changes["consolidated_tokens"] = new.consolidated_tokens
+    if new.fold_state is not None:
+        changes["fold_state"] = new.fold_state
+    if new.losses is not None:
+        changes["losses"] = new.losses
+    return changes
+
+
+def _held(held: Claim) -> Any:
+    return and_(
+        memory.c.session_key == held.session_key,
+        memory.c.memory_id == held.memory_id,
+        memory.c.epoch == held.epoch,
+        memory.c.status == "active",
+    )
+
+
+async def clear_work(tx: Transaction, held: Claim) -> bool:
+    """Says that the memory is at the head; False when a consolidation or a seal is wanted.
+
+    The caller holds the session's head.
+    """
+    keys = {"session": held.session_key, "memory": held.memory_id, "held_epoch": held.epoch}
+    tx.changed.add(held.memory_id)
+    return await tx.count(statements.CLEAR_WORK, keys) == 1
+
+
+async def back_off(tx: Transaction, held: Claim, seconds: float) -> None:
+    """Counts a failed try; the step is not tried again before `seconds` have passed."""
+    await tx.connection.execute(
+        update(memory)
+        .where(_held(held))
+        .values(
+            attempts=memory.c.attempts + 1,
+            ready_at=func.now() + _seconds(seconds),
+        )
+    )
+
+
+async def linger(
+    tx: Transaction, held: Claim, *, since: datetime, linger_seconds: float, look_seconds: float
+) -> bool:
+    """Leaves the memory for `look_seconds`, since its next step may still grow.
+
+    False when `linger_seconds` have passed since `since`, or it was flushed, taken over,
+    or is to be consolidated, since it was claimed.
+    """
+    due = literal(since) + _seconds(linger_seconds)
+    waits = (
+        update(memory)
+        .where(
+            _held(held),
+            memory.c.flush_position == held.flush_position,
+            # A wish for what is flushed already does not move that.
+            memory.c.consolidate_position.is_not_distinct_from(held.consolidate_position),
+            due > func.now(),
+        )
+        .values(ready_at=func.least(due, func.now() + _seconds(look_seconds)))
+    )
+    return (await tx.connection.execute(waits)).rowcount == 1
+
+
+def _seconds(seconds: float) -> Any:
+    return func.make_interval(0, 0, 0, 0, 0, 0, seconds)

@@ -1,0 +1,194 @@
+"""Work that waits for a model: putting it off without a counted try, finding and waking it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    ARRAY,
+    Column,
+    Table,
+    Text,
+    bindparam,
+    case,
+    cast,
+    func,
+    literal,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from service.domain.values.work_items import WorkItem, WorkKind
+from storage.engine.claims import Claim, Fenced
+from storage.engine.clocks import CLOCK
+from storage.engine.database import Transaction
+from storage.engine.ready import Ready
+from storage.memories.job_results import JOB_TABLES
+from storage.tables import dead_letter, memory
+
+#: The table of each kind of work, the column of its ids, and the status of what goes on.
+_TABLES: dict[WorkKind, tuple[Table, Column[Any], str]] = {
+    WorkKind.MEMORY: (memory, memory.c.memory_id, "active"),
+    **{kind: (table, identity, "pending") for kind, (table, identity) in JOB_TABLES.items()},
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WaitingWork:
+    """Work of one kind and tenant that waits for a model."""
+
+    kind: WorkKind
+    tenant_id: UUID
+    model: str
+
+
+def _later(seconds: float) -> Any:
+    return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+
+
+async def back_off_memory(
+    tx: Transaction, held: Claim, *, model: str | None, cause: str, seconds: float
+) -> None:
+    """Puts a memory's next try off without counting one; it shows the cause meanwhile.
+
+    With a `model` it waits for that, and is woken when the model's condition has passed.
+    Raises Fenced when the memory is no longer held.
+    """
+    statement = (
+        update(memory)
+        .where(
+            memory.c.session_key == held.session_key,
+            memory.c.memory_id == held.memory_id,
+            memory.c.epoch == held.epoch,
+            memory.c.status == "active",
+        )
+        .values(ready_at=_later(seconds), waiting_model=model, waiting_cause=cause)
+    )
+    if (await tx.connection.execute(statement)).rowcount != 1:
+        raise Fenced
+    tx.changed.add(held.memory_id)
+
+
+async def back_off(
+    tx: Transaction, item: WorkItem, *, model: str | None, cause: str, seconds: float
+) -> None:
+    """Does the same for an answer or a schema draft that is pending."""
+    table, identity, status = _TABLES[item.kind]
+    await tx.connection.execute(
+        update(table)
+        .where(
+            table.c.session_key == item.session_key,
+            identity == item.item_id,
+            table.c.status == status,
+        )
+        .values(ready_at=_later(seconds), waiting_model=model, waiting_cause=cause)
+    )
+
+
+async def find_cause(tx: Transaction, item: WorkItem) -> str | None:
+    """Returns why an answer or a schema draft waits for its model; None when it does not."""
+    table, identity, _ = _TABLES[item.kind]
+    cause = case((table.c.ready_at > func.now(), table.c.waiting_cause))
+    statement = select(cause).where(
+        table.c.session_key == item.session_key, identity == item.item_id
+    )
+    found: str | None = (await tx.connection.execute(statement)).scalar_one_or_none()
+    return found
+
+
+async def list_waiting(connection: AsyncConnection) -> Sequence[WaitingWork]:
+    """Returns what waits for which models, of all tenants. Needs `Database.sweeping`."""
+    found: list[WaitingWork] = []
+    for kind, (table, _, _) in _TABLES.items():
+        rows = await connection.execute(
+            select(table.c.tenant_id, table.c.waiting_model)
+            .where(table.c.waiting_model.is_not(None))
+            .distinct()
+        )
+        found += [
+            WaitingWork(kind=kind, tenant_id=tenant_id, model=model) for tenant_id, model in rows
+        ]
+    return found
+
+
+async def wake(tx: Transaction, waiting: WaitingWork, limit: int) -> Sequence[WorkItem]:
+    """Lets up to `limit` go on that wait, those first that have waited longest.
+
+    Leaves out what another transaction has locked: that is woken by a later look.
+    """
+    table, identity, status = _TABLES[waiting.kind]
+    chosen = (
+        select(table.c.session_key, identity)
+        .where(
+            table.c.tenant_id == tx.tenant_id,
+            table.c.waiting_model == waiting.model,
+            table.c.status == status,
+        )
+        .order_by(table.c.ready_at)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    keys = [tuple(row) for row in await tx.connection.execute(chosen)]
+    if not keys:
+        return ()
+    await tx.connection.execute(
+        update(table)
+        .where(tuple_(table.c.session_key, identity).in_(keys))
+        .values(ready_at=func.now(), waiting_model=None, waiting_cause=None)
+    )
+    return [
+        WorkItem(kind=waiting.kind, tenant_id=tx.tenant_id, session_key=key, item_id=item_id)
+        for key, item_id in keys
+    ]
+
+
+_CHANGE_MODEL = Ready(
+    update(memory)
+    .where(memory.c.session_key == bindparam("session"), memory.c.memory_id == bindparam("memory"))
+    .values(
+        spec=func.jsonb_set(
+            memory.c.spec,
+            cast(["model"], ARRAY(Text)),
+            func.to_jsonb(cast(bindparam("model"), Text)),
+        ),
+        # A worker that has it in hand still asks the old one: what it makes is void.
+        epoch=memory.c.epoch + 1,
+        ready_at=case((memory.c.waiting_cause.is_not(None), CLOCK.c.at), else_=memory.c.ready_at),
+        waiting_model=None,
+        waiting_cause=None,
+    )
+)
+
+
+async def change_model(tx: Transaction, session_key: UUID, memory_id: UUID, model: str) -> None:
+    """Gives a memory another model, and lets it go on if it waits for the one it had.
+
+    The caller holds it with `revisions.lock`.
+    """
+    values = {"session": session_key, "memory": memory_id, "model": model}
+    await tx.count(_CHANGE_MODEL, values)
+
+
+async def count_waiting(tx: Transaction) -> dict[str, int]:
+    """Returns how many memories of the tenant wait, by model."""
+    rows = await tx.connection.execute(
+        select(memory.c.waiting_model, func.count())
+        .where(memory.c.waiting_model.is_not(None), memory.c.status == "active")
+        .group_by(memory.c.waiting_model)
+    )
+    return {row.waiting_model: row[1] for row in rows}
+
+
+async def list_ambiguous(tx: Transaction, model: str) -> Sequence[tuple[UUID, UUID]]:
+    """Returns the memories that stalled on what has turned out to be their model's fault."""
+    rows = await tx.connection.execute(
+        select(dead_letter.c.session_key, dead_letter.c.memory_id).where(
+            dead_letter.c.tenant_id == tx.tenant_id,
+            dead_letter.c.ambiguous_model == literal(model),
+            dead_letter.c.resolution.is_(None),
+        )
+    )
+    return [(key, memory_id) for key, memory_id in rows]

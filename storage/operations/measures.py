@@ -1,0 +1,64 @@
+"""What is measured over all tenants: how far memories are behind. Positions and times only."""
+
+from dataclasses import dataclass
+
+from storage.engine.database import Database
+
+#: How long the look may take, in seconds; then there are no figures.
+MEASURE_SECONDS = 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lag:
+    """The memories of a deployment."""
+
+    #: They gave up.
+    stalled: int
+    #: They may make no call now.
+    held: int
+    #: Active ones with chunks that they have not read; held ones are among them.
+    behind: int
+    #: Chunks that these are behind: all together, the 95th percentile, and the most.
+    sum_chunks: int
+    p95_chunks: float
+    max_chunks: int
+    #: Age of the oldest chunk that a memory has not read: the 95th percentile, and the most.
+    p95_seconds: float
+    max_seconds: float
+
+
+# By the partial index on memories with work, and keys: it costs what there is to do, whatever
+# else is stored.
+_LAG = """
+WITH behind AS (
+    SELECT (m.held_reason IS NOT NULL OR m.waiting_model IS NOT NULL)
+            AND m.ready_at > now() AS is_held,
+        least(s.head, coalesce(m.seal_position, s.head)) - m.applied_position AS chunks,
+        extract(epoch FROM now() - c.created_at) AS seconds
+    FROM memory m
+    JOIN session s ON s.session_key = m.session_key
+    LEFT JOIN chunk c ON c.session_key = m.session_key AND c.position = m.applied_position + 1
+    WHERE m.has_work AND m.status = 'active' AND m.ready_at > '-infinity' AND NOT m.resting
+)
+SELECT (SELECT count(*) FROM dead_letter WHERE resolution IS NULL) AS stalled,
+    count(*) FILTER (WHERE is_held) AS held,
+    count(*) FILTER (WHERE chunks > 0) AS behind,
+    coalesce(sum(chunks) FILTER (WHERE chunks > 0), 0)::bigint AS sum_chunks,
+    coalesce(percentile_cont(0.95) WITHIN GROUP (ORDER BY chunks)
+        FILTER (WHERE chunks > 0), 0)::float8 AS p95_chunks,
+    greatest(coalesce(max(chunks), 0), 0) AS max_chunks,
+    coalesce(percentile_cont(0.95) WITHIN GROUP (ORDER BY seconds)
+        FILTER (WHERE chunks > 0), 0)::float8 AS p95_seconds,
+    coalesce(max(seconds) FILTER (WHERE chunks > 0), 0)::float8 AS max_seconds
+FROM behind
+"""
+
+
+async def read_lag(database: Database) -> Lag:
+    """Measures all tenants at one moment. Raises StorageError."""
+    async with database.sweeping(name="measure") as connection:
+        await connection.exec_driver_sql(
+            f"SET LOCAL app.measuring = 'on'; SET LOCAL statement_timeout = '{MEASURE_SECONDS}s'"
+        )
+        row = (await connection.exec_driver_sql(_LAG)).one()
+        return Lag(**row._mapping)

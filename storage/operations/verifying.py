@@ -1,0 +1,417 @@
+"""What a verification reads: everything of a session in order, page by page.
+
+Rows are read as they are: what cannot be understood is the caller's to tell. All of it wants
+`Database.snapshot`, so that what is compared is of one moment.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from service.domain.log.chunks import LoggedChunk
+from service.domain.operations.verifying.chain import RevisionRow
+from service.domain.prism.amendments import Amendment, Op
+from service.domain.tree.nodes import Node
+from service.domain.values.json_values import restore
+from service.domain.values.paths import Path, PathError
+from storage.engine.database import Transaction
+from storage.log.chunks import CHUNK_COLUMNS, CONTENT_BYTES, logged_of
+from storage.search import posting_lists
+from storage.search.chunk_index import WORDS_BYTES, WORDS_CHUNKS
+from storage.search.chunk_text import AS_TEXT, length_of, words_of
+from storage.tree.views import node_of
+
+#: Chunks of a page; each has 256 KiB at most.
+PAGE_CHUNKS = 64
+#: Rows of a page of what is small.
+PAGE_ROWS = 500
+#: Amendments of a page: their values may be large.
+PAGE_AMENDMENTS = 100
+#: Differences of an index that one look brings.
+PAGE_DIFFERENCES = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionRow:
+    """A session, as it is."""
+
+    session_key: UUID
+    name: str
+    head: int
+    content_bytes: int
+    indexed_position: int
+    embedded_position: int
+    embedding_model: str
+
+
+_SESSION = """
+SELECT session_key, name, head, content_bytes, indexed_position, embedded_position,
+    embedding_model
+FROM session WHERE session_key = %(session)s
+"""
+
+
+async def read_session(tx: Transaction, session_key: UUID) -> SessionRow | None:
+    """The session; None when there is none."""
+    rows = await tx.connection.exec_driver_sql(_SESSION, {"session": session_key})
+    row = rows.one_or_none()
+    return None if row is None else SessionRow(**row._mapping)
+
+
+_CHUNKS = f"""
+SELECT c.digest, {CHUNK_COLUMNS} FROM chunk c
+WHERE c.session_key = %(session)s AND c.position > %(after)s ORDER BY c.position LIMIT %(limit)s
+"""  # noqa: S608 - all of it is ours
+
+
+async def chunks(
+    tx: Transaction, session_key: UUID, after: int = 0
+) -> AsyncIterator[tuple[LoggedChunk, bytes]]:
+    """Every chunk behind a position, with its digest."""
+    values = {"session": session_key, "after": after, "limit": PAGE_CHUNKS}
+    while True:
+        page = (await tx.connection.exec_driver_sql(_CHUNKS, values)).all()
+        for row in page:
+            yield logged_of(row[1:]), bytes(row.digest)
+        if len(page) < PAGE_CHUNKS:
+            return
+        values["after"] = page[-1].position
+
+
+async def producers(tx: Transaction, session_key: UUID) -> Mapping[str, int]:
+    """The last sequence of each producer of a session."""
+    rows = await tx.connection.exec_driver_sql(
+        "SELECT producer_id, last_sequence FROM producer WHERE session_key = %(session)s",
+        {"session": session_key},
+    )
+    return {row.producer_id: row.last_sequence for row in rows}
+
+
+async def memory_ids(tx: Transaction, session_key: UUID) -> Sequence[tuple[UUID, str]]:
+    """The memories of a session with their names, by name."""
+    rows = await tx.connection.exec_driver_sql(
+        "SELECT memory_id, name FROM memory WHERE session_key = %(session)s ORDER BY name",
+        {"session": session_key},
+    )
+    return [(row.memory_id, row.name) for row in rows]
+
+
+_OF = "session_key = %(session)s AND memory_id = %(memory)s"
+_REVISIONS = f"""
+SELECT revision, parent_revision, from_position, to_position, kind, digest, restored_revision
+FROM revision WHERE {_OF} AND revision > %(after)s ORDER BY revision LIMIT %(limit)s
+"""  # noqa: S608 - all of it is ours
+
+
+async def revisions(
+    tx: Transaction, session_key: UUID, memory_id: UUID
+) -> AsyncIterator[RevisionRow]:
+    """Every revision of a memory."""
+    values = {**_key(session_key, memory_id), "after": -1, "limit": PAGE_ROWS}
+    while True:
+        page = (await tx.connection.exec_driver_sql(_REVISIONS, values)).all()
+        for row in page:
+            yield RevisionRow(**{**row._mapping, "digest": bytes(row.digest)})
+        if len(page) < PAGE_ROWS:
+            return
+        values["after"] = page[-1].revision
+
+
+_AMENDMENTS = f"""
+SELECT revision, ordinal, path, op, value FROM amendment
+WHERE {_OF} AND (revision, ordinal) > (%(after)s, %(ordinal)s)
+ORDER BY revision, ordinal LIMIT %(limit)s
+"""  # noqa: S608 - all of it is ours
+
+
+async def amendments(
+    tx: Transaction, session_key: UUID, memory_id: UUID
+) -> AsyncIterator[tuple[int, int, Amendment | None]]:
+    """Every amendment by revision and ordinal; None for one that cannot be read."""
+    values = {
+        **_key(session_key, memory_id),
+        "after": -1,
+        "ordinal": 0,
+        "limit": PAGE_AMENDMENTS,
+    }
+    while True:
+        page = (await tx.connection.exec_driver_sql(_AMENDMENTS, values)).all()
+        for row in page:
+            yield row.revision, row.ordinal, _amendment(row)
+        if len(page) < PAGE_AMENDMENTS:
+            return
+        values["after"], values["ordinal"] = page[-1].revision, page[-1].ordinal
+
+
+def _amendment(row: Any) -> Amendment | None:
+    try:
+        return Amendment(path=Path.parse(row.path), op=Op(row.op), value=restore(row.value))
+    except (PathError, ValueError):
+        return None
+
+
+async def saved(
+    tx: Transaction, table: str, session_key: UUID, memory_id: UUID
+) -> AsyncIterator[tuple[int, str]]:
+    """Every row of `prism_base` or `prism_snapshot`, by revision. One at a time: each may have
+    a megabyte."""
+    assert table in ("prism_base", "prism_snapshot"), "others hold no states"
+    query = f"""SELECT revision, value FROM {table}
+        WHERE {_OF} AND revision > %(after)s ORDER BY revision LIMIT 1"""  # noqa: S608 - ours
+    values = {**_key(session_key, memory_id), "after": -1}
+    while True:
+        row = (await tx.connection.exec_driver_sql(query, values)).one_or_none()
+        if row is None:
+            return
+        yield row.revision, row.value
+        values["after"] = row.revision
+
+
+async def newest_value(
+    tx: Transaction, session_key: UUID, memory_id: UUID
+) -> tuple[int, str, int] | None:
+    """Revision, canonical JSON and unsaved amendments of a PRISM memory's newest value."""
+    rows = await tx.connection.exec_driver_sql(
+        f"SELECT revision, value, unsaved_amendments FROM prism_value WHERE {_OF}",  # noqa: S608
+        _key(session_key, memory_id),
+    )
+    row = rows.one_or_none()
+    return None if row is None else (row.revision, row.value, row.unsaved_amendments)
+
+
+_NODES = f"""
+SELECT revision, level, number, first_child, children, start_position, start_offset,
+    end_position, end_offset, summary, made, text_tokens, summary_tokens
+FROM tree_node WHERE {_OF} AND level = %(level)s AND number > %(after)s
+ORDER BY number LIMIT %(limit)s
+"""  # noqa: S608 - all of it is ours
+
+
+async def levels(tx: Transaction, session_key: UUID, memory_id: UUID) -> Sequence[int]:
+    """The levels of a tree, from the leaves up."""
+    query = f"SELECT DISTINCT level FROM tree_node WHERE {_OF} ORDER BY level"  # noqa: S608 - ours
+    rows = await tx.connection.exec_driver_sql(query, _key(session_key, memory_id))
+    return [row.level for row in rows]
+
+
+async def nodes(
+    tx: Transaction, session_key: UUID, memory_id: UUID, level: int
+) -> AsyncIterator[tuple[int, Node]]:
+    """Every node of a level by number, and the revision that brought it."""
+    values = {**_key(session_key, memory_id), "level": level, "after": 0, "limit": PAGE_ROWS}
+    while True:
+        page = (await tx.connection.exec_driver_sql(_NODES, values)).all()
+        for row in page:
+            yield row.revision, node_of(row)
+        if len(page) < PAGE_ROWS:
+            return
+        values["after"] = page[-1].number
+
+
+async def has_words(
+    tx: Transaction, session_key: UUID, memory_id: UUID, number: int, text: str
+) -> bool:
+    """Whether a leaf's words are those of `text`."""
+    query = f"""SELECT words IS NOT DISTINCT FROM to_tsvector('simple', %(text)s) AS same
+        FROM tree_node WHERE {_OF} AND level = 0 AND number = %(number)s"""  # noqa: S608 - ours
+    values = {**_key(session_key, memory_id), "number": number, "text": text}
+    return bool((await tx.connection.exec_driver_sql(query, values)).scalar_one())
+
+
+def _key(session_key: UUID, memory_id: UUID) -> dict[str, Any]:
+    return {"session": session_key, "memory": memory_id}
+
+
+_UPTO = f"""
+SELECT max(position) AS position FROM (
+    SELECT c.position, sum({CONTENT_BYTES}) OVER (ORDER BY c.position) AS total
+    FROM chunk c WHERE c.session_key = %(session)s AND c.position > %(after)s
+        AND c.position <= least(%(after)s + %(chunks)s, %(last)s)
+) AS sized
+WHERE total <= %(bytes)s OR position = %(after)s + 1
+"""  # noqa: S608 - all of it is ours
+_WORDS = f"""
+SELECT made.position, w.position IS NULL AS missing
+FROM (
+    SELECT said.position, {words_of("said.text", "said.language")} AS words
+    FROM (
+        SELECT c.position, s.language, {AS_TEXT} AS text
+        FROM session s JOIN chunk c ON c.session_key = s.session_key
+        WHERE s.session_key = %(session)s AND c.position > %(after)s AND c.position <= %(upto)s
+        OFFSET 0
+    ) AS said
+    OFFSET 0
+) AS made
+LEFT JOIN chunk_word w ON w.session_key = %(session)s AND w.position = made.position
+WHERE w.position IS NULL OR w.words <> made.words OR w.length <> {length_of("made.words")}
+ORDER BY made.position LIMIT {PAGE_DIFFERENCES}
+"""  # noqa: S608 - all of it is ours
+
+
+async def words(
+    tx: Transaction, session_key: UUID, last: int
+) -> AsyncIterator[tuple[int, Sequence[tuple[int, bool]]]]:
+    """How far it is, and the positions whose words differ, and whether they are missing."""
+    values: dict[str, Any] = {"session": session_key, "after": 0, "last": last}
+    values |= {"chunks": WORDS_CHUNKS, "bytes": WORDS_BYTES}
+    while values["after"] < last:
+        upto = (await tx.connection.exec_driver_sql(_UPTO, values)).scalar_one()
+        if upto is None:
+            # A gap of the log, which is told elsewhere.
+            upto = min(values["after"] + WORDS_CHUNKS, last)
+        found = await tx.connection.exec_driver_sql(_WORDS, {**values, "upto": upto})
+        yield upto, [(row.position, row.missing) for row in found]
+        values["after"] = upto
+
+
+_BLOCKS = """
+SELECT first_position, last_position, words, lag(last_position, 1, 0::bigint) OVER each AS before,
+    (SELECT coalesce(sum(w.length), 0) FROM chunk_word w WHERE w.session_key = b.session_key
+        AND w.position BETWEEN b.first_position AND b.last_position) AS length
+FROM posting_block b WHERE session_key = %(session)s
+WINDOW each AS (ORDER BY last_position) ORDER BY last_position
+"""
+_LISTS = f"""
+SELECT count(*) FROM ({posting_lists.LISTS}) AS made
+FULL JOIN (
+    SELECT key, words, groups, places FROM posting_list
+    WHERE session_key = %(session)s AND last_position = %(last)s
+) AS kept ON kept.key = made.key
+WHERE (kept.words, kept.groups, kept.places) IS DISTINCT FROM (made.words, made.groups, made.places)
+"""  # noqa: S608 - all of it is ours
+
+
+async def lists(
+    tx: Transaction, session_key: UUID, last: int
+) -> AsyncIterator[tuple[int, int, str]]:
+    """Blocks of posting lists that are not what the words of their chunks make, and how."""
+    values: dict[str, Any] = {"session": session_key, "own": posting_lists.OWN_HOLDERS}
+    for row in (await tx.connection.exec_driver_sql(_BLOCKS, values)).all():
+        of = {**values, "first": row.first_position, "last": row.last_position}
+        differing = (await tx.connection.exec_driver_sql(_LISTS, of)).scalar_one()
+        if row.first_position != row.before + 1:
+            yield row.first_position, row.last_position, f"the block before ends at {row.before}"
+        if row.last_position > last:
+            yield row.first_position, row.last_position, "some of its chunks have no words"
+        if row.words != row.length:
+            yield row.first_position, row.last_position, f"it counts {row.words} words"
+        if differing:
+            yield row.first_position, row.last_position, f"{differing} rows differ"
+
+
+_VECTORS = f"""
+SELECT c.position, count(v.part) AS parts, {AS_TEXT} AS text,
+    bool_and(v.model = %(model)s) AS of_model,
+    bool_and(v.to_character <= char_length({AS_TEXT})) AS within,
+    max(v.part) + 1 = count(v.part) AS dense,
+    bool_and(abs((SELECT sum(one::float8 * one) FROM unnest(v.embedding) AS one) - 1) < 0.001)
+        AS unit
+FROM chunk c
+LEFT JOIN chunk_vector v ON v.session_key = c.session_key AND v.position = c.position
+WHERE c.session_key = %(session)s AND c.position > %(after)s AND c.position <= %(upto)s
+GROUP BY c.session_key, c.position
+HAVING count(v.part) = 0 OR NOT (
+    bool_and(v.model = %(model)s) AND bool_and(v.to_character <= char_length({AS_TEXT}))
+    AND max(v.part) + 1 = count(v.part)
+    AND bool_and(abs((SELECT sum(one::float8 * one) FROM unnest(v.embedding) AS one) - 1) < 0.001))
+ORDER BY c.position LIMIT {PAGE_DIFFERENCES}
+"""  # noqa: S608 - all of it is ours
+
+
+async def vectors(
+    tx: Transaction, session_key: UUID, last: int, model: str
+) -> AsyncIterator[Sequence[tuple[int, str]]]:
+    """The positions whose vectors differ, and how."""
+    for after in range(0, last, PAGE_CHUNKS):
+        values = {
+            "session": session_key,
+            "model": model,
+            "after": after,
+            "upto": min(after + PAGE_CHUNKS, last),
+        }
+        rows = await tx.connection.exec_driver_sql(_VECTORS, values)
+        yield [(row.position, said) for row in rows if (said := _wrong_vector(row))]
+
+
+def _wrong_vector(row: Any) -> str:
+    if not row.parts:
+        # What is blank has none.
+        return "it has none" if row.text.strip() else ""
+    if not row.of_model:
+        return "they are of another model than the session's"
+    if not row.dense:
+        return "a part has none"
+    if not row.within:
+        return "one stands for characters behind the text's end"
+    return "one is not of length 1"
+
+
+# Nodes of trees and vectors of states never go; other pieces have no rows of their own.
+_CITATIONS = """
+SELECT a.answer_id, p.position, p.node
+FROM answer a
+CROSS JOIN LATERAL jsonb_array_elements(a.citations) AS cited
+CROSS JOIN LATERAL (
+    SELECT (cited->>'position')::bigint AS position,
+        substring(cited->>'node_id' FROM '^[0-9]{1,9}[.][0-9]{1,18}$') AS node
+) AS p
+LEFT JOIN chunk c ON c.session_key = a.session_key AND c.position = p.position
+LEFT JOIN memory m ON m.session_key = a.session_key
+    AND m.memory_id = coalesce(a.memory_id, (a.chosen->>'memory_id')::uuid)
+LEFT JOIN tree_node n ON m.kind = 'tree' AND n.session_key = a.session_key
+    AND n.memory_id = m.memory_id AND n.level = split_part(p.node, '.', 1)::integer
+    AND n.number = split_part(p.node, '.', 2)::bigint
+LEFT JOIN state_vector v ON m.kind = 'state' AND v.session_key = a.session_key
+    AND v.memory_id = m.memory_id AND v.level = split_part(p.node, '.', 1)::integer
+    AND v.revision = split_part(p.node, '.', 2)::bigint
+WHERE a.session_key = %(session)s AND a.answer_id > %(after)s AND a.answer_id <= %(upto)s
+    AND (c.position IS NULL
+         OR (p.node IS NOT NULL AND ((m.kind = 'tree' AND n.level IS NULL)
+                                     OR (m.kind = 'state' AND v.level IS NULL))))
+ORDER BY a.answer_id
+"""
+
+
+async def wrong_citations(
+    tx: Transaction, session_key: UUID
+) -> AsyncIterator[tuple[int, Sequence[tuple[UUID, int, str]]]]:
+    """How many answers were looked at, and the citations of what is not there: answer,
+    position and node."""
+    values: dict[str, Any] = {"session": session_key, "after": UUID(int=0), "limit": PAGE_ROWS}
+    while True:
+        page = await tx.connection.exec_driver_sql(
+            "SELECT answer_id FROM answer WHERE session_key = %(session)s"
+            " AND answer_id > %(after)s ORDER BY answer_id LIMIT %(limit)s",
+            values,
+        )
+        found = [row.answer_id for row in page]
+        if not found:
+            return
+        rows = await tx.connection.exec_driver_sql(_CITATIONS, {**values, "upto": found[-1]})
+        yield len(found), [(row.answer_id, row.position, row.node or "") for row in rows]
+        values["after"] = found[-1]
+
+
+_REQUESTS = f"""
+SELECT r.request_id, r.first_position, r.last_position FROM (
+    SELECT request_id, first_position, last_position, digest,
+        lag(last_position) OVER (ORDER BY first_position, last_position) AS before
+    FROM request WHERE session_key = %(session)s AND method = 'Append'
+) AS r
+LEFT JOIN LATERAL (
+    SELECT count(*) AS chunks, bool_and(c.producer_id = '') AS numbered_here,
+        sha256(string_agg(c.digest, ''::bytea ORDER BY c.position)) AS digest
+    FROM chunk c WHERE c.session_key = %(session)s
+        AND c.position BETWEEN r.first_position AND r.last_position
+) AS held ON true
+WHERE held.chunks <> r.last_position - r.first_position + 1 OR NOT held.numbered_here
+    OR held.digest IS DISTINCT FROM r.digest OR r.before >= r.first_position
+ORDER BY r.first_position LIMIT {PAGE_DIFFERENCES}
+"""  # noqa: S608 - all of it is ours
+
+
+async def wrong_requests(tx: Transaction, session_key: UUID) -> Sequence[tuple[str, int, int]]:
+    """The requests whose chunks are not those that are at their positions."""
+    rows = await tx.connection.exec_driver_sql(_REQUESTS, {"session": session_key})
+    return [(row.request_id, row.first_position, row.last_position) for row in rows]

@@ -1,0 +1,162 @@
+"""States: what a PRISM memory held at any of its revisions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from uuid import UUID
+
+from service.domain.prism.amendments import Amendment, Op
+from service.domain.prism.spec import Encoding
+from service.domain.values.json_values import restore
+from service.domain.values.paths import Path
+from storage.engine.database import DirectTransaction, Row, Transaction
+from storage.memories import memories
+from storage.memories.memories import StoredMemory
+
+#: Paths that a process keeps: the amendments of a memory name the same ones again and again.
+KEPT_PATHS = 10_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrismRows:
+    """The stored form of a PRISM memory at one revision."""
+
+    #: Canonical JSON of a state at or before the revision.
+    base: str
+    #: The amendments since, by revision.
+    amendments: Sequence[tuple[int, Sequence[Amendment]]]
+    #: All chunks up to here are in it.
+    applied_position: int
+
+
+# SELECT: a value that the planner does not know, so that a plan is kept for all of them.
+_BASE = """
+    SELECT revision, value FROM prism_base
+    WHERE session_key = %(session)s AND memory_id = %(memory)s
+        AND revision <= (SELECT %(revision)s::bigint)
+    ORDER BY revision DESC LIMIT 1"""
+
+_SNAPSHOT = _BASE.replace("prism_base", "prism_snapshot")
+_NEAREST = f"""
+    SELECT revision, value FROM (
+        ({_BASE}) UNION ALL ({_SNAPSHOT})
+    ) AS saved ORDER BY revision DESC LIMIT 1"""  # noqa: S608 - all of it stands above
+
+#: First the saved state, which has no ordinal, then what was amended since.
+_STATE = """
+WITH saved AS MATERIALIZED ({saved}),
+reached AS (
+    SELECT to_position FROM revision
+    WHERE session_key = %(session)s AND memory_id = %(memory)s AND revision = %(revision)s
+)
+SELECT revision, 0 AS ordinal, NULL AS path, NULL AS op, value, to_position
+FROM saved, reached
+UNION ALL
+SELECT revision, ordinal, path, op, value, NULL FROM amendment
+WHERE session_key = %(session)s AND memory_id = %(memory)s
+    AND revision > (SELECT revision FROM saved) AND revision <= (SELECT %(revision)s::bigint)
+ORDER BY 1, 2
+"""
+_SHOWN_STATE = _STATE.format(saved=_BASE)
+_NEAREST_STATE = _STATE.format(saved=_NEAREST)
+
+
+async def read_shown(
+    tx: Transaction, session_key: UUID, memory_id: UUID, at_revision: int
+) -> PrismRows | None:
+    """The newest base and the amendments since, as prompts show them.
+
+    None when there is no such revision.
+    """
+    return await _read(tx, _SHOWN_STATE, session_key, memory_id, at_revision)
+
+
+async def read_for_prompts(
+    tx: Transaction, session_key: UUID, memory_id: UUID, at_revision: int, encoding: Encoding
+) -> PrismRows | None:
+    """What the encoding needs of a state: `read_shown`, or in place `read_nearest`."""
+    query = _NEAREST_STATE if encoding is Encoding.IN_PLACE else _SHOWN_STATE
+    return await _read(tx, query, session_key, memory_id, at_revision)
+
+
+async def read_nearest(
+    tx: Transaction, session_key: UUID, memory_id: UUID, at_revision: int
+) -> PrismRows | None:
+    """The same state, from the base or snapshot that is closest to it."""
+    return await _read(tx, _NEAREST_STATE, session_key, memory_id, at_revision)
+
+
+async def _read(
+    tx: Transaction, query: str, session_key: UUID, memory_id: UUID, at_revision: int
+) -> PrismRows | None:
+    values = _values(session_key, memory_id, at_revision)
+    return _rows(await tx.rows(query, values))
+
+
+async def read_past(
+    tx: DirectTransaction, session_key: UUID, memory_id: UUID, at_revision: int
+) -> tuple[StoredMemory, PrismRows | None] | None:
+    """The memory, and `read_nearest`, in one round trip; None when there is no memory."""
+    values = _values(session_key, memory_id, at_revision)
+    found, rows = await tx.read_all((memories.READ_ROW, _NEAREST_STATE), values)
+    return (memories.from_row(found[0]), _rows(rows)) if found else None
+
+
+def _values(session_key: UUID, memory_id: UUID, at_revision: int) -> dict[str, object]:
+    # No revision is as far as the last bigint, nor behind it.
+    at_revision = min(at_revision, 2**63 - 1)
+    return {"session": session_key, "memory": memory_id, "revision": at_revision}
+
+
+def _rows(rows: Sequence[Row]) -> PrismRows | None:
+    if not rows or rows[0][1]:
+        return None
+    (_, _, _, _, base, reached), *since = rows
+    return PrismRows(
+        base=base,
+        amendments=[
+            (revision, [_amendment(row) for row in batch])
+            for revision, batch in groupby(since, key=_revision_of)
+        ],
+        applied_position=reached,
+    )
+
+
+def _revision_of(row: Row) -> int:
+    revision: int = row[0]
+    return revision
+
+
+def _amendment(row: Row) -> Amendment:
+    _, _, path, op, value, _ = row
+    return Amendment(path=_path(path), op=Op(op), value=restore(value))
+
+
+@lru_cache(maxsize=KEPT_PATHS)
+def _path(text: str) -> Path:
+    return Path.parse(text)
+
+
+_AT_POSITION = """
+SELECT revision, to_position FROM revision
+WHERE session_key = %(session)s AND memory_id = %(memory)s
+    AND to_position > from_position AND from_position <= %(position)s
+ORDER BY from_position DESC LIMIT 1
+"""
+
+
+async def revision_at(
+    tx: Transaction, session_key: UUID, memory_id: UUID, position: int, newest: int
+) -> int:
+    """The newest revision that holds no chunk behind `position`.
+
+    `newest` is the memory's newest revision; `position` is one that it has reached.
+    """
+    values = {"session": session_key, "memory": memory_id, "position": position}
+    step = (await tx.connection.exec_driver_sql(_AT_POSITION, values)).one_or_none()
+    if step is None or step.to_position <= position:
+        # Nothing was read behind it, so whatever followed holds no later chunk.
+        return newest
+    before: int = step.revision - 1
+    return before

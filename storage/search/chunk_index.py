@@ -1,0 +1,449 @@
+"""The search index of a session: the words and the vectors of its chunks, and how far it is.
+
+Words and vectors have a position each. Both move by compare-and-set and in the transaction
+that writes the rows, so that any number of workers may index a session at once: what a
+position covers is there, whoever wrote it.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, and_, bindparam, case, func, not_, or_, select, update
+
+from service.domain.log.chunks import LoggedChunk
+from storage.engine.clocks import CLOCK
+from storage.engine.database import Transaction
+from storage.engine.ready import Ready
+from storage.log.chunks import CONTENT_BYTES, read_ranges
+from storage.search.chunk_text import AS_TEXT, length_of, words_of
+from storage.tables import posting_block, session
+
+#: Chunks, and bytes of their content, whose words are written by one statement: it takes
+#: about a second on a slow machine.
+WORDS_CHUNKS = 500
+WORDS_BYTES = 2 * 1024 * 1024
+#: How a failure to write posting lists begins: words of new chunks do not wait for these.
+OF_LISTS = "posting lists: "
+#: How often a session is looked at whose lists are put off.
+LISTS_REST_SECONDS = 5.0
+
+
+class Overtaken(Exception):
+    """Somebody else has written the same, or vectors of another model; or the session is gone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexPlace:
+    """How far the index of a session is."""
+
+    #: The session's.
+    incarnation: int
+    #: Position of the newest chunk.
+    head: int
+    #: Up to here all chunks have words.
+    indexed_position: int
+    #: Up to here words are in posting lists.
+    listed_position: int
+    #: Up to here all chunks have vectors of `embedding_model`.
+    embedded_position: int
+    #: Empty: it never had vectors.
+    embedding_model: str
+    #: Tries to embed that failed, one after the other.
+    attempts: int
+    #: Whether it is time to embed again.
+    may_embed: bool
+    #: Tries to write words, or else lists, that failed, one after the other.
+    words_attempts: int
+    #: Whether these were tries to write lists.
+    lists_failed: bool
+    #: Whether it is time to write words again.
+    may_write_words: bool
+    #: Whether it is time to write lists again.
+    may_write_lists: bool
+
+
+_LISTS_FAILED = func.starts_with(session.c.words_failure, OF_LISTS)
+_PLACE = Ready(
+    select(
+        session.c.incarnation,
+        session.c.head,
+        session.c.indexed_position,
+        select(func.coalesce(func.max(posting_block.c.last_position), 0))
+        .where(posting_block.c.session_key == session.c.session_key)
+        .scalar_subquery(),
+        session.c.embedded_position,
+        session.c.embedding_model,
+        session.c.index_attempts,
+        session.c.index_ready_at <= func.now(),
+        session.c.words_attempts,
+        _LISTS_FAILED,
+        session.c.words_ready_at <= func.now(),
+    ).where(session.c.session_key == bindparam("session"))
+)
+
+
+async def read_place(tx: Transaction, session_key: UUID) -> IndexPlace | None:
+    """How far the index is; None when there is no such session."""
+    found = await tx.rows(_PLACE, {"session": session_key})
+    if not found:
+        return None
+    incarnation, head, indexed, listed, embedded, model, attempts, may_embed, *words = found[0]
+    words_attempts, lists_failed, is_time = words
+    return IndexPlace(
+        incarnation=incarnation,
+        head=head,
+        indexed_position=indexed,
+        listed_position=listed,
+        embedded_position=embedded,
+        embedding_model=model,
+        attempts=attempts,
+        may_embed=may_embed,
+        words_attempts=words_attempts,
+        lists_failed=lists_failed,
+        may_write_words=is_time or lists_failed,
+        may_write_lists=is_time,
+    )
+
+
+# What a batch comes to is told by the sizes of its chunks, which are known without reading
+# what is stored aside.
+_WRITE_WORDS = f"""
+WITH upto AS MATERIALIZED (
+    SELECT max(position) AS position FROM (
+        SELECT c.position, sum({CONTENT_BYTES}) OVER (ORDER BY c.position) AS total
+        FROM chunk c
+        WHERE c.session_key = %(session)s AND c.position > %(after)s
+            AND c.position <= %(after)s + %(chunks)s
+    ) AS sized
+    WHERE total <= %(bytes)s OR position = %(after)s + 1
+), written AS (
+    INSERT INTO chunk_word (session_key, position, tenant_id, words, length)
+    SELECT made.session_key, made.position, made.tenant_id, made.words, {length_of("made.words")}
+    FROM (
+        SELECT said.session_key, said.position, said.tenant_id,
+            {words_of("said.text", "said.language")} AS words
+        FROM (
+            SELECT c.session_key, c.position, c.tenant_id, s.language, {AS_TEXT} AS text
+            FROM session s JOIN chunk c ON c.session_key = s.session_key
+            WHERE s.session_key = %(session)s AND c.position > %(after)s
+                AND c.position <= (SELECT position FROM upto)
+            OFFSET 0
+        ) AS said
+        OFFSET 0
+    ) AS made
+    ON CONFLICT (session_key, position) DO NOTHING
+)
+SELECT position FROM upto
+"""  # noqa: S608 - all of it is ours
+
+
+def _moving(**more: Any) -> Ready:
+    return Ready(
+        update(session)
+        .where(
+            session.c.session_key == bindparam("session"),
+            session.c.indexed_position == bindparam("after"),
+        )
+        .values(
+            indexed_position=bindparam("reached"),
+            words_attempts=case((_LISTS_FAILED, session.c.words_attempts), else_=0),
+            words_failure=case((_LISTS_FAILED, session.c.words_failure), else_=""),
+            **more,
+        )
+        .returning(session.c.has_unindexed)
+    )
+
+
+_MOVE_INDEX = _moving()
+_IS_HEAD = session.c.head == bindparam("reached")
+#: The same, and `settle`, in one change of the row.
+_MOVE_AND_SETTLE = _moving(
+    has_unindexed=and_(session.c.has_unindexed, not_(_IS_HEAD)),
+    index_ready_at=case((_IS_HEAD, CLOCK.c.at), else_=session.c.index_ready_at),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Words:
+    """Words that were written."""
+
+    #: Up to here all chunks have words.
+    position: int
+    #: Nothing of the session is to be indexed any more, and that is noted.
+    settled: bool
+
+
+async def write_words(
+    tx: Transaction, session_key: UUID, after_position: int, *, settles: bool = False
+) -> Words | None:
+    """Writes the words of the next chunks.
+
+    None when there are none. Raises Overtaken when somebody else was faster, or the session was
+    deleted: then nothing of it may stay. A failure before is forgotten, but
+    not one of lists. The session is locked only from the end of the writing to the end of the
+    transaction. With `settles` there are no vectors to write, and the work ends as with
+    `settle`.
+    """
+    values = {
+        "session": session_key,
+        "after": after_position,
+        "chunks": WORDS_CHUNKS,
+        "bytes": WORDS_BYTES,
+    }
+    ((to_position,),) = await tx.rows(_WRITE_WORDS, values)
+    if to_position is None:
+        return None
+    moving = _MOVE_AND_SETTLE if settles else _MOVE_INDEX
+    moved = {"session": session_key, "after": after_position, "reached": to_position}
+    rows = await tx.rows(moving, moved)
+    if not rows:
+        raise Overtaken
+    return Words(position=int(to_position), settled=not rows[0][0])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewVector:
+    """A vector to be written: of a chunk, or of a part of one."""
+
+    position: int
+    #: 0, 1, 2 … within the chunk.
+    part: int
+    #: The characters of the chunk's text that it stands for.
+    from_character: int
+    to_character: int
+    #: Of length 1.
+    values: Sequence[float]
+
+
+async def read_to_embed(
+    tx: Transaction, session_key: UUID, after_position: int, *, chunks: int, max_bytes: int
+) -> Sequence[LoggedChunk]:
+    """The next chunks, at most so many and with so much content, and at least one."""
+    ranges = ((after_position, after_position + chunks),)
+    found = await read_ranges(tx, session_key, ranges, max_bytes)
+    return found.get(after_position, ())
+
+
+# Of the model before there may be more parts, or fewer. Two that write the same rows wait for
+# each other here, and the second one's compare-and-set fails.
+_DROP_VECTORS = """
+DELETE FROM chunk_vector
+WHERE session_key = %(session)s AND position > %(after)s AND position <= %(upto)s
+"""
+_WRITE_VECTORS = """
+INSERT INTO chunk_vector (session_key, position, part, tenant_id, model,
+    from_character, to_character, embedding)
+SELECT %(session)s, new.position, new.part, %(tenant)s, %(model)s,
+    new.from_character, new.to_character, new.embedding::real[]
+FROM unnest(%(positions)s::bigint[], %(parts)s::integer[], %(from)s::integer[],
+    %(to)s::integer[], %(embeddings)s::text[])
+    AS new (position, part, from_character, to_character, embedding)
+ON CONFLICT (session_key, position, part) DO UPDATE SET
+    model = excluded.model, from_character = excluded.from_character,
+    to_character = excluded.to_character, embedding = excluded.embedding
+"""
+
+
+async def begin_model(tx: Transaction, session_key: UUID, model: str, *, before: str) -> None:
+    """Begins with another model at the first chunk. Raises Overtaken.
+
+    The vectors of the model `before` are replaced as it comes to them.
+    """
+    statement = (
+        update(session)
+        .where(session.c.session_key == session_key, session.c.embedding_model == before)
+        .values(embedding_model=model, embedded_position=0, index_attempts=0, index_failure="")
+    )
+    if (await tx.connection.execute(statement)).rowcount != 1:
+        raise Overtaken
+
+
+async def write_vectors(
+    tx: Transaction,
+    session_key: UUID,
+    model: str,
+    vectors: Sequence[NewVector],
+    *,
+    after_position: int,
+    to_position: int,
+) -> None:
+    """Writes the vectors of the chunks (after_position, to_position].
+
+    A failure before is forgotten. Raises Overtaken, and then nothing may be committed. The
+    session is locked only from the end of the writing to the end of the transaction.
+    """
+    values: dict[str, Any] = {
+        "session": session_key,
+        "tenant": tx.tenant_id,
+        "model": model,
+        "after": after_position,
+        "upto": to_position,
+        "positions": [one.position for one in vectors],
+        "parts": [one.part for one in vectors],
+        "from": [one.from_character for one in vectors],
+        "to": [one.to_character for one in vectors],
+        # Hundreds of thousands of numbers: others are not to wait for them.
+        "embeddings": await asyncio.to_thread(_arrays, vectors),
+    }
+    await tx.connection.exec_driver_sql(_DROP_VECTORS, values)
+    await tx.connection.exec_driver_sql(_WRITE_VECTORS, values)
+    statement = (
+        update(session)
+        .where(
+            session.c.session_key == session_key,
+            session.c.embedding_model == model,
+            session.c.embedded_position == after_position,
+        )
+        .values(embedded_position=to_position, index_attempts=0, index_failure="")
+    )
+    if (await tx.connection.execute(statement)).rowcount != 1:
+        raise Overtaken
+
+
+def _arrays(vectors: Sequence[NewVector]) -> list[str]:
+    # As text, since an array of arrays has arrays of one length; a real has 9 digits.
+    return [f"{{{','.join([format(one, '.9g') for one in each.values])}}}" for each in vectors]
+
+
+def _settling(*whole: ColumnElement[bool]) -> Ready:
+    return Ready(
+        update(session)
+        .where(
+            session.c.session_key == bindparam("session"),
+            session.c.indexed_position == session.c.head,
+            *whole,
+        )
+        # Who was looked at last comes last the next time.
+        .values(has_unindexed=False, index_ready_at=func.now())
+    )
+
+
+_SETTLE = _settling()
+_SETTLE_VECTORS = _settling(
+    or_(
+        session.c.head == 0,
+        and_(
+            session.c.embedded_position == session.c.head,
+            session.c.embedding_model == bindparam("model"),
+        ),
+    )
+)
+
+
+async def settle(tx: Transaction, session_key: UUID, model: str | None) -> bool:
+    """Ends the work when everything is indexed; False while something is missing.
+
+    With `model` None there is no model for vectors, and none are missing. Chunks that come
+    at this moment wait for the row, and note anew that they are to be indexed.
+    """
+    if model is None:
+        return await tx.count(_SETTLE, {"session": session_key}) == 1
+    return await tx.count(_SETTLE_VECTORS, {"session": session_key, "model": model}) == 1
+
+
+async def rest(tx: Transaction, session_key: UUID) -> None:
+    """Looks for vectors no sooner than for words that are put off.
+
+    The session would be found by every look else, with nothing to do for it.
+    """
+    await tx.connection.execute(
+        update(session)
+        .where(
+            session.c.session_key == session_key,
+            session.c.indexed_position < session.c.head,
+            session.c.index_ready_at < session.c.words_ready_at,
+        )
+        .values(index_ready_at=session.c.words_ready_at)
+    )
+
+
+async def rest_from_lists(tx: Transaction, session_key: UUID) -> None:
+    """The same for lists that are put off.
+
+    It is looked at every few seconds, since chunks that come meanwhile need not wait for them.
+    """
+    until = func.least(session.c.words_ready_at, _in(LISTS_REST_SECONDS))
+    await tx.connection.execute(
+        update(session)
+        .where(session.c.session_key == session_key, session.c.index_ready_at < until)
+        .values(index_ready_at=until)
+    )
+
+
+async def note_unembedded(tx: Transaction, keys: Sequence[UUID]) -> None:
+    """Notes sessions to be indexed, for vectors of another model."""
+    wanted = session.c.session_key.in_(keys), session.c.has_unindexed.is_(False)
+    # In the order in which appends to several sessions lock them.
+    locked = (
+        select(session.c.session_key)
+        .where(*wanted)
+        .order_by(session.c.session_key)
+        .with_for_update(key_share=True)
+    )
+    await tx.connection.execute(locked)
+    await tx.connection.execute(
+        update(session).where(*wanted).values(has_unindexed=True, index_ready_at=func.now())
+    )
+
+
+async def note_unlisted(tx: Transaction, session_key: UUID) -> None:
+    """Notes a session to be indexed, for lists that it lacks.
+
+    Not while somebody locks it, whom no search should wait for: the next one notes it.
+    """
+    wanted = session.c.session_key == session_key, session.c.has_unindexed.is_(False)
+    locked = (
+        select(session.c.session_key)
+        .where(*wanted)
+        .with_for_update(key_share=True, skip_locked=True)
+    )
+    if (await tx.connection.execute(locked)).first() is not None:
+        await tx.connection.execute(
+            update(session).where(*wanted).values(has_unindexed=True, index_ready_at=func.now())
+        )
+
+
+async def back_off(
+    tx: Transaction, session_key: UUID, seconds: float, failure: str | None = None
+) -> None:
+    """Embeds no more before `seconds` have passed; with `failure` as a try that failed."""
+    values: dict[str, Any] = {"index_ready_at": _in(seconds)}
+    if failure is not None:
+        values |= {"index_failure": failure, "index_attempts": session.c.index_attempts + 1}
+    await tx.connection.execute(
+        update(session).where(session.c.session_key == session_key).values(**values)
+    )
+
+
+async def back_off_words(
+    tx: Transaction, session_key: UUID, seconds: float, failure: str, attempts: int
+) -> None:
+    """Writes no more words before `seconds` have passed, behind so many tries that failed.
+
+    Where `failure` begins with OF_LISTS, no more lists.
+    """
+    await tx.connection.execute(
+        update(session)
+        .where(session.c.session_key == session_key)
+        .values(
+            words_ready_at=_in(seconds),
+            words_attempts=attempts,
+            words_failure=failure,
+        )
+    )
+
+
+async def forget_words_failure(tx: Transaction, session_key: UUID) -> None:
+    """Lists were written, and failed before."""
+    await tx.connection.execute(
+        update(session)
+        .where(session.c.session_key == session_key)
+        .values(words_attempts=0, words_failure="")
+    )
+
+
+def _in(seconds: float) -> ColumnElement[Any]:
+    return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)

@@ -1,0 +1,54 @@
+"""What a chunk reads as, and its words, in SQL: one spelling for whoever indexes or searches.
+
+The text is `Chunk.as_text`, to the character. Words are what PostgreSQL's text search makes
+of it in the language of the session.
+"""
+
+from storage.tree.trees import INDEXED_BYTES
+
+#: A character has at most so many bytes in UTF-8.
+_CHARACTER_BYTES = 4
+
+_SEEN = "'Observation: ' || nullif(c.observation, '')"
+# As `Chunk.heading`, NULL where it is empty; to_json quotes as Python's json does, where there
+# are no control characters. It stands in no CASE, since Citus takes no to_char within one.
+_HEADING = """'[' || nullif(concat_ws(', ',
+        'occurred at '
+            || to_char(c.occurred_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
+        'source ' || to_json(c.source)::text,
+        'thread ' || to_json(c.thread)::text), '') || ']' || chr(10)"""
+#: The text of a chunk whose table is called c. Each condition is written out, since Citus takes
+#: no `CASE c.kind WHEN` within INSERT … SELECT.
+AS_TEXT = f"""(concat_ws('', {_HEADING}, CASE
+    WHEN c.kind = 'message' THEN c.role || ': ' || c.text
+    WHEN c.kind = 'step' THEN concat_ws(chr(10),
+        CASE WHEN c.observed_first IS NOT FALSE THEN {_SEEN} END,
+        'Thought: ' || nullif(c.thought, ''),
+        'Action: ' || nullif(c.action, ''),
+        CASE WHEN c.observed_first IS FALSE THEN {_SEEN} END)
+    ELSE c.text END))"""
+
+
+def words_of(text: str, language: str) -> str:
+    """The SQL of a text's words (tsvector), for SQL of the text and of the language's name.
+
+    `text` stands there several times: it is best the name of a column.
+
+    Of a text that is too long for PostgreSQL's bounds the beginning counts: as many
+    characters as have INDEXED_BYTES for certain, without looking at each.
+    """
+    least = INDEXED_BYTES // _CHARACTER_BYTES
+    fitting = f"{INDEXED_BYTES} - octet_length({text}) + char_length({text})"
+    cut = f"left({text}, greatest({least}, {fitting}))"
+    whole = f"octet_length({text}) <= {INDEXED_BYTES}"
+    return f"to_tsvector({language}::regconfig, CASE WHEN {whole} THEN {text} ELSE {cut} END)"
+
+
+def length_of(words: str) -> str:
+    """The SQL of how many words there are, each counted as often as it occurs.
+
+    By the places that the text search keeps: at most 255 of one word, and none behind the
+    16,383rd word of a text.
+    """
+    return f"""(SELECT coalesce(sum(cardinality(kept.positions)), 0)::integer
+        FROM unnest({words}) AS kept)"""  # noqa: S608 - as the caller says

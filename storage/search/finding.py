@@ -1,0 +1,112 @@
+"""Finding chunks: which ones, how far the index is, and reading what was found.
+
+By their words they are found in `storage.search.words`, by their vectors in
+`storage.search.vectors`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from service.domain.log.chunks import LoggedChunk
+from storage.engine.database import DirectTransaction
+from storage.log.chunks import CHUNK_COLUMNS, logged_of
+from storage.log.pages import CHUNK_BYTES
+from storage.log.ranges import OF_THREADS, Range, of_threads
+
+#: Distinct words of a query that count: its first ones.
+MAX_WORDS = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchPlace:
+    """What a search has to know before it begins."""
+
+    #: Position of the newest chunk.
+    head: int
+    #: Up to here words are in the index, and vectors of `embedding_model`.
+    indexed_position: int
+    embedded_position: int
+    embedding_model: str
+    #: A configuration of PostgreSQL's text search.
+    language: str
+    #: Why the last try to write words failed, or else to embed; empty when neither did.
+    failure: str
+    #: Of the query, as the index has them: at most MAX_WORDS.
+    words: tuple[str, ...]
+    #: Up to here words are in posting lists.
+    listed_position: int = 0
+
+
+_PLACE = f"""
+SELECT s.head, s.indexed_position, s.embedded_position, s.embedding_model, s.language,
+    coalesce(nullif(s.words_failure, ''), s.index_failure),
+    ARRAY(SELECT lexeme FROM unnest(to_tsvector(s.language::regconfig, %(query)s))
+          ORDER BY positions[1], lexeme LIMIT {MAX_WORDS}),
+    (SELECT coalesce(max(last_position), 0) FROM posting_block b
+     WHERE b.session_key = s.session_key)
+FROM session s WHERE s.session_key = %(session)s
+"""  # noqa: S608 - all of it is ours
+
+
+async def read_place(tx: DirectTransaction, session_key: UUID, query: str) -> SearchPlace | None:
+    """How far the index is, and the words of a query; None when there is no such session."""
+    rows = await tx.read(_PLACE, {"session": session_key, "query": query}, keep=False)
+    if not rows:
+        return None
+    head, indexed, embedded, model, language, failure, words, listed = rows[0]
+    return SearchPlace(
+        head=head,
+        indexed_position=indexed,
+        embedded_position=embedded,
+        embedding_model=model,
+        language=language,
+        failure=failure,
+        words=tuple(words),
+        listed_position=listed,
+    )
+
+
+#: Chunks of threads that are looked up one by one; of more, all chunks with a word of the query.
+THREAD_CHUNKS = 20_000
+
+
+async def with_positions(tx: DirectTransaction, session_key: UUID, within: Range) -> Range:
+    """Returns the range with the positions of its threads' chunks, where these are few."""
+    threads = within.indexed_threads()
+    if not threads:
+        return within
+    each = THREAD_CHUNKS // len(threads)
+    values = {"session": session_key, **within.values(), "each": each}
+    positions, last = of_threads(
+        await tx.read(OF_THREADS, values, keep=False), each, within.to_position
+    )
+    return replace(within, positions=positions) if last == within.to_position else within
+
+
+# Each by its key, whatever the planner believes of the session's length: only the index of the
+# key has the order.
+_CHUNKS = f"""
+SELECT {CHUNK_COLUMNS} FROM (
+    SELECT wanted.position, sum(c.bytes) OVER (ORDER BY wanted.rank) AS total, wanted.rank
+    FROM unnest(%(positions)s::bigint[]) WITH ORDINALITY AS wanted (position, rank), LATERAL (
+        SELECT {CHUNK_BYTES} AS bytes FROM chunk c
+        WHERE c.session_key = %(session)s
+            AND c.position BETWEEN wanted.position AND wanted.position
+        ORDER BY c.position LIMIT 1
+    ) AS c
+) AS sized, LATERAL (
+    SELECT {CHUNK_COLUMNS} FROM chunk c
+    WHERE c.session_key = %(session)s AND c.position BETWEEN sized.position AND sized.position
+    ORDER BY c.position LIMIT 1
+) AS c
+WHERE total <= %(bytes)s OR rank = 1
+"""  # noqa: S608 - all of it is ours
+
+
+async def read_chunks(
+    tx: DirectTransaction, session_key: UUID, positions: Sequence[int], max_bytes: int
+) -> Mapping[int, LoggedChunk]:
+    """The first of these chunks that have `max_bytes` together, and at least one."""
+    values = {"session": session_key, "positions": list(positions), "bytes": max_bytes}
+    return {row[0]: logged_of(row) for row in await tx.read(_CHUNKS, values, keep=False)}

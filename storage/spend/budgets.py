@@ -1,0 +1,366 @@
+"""Budgets: their rows, what is left of them, and the check before a call is begun.
+
+What was spent is in running sums, which a trigger of the ledger writes: one row of a session or
+a memory and a few of a tenant, however long its history. What calls under way may come to is in
+their `intent`. Both are read by one statement, so that a call that ends meanwhile is seen in the
+one or the other, never in neither.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Table, delete, func, select, text, update
+from sqlalchemy.dialects.postgresql import insert
+
+from service.domain.calls.ledger import CallScope
+from service.domain.spend.budgets import (
+    BudgetOwner,
+    BudgetPeriod,
+    BudgetScope,
+    Standing,
+    refusal,
+)
+from service.domain.values.call_bound import CallBound
+from service.domain.values.errors import BudgetExhausted
+from storage.engine.claims import Claim, Fenced
+from storage.engine.database import DirectTransaction, Transaction
+from storage.tables import budget, memory, session, tenant_budget
+
+#: A call whose lease ran out so long ago is no longer reserved for: whoever made it died,
+#: and its outcome will not be stored any more.
+FORGOTTEN_SECONDS = 900
+
+# A sum has the figures of its newest day alone. Where the server's clock went back behind a
+# midnight that day has not come yet, and what was spent today is summed up from the rows.
+_SUMS = """
+CROSS JOIN (
+    SELECT clock_timestamp() AS now, (clock_timestamp() AT TIME ZONE 'UTC')::date AS today
+) c
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(CASE b.period WHEN 'day' THEN day_tokens ELSE tokens END), 0)::bigint
+            AS tokens,
+        coalesce(sum(CASE b.period WHEN 'day' THEN day_micro_usd ELSE micro_usd END), 0)::bigint
+            AS micro_usd,
+        coalesce(sum(CASE b.period WHEN 'day' THEN day_unpriced_calls ELSE unpriced_calls END),
+            0)::bigint AS unpriced,
+        coalesce(bool_or(b.period = 'day' AND day > c.today), false) AS is_ahead
+    FROM {sums} AND (b.period = 'total' OR day >= c.today)
+) s
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(input_tokens + output_tokens), 0)::bigint AS tokens,
+        coalesce(sum(cost_micro_usd), 0)::bigint AS micro_usd,
+        coalesce(sum(unpriced_calls), 0)::bigint AS unpriced
+    FROM spend WHERE s.is_ahead AND {spend} AND day = c.today
+) a
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(reserved_tokens), 0)::bigint AS tokens,
+        coalesce(sum(reserved_micro_usd), 0)::bigint AS micro_usd
+    FROM intent
+    WHERE {intent} AND key <> ALL (%(keys)s::bytea[])
+        AND lease_until > c.now - interval '{forgotten} seconds'
+) i
+"""
+
+_COLUMNS = """b.period, b.limit_tokens, b.limit_micro_usd,
+    CASE WHEN s.is_ahead THEN a.tokens ELSE s.tokens END AS spent_tokens,
+    CASE WHEN s.is_ahead THEN a.micro_usd ELSE s.micro_usd END AS spent_micro_usd,
+    CASE WHEN s.is_ahead THEN a.unpriced ELSE s.unpriced END AS unpriced_calls,
+    i.tokens AS reserved_tokens, i.micro_usd AS reserved_micro_usd,
+    (c.today + 1)::timestamp AT TIME ZONE 'UTC' AS day_end,
+    extract(epoch FROM ((c.today + 1)::timestamp AT TIME ZONE 'UTC') - c.now)::float8
+        AS day_seconds"""
+_FIGURES = (
+    "limit_tokens",
+    "limit_micro_usd",
+    "spent_tokens",
+    "spent_micro_usd",
+    "unpriced_calls",
+    "reserved_tokens",
+    "reserved_micro_usd",
+    "day_end",
+    "day_seconds",
+)
+
+_OF_TENANT = f"""
+SELECT NULL::uuid AS session_key, NULL::uuid AS owner_id, '' AS session, '' AS memory, {_COLUMNS}
+FROM tenant_budget b
+{
+    _SUMS.format(
+        sums="tenant_spend_sum WHERE tenant_id = b.tenant_id",
+        spend="tenant_id = b.tenant_id AND day > '-infinity'",
+        intent="tenant_id = b.tenant_id AND created_at > '-infinity'",
+        forgotten=FORGOTTEN_SECONDS,
+    )
+}
+WHERE b.tenant_id = %(tenant)s::uuid
+"""  # noqa: S608 - all of it stands above
+
+_OF_SESSION_OR_MEMORY = f"""
+SELECT b.session_key, b.owner_id,
+    (SELECT name FROM session n WHERE n.session_key = b.session_key) AS session,
+    coalesce((SELECT name FROM memory m
+        WHERE m.session_key = b.session_key AND m.memory_id = b.owner_id), '') AS memory,
+    {_COLUMNS}
+FROM {{budgets}} b
+{
+    _SUMS.format(
+        sums="spend_sum WHERE session_key = b.session_key AND owner_id = b.owner_id",
+        spend="session_key = b.session_key AND b.owner_id IN (session_key, owner_id)",
+        intent="session_key = b.session_key AND b.owner_id IN (session_key, memory_id)",
+        forgotten=FORGOTTEN_SECONDS,
+    )
+}
+"""  # noqa: S608 - all of it stands above
+
+# For statements that look up what they are given, one by one: by plans that are made once, and
+# that read no whole table, whatever the statistics were then.
+ONE_BY_ONE = (
+    "SELECT set_config('enable_seqscan', 'off', true),"
+    " set_config('plan_cache_mode', 'force_generic_plan', true)"
+)
+_OWNERS = "unnest(%(sessions)s::uuid[], %(owners)s::uuid[]) AS w (session_key, owner_id)"
+_CONCERNING = f"""(
+    SELECT o.* FROM {_OWNERS} CROSS JOIN LATERAL (
+        SELECT * FROM budget
+        WHERE budget.session_key = w.session_key AND budget.owner_id = w.owner_id OFFSET 0
+    ) o
+)"""  # noqa: S608 - as above
+_OF_CALLS = f"{_OF_TENANT} UNION ALL {_OF_SESSION_OR_MEMORY.format(budgets=_CONCERNING)}"
+_ALL = (
+    f"{_OF_TENANT} UNION ALL {_OF_SESSION_OR_MEMORY.format(budgets='budget')}"
+    " WHERE b.tenant_id = %(tenant)s::uuid"
+)
+
+#: The tenant's come first, then by session, and a session's own before its memories'.
+_PAGE = (
+    f"SELECT * FROM ({_ALL}) l"  # noqa: S608 - as above
+    " WHERE (%(named)s::text IS NULL OR l.session = %(named)s::text)"
+    " AND (l.session, l.memory, l.period) > (%(after_session)s, %(after_memory)s, %(after_period)s)"
+    " ORDER BY l.session, l.memory, l.period LIMIT %(limit)s"
+)
+
+_ONE = (
+    f"SELECT * FROM ({_ALL}) l"  # noqa: S608 - as above
+    " WHERE l.session = %(session)s AND l.memory = %(memory)s AND l.period = %(period)s"
+)
+
+
+#: Whether any budget concerns calls of these owners; for `keys`.
+CONCERNED = f"""
+SELECT EXISTS (SELECT 1 FROM tenant_budget WHERE tenant_id = %(tenant)s::uuid)
+    OR EXISTS (SELECT 1 FROM {_CONCERNING} b)
+"""  # noqa: S608 - as above
+
+# Always in this order, that of `keys`, or two calls would wait for each other.
+_LOCK = (
+    "SELECT period FROM tenant_budget WHERE tenant_id = %(tenant)s::uuid"
+    " ORDER BY period FOR UPDATE",
+    f"SELECT o.period FROM {_OWNERS} CROSS JOIN LATERAL (SELECT period FROM budget"  # noqa: S608
+    " WHERE budget.session_key = w.session_key AND budget.owner_id = w.owner_id"
+    " ORDER BY period FOR UPDATE) o",
+)
+_CHECK = (*_LOCK, _OF_CALLS)
+
+
+def _standing(row: Sequence[Any]) -> Standing:
+    _, _, session, name, period, *figures = row
+    scope = BudgetScope.MEMORY if name else BudgetScope.SESSION if session else BudgetScope.TENANT
+    owner = BudgetOwner(scope=scope, session=session, memory=name)
+    named = dict(zip(_FIGURES, figures, strict=True))
+    return Standing(owner=owner, period=BudgetPeriod(period), **named)
+
+
+def keys(tenant_id: UUID, scopes: Iterable[CallScope]) -> dict[str, object]:
+    """What the placeholders of CONCERNED stand for: sessions, each before its memories."""
+    pairs = {
+        (one.session_key, owner) for one in scopes for owner in (one.session_key, one.owner_id)
+    }
+    in_order = sorted(pairs, key=lambda pair: (pair[0], pair[0] != pair[1], pair[1]))
+    return {
+        "tenant": tenant_id,
+        "sessions": [session for session, _ in in_order],
+        "owners": [owner for _, owner in in_order],
+    }
+
+
+async def refusals(
+    tx: DirectTransaction, asked: Sequence[tuple[CallScope, CallBound]]
+) -> list[BudgetExhausted | None]:
+    """Which of these calls budgets do not allow; None for one that they do.
+
+    As `check`, behind the intents of all of them. One that is allowed reserves what it may come
+    to before the next one is looked at.
+    """
+    named = keys(tx.tenant_id, (scope for scope, _ in asked))
+    named["keys"] = [one.key for _, one in asked]
+    *_, rows = await tx.batch(_CHECK, named)
+    return _refused(rows, asked)
+
+
+def _refused(
+    rows: Iterable[Sequence[Any]], asked: Iterable[tuple[CallScope, CallBound]]
+) -> list[BudgetExhausted | None]:
+    standings = [((row[0], row[1]), _standing(row)) for row in rows]
+    found = []
+    for scope, one in asked:
+        concerned = _concerned(scope)
+        refused = refusal((each for of, each in standings if of in concerned), one)
+        if refused is None:
+            standings = [
+                (of, each.reserving(one) if of in concerned else each) for of, each in standings
+            ]
+        found.append(refused)
+    return found
+
+
+def _concerned(scope: CallScope) -> set[tuple[UUID | None, UUID | None]]:
+    """What budgets of a call are set on; the tenant's have no keys."""
+    key = scope.session_key
+    return {(None, None), (key, key), (key, scope.owner_id)}
+
+
+async def check(
+    tx: Transaction, scope: CallScope, *, tokens: int, micro_usd: int | None, key: bytes = b""
+) -> None:
+    """Raises BudgetExhausted when a budget does not allow a call of at most this size.
+
+    `micro_usd` is None where no price is known.
+
+    Called in the transaction that writes the call's intent: the budgets concerned stay
+    locked until it ends, so that no two calls take the last of one. The call's own intent
+    is not counted as reserved. Without budgets it costs one query and locks nothing.
+    """
+    named = keys(tx.tenant_id, (scope,))
+    if not (await tx.connection.exec_driver_sql(CONCERNED, named)).scalar_one():
+        return
+    for statement in (ONE_BY_ONE, *_LOCK):
+        await tx.connection.exec_driver_sql(statement, named)
+    rows = await tx.connection.exec_driver_sql(_OF_CALLS, {**named, "keys": [key]})
+    asked = CallBound(tokens=tokens, micro_usd=micro_usd, key=key)
+    (refused,) = _refused([tuple(row) for row in rows], ((scope, asked),))
+    if refused is not None:
+        raise refused
+
+
+async def put(
+    tx: Transaction,
+    place: tuple[UUID, UUID] | None,
+    period: BudgetPeriod,
+    *,
+    limit_tokens: int | None,
+    limit_micro_usd: int | None,
+) -> None:
+    """Sets a budget, in place of the one before.
+
+    `place` is session and owner (the session itself, or a memory); None is the tenant.
+    """
+    table, key = _row(tx, place, period)
+    limits = {"limit_tokens": limit_tokens, "limit_micro_usd": limit_micro_usd}
+    values = {**key, **limits, "tenant_id": tx.tenant_id}
+    statement = insert(table).values(values)
+    await tx.connection.execute(
+        statement.on_conflict_do_update(index_elements=list(key), set_=limits)
+    )
+
+
+async def clear(tx: Transaction, place: tuple[UUID, UUID] | None, period: BudgetPeriod) -> bool:
+    """Takes a budget away; False when there was none."""
+    table, key = _row(tx, place, period)
+    statement = delete(table).where(*(table.c[name] == value for name, value in key.items()))
+    return (await tx.connection.execute(statement)).rowcount == 1
+
+
+def _row(
+    tx: Transaction, place: tuple[UUID, UUID] | None, period: BudgetPeriod
+) -> tuple[Table, dict[str, Any]]:
+    if place is None:
+        return tenant_budget, {"tenant_id": tx.tenant_id, "period": period.value}
+    session_key, owner_id = place
+    return budget, {"session_key": session_key, "owner_id": owner_id, "period": period.value}
+
+
+async def page(
+    tx: Transaction, *, named: str | None, after: tuple[str, str, str], limit: int
+) -> Sequence[Standing]:
+    """Up to `limit` budgets behind `after` (session, memory, period), the tenant's first.
+
+    With `named` only those of that session and its memories.
+    """
+    rows = await tx.connection.exec_driver_sql(
+        _PAGE,
+        {
+            "tenant": tx.tenant_id,
+            "named": named,
+            "after_session": after[0],
+            "after_memory": after[1],
+            "after_period": after[2],
+            "limit": limit,
+            "keys": [],
+        },
+    )
+    return [_standing(row) for row in rows]
+
+
+async def get(tx: Transaction, owner: BudgetOwner, period: BudgetPeriod) -> Standing | None:
+    """A budget with its standing; None when it is not set."""
+    values = {"tenant": tx.tenant_id, "keys": [], "period": period.value}
+    names = {"session": owner.session, "memory": owner.memory}
+    row = (await tx.connection.exec_driver_sql(_ONE, {**values, **names})).one_or_none()
+    return None if row is None else _standing(row)
+
+
+async def hold(tx: Transaction, held: Claim, error: BudgetExhausted) -> None:
+    """Puts a memory off until its budgets may allow its next call; no try is counted.
+
+    It shows the reason, unless it only waits for calls under way. The caller has just
+    had `error` from `check` in this transaction: with the budgets locked nobody raises
+    one unseen. Raises Fenced when the memory is no longer held.
+    """
+    seconds = error.resume_seconds
+    ready_at: Any = text("'infinity'::timestamptz")
+    if seconds is not None:
+        # Not now(), which is before the budgets were looked at: a day ends when it ends.
+        ready_at = func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+    statement = (
+        update(memory)
+        .where(
+            memory.c.session_key == held.session_key,
+            memory.c.memory_id == held.memory_id,
+            memory.c.epoch == held.epoch,
+            memory.c.status == "active",
+        )
+        .values(
+            ready_at=ready_at,
+            held_reason=None if error.waits_for_calls else error.message,
+        )
+    )
+    if (await tx.connection.execute(statement)).rowcount != 1:
+        raise Fenced
+    tx.changed.add(held.memory_id)
+
+
+async def wake(tx: Transaction, place: tuple[UUID, UUID] | None) -> Sequence[tuple[UUID, UUID]]:
+    """Lets the held memories that a budget concerns try again; their keys."""
+    concerned = [memory.c.tenant_id == tx.tenant_id, memory.c.held_reason.is_not(None)]
+    if place is not None:
+        session_key, owner_id = place
+        concerned.append(memory.c.session_key == session_key)
+        if owner_id != session_key:
+            concerned.append(memory.c.memory_id == owner_id)
+    # Before the memories, as who appends or flushes does: each locks several of them.
+    locked = (
+        select(session.c.session_key)
+        .where(session.c.session_key.in_(select(memory.c.session_key).where(*concerned)))
+        .order_by(session.c.session_key)
+        .with_for_update(key_share=True)
+    )
+    await tx.connection.execute(locked)
+    woken = (
+        update(memory)
+        .where(*concerned)
+        .values(ready_at=func.now(), held_reason=None)
+        .returning(memory.c.session_key, memory.c.memory_id)
+    )
+    rows = await tx.connection.execute(woken)
+    return [(row.session_key, row.memory_id) for row in rows]

@@ -1,0 +1,116 @@
+"""Idle state memories: finds whether one has something to do, and leaves it until it has.
+
+Every append wakes the state memories of its session, and most find nothing to do: so that
+they find out costs two round trips, and no write that anybody waits for.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import func, select
+
+from service.domain.memories.specs import spec_from_json
+from service.domain.state.vectors import VectorLevels
+from service.domain.values.memory_kinds import MemoryKind
+from storage.engine.claims import Claim
+from storage.engine.database import LAZILY, DirectTransaction, Transaction
+
+# As `revision_statements.has_work` has it.
+_LOOK = """
+SELECT m.epoch, m.revision, m.applied_position, m.spec, m.attempts, m.flush_position,
+    s.head, l.runs
+FROM memory m
+JOIN session s ON s.session_key = m.session_key
+JOIN state_levels l ON l.session_key = m.session_key AND l.memory_id = m.memory_id
+    AND l.revision = m.revision
+WHERE m.session_key = %(session)s AND m.memory_id = %(memory)s AND m.kind = 'state'
+    AND m.status = 'active' AND m.has_work::integer = 1 AND m.ready_at <= now()
+"""
+
+_LOCK_HEAD = "SELECT head FROM session WHERE session_key = %(session)s FOR SHARE"
+
+_IDLE = """
+UPDATE memory SET
+    has_work = %(ready_at)s::timestamptz IS NOT NULL,
+    ready_at = coalesce(%(ready_at)s::timestamptz, ready_at),
+    resting = %(ready_at)s::timestamptz IS NOT NULL,
+    -- Of what is not wanted any more: a flush would take it for what is to be tried again.
+    attempts = 0,
+    held_reason = NULL,
+    waiting_model = NULL,
+    waiting_cause = NULL,
+    wake_position = %(wake_position)s
+WHERE session_key = %(session)s AND memory_id = %(memory)s
+    AND epoch = %(epoch)s AND revision = %(revision)s AND status = 'active'
+    AND flush_position = %(flush_position)s
+    AND (SELECT head FROM session WHERE session_key = %(session)s) = %(position)s
+RETURNING true
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IdleStateMemory:
+    """A state memory that somebody was woken for, in nobody's hands."""
+
+    held: Claim
+    levels: VectorLevels
+    #: Of its session.
+    head: int
+
+
+async def look(tx: DirectTransaction, session_key: UUID, memory_id: UUID) -> IdleStateMemory | None:
+    """What `revisions.claim` would find, in one round trip; None when there is nothing to do."""
+    rows = await tx.read(_LOOK, {"session": session_key, "memory": memory_id})
+    if not rows:
+        return None
+    epoch, revision, applied_position, spec, attempts, flush_position, head, runs = rows[0]
+    held = Claim(
+        session_key=session_key,
+        memory_id=memory_id,
+        epoch=epoch,
+        revision=revision,
+        applied_position=applied_position,
+        spec=spec_from_json(MemoryKind.STATE, spec, None),
+        attempts=attempts,
+        flush_position=flush_position,
+    )
+    return IdleStateMemory(held=held, levels=VectorLevels.from_json(runs), head=head)
+
+
+async def leave(
+    tx: DirectTransaction,
+    held: Claim,
+    position: int,
+    *,
+    wake_position: int,
+    ready_at: datetime | None = None,
+) -> int | None:
+    """Leaves a memory whose steps up to `position` are not to be compressed yet.
+
+    Until the log reaches `wake_position`; and with `ready_at`, a time of the database's
+    clock, until then at the latest. None when it is idle. Else the session's head, and nothing
+    is changed: it is behind `position`, or the memory was flushed, changed or taken over
+    since it was looked at. A whole transaction, in one round trip.
+    """
+    values = {
+        "session": held.session_key,
+        "memory": held.memory_id,
+        "epoch": held.epoch,
+        "revision": held.revision,
+        "flush_position": held.flush_position,
+        "position": position,
+        "wake_position": wake_position,
+        "ready_at": ready_at,
+    }
+    # A server that crashes may forget it: then somebody looks once more.
+    _, heads, is_idle = await tx.write_all((LAZILY, _LOCK_HEAD, _IDLE), values)
+    if is_idle:
+        tx.changed.add(held.memory_id)
+    return None if is_idle else int(heads[0][0])
+
+
+async def clock(tx: Transaction) -> datetime:
+    """When the transaction began, by the database's clock."""
+    began: datetime = (await tx.connection.execute(select(func.now()))).scalar_one()
+    return began

@@ -1,0 +1,236 @@
+"""State vectors: written with their revisions, and read as of any of them."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Row, Select, bindparam, case, insert, select, update
+
+from service.domain.state.vectors import State, StateVector, VectorLevels, VectorSource
+from storage.engine.claims import Claim
+from storage.engine.clocks import CLOCK
+from storage.engine.database import Transaction
+from storage.engine.ready import Ready
+from storage.memories.revisions import NewRevision, advance
+from storage.tables import memory, revision, state_levels, state_vector
+
+_VECTOR = (
+    state_vector.c.revision,
+    state_vector.c.level,
+    state_vector.c.text,
+    state_vector.c.tokens,
+    state_vector.c.made,
+    state_vector.c.after_position,
+    state_vector.c.from_position,
+    state_vector.c.to_position,
+    state_vector.c.children,
+    state_vector.c.replies,
+    state_vector.c.appended,
+)
+
+#: The columns of a vector for `vector_of`, where its table is called v.
+VECTOR_COLUMNS = ", ".join(f"v.{column.name}" for column in _VECTOR)
+
+
+def vector_of(row: Sequence[Any]) -> StateVector:
+    """A vector from a row of VECTOR_COLUMNS."""
+    number, level, text, tokens, made, after, begin, end, children, replies, appended = row
+    return StateVector(
+        revision=number,
+        level=level,
+        text=text,
+        tokens=tokens,
+        made=VectorSource(made),
+        after_position=after,
+        from_position=begin,
+        to_position=end,
+        children=tuple(children),
+        replies=replies,
+        appended=tuple(appended),
+    )
+
+
+async def add_first(tx: Transaction, session_key: UUID, memory_id: UUID, task: StateVector) -> None:
+    """Writes what a new memory has at revision 0: M_1, the task prompt."""
+    keys = {"session_key": session_key, "memory_id": memory_id, "tenant_id": tx.tenant_id}
+    await _add(tx, keys, task, VectorLevels())
+
+
+async def commit(
+    tx: Transaction,
+    held: Claim,
+    new: NewRevision,
+    levels: VectorLevels,
+    vector: StateVector | None,
+    *,
+    has_work: bool | None,
+) -> bool:
+    """Writes a state memory's next revision; whether there is work.
+
+    `levels` are those behind it, and `vector` is what it brings: None for a rollback,
+    which brings back what was there. As `revisions.advance`, whose Fenced it raises.
+    """
+    has_more = await advance(tx, held, new, has_work=has_work)
+    keys = {
+        "session_key": held.session_key,
+        "memory_id": held.memory_id,
+        "tenant_id": tx.tenant_id,
+    }
+    assert vector is None or vector.revision == held.revision + 1, "it belongs to another one"
+    await _add(tx, keys, vector, levels, held.revision + 1)
+    return has_more
+
+
+async def _add(
+    tx: Transaction,
+    keys: dict[str, Any],
+    vector: StateVector | None,
+    levels: VectorLevels,
+    number: int = 0,
+) -> None:
+    await tx.connection.execute(
+        insert(state_levels).values(**keys, revision=number, runs=levels.to_json())
+    )
+    if vector is None:
+        return
+    await tx.connection.execute(
+        insert(state_vector).values(
+            **keys,
+            revision=vector.revision,
+            level=vector.level,
+            text=vector.text,
+            tokens=vector.tokens,
+            made=vector.made.value,
+            after_position=vector.after_position,
+            from_position=vector.from_position,
+            to_position=vector.to_position,
+            children=list(vector.children),
+            replies=vector.replies,
+            appended=list(vector.appended),
+        )
+    )
+
+
+async def read_state(
+    tx: Transaction, session_key: UUID, memory_id: UUID, at_revision: int
+) -> State | None:
+    """The vectors that are in use at a revision; None when there is no such revision."""
+    statement = select(state_levels.c.runs, revision.c.to_position).join(
+        revision,
+        (revision.c.session_key == state_levels.c.session_key)
+        & (revision.c.memory_id == state_levels.c.memory_id)
+        & (revision.c.revision == state_levels.c.revision),
+    )
+    found = (
+        await tx.connection.execute(
+            statement.where(
+                state_levels.c.session_key == session_key,
+                state_levels.c.memory_id == memory_id,
+                state_levels.c.revision == at_revision,
+            )
+        )
+    ).one_or_none()
+    if found is None:
+        return None
+    levels = VectorLevels.from_json(found.runs)
+    vectors = await read_vectors(tx, session_key, memory_id, levels.stack())
+    return State.of(at_revision, found.to_position, levels, {one.revision: one for one in vectors})
+
+
+async def read_levels(
+    tx: Transaction, session_key: UUID, memory_id: UUID, at_revision: int
+) -> VectorLevels | None:
+    """Which vectors are in use at a revision; None when no row says so."""
+    statement = select(state_levels.c.runs).where(
+        state_levels.c.session_key == session_key,
+        state_levels.c.memory_id == memory_id,
+        state_levels.c.revision == at_revision,
+    )
+    runs = (await tx.connection.execute(statement)).scalar_one_or_none()
+    return None if runs is None else VectorLevels.from_json(runs)
+
+
+async def read_vectors(
+    tx: Transaction, session_key: UUID, memory_id: UUID, revisions: Sequence[int]
+) -> Sequence[StateVector]:
+    """The vectors that these revisions brought, in their order."""
+    statement = _select(session_key, memory_id).where(state_vector.c.revision.in_(revisions))
+    return [vector_of(row) for row in await _rows(tx, statement)]
+
+
+# One more than have so many bytes together, so that it is known whether others follow.
+_PAGE = f"""
+SELECT {VECTOR_COLUMNS}, v.created_at
+FROM (
+    SELECT revision, sum(octet_length(text)) OVER (
+        ORDER BY revision ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING
+    ) AS before FROM state_vector
+    WHERE session_key = %(session)s AND memory_id = %(memory)s AND revision > %(after)s
+        AND (%(level)s = 0 OR level = %(level)s)
+    ORDER BY revision LIMIT %(limit)s
+) AS sized
+CROSS JOIN LATERAL (
+    -- One by one: a join would be planned for a few vectors, and be quadratic.
+    SELECT * FROM state_vector
+    WHERE session_key = %(session)s AND memory_id = %(memory)s AND revision = sized.revision
+    OFFSET 0
+) AS v
+WHERE coalesce(sized.before, 0) < %(bytes)s
+ORDER BY v.revision
+"""  # noqa: S608 - all of it is ours
+
+
+async def list_page(
+    tx: Transaction,
+    key: tuple[UUID, UUID],
+    *,
+    level: int,
+    after_revision: int,
+    limit: int,
+    max_bytes: int,
+) -> Sequence[tuple[StateVector, datetime]]:
+    """Up to `limit` vectors behind a revision, and when each was committed.
+
+    `after_revision` -1 begins at M_1; level 0 means all. Of more than `max_bytes` of text
+    together only the first come, and one more.
+    """
+    values = {
+        "session": key[0],
+        "memory": key[1],
+        "after": after_revision,
+        "level": level,
+        "limit": limit,
+        "bytes": max_bytes,
+    }
+    rows = await tx.connection.exec_driver_sql(_PAGE, values)
+    return [(vector_of(row[:-1]), row[-1]) for row in rows]
+
+
+def _select(session_key: UUID, memory_id: UUID) -> Select[Any]:
+    return (
+        select(*_VECTOR)
+        .where(state_vector.c.session_key == session_key, state_vector.c.memory_id == memory_id)
+        .order_by(state_vector.c.revision)
+    )
+
+
+async def _rows(tx: Transaction, statement: Select[Any]) -> Sequence[Row[Any]]:
+    rows: Sequence[Row[Any]] = (await tx.connection.execute(statement)).all()
+    return rows
+
+
+_ROUSE = Ready(
+    update(memory)
+    .where(memory.c.session_key == bindparam("session"), memory.c.memory_id == bindparam("memory"))
+    .values(
+        has_work=True,
+        resting=False,
+        ready_at=case((memory.c.resting, CLOCK.c.at), else_=memory.c.ready_at),
+    )
+)
+
+
+async def rouse(tx: Transaction, session_key: UUID, memory_id: UUID) -> None:
+    """Has a memory looked at whose vectors were changed by hand, though it is idle."""
+    await tx.count(_ROUSE, {"session": session_key, "memory": memory_id})

@@ -1,0 +1,226 @@
+"""Tables of on-demand jobs: answers with all about them, and schema drafts."""
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    Uuid,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+from storage.tables.common import count, created, metadata, of_session, total
+
+answer = Table(
+    "answer",
+    metadata,
+    Column("session_key", Uuid, nullable=False),
+    Column("answer_id", Uuid, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    # NULL: the log itself is read, or the automatic reader has not chosen.
+    Column("memory_id", Uuid),
+    Column("query", Text, nullable=False),
+    Column("status", Text, nullable=False, server_default=text("'pending'")),
+    # What it reads; fixed when it is asked.
+    count("revision"),
+    count("applied_position"),
+    Column("text", Text, nullable=False, server_default=text("''")),
+    Column("citations", JSONB, nullable=False, server_default=text("'[]'")),
+    Column("model", Text, nullable=False, server_default=text("''")),
+    Column("failure", Text, nullable=False, server_default=text("''")),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("ready_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    created(),
+    # How the tree is to be navigated; NULL for other readers.
+    Column("navigation", JSONB),
+    # Why there is no answer, where there is none; NULL when there is one.
+    Column("no_answer", Text),
+    # What the navigation came to; NULL until it is complete, and for other readers.
+    Column("statistics", JSONB),
+    # Who is to read; NULL: whoever reads that kind of memory.
+    Column("reader", Text),
+    # How the log is to be browsed; NULL for other readers.
+    Column("browsing", JSONB),
+    # The model that reads, where no memory's spec says; empty: the service's.
+    Column("wanted_model", Text, nullable=False, server_default=text("''")),
+    # JSON Schema of the answer, and the answer by it; NULL where none is asked for.
+    Column("response_schema", JSONB),
+    Column("value", JSONB),
+    # What the automatic reader chose: reader, memory, where it reads, and why.
+    Column("chosen", JSONB),
+    # The options of a multiple-choice question.
+    Column("options", JSONB, nullable=False, server_default=text("'[]'")),
+    # Whether the answer is an option that nothing says, and whether its text was cut off.
+    Column("guessed", Boolean, nullable=False, server_default=text("false")),
+    Column("truncated", Boolean, nullable=False, server_default=text("false")),
+    # The first and the last chunk of what the reader did not go through; NULL: nothing.
+    Column("left_out", ARRAY(BigInteger)),
+    # Whether the text is told as it is written.
+    Column("tells_text", Boolean, nullable=False, server_default=text("false")),
+    # A memory that the automatic reader chooses must have applied the log up to here.
+    total("wanted_position"),
+    # The model whose condition it waits for, and why; NULL: it waits for none.
+    Column("waiting_model", Text),
+    Column("waiting_cause", Text),
+    # Until when it is made though nobody waits for it; NULL: in any case.
+    Column("wanted_until", DateTime(timezone=True)),
+    # The server process whose client was the last to begin to wait; NULL: all of them left, or
+    # it is made in any case.
+    Column("waiter", Uuid),
+    PrimaryKeyConstraint("session_key", "answer_id", name="answer_pkey"),
+    ForeignKeyConstraint(
+        ["session_key", "memory_id", "revision"],
+        ["revision.session_key", "revision.memory_id", "revision.revision"],
+        name="answer_revision_fkey",
+    ),
+    CheckConstraint(
+        "status IN ('pending', 'complete', 'failed', 'cancelled', 'abandoned')",
+        name="answer_status",
+    ),
+    Index(
+        "answer_turns",
+        "tenant_id",
+        "ready_at",
+        postgresql_where=text("status = 'pending' AND ready_at > '-infinity'"),
+    ),
+    # For the bound of what is pending: see `count_pending_answer`.
+    Index(
+        "answer_pending",
+        "tenant_id",
+        "answer_id",
+        postgresql_where=text(
+            "status = 'pending' AND (waiter IS NOT NULL OR wanted_until IS NULL)"
+        ),
+    ),
+    Index(
+        "answer_waiting",
+        "waiting_model",
+        "tenant_id",
+        "ready_at",
+        postgresql_where=text("waiting_model IS NOT NULL"),
+    ),
+    Index("answer_by_memory", "session_key", "memory_id", "created_at", "answer_id"),
+    Index("answer_by_session", "session_key", "created_at", "answer_id"),
+)
+
+
+answer_text = Table(
+    "answer_text",
+    metadata,
+    # The text of an answer as it is written, piece by piece. The whole is in answer.
+    Column("session_key", Uuid, nullable=False),
+    Column("answer_id", Uuid, nullable=False),
+    Column("ordinal", Integer, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("text", Text, nullable=False),
+    # What was told before is void: the text begins anew with this piece.
+    Column("restarts", Boolean, nullable=False),
+    created(),
+    PrimaryKeyConstraint("session_key", "answer_id", "ordinal", name="answer_text_pkey"),
+    ForeignKeyConstraint(
+        ["session_key", "answer_id"],
+        ["answer.session_key", "answer.answer_id"],
+        name="answer_text_answer_fkey",
+    ),
+)
+
+
+answer_rating = Table(
+    "answer_rating",
+    metadata,
+    # What somebody thinks of an answer; the last one counts.
+    Column("session_key", Uuid, nullable=False),
+    Column("answer_id", Uuid, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    # 1: good; -1: bad.
+    Column("rating", Integer, nullable=False),
+    Column("comment", Text, nullable=False),
+    # What would have been right; empty when nobody says.
+    Column("expected", Text, nullable=False),
+    Column("rated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    PrimaryKeyConstraint("session_key", "answer_id", name="answer_rating_pkey"),
+    ForeignKeyConstraint(
+        ["session_key", "answer_id"],
+        ["answer.session_key", "answer.answer_id"],
+        name="answer_rating_answer_fkey",
+    ),
+    CheckConstraint("rating IN (-1, 1)", name="answer_rating_rating"),
+)
+
+
+trajectory_event = Table(
+    "trajectory_event",
+    metadata,
+    # What a navigation looked at and did, written as it happens.
+    Column("session_key", Uuid, nullable=False),
+    Column("answer_id", Uuid, nullable=False),
+    Column("ordinal", Integer, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    # As `service.domain.answers.trajectory.Event`, without the ordinal.
+    Column("event", JSONB, nullable=False),
+    created(),
+    PrimaryKeyConstraint("session_key", "answer_id", "ordinal", name="trajectory_event_pkey"),
+    ForeignKeyConstraint(
+        ["session_key", "answer_id"],
+        ["answer.session_key", "answer.answer_id"],
+        name="trajectory_event_answer_fkey",
+    ),
+)
+
+
+schema_draft = Table(
+    "schema_draft",
+    metadata,
+    Column("session_key", Uuid, nullable=False),
+    Column("draft_id", Uuid, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("domain", Text, nullable=False),
+    Column("example_query", Text, nullable=False),
+    # The one that is asked for, empty for the default; then the one that wrote it.
+    Column("model", Text, nullable=False),
+    Column("status", Text, nullable=False, server_default=text("'pending'")),
+    # Class source, once it is complete.
+    Column("source", Text, nullable=False, server_default=text("''")),
+    # Replies of the model that it took, once it is complete.
+    Column("replies", Integer, nullable=False, server_default=text("0")),
+    Column("failure", Text, nullable=False, server_default=text("''")),
+    # Failed tries of the work, as with answers.
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("ready_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    created(),
+    # The model whose condition it waits for, and why; NULL: it waits for none.
+    Column("waiting_model", Text),
+    Column("waiting_cause", Text),
+    PrimaryKeyConstraint("session_key", "draft_id", name="schema_draft_pkey"),
+    of_session("schema_draft_session_fkey"),
+    CheckConstraint("status IN ('pending', 'complete', 'failed')", name="schema_draft_status"),
+    Index(
+        "schema_draft_turns",
+        "tenant_id",
+        "ready_at",
+        postgresql_where=text("status = 'pending' AND ready_at > '-infinity'"),
+    ),
+    Index(
+        "schema_draft_pending",
+        "tenant_id",
+        "draft_id",
+        postgresql_where=text("status = 'pending'"),
+    ),
+    Index(
+        "schema_draft_waiting",
+        "waiting_model",
+        "tenant_id",
+        "ready_at",
+        postgresql_where=text("waiting_model IS NOT NULL"),
+    ),
+)

@@ -1,0 +1,219 @@
+"""Trees as they grow: their revisions, the nodes that these bring, and the wish to be sealed.
+
+The keys of `storage.tables.tree_node` refuse a gap, an overlap or a second node over the
+same text, whoever writes.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sqlalchemy import bindparam, update
+
+from service.domain.tree.nodes import Node, SummarySource, TextOffset
+from service.domain.values.json_values import canonical
+from storage.engine.claims import Claim
+from storage.engine.database import Transaction
+from storage.engine.ready import Ready
+from storage.memories.flushing import ready_unless_failing
+from storage.memories.revisions import NewRevision, advance
+from storage.tables import memory
+
+#: Bytes of a leaf's text whose words are indexed: what PostgreSQL makes of any text of this
+#: length is less than the megabyte that it allows.
+INDEXED_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Growth:
+    """What building has to know of a tree."""
+
+    #: By level from 0 up: how many nodes there are.
+    nodes: tuple[int, ...]
+    #: How many of them have a parent; these are the first ones.
+    grouped: tuple[int, ...]
+    #: Those that have none, in the order of levels and numbers.
+    tops: tuple[Node, ...]
+    #: The end of the last leaf.
+    end: TextOffset
+    #: Of the newest revision.
+    digest: bytes
+
+
+# From the leaves up, the last node of each level: it says how many there are, and how many
+# of the level below have a parent.
+_READ_GROWTH = """
+WITH RECURSIVE level AS (
+    (SELECT level, number, first_child + children - 1 AS grouped, end_position, end_offset
+     FROM tree_node
+     WHERE session_key = %(session)s AND memory_id = %(memory)s AND level = 0
+     ORDER BY number DESC LIMIT 1)
+    UNION ALL
+    SELECT above.* FROM level, LATERAL (
+        SELECT n.level, n.number, n.first_child + n.children - 1, n.end_position, n.end_offset
+        FROM tree_node n
+        WHERE n.session_key = %(session)s AND n.memory_id = %(memory)s
+            AND n.level = level.level + 1
+        ORDER BY n.number DESC LIMIT 1
+    ) AS above
+)
+SELECT r.digest, l.level, l.number, coalesce(p.grouped, 0) AS grouped,
+    l.end_position, l.end_offset, n.*
+FROM revision r
+LEFT JOIN level l ON true
+LEFT JOIN level p ON p.level = l.level + 1
+LEFT JOIN LATERAL (
+    SELECT number, first_child, children, start_position, start_offset, end_position, end_offset,
+        summary, made, text_tokens, summary_tokens
+    FROM tree_node
+    WHERE session_key = %(session)s AND memory_id = %(memory)s AND level = l.level
+        AND number > coalesce(p.grouped, 0)
+) AS n ON true
+WHERE r.session_key = %(session)s AND r.memory_id = %(memory)s AND r.revision = %(revision)s
+ORDER BY l.level, n.number
+"""
+
+
+async def read_growth(tx: Transaction, held: Claim) -> Growth:
+    """What building has to know of the tree in this worker's hands, in one round trip."""
+    values = {
+        "session": held.session_key,
+        "memory": held.memory_id,
+        "revision": held.revision,
+    }
+    found = await tx.connection.exec_driver_sql(_READ_GROWTH, values)
+    rows: list[tuple[Any, ...]] = [tuple(row) for row in found]
+    digest = bytes(rows[0][0])
+    levels = {level: (number, grouped) for _, level, number, grouped, *_ in rows}
+    if None in levels:
+        return Growth(nodes=(), grouped=(), tops=(), end=TextOffset(1), digest=digest)
+    return Growth(
+        nodes=tuple(number for number, _ in levels.values()),
+        grouped=tuple(grouped for _, grouped in levels.values()),
+        tops=tuple(_node(row[1], row[6:]) for row in rows if row[6] is not None),
+        end=TextOffset(rows[0][4], rows[0][5]),
+        digest=digest,
+    )
+
+
+def _node(level: int, row: Sequence[Any]) -> Node:
+    number, first_child, children, *ends, summary, made, text_tokens, summary_tokens = row
+    return Node(
+        level=level,
+        number=number,
+        first_child=first_child,
+        children=children,
+        start=TextOffset(*ends[:2]),
+        end=TextOffset(*ends[2:]),
+        summary=summary,
+        made=SummarySource(made),
+        text_tokens=text_tokens,
+        summary_tokens=summary_tokens,
+    )
+
+
+async def commit(
+    tx: Transaction,
+    held: Claim,
+    new: NewRevision,
+    nodes: Sequence[Node],
+    texts: Mapping[int, str],
+    *,
+    has_work: bool,
+) -> bool:
+    """Writes a tree's next revision with the nodes that it brings; whether there is work.
+
+    `texts` has the text of each new leaf by its number. As `revisions.advance`, whose
+    Fenced it raises.
+    """
+    has_more = await advance(tx, held, new, has_work=has_work)
+    await add_nodes(tx, held, nodes, held.revision + 1, texts)
+    return has_more
+
+
+async def seal(tx: Transaction, held: Claim, new: NewRevision) -> None:
+    """Writes a tree's last revision: from now on nobody works on it. Raises Fenced."""
+    await advance(tx, held, new, has_work=False, sealed=True)
+
+
+# The types of the columns in the order of `_row`.
+_TYPES = (
+    *("integer", "bigint", "bigint", "integer", "bigint", "bigint", "bigint", "bigint"),
+    *("text", "text", "bigint", "bigint", "text"),
+)
+_COLUMNS = """level, number, first_child, children, start_position, start_offset,
+    end_position, end_offset, summary, made, text_tokens, summary_tokens"""
+_ADD_NODES = f"""
+INSERT INTO tree_node (session_key, memory_id, tenant_id, revision, {_COLUMNS}, words)
+SELECT %s, %s, %s, %s, {_COLUMNS}, to_tsvector('simple', leaf)
+FROM unnest({", ".join(f"%s::{of}[]" for of in _TYPES)}) AS t ({_COLUMNS}, leaf)
+"""  # noqa: S608 - all of it is above
+
+
+async def add_nodes(
+    tx: Transaction,
+    held: Claim,
+    nodes: Sequence[Node],
+    revision: int,
+    texts: Mapping[int, str],
+) -> None:
+    """Writes the nodes that a revision brings, in one statement.
+
+    `texts` has the text of each new leaf by its number: its words are indexed.
+    """
+    if not nodes:
+        return
+    columns = zip(*(_row(node, texts) for node in nodes), strict=True)
+    values = (held.session_key, held.memory_id, tx.tenant_id, revision, *map(list, columns))
+    await tx.connection.exec_driver_sql(_ADD_NODES, values)
+
+
+def _row(node: Node, texts: Mapping[int, str]) -> tuple[Any, ...]:
+    leaf = indexed(texts[node.number]) if node.level == 0 else None
+    return (
+        *(node.level, node.number, node.first_child, node.children),
+        *(node.start.position, node.start.offset, node.end.position, node.end.offset),
+        *(node.summary, node.made.value, node.text_tokens, node.summary_tokens, leaf),
+    )
+
+
+def indexed(text: str) -> str:
+    """What of a leaf's text has its words indexed."""
+    return text.encode()[:INDEXED_BYTES].decode(errors="ignore")
+
+
+def digest(parent: bytes, nodes: Iterable[Node]) -> bytes:
+    """SHA-256 of a revision: over its parent's and the nodes that it brings."""
+    made = hashlib.sha256(parent)
+    for node in nodes:
+        made.update(
+            canonical([_plain(getattr(node, field.name)) for field in fields(node)]).encode()
+        )
+    return made.digest()
+
+
+def _plain(value: Any) -> Any:
+    return [value.position, value.offset] if isinstance(value, TextOffset) else value
+
+
+_WANT_SEAL = Ready(
+    update(memory)
+    .where(
+        memory.c.session_key == bindparam("session"),
+        memory.c.memory_id == bindparam("memory"),
+        memory.c.seal_position.is_(None),
+    )
+    .values(seal_position=bindparam("upto"), has_work=True, ready_at=ready_unless_failing())
+)
+
+
+async def want_seal(tx: Transaction, held: Claim, position: int) -> bool:
+    """Asks for a tree to be closed once everything up to `position` is in it.
+
+    False, and nothing changed, when somebody asked before. The caller has the memory from
+    `revisions.lock`, and the session's head from `sessions.lock_head`.
+    """
+    values = {"session": held.session_key, "memory": held.memory_id, "upto": position}
+    tx.changed.add(held.memory_id)
+    return await tx.count(_WANT_SEAL, values) == 1

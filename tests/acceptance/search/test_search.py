@@ -1,0 +1,90 @@
+"""Searching by words and vectors, as it is run: an API, a worker, a server of vectors."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import palimpsest
+from palimpsest.v1 import search_pb2, search_pb2_grpc
+from tests.integration.support.search_rows import can_have_vectors
+from tests.support.fake_embeddings import FakeEmbeddings, fake_embeddings
+from tests.support.harness import Servers, api, worker
+
+TEXTS = (
+    "The wolf ran over the hill.",
+    "Der Wolf lief.",
+    "The sea was calm and wide.",
+    "A wolf and the sea.",
+)
+#: An index follows its log within some seconds.
+INDEX_SECONDS = 120.0
+
+
+@pytest.fixture(scope="module")
+def served(servers: Servers) -> Iterator[tuple[str, FakeEmbeddings]]:
+    url = servers.new_database()
+    if not can_have_vectors(servers.as_superuser(url)):
+        pytest.skip("this PostgreSQL has no pgvector")
+    with fake_embeddings() as fake:
+        settings = {
+            "PALIMPSEST_EMBEDDING_MODEL": "openai/vectors",
+            "PALIMPSEST_EMBEDDING_BASE_URL": fake.url,
+            "PALIMPSEST_EMBEDDING_API_KEY": "secret",
+        }
+        with api(url, **settings) as (_, address), worker(url, **settings):
+            yield address, fake
+
+
+async def indexed(session: palimpsest.Session) -> palimpsest.SearchIndex:
+    """The index, when it has everything."""
+    until = time.monotonic() + INDEX_SECONDS
+    while True:
+        index = await session.search_index()
+        if index.embedded_position == index.indexed_position == index.head:
+            return index
+        assert time.monotonic() < until, index
+        await asyncio.sleep(0.1)
+
+
+# The processes import what asks for vectors, which takes long on a busy machine.
+@pytest.mark.timeout(400)
+async def test_words_and_vectors_find_together(served: tuple[str, FakeEmbeddings]) -> None:
+    address, fake = served
+    async with palimpsest.connect(address) as client:
+        session = await client.create_session("s")
+        async with session.producer("p") as producer:
+            for text in TEXTS:
+                await producer.append(text)
+            await producer.flush()
+        index = await indexed(session)
+        assert index.embedding_model
+        assert index.vectors_unavailable == ""
+        result = await session.search("a wolf and the sea", timeout=120)
+        assert result.mode == "hybrid"
+        best = result.chunks[0]
+        assert best.chunk.text == TEXTS[3]
+        assert (best.words_rank, best.vectors_rank) == (1, 1)
+        assert best.vectors_score == pytest.approx(1.0, abs=1e-5)
+        assert "a wolf and the sea" in fake.texts
+        # All have a vector, whatever words they have.
+        near = await session.search("wolf", mode="vectors")
+        assert near.mode == "vectors"
+        assert len(near.chunks) == len(TEXTS)
+        usage = await session.usage()
+        assert {line.purpose for line in usage.lines} == {"embed"}
+
+        # The vector of a query that was asked before is kept: these are new.
+        fake.script += [(500, {}, "{}")] * 20
+        words = await session.search("wolf hill", timeout=120)
+        assert words.mode == "words"
+        assert words.index.failure
+        stub = search_pb2_grpc.SearchServiceStub(client.channel)
+        hybrid = search_pb2.SearchChunksRequest(
+            session="s", query="wolf sea", mode=search_pb2.SEARCH_MODE_HYBRID
+        )
+        with pytest.raises(palimpsest.Unavailable) as refused:
+            # Once: what is tried again until its time is up may end in the midst of a try.
+            await client.call(stub.SearchChunks, hybrid, timeout=120, retry=False)
+        assert refused.value.reason == "EMBEDDING_FAILED"

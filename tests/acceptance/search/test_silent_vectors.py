@@ -1,0 +1,136 @@
+"""Searches whose embedding server hears a query and says nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from grpc import aio
+
+import palimpsest
+from palimpsest.v1 import search_pb2, search_pb2_grpc
+from service.app.serve import serve
+from service.settings.config import Config
+from storage.engine.database import Database
+from tests.acceptance.log.test_flow_control_models import process
+from tests.integration.support.search_rows import (
+    can_have_vectors,
+    make_session,
+    whole,
+    write_vectors,
+)
+from tests.support.harness import Servers
+from tests.support.unresponsive_model import UnresponsiveModel, unresponsive_model
+
+MODEL = "openai/vectors"
+
+
+@asynccontextmanager
+async def served(
+    url: str, servers: Servers, model: UnresponsiveModel, **settings: Any
+) -> AsyncIterator[palimpsest.Client]:
+    """An API on a database in which the session `s` has a vector of the model's."""
+    if not can_have_vectors(servers.as_superuser(url)):
+        pytest.skip("this PostgreSQL has no pgvector")
+    database = Database.connect(url, pool_size=1, name="test")
+    await make_session(database, ["The wolf ran.", "The sea was calm."])
+    await write_vectors(database, [(1, whole("The wolf ran.", 1, 0, 0))], model=MODEL)
+    await database.close()
+    config = Config(
+        database_url=url,  # type: ignore[arg-type]
+        listen="127.0.0.1:0",
+        embedding_model=MODEL,
+        embedding_base_url=model.url,
+        stop_seconds=1,
+        **settings,
+    )
+    async with (
+        process(serve, config) as ready,
+        palimpsest.connect(ready.result()[0]) as client,
+    ):
+        yield client
+
+
+def wanted(query: str, mode: Any) -> search_pb2.SearchChunksRequest:
+    # The vector of a query is kept: each test of one needs its own.
+    return search_pb2.SearchChunksRequest(session="s", query=query, mode=mode)
+
+
+async def until_heard(
+    client: palimpsest.Client, model: UnresponsiveModel, request: search_pb2.SearchChunksRequest
+) -> None:
+    """Searches until the server of vectors has heard of it before the time was up."""
+    stub = search_pb2_grpc.SearchServiceStub(client.channel)
+    # litellm's first call takes seconds before anything is sent.
+    before, seconds = len(model.requests), 2.0
+    while len(model.requests) == before:
+        with pytest.raises(aio.AioRpcError) as caught:
+            await stub.SearchChunks(request, timeout=seconds)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        seconds *= 2
+
+
+async def test_a_search_ends_at_its_deadline_and_takes_its_call_for_a_vector_along(
+    url: str, servers: Servers
+) -> None:
+    async with unresponsive_model() as model, served(url, servers, model) as client:
+        async with asyncio.timeout(300):
+            await until_heard(client, model, wanted("wolf", search_pb2.SEARCH_MODE_HYBRID))
+            await model.until(left=len(model.requests))
+            stub = search_pb2_grpc.SearchServiceStub(client.channel)
+            heard = len(model.requests)
+            gone = stub.SearchChunks(wanted("wolf", search_pb2.SEARCH_MODE_HYBRID))
+            await model.until(requests=heard + 1)
+            gone.cancel()
+            await model.until(left=heard + 1)
+            await until_kept(client, len(model.requests))
+
+
+async def until_kept(client: palimpsest.Client, calls: int) -> None:
+    """Waits until so many calls stand in the ledger: none is left under way."""
+    while (await client.session("s").usage()).total.calls < calls:
+        await asyncio.sleep(0.1)
+
+
+async def test_behind_the_patience_with_its_model_a_search_goes_by_words_and_says_so(
+    url: str, servers: Servers
+) -> None:
+    async with (
+        unresponsive_model() as model,
+        served(url, servers, model, embedding_timeout_seconds=0.5) as client,
+        asyncio.timeout(300),
+    ):
+        session = client.session("s")
+        found = await session.search("wolf", timeout=250)
+        assert found.mode == "words"
+        assert [one.chunk.position for one in found.chunks] == [1]
+        assert "could not be embedded" in found.index.failure
+        assert (await session.search_index()).failure == ""
+        stub = search_pb2_grpc.SearchServiceStub(client.channel)
+        request = wanted("wolf", search_pb2.SEARCH_MODE_HYBRID)
+        with pytest.raises(palimpsest.Unavailable) as refused:
+            await client.call(stub.SearchChunks, request, timeout=250, retry=False)
+        assert refused.value.reason == "EMBEDDING_FAILED"
+        assert refused.value.retry_seconds
+        await model.until(left=len(model.requests))
+
+
+async def test_before_its_deadline_a_search_goes_by_words_and_takes_its_call_along(
+    url: str, servers: Servers
+) -> None:
+    async with (
+        unresponsive_model() as model,
+        served(url, servers, model, embedding_timeout_seconds=250) as client,
+        asyncio.timeout(300),
+    ):
+        # litellm's import can keep a whole server waiting: that is over behind this.
+        await until_heard(client, model, wanted("wolf", search_pb2.SEARCH_MODE_HYBRID))
+        heard = len(model.requests)
+        found = await client.session("s").search("wolf", timeout=12)
+        assert found.mode == "words"
+        assert [one.chunk.position for one in found.chunks] == [1]
+        assert "deadline" in found.index.failure
+        await model.until(requests=heard + 1, left=heard + 1)
+        await until_kept(client, heard + 1)

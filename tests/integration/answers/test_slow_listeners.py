@@ -1,0 +1,97 @@
+"""A client that does not take what it is told of an answer: nobody looks for more for it."""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from service.domain.answers.answer_updates import Listener, ListenerBatch
+from service.domain.answers.reply_streaming import TextPiece
+from service.domain.values.tenancy import DEFAULT_TENANT, session_key
+from service.domain.values.work_items import WorkItem, WorkKind
+from service.usecases.memories import consistency
+from service.usecases.memories.consistency import ProgressWatcher
+from storage.engine.database import Database
+from storage.memories import job_results
+
+
+async def test_only_those_who_wait_are_looked_after(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Collection[Listener]] = []
+
+    async def look(_: Any, listeners: Collection[Listener]) -> Mapping[Listener, ListenerBatch]:
+        looks.append(tuple(listeners))
+        return {
+            one: ListenerBatch(
+                events=(), pieces=[TextPiece(ordinal=one.piece + 1, text="x", restarts=False)]
+            )
+            for one in listeners
+        }
+
+    monkeypatch.setattr(consistency, "look", look)
+    watcher = ProgressWatcher(database)
+    running = asyncio.create_task(watcher.run())
+    slow, quick = (
+        Listener(
+            item=WorkItem(
+                kind=WorkKind.ANSWER,
+                tenant_id=DEFAULT_TENANT,
+                session_key=session_key(DEFAULT_TENANT, "s"),
+                item_id=uuid4(),
+            ),
+            hears_text=True,
+        )
+        for _ in range(2)
+    )
+    async with asyncio.timeout(30):
+        told = watcher.told(slow, deadline=None)
+        first = await anext(told)
+        # From here on `slow` does not read.
+        looks.clear()
+        heard = [piece.ordinal async for piece in _pieces(watcher, quick, 5)]
+        assert heard == [1, 2, 3, 4, 5]
+        assert not any(slow in listeners for listeners in looks)
+        second = await anext(told)
+        assert [one.pieces[0].ordinal for one in (first, second)] == [1, 2], "it missed nothing"
+        await told.aclose()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def _pieces(watcher: ProgressWatcher, listener: Listener, count: int) -> Any:
+    told = watcher.told(listener, deadline=None)
+    for _ in range(count):
+        for piece in (await anext(told)).pieces:
+            yield piece
+    await told.aclose()
+
+
+async def test_who_waits_is_looked_after_though_one_look_broke(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    async def settled(_: Any, items: Collection[WorkItem]) -> Collection[WorkItem]:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise LookupError("a defect")
+        return items
+
+    monkeypatch.setattr(job_results, "ended", settled)
+    watcher = ProgressWatcher(database)
+    running = asyncio.create_task(watcher.run())
+    item = WorkItem(
+        kind=WorkKind.ANSWER,
+        tenant_id=DEFAULT_TENANT,
+        session_key=session_key(DEFAULT_TENANT, "s"),
+        item_id=uuid4(),
+    )
+    async with asyncio.timeout(30):
+        assert await watcher.settled(item, deadline=None)
+    assert looks == 2
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

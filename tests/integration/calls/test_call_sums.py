@@ -1,0 +1,156 @@
+"""The sums of calls by what they are for are what the ledger adds up to."""
+
+import importlib
+from collections import Counter
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import insert, text
+
+from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
+from storage.calls import calls
+from storage.engine.database import Database
+from storage.spend import costs
+from storage.spend.spend import Days, SpendFilter
+from storage.tables import call
+from tests.integration.spend.test_spend import add_owners, expected, ledger_calls
+from tests.support.harness import Servers
+
+KEY = session_key(DEFAULT_TENANT, "a")
+PURPOSES = st.sampled_from(["revise", "answer"])
+RESIDUALS = st.none() | st.sampled_from(["exact", "cold"])
+
+
+@st.composite
+def rows_of_one_session(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Calls of the session `a`, for different things."""
+    made = st.lists(ledger_calls(), min_size=1, max_size=12)
+    return [
+        {
+            **row,
+            "tenant_id": DEFAULT_TENANT,
+            "session_key": KEY,
+            "memory_id": draw(st.sampled_from([None, memory_id(KEY, "m"), memory_id(KEY, "n")])),
+            "purpose": draw(PURPOSES),
+            "residual": None if row["reply"] is None else draw(RESIDUALS),
+        }
+        for row in draw(made)
+    ]
+
+
+@pytest.fixture
+async def owners(database: Database, servers: Servers, url: str) -> Database:
+    await add_owners(database, servers, url)
+    return database
+
+
+@settings(
+    max_examples=5,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
+)
+@given(rows=rows_of_one_session(), at_once=st.booleans())
+async def test_what_a_session_came_to_is_what_its_calls_add_up_to(
+    owners: Database, rows: list[dict[str, Any]], at_once: bool
+) -> None:
+    async with owners.transaction(DEFAULT_TENANT) as tx:
+        await tx.connection.execute(text("SAVEPOINT before"))
+        if at_once:
+            await tx.connection.execute(insert(call).values(rows))
+        else:
+            for row in rows:
+                await tx.connection.execute(insert(call).values(**row))
+        lines = await costs.lines(tx, KEY, SpendFilter(session_key=KEY))
+        classes = await costs.residuals(tx, KEY, SpendFilter(session_key=KEY))
+        used = await calls.usage(tx, KEY)
+        of_m = await calls.usage(tx, KEY, memory_id=memory_id(KEY, "m"))
+        day = rows[0]["created_at"].date()
+        of_day = await costs.lines(
+            tx, KEY, SpendFilter(session_key=KEY, days=Days(first=day, last=day))
+        )
+        await tx.connection.execute(text("ROLLBACK TO SAVEPOINT before"))
+    names = {None: "", memory_id(KEY, "m"): "m", memory_id(KEY, "n"): "n"}
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((names[row["memory_id"]], row["purpose"]), []).append(row)
+    assert {(one.memory, one.purpose): one.spend for one in lines} == {
+        key: expected(some) for key, some in groups.items()
+    }
+    good = [row for row in rows if row["reply"] is not None]
+    assert {one.residual: one.calls for one in classes} == Counter(
+        row["residual"] or "" for row in good
+    )
+    assert sum(one.predicted_cached_tokens for one in classes) == sum(
+        row["predicted_cached_tokens"] for row in good
+    )
+    assert {one.purpose: one.calls for one in used} == Counter(row["purpose"] for row in rows)
+    for line in used:
+        mine = [row for row in rows if row["purpose"] == line.purpose]
+        reported = [n for row in mine if (n := row["reported_cached_tokens"]) is not None]
+        assert line.reported_cached_tokens == (sum(reported) if reported else None)
+        priced = [n for row in mine if (n := row["cost_micro_usd"]) is not None]
+        assert line.cost_micro_usd == (sum(priced) if priced else None)
+        assert line.input_tokens == sum(row["input_tokens"] for row in mine)
+    in_m = [row for row in rows if row["memory_id"] == memory_id(KEY, "m")]
+    assert sum(line.calls for line in of_m) == len(in_m)
+    on_day = [row for row in rows if row["created_at"].date() == day]
+    assert sum(one.spend.calls + one.spend.failed_calls for one in of_day) == len(on_day)
+
+
+async def test_calls_of_before_are_counted_once_by_the_migration(
+    owners: Database, servers: Servers, url: str
+) -> None:
+    migration: Any = importlib.import_module("migrations.versions.0021_long_sessions")
+    async with owners.transaction(DEFAULT_TENANT) as tx:
+        for number in range(7):
+            await tx.connection.execute(
+                insert(call).values(
+                    session_key=KEY,
+                    call_id=uuid4(),
+                    tenant_id=DEFAULT_TENANT,
+                    memory_id=memory_id(KEY, "m") if number % 2 else None,
+                    occasion="o",
+                    key=uuid4().bytes,
+                    purpose="revise",
+                    template="t/1",
+                    model="m/x",
+                    reply="r",
+                    input_tokens=number,
+                    predicted_cached_tokens=0,
+                    output_tokens=1,
+                    latency_ms=1,
+                )
+            )
+        wanted = await calls.usage(tx, KEY)
+    admin = Database.connect(servers.as_superuser(url), pool_size=1, name="t", role="postgres")
+    lacking = migration.LACKING.format(
+        first="00000000-0000-0000-0000-000000000000", last="ffffffff-ffff-ffff-ffff-ffffffffffff"
+    )
+    try:
+        # As the release before left it, as an interrupted migration does, and all there.
+        for lost in ("TRUE", "owner_id <> session_key", "FALSE"):
+            async with admin.connection() as connection:
+                await connection.execute(text(f"DELETE FROM call_sum WHERE {lost}"))
+                await connection.execute(text(lacking))
+            async with owners.transaction(DEFAULT_TENANT) as tx:
+                assert await calls.usage(tx, KEY) == wanted
+    finally:
+        await admin.close()
+    assert sum(line.calls for line in wanted) == 7
+
+
+async def test_usage_of_a_session_reads_none_of_its_calls(owners: Database) -> None:
+    async with owners.transaction(DEFAULT_TENANT) as tx:
+        await tx.connection.execute(
+            text(
+                "INSERT INTO call_sum SELECT session_key, session_key, current_date, 'p', 'm/x',"
+                " '', false, tenant_id, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0 FROM session WHERE name = 'a'"
+            )
+        )
+        (line,) = await calls.usage(tx, KEY)
+        (cost,) = await costs.lines(tx, KEY, SpendFilter(session_key=KEY))
+    # There are no calls: what is told is the sums.
+    assert (line.calls, cost.spend.calls) == (3, 3)

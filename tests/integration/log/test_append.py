@@ -1,0 +1,296 @@
+"""Appending over gRPC, to a real server on a real database."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import grpc
+import pytest
+from grpc import aio
+
+import palimpsest
+from palimpsest import _convert_log, _errors
+from palimpsest.v1 import log_pb2, log_pb2_grpc
+from service.domain.log.chunks import Chunk, ChunkKind, LoggedChunk
+from service.rpc.convert import logged_chunk
+
+
+@pytest.fixture
+async def session(client: palimpsest.Client) -> palimpsest.Session:
+    return await client.create_session(f"append-{uuid4().hex}")
+
+
+@pytest.fixture
+async def stub(client: palimpsest.Client) -> log_pb2_grpc.LogServiceStub:
+    return log_pb2_grpc.LogServiceStub(client.channel)
+
+
+def produced(sequence: int, text: str = "", **fields: Any) -> log_pb2.ProducedChunk:
+    chunk = log_pb2.Chunk(text=text or f"chunk {sequence}")
+    return log_pb2.ProducedChunk(producer_sequence=sequence, chunk=chunk, **fields)
+
+
+def request(session: palimpsest.Session, *chunks: log_pb2.ProducedChunk, **fields: Any) -> Any:
+    return log_pb2.AppendRequest(session=session.name, producer_id="p", chunks=chunks, **fields)
+
+
+async def refused(call: Any) -> palimpsest.PalimpsestError:
+    with pytest.raises(aio.AioRpcError) as caught:
+        await call
+    return _errors.from_rpc(caught.value, "test")
+
+
+async def texts(session: palimpsest.Session) -> list[str]:
+    return [chunk.text async for chunk in session.chunks()]
+
+
+async def test_chunks_of_every_kind_come_back_as_they_were(session: palimpsest.Session) -> None:
+    async with session.producer("p") as producer:
+        await producer.append("text ü 😀", metadata={"source": "a"})
+        await producer.append_message("user", "hello")
+        await producer.append_step(observation="saw", thought="", action="did")
+        ack = await producer.flush()
+    assert ack is not None
+    assert (ack.producer_sequence, ack.position) == (3, 3)
+    one, two, three = [chunk async for chunk in session.chunks()]
+    assert (one.kind, one.text, one.metadata) == ("text", "text ü 😀", {"source": "a"})
+    assert (two.kind, two.role, two.text) == ("message", "user", "hello")
+    assert (three.kind, three.observation, three.thought, three.action) == (
+        "step",
+        "saw",
+        "",
+        "did",
+    )
+    info = await session.info()
+    assert (info.head, info.content_bytes) == (3, len("text ü 😀sourceauserhellosawdid".encode()))
+
+
+async def test_a_resend_is_acked_with_its_first_position(session: Any, stub: Any) -> None:
+    first = await stub.Append(request(session, produced(1), produced(2)))
+    again = await stub.Append(request(session, produced(1)))
+    mixed = await stub.Append(request(session, produced(2), produced(3)))
+    assert first.ack.through_position == 2
+    assert again.ack.through_position == 1
+    assert mixed.ack.through_position == 3
+    assert await texts(session) == ["chunk 1", "chunk 2", "chunk 3"]
+
+
+async def test_a_changed_resend_a_gap_and_a_stale_epoch_are_refused(
+    session: Any, stub: Any
+) -> None:
+    await stub.Append(request(session, produced(1), epoch=2))
+    changed = await refused(stub.Append(request(session, produced(1, "other"), epoch=2)))
+    assert isinstance(changed, palimpsest.AlreadyExists)
+    assert changed.reason == "SEQUENCE_CONTENT_CHANGED"
+    assert changed.metadata == {"producer": "p", "producer_sequence": "1", "position": "1"}
+    gap = await refused(stub.Append(request(session, produced(5), epoch=2)))
+    assert isinstance(gap, palimpsest.OutOfRange)
+    assert gap.metadata == {"expected": "2", "received": "5"}
+    stale = await refused(stub.Append(request(session, produced(2), epoch=1)))
+    assert isinstance(stale, palimpsest.Aborted)
+    assert stale.reason == "PRODUCER_FENCED"
+    head = await refused(stub.Append(request(session, produced(2), epoch=2, expected_head=9)))
+    assert (head.reason, head.metadata["head"]) == ("HEAD_MISMATCH", "1")
+    assert await texts(session) == ["chunk 1"]
+
+
+@pytest.mark.parametrize(
+    ("chunk", "reason", "field"),
+    [
+        (log_pb2.ProducedChunk(producer_sequence=1), "FIELD_INVALID", "chunks[0].chunk"),
+        (produced(0, "x"), "FIELD_INVALID", "chunks[0].producer_sequence"),
+        (produced(1, "x", digest=b"short"), "FIELD_INVALID", "chunks[0].digest"),
+        (produced(1, "x", digest=b"0" * 32), "DIGEST_MISMATCH", "chunks[0].digest"),
+        (produced(1, "a\0b"), "FIELD_INVALID", "chunks[0].chunk"),
+        (produced(1, "x" * 262_145), "CHUNK_TOO_LARGE", "chunks[0].chunk"),
+        (
+            log_pb2.ProducedChunk(
+                producer_sequence=1, chunk=log_pb2.Chunk(step=log_pb2.Chunk.Step())
+            ),
+            "CHUNK_EMPTY",
+            "chunks[0].chunk",
+        ),
+        (
+            log_pb2.ProducedChunk(
+                producer_sequence=1,
+                chunk=log_pb2.Chunk(text="x", metadata={str(n): "v" for n in range(17)}),
+            ),
+            "FIELD_INVALID",
+            "chunks[0].chunk.metadata",
+        ),
+    ],
+)
+async def test_a_bad_chunk_names_its_field_and_stores_nothing(
+    session: Any, stub: Any, chunk: Any, reason: str, field: str
+) -> None:
+    error = await refused(stub.Append(request(session, chunk)))
+    assert isinstance(error, palimpsest.InvalidArgument)
+    assert error.reason == reason
+    assert list(error.fields) == [field]
+    assert await texts(session) == []
+
+
+async def test_batches_and_messages_have_limits(session: Any, stub: Any) -> None:
+    many = await refused(stub.Append(request(session, *(produced(n + 1) for n in range(257)))))
+    assert many.reason == "FIELD_INVALID"
+    big = [produced(n + 1, "x" * 260_000) for n in range(5)]
+    large = await refused(stub.Append(request(session, *big)))
+    assert (large.reason, large.metadata["limit_bytes"]) == ("BATCH_TOO_LARGE", "1048576")
+    huge = [produced(n + 1, "x" * 260_000) for n in range(17)]
+    with pytest.raises(aio.AioRpcError) as caught:
+        async with aio.insecure_channel(session._connection.address) as channel:
+            await log_pb2_grpc.LogServiceStub(channel).Append(request(session, *huge))
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert await texts(session) == []
+
+
+async def test_an_unknown_session_is_named(client: palimpsest.Client) -> None:
+    with pytest.raises(palimpsest.NotFound) as caught:
+        async with client.session("nobody").producer("p"):
+            raise AssertionError("it is refused before")
+    assert caught.value.reason == "SESSION_NOT_FOUND"
+    assert caught.value.metadata == {"session": "nobody"}
+
+
+async def frames(*requests: log_pb2.AppendChunksRequest) -> AsyncIterator[Any]:
+    for one in requests:
+        yield one
+
+
+def opening(session: palimpsest.Session, **fields: Any) -> log_pb2.AppendChunksRequest:
+    open_frame = log_pb2.AppendChunksRequest.Open(session=session.name, producer_id="p", **fields)
+    return log_pb2.AppendChunksRequest(open=open_frame)
+
+
+def batch(*chunks: log_pb2.ProducedChunk) -> log_pb2.AppendChunksRequest:
+    return log_pb2.AppendChunksRequest(batch=log_pb2.AppendChunksRequest.Batch(chunks=chunks))
+
+
+async def responses(call: Any) -> tuple[list[Any], palimpsest.PalimpsestError | None]:
+    heard: list[Any] = []
+    try:
+        async for response in call:
+            heard.append(response)
+    except aio.AioRpcError as error:
+        return heard, _errors.from_rpc(error, "test")
+    return heard, None
+
+
+async def test_a_refusal_ends_the_stream_after_acking_what_was_committed(
+    session: Any, stub: Any
+) -> None:
+    call = stub.AppendChunks(
+        frames(opening(session), batch(produced(1), produced(2)), batch(produced(9)))
+    )
+    heard, error = await responses(call)
+    assert heard[0].opened.last_producer_sequence == 0
+    assert heard[-1].ack.through_producer_sequence == 2
+    assert error is not None
+    assert error.metadata == {"expected": "3", "received": "9"}
+    heard, error = await responses(stub.AppendChunks(frames(opening(session))))
+    assert error is None
+    assert heard[0].opened.last_producer_sequence == 2
+    assert heard[0].opened.credits.chunks == 1024
+
+
+async def test_a_misused_stream_is_refused(session: Any, stub: Any) -> None:
+    for sent in ([batch(produced(1))], [opening(session), opening(session)]):
+        _, error = await responses(stub.AppendChunks(frames(*sent)))
+        assert error is not None
+        assert error.reason == "STREAM_MISUSED"
+
+
+async def test_a_higher_epoch_fences_an_open_stream_off(session: Any) -> None:
+    async with session.producer("p", epoch=1) as old:
+        await old.append("by the old one")
+        await old.flush()
+        async with session.producer("p", epoch=2) as new:
+            await new.append("by the new one")
+        await old.append("too late")
+        with pytest.raises(palimpsest.Aborted) as caught:
+            await old.flush()
+        assert caught.value.reason == "PRODUCER_FENCED"
+        # The refusal itself is raised once.
+        with pytest.raises(palimpsest.ProducerClosed, match="taken over by epoch 2"):
+            await old.append("and again")
+        old._failure = None
+        old._waiting.clear()
+        old._under_way.clear()
+        old._next_sequence = old.last_acked_sequence + 1
+    assert await texts(session) == ["by the old one", "by the new one"]
+
+
+async def test_many_producers_interleave_without_gaps(session: Any) -> None:
+    async def produce(name: str) -> None:
+        async with session.producer(name) as producer:
+            for number in range(300):
+                await producer.append(f"{name}:{number}")
+
+    await asyncio.gather(*(produce(f"p{n}") for n in range(5)))
+    chunks = [chunk async for chunk in session.chunks()]
+    assert [chunk.position for chunk in chunks] == list(range(1, 1501))
+    for name in {chunk.producer_id for chunk in chunks}:
+        own = [chunk for chunk in chunks if chunk.producer_id == name]
+        assert [chunk.producer_sequence for chunk in own] == list(range(1, 301))
+        assert [chunk.text for chunk in own] == [f"{name}:{n}" for n in range(300)]
+
+
+async def test_credits_hold_a_producer_back(session: Any) -> None:
+    async with session.producer("p") as producer:
+        for _ in range(3000):
+            await producer.append("x" * 3000)
+            held = len(producer._waiting) + len(producer._under_way)
+            assert held <= 1024
+            assert producer._bytes <= 8 * 1024 * 1024
+    assert (await session.info()).head == 3000
+
+
+def test_client_and_server_agree_on_digests() -> None:
+    pairs = [
+        (
+            log_pb2.Chunk(text="ü", metadata={"b": "2", "a": "1"}),
+            Chunk(kind=ChunkKind.TEXT, text="ü", metadata={"a": "1", "b": "2"}),
+        ),
+        (
+            log_pb2.Chunk(message=log_pb2.Chunk.Message(role="r", text="t")),
+            Chunk(kind=ChunkKind.MESSAGE, role="r", text="t"),
+        ),
+        (
+            log_pb2.Chunk(step=log_pb2.Chunk.Step(thought="t")),
+            Chunk(kind=ChunkKind.STEP, thought="t"),
+        ),
+        (
+            log_pb2.Chunk(step=log_pb2.Chunk.Step(thought="t", observed_first=True)),
+            Chunk(kind=ChunkKind.STEP, thought="t", observed_first=True),
+        ),
+        (
+            log_pb2.Chunk(step=log_pb2.Chunk.Step(thought="t", observed_first=False)),
+            Chunk(kind=ChunkKind.STEP, thought="t"),
+        ),
+    ]
+    for message, chunk in pairs:
+        assert _convert_log.digest(message) == chunk.digest()
+        assert _convert_log.size_bytes(message) == chunk.size_bytes()
+
+
+@pytest.mark.parametrize("observed_first", [False, True, None])
+def test_client_and_server_agree_on_the_order_of_a_step(observed_first: bool | None) -> None:
+    chunk = Chunk(
+        kind=ChunkKind.STEP,
+        observation="seen",
+        thought="known",
+        action="done",
+        observed_first=observed_first,
+    )
+    logged = LoggedChunk(
+        position=1,
+        chunk=chunk,
+        producer_id="p",
+        producer_sequence=1,
+        created_at=datetime.now(UTC),
+    )
+    found = _convert_log.chunk(logged_chunk(logged))
+    assert found.observed_first is observed_first
+    assert "\n".join(f"{name}: {text}" for name, text in found.step_parts) == chunk.as_text()

@@ -1,0 +1,274 @@
+"""Requests that come again under their id, over gRPC, at real servers on a real database."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from google.protobuf import message_factory
+from google.protobuf.message import Message
+from grpc import StatusCode, aio
+
+import palimpsest
+from palimpsest import _errors
+from palimpsest.v1 import (
+    answers_pb2,
+    budgets_pb2,
+    edits_pb2,
+    memories_pb2,
+    operations_pb2,
+    schemas_pb2,
+    sessions_pb2,
+    trees_pb2,
+)
+from service.rpc.server import _REGISTER
+from tests.support.harness import Servers, api
+from verification.chaos.switches import Action, Switches, environment
+
+SCHEMA = "class Notes:\n    topics: dict[str, str]\n"
+MORE = SCHEMA + "    people: list[str]\n"
+#: What methods are called that change nothing.
+READS = ("Get", "List", "Check", "Search", "Diff")
+
+
+def unary_methods() -> Iterator[Any]:
+    for _, service in _REGISTER.values():
+        for method in service.methods:
+            if not (method.client_streaming or method.server_streaming):
+                yield method
+
+
+MUTATING = {one.name: one for one in unary_methods() if not one.name.startswith(READS)}
+
+
+def call(channel: aio.Channel, request: Message, timeout: float | None = None) -> Any:
+    """Calls the method that takes such a request."""
+    name = request.DESCRIPTOR.name.removesuffix("Request")
+    method = MUTATING[name]
+    response = message_factory.GetMessageClass(method.output_type)
+    unary: Any = channel.unary_unary(
+        f"/{method.containing_service.full_name}/{name}",
+        request_serializer=lambda one: one.SerializeToString(),
+        response_deserializer=response.FromString,
+    )
+    return unary(request, timeout=timeout)
+
+
+async def refused(awaited: Any) -> palimpsest.PalimpsestError:
+    with pytest.raises(aio.AioRpcError) as caught:
+        await awaited
+    return _errors.from_rpc(caught.value, "test")
+
+
+def put(session: str, text: str, request_id: str = "") -> edits_pb2.ReviseMemoryRequest:
+    """An edit that is a revision each time that it is made."""
+    value = f'"{text}"'
+    return edits_pb2.ReviseMemoryRequest(
+        session=session,
+        memory="notes",
+        edits=[edits_pb2.Edit(path=f"$.topics['{uuid4().hex}']", value_json=value)],
+        request_id=request_id,
+    )
+
+
+async def prepared(client: palimpsest.Client) -> str:
+    """A session with a PRISM memory; its name."""
+    session = await client.create_session(f"idempotent-{uuid4().hex}")
+    await session.create_memory("notes", SCHEMA)
+    return session.name
+
+
+async def requests_of(client: palimpsest.Client, name: str) -> dict[str, Message]:
+    """A request of each mutating method, to be made in this order."""
+    session = client.session(name)
+    await session.create_tree("book")
+    memory: dict[str, Any] = {"session": name, "memory": "notes"}
+    await session.append("The ship lies in the harbour.")
+    answer = await session.ask("Where is the ship?", memory="notes")
+    answered: dict[str, Any] = {"session": name, "answer_id": answer.answer_id}
+    owner = budgets_pb2.BudgetOwner(session=name)
+    budget: dict[str, Any] = {"owner": owner, "period": budgets_pb2.BUDGET_PERIOD_DAY}
+    good = answers_pb2.Rating(verdict=answers_pb2.Rating.VERDICT_GOOD)
+    consolidated = await call(client.channel, edits_pb2.ConsolidateMemoryRequest(**memory))
+    requests: list[Message] = [
+        sessions_pb2.CreateSessionRequest(name=f"new-{uuid4().hex}"),
+        memories_pb2.CreateMemoryRequest(
+            session=name, name="new", prism=memories_pb2.PrismSpec(schema_source=SCHEMA)
+        ),
+        put(name, "late"),
+        edits_pb2.FoldMemoryRequest(**memory),
+        edits_pb2.RollbackMemoryRequest(**memory, revision=0),
+        edits_pb2.UpdateSchemaRequest(**memory, schema_source=MORE),
+        edits_pb2.UpdateModelRequest(**memory, model="offline/extractive"),
+        edits_pb2.ConsolidateMemoryRequest(**memory),
+        memories_pb2.RetryMemoryRequest(**memory),
+        memories_pb2.FlushRequest(**memory),
+        trees_pb2.SealTreeRequest(session=name, memory="book"),
+        answers_pb2.CancelAnswerRequest(**answered),
+        answers_pb2.RateAnswerRequest(**answered, rating=good),
+        budgets_pb2.SetBudgetRequest(**budget, limit_tokens=10**9),
+        budgets_pb2.ClearBudgetRequest(**budget),
+        schemas_pb2.GenerateSchemaRequest(
+            session=name, domain="Logs of ships.", example_query="Where is the ship?"
+        ),
+        operations_pb2.CancelOperationRequest(operation=consolidated.operation.id),
+        answers_pb2.DeleteAnswerRequest(**answered),
+        memories_pb2.DeleteMemoryRequest(session=name, memory="new"),
+        sessions_pb2.DeleteSessionRequest(name=name),
+    ]
+    return {one.DESCRIPTOR.name.removesuffix("Request"): one for one in requests}
+
+
+def test_every_mutating_method_takes_a_request_id() -> None:
+    without = {
+        name for name, one in MUTATING.items() if "request_id" not in one.input_type.fields_by_name
+    }
+    assert without == set()
+
+
+async def test_the_first_result_is_returned_again(client: Any) -> None:
+    session = await prepared(client)
+    requests = await requests_of(client, session)
+    assert set(requests) == set(MUTATING) - {"Append"}
+    for method, request in requests.items():
+        request.request_id = f"of {method} ü {session}"  # type: ignore[attr-defined]
+        first = await call(client.channel, request)
+        again = await call(client.channel, request)
+        if method == "GenerateSchema":
+            # The draft as it was stored; GetSchemaDraft has the rest.
+            assert again.draft.status == schemas_pb2.SchemaDraft.STATUS_PENDING
+            assert again.draft.draft_id == first.draft.draft_id
+        else:
+            assert again == first, method
+        # Whatever else comes under that id is refused.
+        other: Message = edits_pb2.FoldMemoryRequest(session=session, memory="book")
+        if not hasattr(request, "session") or method.startswith("Delete"):
+            other = sessions_pb2.CreateSessionRequest(name=f"other-{uuid4().hex}")
+        other.request_id = request.request_id  # type: ignore[attr-defined]
+        error = await refused(call(client.channel, other))
+        assert isinstance(error, palimpsest.AlreadyExists)
+        assert error.reason == "REQUEST_CONTENT_CHANGED"
+        assert error.metadata["method"] == method
+
+
+async def test_the_result_stays_as_it_was(client: Any) -> None:
+    session = await prepared(client)
+    sent = put(session, "first", "r")
+    first = await call(client.channel, sent)
+    await call(client.channel, put(session, "second", "s"))
+    assert await call(client.channel, sent) == first
+    memory = await client.session(session).memory("notes").get()
+    assert (first.memory.revision, memory.revision) == (1, 2)
+
+
+async def test_without_an_id_each_call_has_its_effect(client: Any) -> None:
+    session = await prepared(client)
+    request = edits_pb2.RollbackMemoryRequest(session=session, memory="notes", revision=0)
+    done = [await call(client.channel, request) for _ in range(2)]
+    assert [one.memory.revision for one in done] == [1, 2]
+
+
+async def test_a_refused_request_is_not_remembered(client: Any) -> None:
+    session = await prepared(client)
+    sent = put(session, "first", "r")
+    sent.expected_revision = 7
+    assert (await refused(call(client.channel, sent))).reason == "REVISION_CONFLICT"
+    sent.expected_revision = 0
+    first = await call(client.channel, sent)
+    # By now another revision is the newest.
+    assert await call(client.channel, sent) == first
+
+
+async def test_an_id_is_one_of_its_session(client: Any) -> None:
+    sessions = [await prepared(client) for _ in range(2)]
+    for session in sessions:
+        done = await call(client.channel, put(session, session, "r"))
+        assert done.memory.session == session
+
+
+async def test_an_append_and_an_edit_share_the_ids_of_their_session(client: Any) -> None:
+    session = client.session(await prepared(client))
+    await session.append("text", request_id="a")
+    await call(client.channel, put(session.name, "text", "b"))
+    edited = await refused(call(client.channel, put(session.name, "text", "a")))
+    assert (edited.reason, edited.metadata["method"]) == ("REQUEST_CONTENT_CHANGED", "Append")
+    with pytest.raises(palimpsest.AlreadyExists) as caught:
+        await session.append("text", request_id="b")
+    assert caught.value.metadata["method"] == "ReviseMemory"
+
+
+@pytest.mark.parametrize("request_id", ["a\nb", "a\0b", "r" * 129])
+async def test_an_id_that_is_none_is_refused(client: Any, request_id: str) -> None:
+    error = await refused(call(client.channel, put("s", "text", request_id)))
+    assert (error.reason, list(error.fields)) == ("FIELD_INVALID", ["request_id"])
+
+
+async def test_copies_at_two_servers_at_once_take_effect_once(servers: Servers, url: str) -> None:
+    with api(url) as (_, one), api(url) as (_, other):
+        async with palimpsest.connect(one) as here, palimpsest.connect(other) as there:
+            session = await prepared(here)
+            channels = [here.channel, there.channel] * 2
+            for turn in range(30):
+                copies: list[Message] = [
+                    put(session, "text", f"edit {turn}"),
+                    sessions_pb2.CreateSessionRequest(name=f"s{turn}", request_id=f"s {turn}"),
+                    memories_pb2.CreateMemoryRequest(
+                        session=session,
+                        name=f"m{turn}",
+                        state=memories_pb2.StateSpec(task="Find it."),
+                        request_id=f"m {turn}",
+                    ),
+                ]
+                for copy in copies:
+                    done = await asyncio.gather(*(call(one, copy) for one in channels))
+                    assert all(one == done[0] for one in done)
+            memory = await here.session(session).memory("notes").get()
+            assert memory.revision == 30
+    with psycopg.connect(servers.as_superuser(url)) as look:
+        rows = look.execute(
+            "SELECT count(*), bool_and(expires_at - created_at = '24 hours') FROM request"
+        )
+        assert rows.fetchone() == (90, True)
+
+
+@pytest.mark.parametrize(
+    "point", ["edit.change:statement", "edit.change:commit", "edit.change:committed"]
+)
+async def test_a_server_that_is_killed_on_the_way_leaves_nothing_lost_or_twice(
+    url: str, folder: Path, point: str
+) -> None:
+    path = folder / "switches"
+    switches = Switches(path)
+    with api(url, **environment(path)) as (_, address):
+        async with palimpsest.connect(address) as client:
+            session = await prepared(client)
+            sent = put(session, "text", "r")
+            switches.set(point, Action.KILL)
+            assert isinstance(await refused(call(client.channel, sent)), palimpsest.Unavailable)
+    assert switches.counts(point).failed == 1
+    switches.close()
+    with api(url) as (_, address):
+        async with palimpsest.connect(address) as client:
+            first = await call(client.channel, sent)
+            assert await call(client.channel, sent) == first
+            assert (await client.session(session).memory("notes").get()).revision == 1
+
+
+async def test_a_call_that_broke_off_after_the_commit_is_found(url: str, folder: Path) -> None:
+    path = folder / "switches"
+    switches = Switches(path)
+    with api(url, **environment(path)) as (_, address):
+        async with palimpsest.connect(address) as client:
+            session = await prepared(client)
+            sent = put(session, "text", "r")
+            switches.set("edit.change:committed", Action.SLEEP, seconds=2.0)
+            with pytest.raises(aio.AioRpcError) as caught:
+                await call(client.channel, sent, timeout=1.0)
+            assert caught.value.code() is StatusCode.DEADLINE_EXCEEDED
+            again = await call(client.channel, sent)
+            assert again.memory.revision == 1
+            assert (await client.session(session).memory("notes").get()).revision == 1
+    switches.close()

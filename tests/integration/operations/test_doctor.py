@@ -1,0 +1,290 @@
+"""The doctor checks real servers, well and unwell."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import Any
+
+import psycopg
+import pytest
+from pydantic import SecretStr
+
+import migrations
+from service.domain.operations.doctor import SILENT_SECONDS, Finding, Severity
+from service.domain.prism.spec import PrismSpec
+from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
+from service.settings.config import Config
+from service.usecases.operations.clocks import KEPT_SECONDS, ProcessClock
+from service.usecases.operations.doctor import Doctor, Migrations
+from storage.engine.database import Database
+from storage.log import sessions
+from storage.memories import memories
+from tests.integration.support.writing import append_texts
+from tests.support.harness import Servers, api, worker
+
+KEY = session_key(DEFAULT_TENANT, "s")
+SPEC = PrismSpec(schema_source="class N:\n    a: int\n")
+
+
+async def look(config: Config, *more: str) -> dict[str, list[Finding]]:
+    """Returns what a doctor finds, by name, whose release has `more` migrations than this one."""
+    newest = more[-1] if more else migrations.newest()
+    known = Migrations(newest=newest, known=migrations.known() | {*more})
+    found: dict[str, list[Finding]] = {}
+    async for one in Doctor(config, known).findings():
+        found.setdefault(one.name, []).append(one)
+    return found
+
+
+def levels(found: dict[str, list[Finding]]) -> dict[str, list[Severity]]:
+    """What is not well, but for extensions: not every server has them (see their own test)."""
+    return {
+        name: [one.level for one in each]
+        for name, each in found.items()
+        if any(one.level is not Severity.OK for one in each) and name != "extensions"
+    }
+
+
+@pytest.fixture
+def config(servers: Servers, url: str) -> Config:
+    return Config(database_url=SecretStr(url), redis_url=SecretStr(servers.valkey.url))
+
+
+@pytest.fixture
+async def admin(servers: Servers, url: str) -> AsyncIterator["psycopg.AsyncConnection[Any]"]:
+    connection = await psycopg.AsyncConnection.connect(servers.as_superuser(url), autocommit=True)
+    async with connection:
+        yield connection
+
+
+@pytest.fixture
+async def stored(database: Database) -> None:
+    """A memory that has work."""
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await sessions.create(tx, KEY, "s")
+    await append_texts(database, "s", ["a", "b"])
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await memories.create(
+            tx,
+            session_key=KEY,
+            memory_id=memory_id(KEY, "m"),
+            name="m",
+            spec=SPEC,
+            head=2,
+            value="{}",
+            digest=b"",
+        )
+
+
+async def test_servers_that_are_well_have_no_complaint_but_no_worker(config: Config) -> None:
+    found = await look(config)
+    assert levels(found) == {"workers": [Severity.WARN]}
+    assert found["database"][0].said.startswith("PostgreSQL ")
+    assert "Valkey" in found["redis"][0].said
+    assert {"memories", "answers", "drafts", "intents", "spend", "index", "clock", "rights"} <= set(
+        found
+    )
+
+
+async def test_clocks_of_processes_are_compared(
+    config: Config, database: Database, admin: "psycopg.AsyncConnection[Any]"
+) -> None:
+    assert (await look(config))["clocks"][0].said.startswith("no process has told its own")
+    await ProcessClock(database, "serve").note()
+    ahead = ProcessClock(database, "work", now=lambda: time.time() + 3600)
+    for _ in range(2):
+        await ahead.note()
+    (found,) = (await look(config))["clocks"]
+    assert found.level is Severity.WARN
+    assert found.said == f"against the database work@{socket.gethostname()} is 3600.0 s ahead"
+    await admin.execute(
+        "UPDATE process SET seen_at = now() - make_interval(secs => %s) WHERE kind = 'work'",
+        (SILENT_SECONDS + 1,),
+    )
+    (found,) = (await look(config))["clocks"]
+    assert (found.level, found.said.split(" and ")[0]) == (Severity.OK, "that of 1 process")
+
+
+async def test_processes_that_are_long_gone_are_forgotten(
+    database: Database, admin: "psycopg.AsyncConnection[Any]"
+) -> None:
+    for _ in range(2):
+        await ProcessClock(database, "work").note()
+        await admin.execute(
+            "UPDATE process SET seen_at = seen_at - make_interval(secs => %s)", (KEPT_SECONDS,)
+        )
+    left = await admin.execute("SELECT count(*) FROM process")
+    assert await left.fetchone() == (1,)
+
+
+async def test_servers_and_workers_tell_their_clocks(
+    config: Config, url: str, admin: "psycopg.AsyncConnection[Any]"
+) -> None:
+    with api(url), worker(url):
+        kinds: list[str] = []
+        async with asyncio.timeout(120):
+            while kinds != ["serve", "work"]:
+                await asyncio.sleep(0.1)
+                told = await admin.execute("SELECT kind FROM process ORDER BY kind")
+                kinds = [kind for (kind,) in await told.fetchall()]
+        (found,) = (await look(config))["clocks"]
+    assert (found.level, found.said.split(" and ")[0]) == (Severity.OK, "those of 2 processes")
+
+
+async def test_what_is_down_is_a_line_each() -> None:
+    config = Config(
+        database_url=SecretStr("postgresql://login:secret-word@127.0.0.1:1/none"),
+        redis_url=SecretStr("redis://:secret-word@127.0.0.1:1/0"),
+        model="openai/gone",
+        model_base_url="http://127.0.0.1:1/v1",
+    )
+    found = await look(config)
+    assert levels(found) == {
+        "database": [Severity.BAD],
+        "redis": [Severity.WARN],
+        "model": [Severity.OK, Severity.BAD],
+    }
+    assert "secret-word" not in repr(found)
+
+
+async def test_a_memory_that_nobody_touches_is_stuck(
+    config: Config, stored: None, admin: "psycopg.AsyncConnection[Any]"
+) -> None:
+    assert "memories" not in levels(await look(config))
+    await admin.execute("UPDATE memory SET ready_at = now() - interval '1 hour'")
+    await admin.execute("UPDATE revision SET created_at = now() - interval '1 hour'")
+    found = await look(config)
+    assert found["memories"][0].level is Severity.BAD
+    assert found["memories"][0].said.startswith("s/m have work")
+
+
+async def test_memories_that_gave_up_or_are_held_are_named(
+    config: Config, stored: None, admin: "psycopg.AsyncConnection[Any]"
+) -> None:
+    await admin.execute("UPDATE memory SET status = 'stalled'")
+    assert (await look(config))["memories"][0].said == "s/m gave up: "
+    await admin.execute(
+        "UPDATE memory SET status = 'active', held_reason = 'x', ready_at = now() + interval '1 h'"
+    )
+    assert (await look(config))["memories"][0].said == "s/m are held by a budget"
+
+
+async def test_a_schema_that_is_behind_is_told_and_not_read(config: Config) -> None:
+    found = await look(config, "9999")
+    assert found["migrations"][0].level is Severity.BAD
+    assert "memories" not in found
+
+
+async def test_a_table_that_is_open_to_other_tenants_is_bad(
+    config: Config, admin: "psycopg.AsyncConnection[Any]"
+) -> None:
+    await admin.execute("ALTER TABLE chunk NO FORCE ROW LEVEL SECURITY")
+    (found,) = (await look(config))["rights"]
+    assert found.level is Severity.BAD
+    assert found.said.endswith("not forced on chunk")
+
+
+async def test_extensions_that_are_not_there_are_named(
+    config: Config, admin: "psycopg.AsyncConnection[Any]"
+) -> None:
+    made = await admin.execute("SELECT extname FROM pg_extension")
+    there = {name for (name,) in await made.fetchall()}
+    (found,) = (await look(config))["extensions"]
+    assert found.level is (Severity.OK if {"btree_gin", "vector"} <= there else Severity.WARN)
+    await admin.execute("DROP EXTENSION IF EXISTS vector CASCADE")
+    await admin.execute("DROP EXTENSION IF EXISTS btree_gin CASCADE")
+    (found,) = (await look(config))["extensions"]
+    assert found.level is Severity.WARN
+    assert "btree_gin" in found.said
+    assert "vector" in found.said
+
+
+async def test_what_the_role_may_not_see_is_said(
+    config: Config, admin: "psycopg.AsyncConnection[Any]"
+) -> None:
+    await admin.execute("REVOKE SELECT ON intent FROM palimpsest_app")
+    found = await look(config)
+    assert levels(found)["intents"] == [Severity.WARN]
+    assert "permission denied" in found["intents"][0].said
+    assert levels(found).keys() == {"intents", "workers"}
+
+
+async def test_work_that_waits_without_a_worker_is_bad(
+    config: Config, admin: "psycopg.AsyncConnection[Any]"
+) -> None:
+    await admin.execute(
+        "INSERT INTO session (session_key, tenant_id, name, has_unindexed)"
+        " SELECT gen_random_uuid(), tenant_id, 'a', true FROM tenant"
+    )
+    found = await look(config)
+    assert levels(found) == {"workers": [Severity.BAD]}
+    assert found["queue"][0].said.startswith("1 items wait")
+
+
+@contextmanager
+def endpoint(status: int) -> Iterator[str]:
+    """A server that answers everything with `status`; its base URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "level"),
+    [(200, Severity.OK), (404, Severity.OK), (401, Severity.BAD), (503, Severity.WARN)],
+)
+async def test_an_endpoint_is_asked_whether_it_takes_the_key(status: int, level: Severity) -> None:
+    with endpoint(status) as base:
+        config = Config(
+            model="openai/x", model_base_url=base, model_api_key=SecretStr("sk-secret-word")
+        )
+        found = await look(config)
+    assert found["model"][-1].level is level
+    assert "secret-word" not in repr(found)
+
+
+async def test_a_key_that_only_the_processes_have_is_not_called_wrong() -> None:
+    hidden = frozenset({"model_api_key", "deployment there", "redis_url", "database_url"})
+    with endpoint(401) as base:
+        place = {"name": "there", "model": "openai/y", "api_base": base}
+        other = {"name": "other", "model": "openai/y", "api_base": base}
+        config = Config(
+            model="openai/x",
+            model_base_url=base,
+            deployments=[place, other],  # type: ignore[arg-type]
+        )
+        found: dict[str, Finding] = {}
+        known = Migrations(newest=migrations.newest(), known=migrations.known())
+        async for one in Doctor(config, known, hidden=hidden).findings():
+            found[one.name] = one
+    assert "wants the key, which only the running `up` has" in found["model"].said
+    levels = {name: found[name].level for name in ("model", "deployment there")}
+    assert set(levels.values()) == {Severity.OK}
+    assert found["deployment other"].level is Severity.BAD
+    assert (found["redis"].level, found["database"].level) == (Severity.WARN, Severity.BAD)
+    assert "PALIMPSEST_REDIS_URL" in found["redis"].advice
+    assert "PALIMPSEST_DATABASE_URL" in found["database"].advice
+
+
+async def test_settings_that_look_wrong_are_told(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PALIMPSEST_FAULTS", "verification.chaos.switches:install")
+    wrong = config.model_copy(update={"dead_after_seconds": 5.0})
+    assert levels(await look(wrong))["settings"] == [Severity.BAD, Severity.BAD]

@@ -1,0 +1,151 @@
+"""Which chunks are nearest to a vector."""
+
+import math
+import random
+from collections.abc import AsyncIterator, Sequence
+
+import psycopg
+import pytest
+
+from service.domain.search.fusing import ScoredChunk
+from service.domain.values.tenancy import DEFAULT_TENANT
+from service.llm.embeddings.embedding import TextVector
+from storage.engine.database import Database
+from storage.log.ranges import Range
+from storage.search import vectors as search_vectors
+from storage.search.vectors import read_by_vectors
+from tests.integration.support.search_rows import (
+    KEY,
+    MODEL,
+    can_have_vectors,
+    make_session,
+    unit,
+    whole,
+    write_vectors,
+)
+from tests.support.harness import Servers
+
+SIZE = 8
+
+
+@pytest.fixture
+async def vectors(servers: Servers, url: str) -> AsyncIterator[Database]:
+    """A database that can compare vectors."""
+    if not can_have_vectors(servers.as_superuser(url)):
+        pytest.skip("this PostgreSQL has no pgvector")
+    database = Database.connect(url, pool_size=3, name="test")
+    yield database
+    await database.close()
+
+
+def by_chance(seed: int) -> tuple[float, ...]:
+    chance = random.Random(seed)
+    return unit(*(chance.gauss(0, 1) for _ in range(SIZE)))
+
+
+def cosine(one: Sequence[float], other: Sequence[float]) -> float:
+    return math.fsum(a * b for a, b in zip(one, other, strict=True))
+
+
+async def find(
+    database: Database,
+    vector: Sequence[float],
+    *,
+    depth: int = 10,
+    low: int = 1,
+    high: int = 10**6,
+    model: str = MODEL,
+    has_index: bool = False,
+    kinds: tuple[str, ...] = (),
+) -> Sequence[ScoredChunk]:
+    async with database.direct(DEFAULT_TENANT) as tx:
+        within = Range(from_position=low, to_position=high, kinds=kinds)
+        return await read_by_vectors(tx, KEY, model, vector, within, depth, has_index=has_index)
+
+
+async def fill(database: Database, count: int) -> dict[int, tuple[float, ...]]:
+    texts = [f"text {number}" for number in range(count)]
+    await make_session(database, texts)
+    held = {position: by_chance(position) for position in range(1, count + 1)}
+    await write_vectors(
+        database,
+        [(position, whole("text", *values)) for position, values in held.items()],
+    )
+    return held
+
+
+async def test_the_nearest_come_first_with_the_cosine_as_score(vectors: Database) -> None:
+    held = await fill(vectors, 60)
+    query = by_chance(1000)
+    order = sorted(held, key=lambda position: -cosine(held[position], query))
+    hits = await find(vectors, query)
+    assert [hit.position for hit in hits] == order[:10]
+    assert [hit.score for hit in hits] == pytest.approx(
+        [cosine(held[position], query) for position in order[:10]], abs=1e-5
+    )
+    assert (hits[0].from_character, hits[0].to_character) == (0, 4)
+
+
+async def test_filters_apply_before_ranking(vectors: Database) -> None:
+    held = await fill(vectors, 60)
+    query = by_chance(1001)
+    order = sorted(range(20, 31), key=lambda position: -cosine(held[position], query))
+    hits = await find(vectors, query, low=20, high=30, depth=100)
+    assert [hit.position for hit in hits] == order
+    assert len(await find(vectors, query, kinds=("text",))) == 10
+    assert await find(vectors, query, kinds=("step",)) == []
+
+
+async def test_a_chunk_counts_by_its_best_part(vectors: Database) -> None:
+    await make_session(vectors, ["a long text", "another", "a third"])
+    parts = [
+        TextVector(from_character=0, to_character=6, values=unit(0, 1, 0)),
+        TextVector(from_character=6, to_character=11, values=unit(1, 0.1, 0)),
+    ]
+    await write_vectors(
+        vectors, [(1, parts), (2, whole("another", 1, 1, 0)), (3, whole("a third", 0, 0, 1))]
+    )
+    hits = await find(vectors, unit(1, 0, 0))
+    assert [hit.position for hit in hits] == [1, 2, 3]
+    assert (hits[0].from_character, hits[0].to_character) == (6, 11)
+
+
+async def test_vectors_of_another_model_or_length_do_not_count(vectors: Database) -> None:
+    await make_session(vectors, ["one", "two", "three"])
+    await write_vectors(vectors, [(1, whole("one", 1, 0, 0))], model="test/other")
+    await write_vectors(vectors, [(2, whole("two", 1, 0)), (3, whole("three", 1, 0, 0))])
+    assert [hit.position for hit in await find(vectors, unit(1, 0, 0))] == [3]
+    assert [hit.position for hit in await find(vectors, unit(1, 0, 0), model="test/other")] == [1]
+
+
+async def test_many_vectors_are_searched_by_an_index_and_then_one_by_one(
+    vectors: Database, servers: Servers, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = await fill(vectors, 200)
+    with psycopg.connect(servers.as_superuser(url), autocommit=True) as connection:
+        connection.execute(
+            f"""CREATE INDEX ON chunk_vector
+            USING hnsw ((embedding::vector({SIZE})) vector_cosine_ops)
+            WHERE array_length(embedding, 1) = {SIZE}"""
+        )
+
+    async def many(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(search_vectors, "_are_many", many)
+    query = by_chance(1002)
+    order = sorted(held, key=lambda position: -cosine(held[position], query))
+    hits = await find(vectors, query, has_index=True)
+    assert len(set(order[:10]) & {hit.position for hit in hits}) >= 9
+    # The index alone would end with too few.
+    hits = await find(vectors, query, low=191, high=200, depth=10, has_index=True)
+    assert {hit.position for hit in hits} == set(range(191, 201))
+
+
+async def test_few_vectors_are_not_searched_by_an_index(vectors: Database) -> None:
+    await fill(vectors, 30)
+    many = {"session": KEY, "low": 1, "high": 10**6}
+    async with vectors.direct(DEFAULT_TENANT) as tx:
+        far = Range(from_position=1, to_position=10**6)
+        assert not await search_vectors._are_many(tx, far, many)
+        assert not await search_vectors._are_many(tx, Range(from_position=1, to_position=5), {})

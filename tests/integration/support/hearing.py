@@ -1,0 +1,41 @@
+"""Hearing what is told of a question while its answer is made."""
+
+import asyncio
+
+import palimpsest
+from palimpsest import Reading, TrajectoryEvent
+
+
+class Hearing:
+    """Hears what is told of a question, and says when something was."""
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+        self._more = asyncio.Event()
+
+    def __call__(self, event: object) -> None:
+        self.events.append(event)
+        self._more.set()
+
+    async def until(self, count: int) -> None:
+        """Waits until so many were heard."""
+        while len(self.events) < count:
+            self._more.clear()
+            await asyncio.wait_for(self._more.wait(), 60)
+
+    @property
+    def answer_id(self) -> str:
+        """Of the question, once it is known where it reads."""
+        (reading,) = [one for one in self.events if isinstance(one, Reading)]
+        return reading.answer_id
+
+    @property
+    def ordinals(self) -> list[int]:
+        """Of the events that were heard."""
+        return [one.ordinal for one in self.events if isinstance(one, TrajectoryEvent)]
+
+    @property
+    def text(self) -> str:
+        """All pieces that were heard."""
+        pieces = (one for one in self.events if isinstance(one, palimpsest.TextPiece))
+        return "".join(one.text for one in pieces)

@@ -1,0 +1,96 @@
+"""A TCP proxy that cuts the connections through it, or lets them stand still."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from psycopg.conninfo import conninfo_to_dict
+from sqlalchemy.engine import make_url
+
+
+class Proxy:
+    """Passes on to an address what comes to its own, until it is told to cut."""
+
+    def __init__(self, to: str) -> None:
+        self._host, _, port = to.rpartition(":")
+        self._port = int(port)
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.address = ""
+        #: Connections that came through.
+        self.connections = 0
+        self.server: asyncio.Server | None = None
+        self._goes = asyncio.Event()
+        self._goes.set()
+
+    async def close(self) -> None:
+        """Takes no more connections, and ends those that are there."""
+        assert self.server is not None, "it was started"
+        self.server.close()
+        self.cut()
+
+    def cut(self) -> None:
+        """Ends all connections at once, without a word."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    def hold(self) -> None:
+        """From now on nothing passes, and nobody is told."""
+        self._goes.clear()
+
+    def release(self) -> None:
+        """What was held passes, and what comes."""
+        self._goes.set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection."""
+        self.connections += 1
+        ends = {writer}
+        # One that is cut while the far end is still called is cut as well.
+        self._writers |= ends
+        try:
+            far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
+            ends.add(far_writer)
+            self._writers |= ends
+            if self.server is not None and self.server.is_serving():
+                await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
+        except OSError:
+            # Nobody is there: who came is told by the end of the connection.
+            pass
+        finally:
+            self._writers -= ends
+            for end in ends:
+                end.transport.abort()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65_536):
+                await self._goes.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.transport.abort()
+
+
+@asynccontextmanager
+async def cutting(address: str) -> AsyncIterator[Proxy]:
+    """A proxy in front of the service at `address`."""
+    proxy = Proxy(address)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    proxy.server = server
+    proxy.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield proxy
+    finally:
+        server.close()
+        proxy.release()
+        proxy.cut()
+        await server.wait_closed()
+
+
+@asynccontextmanager
+async def relayed(url: str) -> AsyncIterator[tuple[Proxy, str]]:
+    """A proxy in front of the database at `url`, and the URL of the database through it."""
+    known = conninfo_to_dict(url)
+    async with cutting(f"{known['host']}:{known['port'] or 5432}") as proxy:
+        host, _, port = proxy.address.rpartition(":")
+        through = make_url(url).set(host=host, port=int(port))
+        yield proxy, through.render_as_string(hide_password=False)

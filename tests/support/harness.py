@@ -1,0 +1,217 @@
+"""Real servers for tests and benchmarks: PostgreSQL, Valkey, and our own processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+import migrations
+from service.local.postgres import PostgresServer
+from service.local.valkey import ValkeyServer
+from storage.engine.connections import sqlalchemy_url
+from storage.search import setup
+
+#: How long one of our processes may take until it is ready, in seconds. Importing
+#: litellm takes four, and several times that on a busy machine.
+READY_SECONDS = 180.0
+#: How long one may take to stop: it drains for as long as 30 seconds.
+STOP_SECONDS = 120.0
+
+
+class Servers:
+    """A PostgreSQL and a Valkey server, and databases made from one migrated template."""
+
+    def __init__(self, postgres: PostgresServer, valkey: ValkeyServer) -> None:
+        self.postgres = postgres
+        self.valkey = valkey
+        migrations.upgrade(sqlalchemy_url(postgres.url))
+        setup.install_extensions(postgres.superuser_url)
+        setup.install(postgres.url)
+        self._template = conninfo_to_dict(postgres.url)["dbname"]
+
+    @classmethod
+    @contextmanager
+    def started(cls) -> Iterator["Servers"]:
+        """Servers in a temporary folder, stopped at the end."""
+        with tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name:
+            # The server may run as another user, who must be able to get there.
+            Path(name).chmod(0o755)
+            with (
+                PostgresServer(Path(name) / "postgres") as postgres,
+                ValkeyServer(Path(name) / "valkey") as valkey,
+            ):
+                try:
+                    yield cls(postgres, valkey)
+                finally:
+                    # Its folder goes. To write the database of each test down first takes
+                    # longer than all the tests of a file, and looks as if the last one hung.
+                    if postgres._process is not None:
+                        postgres._process.send_signal(signal.SIGQUIT)
+
+    def new_database(self) -> str:
+        """A migrated database of its own; its URL for our processes."""
+        name = f"test_{uuid4().hex}"
+        with psycopg.connect(self.postgres.superuser_url, autocommit=True) as connection:
+            connection.execute(
+                sql.SQL("CREATE DATABASE {} TEMPLATE {} OWNER palimpsest").format(
+                    sql.Identifier(name), sql.Identifier(str(self._template))
+                )
+            )
+        return with_database(self.postgres.url, name)
+
+    def redis_settings(self) -> dict[str, str]:
+        """What makes our processes use Valkey, however busy the machine is."""
+        return {
+            "PALIMPSEST_REDIS_URL": self.valkey.url,
+            "PALIMPSEST_REDIS_TIMEOUT_SECONDS": "60",
+        }
+
+    def as_superuser(self, url: str) -> str:
+        """The URL of the same database for the superuser."""
+        return with_database(self.postgres.superuser_url, str(conninfo_to_dict(url)["dbname"]))
+
+
+def with_database(url: str, name: str) -> str:
+    """`url`, but of the database `name`."""
+    head, _, _ = url.rpartition("/")
+    assert make_conninfo(url), "a URL that libpq understands"
+    return f"{head}/{name}"
+
+
+def absent(what: str) -> NoReturn:
+    """Skips a test for want of what `make setup-ci` installs; in CI it fails."""
+    missing = f"{what} is not installed; `make setup-ci` does it on Debian"
+    if os.environ.get("CI"):
+        pytest.fail(missing)
+    pytest.skip(missing)
+
+
+class Process:
+    """One of our processes, started for real and killed for real.
+
+    `folder`: where another release of ours is, in place of this one.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        environment: dict[str, str],
+        ready: str,
+        *,
+        folder: Path | None = None,
+    ) -> None:
+        # Read by its name: a descriptor that both had would have one place for reading and
+        # for writing, and what is written meanwhile would stand in the wrong place.
+        self._log = tempfile.NamedTemporaryFile("w")  # noqa: SIM115 - closed in close()
+        self._popen = subprocess.Popen(
+            [sys.executable, "-m", "service.cli", *command.split()],
+            env={**os.environ, **environment},
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        self.ready_line = self._wait_for(ready)
+
+    def _wait_for(self, ready: str) -> str:
+        assert self._popen.stdout is not None
+        watchdog = threading.Timer(READY_SECONDS, self._popen.kill)
+        watchdog.start()
+        try:
+            for line in self._popen.stdout:
+                if line.startswith(ready):
+                    return line.strip()
+        finally:
+            watchdog.cancel()
+        self._popen.wait()
+        raise RuntimeError(f"{self._popen.args!r} did not get ready:\n{self.log()}")
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._popen.pid
+
+    def log(self) -> str:
+        """What it wrote to standard error so far."""
+        return Path(self._log.name).read_text(errors="replace")
+
+    def kill(self) -> None:
+        """SIGKILL: it gets no chance to tidy up."""
+        self._popen.kill()
+        self._popen.wait()
+
+    def stop(self) -> int:
+        """SIGTERM and wait; the exit code."""
+        self._popen.terminate()
+        try:
+            return self._popen.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def wait(self, seconds: float) -> int:
+        """Waits for it to end by itself; the exit code."""
+        return self._popen.wait(seconds)
+
+    def is_running(self) -> bool:
+        """Whether it lives."""
+        return self._popen.poll() is None
+
+    def close(self) -> None:
+        """Ends it, whatever it does, and forgets its log."""
+        if self.is_running():
+            self.kill()
+        if self._popen.stdout is not None:
+            self._popen.stdout.close()
+        self._log.close()
+
+
+@contextmanager
+def api(url: str, **environment: str) -> Iterator[tuple[Process, str]]:
+    """An API server on the database at `url`, and its address."""
+    process = Process(
+        "serve",
+        {"PALIMPSEST_DATABASE_URL": url, "PALIMPSEST_LISTEN": "127.0.0.1:0", **environment},
+        "listening on",
+    )
+    try:
+        yield process, process.ready_line.removeprefix("listening on ")
+    finally:
+        process.close()
+
+
+@contextmanager
+def worker(url: str, **environment: str) -> Iterator[Process]:
+    """A worker on the database at `url`."""
+    process = Process("work", {"PALIMPSEST_DATABASE_URL": url, **environment}, "working")
+    try:
+        yield process
+    finally:
+        process.close()
+
+
+#: How long `eventually` waits for what has to come: this only ends what hangs.
+EVENTUALLY_SECONDS = 150.0
+
+
+def eventually(what: str, look: "object", seconds: float = EVENTUALLY_SECONDS) -> None:
+    """Waits until `look()` is true; fails with `what` when it does not become so."""
+    assert callable(look)
+    until = time.monotonic() + seconds
+    while not look():
+        if time.monotonic() > until:
+            raise AssertionError(f"did not happen within {seconds} s: {what}")
+        time.sleep(0.05)

@@ -1,0 +1,54 @@
+"""An answer as plain JSON."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from palimpsest import Answer, Citation, Usage
+from service.cli.answer import answer_json
+
+
+def answer(**said: Any) -> Answer:
+    return Answer(
+        **{
+            "answer_id": "1",
+            "query": "Who?",
+            "status": "complete",
+            "text": "Ann.",
+            "citations": (),
+            "revision": 0,
+            "applied_position": 1,
+            "model": "a/b",
+            "failure": "",
+            "usage": Usage(
+                calls=1,
+                input_tokens=1,
+                predicted_cached_tokens=0,
+                reported_cached_tokens=None,
+                output_tokens=1,
+                cost_micro_usd=None,
+            ),
+            "created_at": datetime(2026, 1, 1, tzinfo=UTC),
+            **said,
+        }
+    )
+
+
+def test_that_there_is_no_answer_is_told_of_every_reader() -> None:
+    for reader in ("whole", "dciso", "prism"):
+        assert answer_json(answer(reader=reader, no_answer="not_found"))["no_answer"] == "not_found"
+    assert answer_json(answer())["no_answer"] is None
+
+
+def test_a_citation_has_its_characters_where_the_answer_has_a_span() -> None:
+    cited = Citation(position=1, path="", revision=0, excerpt="Ann")
+    span = Citation(
+        position=1, path="", revision=0, excerpt="Ann", from_character=0, to_character=3
+    )
+    of_chunk, of_span = answer_json(answer(citations=(cited, span)))["citations"]
+    assert (of_chunk["from_character"], of_chunk["to_character"]) == (0, 0)
+    assert (of_span["from_character"], of_span["to_character"]) == (0, 3)
+
+
+def test_a_value_of_null_is_not_the_absence_of_one() -> None:
+    assert answer_json(answer(has_value=True))["value"] is None
+    assert "value" not in answer_json(answer())

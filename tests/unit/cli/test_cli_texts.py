@@ -1,0 +1,40 @@
+"""Files that commands read: how much of them is read, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from palimpsest import MAX_JSON_BYTES, MAX_SOURCE_BYTES, JsonText
+from service.cli.files import read_schema, read_text
+from service.cli.output import CommandError
+
+
+def test_a_schema_may_be_as_long_as_the_service_takes_it(tmp_path: Path) -> None:
+    file = tmp_path / "schema"
+    file.write_text("#" * MAX_SOURCE_BYTES)
+    assert len(read_schema(str(file))) == MAX_SOURCE_BYTES
+    file.write_text("{" + " " * (MAX_JSON_BYTES - 1))
+    assert isinstance(read_schema(str(file)), JsonText)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("#" * (MAX_SOURCE_BYTES + 1), "has more than 65536 bytes of class source"),
+        ("ä" * (MAX_SOURCE_BYTES // 2 + 1), "has more than 65536 bytes of class source"),
+        ("{" + " " * MAX_JSON_BYTES, "has more than 262144 bytes"),
+    ],
+)
+def test_a_schema_that_no_request_may_carry_is_refused(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    file = tmp_path / "schema"
+    file.write_text(text)
+    with pytest.raises(CommandError) as refused:
+        read_schema(str(file))
+    assert str(refused.value) == f"{file} {said}"
+
+
+def test_a_file_without_an_end_is_not_read_to_it() -> None:
+    with pytest.raises(CommandError, match="/dev/zero has more than 10 bytes"):
+        read_text("/dev/zero", 10)

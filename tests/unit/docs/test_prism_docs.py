@@ -1,0 +1,60 @@
+"""The figures that the guide to PRISM memories gives are those of the code."""
+
+import re
+
+from buf.validate import validate_pb2
+
+from palimpsest.v1 import edits_pb2
+from service.domain.prism.revisions import MAX_PROPOSALS, MAX_REPLY_CHARACTERS
+from service.domain.prism.rules import Rules
+from service.domain.prism.spec import MEMORY_TOKENS, PrismSpec, default_fold_tokens
+from service.domain.values.json_values import MAX_NODES, MAX_NUMBER_CHARACTERS
+from service.domain.values.paths import MAX_KEY_CHARACTERS, MAX_PATH_CHARACTERS, MAX_PATH_DEPTH
+from service.rpc.specs import DEFAULT_CHUNK_TOKENS
+from service.settings.config import Config, Limits
+from tests import ROOT
+
+PAGE = ROOT / "docs" / "guides" / "prism.md"
+
+
+def cells() -> dict[str, str]:
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|", PAGE.read_text(), re.MULTILINE)
+    return {name.strip("`"): value for name, value in rows}
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    rules, limits = Rules(), Limits()
+    assert rules.max_memory_bytes == limits.max_memory_bytes == 1024 * 1024
+    edits = edits_pb2.ReviseMemoryRequest.DESCRIPTOR.fields_by_name["edits"]
+    most = edits.GetOptions().Extensions[validate_pb2.field].repeated.max_items
+    said = cells()
+    assert said["a memory, as canonical JSON"].startswith("1 MiB")
+    assert said["the value of an amendment, as canonical JSON"] == (
+        f"{rules.max_value_bytes // 1024} KiB"
+    )
+    assert said["lists, dicts and records within one another"] == f"{rules.max_depth} levels"
+    assert said["entries of a list or a dict"] == f"{rules.max_breadth:,}"
+    assert said["parts of a value, digits of a number"] == (
+        f"{MAX_NODES:,} and {MAX_NUMBER_CHARACTERS}"
+    )
+    assert said["a path"] == f"{MAX_PATH_CHARACTERS:,} characters, {MAX_PATH_DEPTH} steps"
+    assert said["a key"] == f"{MAX_KEY_CHARACTERS} characters"
+    assert said["a reply of the model"] == (
+        f"{MAX_REPLY_CHARACTERS:,} characters, {MAX_PROPOSALS} proposals"
+    )
+    assert said["edits of one request"] == str(most)
+    assert said["memories of a session"].startswith(f"{limits.max_memories} ")
+
+
+def test_the_defaults_are_those_of_the_code() -> None:
+    said, spec = cells(), PrismSpec(schema_source="class A: ...")
+    assert said["chunk_tokens"] == f"{spec.chunk_tokens:,}" == f"{DEFAULT_CHUNK_TOKENS:,}"
+    assert (
+        said["fold_tokens"] == f"{spec.fold_tokens:,}" == f"{default_fold_tokens(spec.encoding):,}"
+    )
+    assert said["memory_tokens"] == f"{MEMORY_TOKENS:,}"
+    seconds = f"{Config().message_linger_seconds:g}"
+    assert said["linger"] == f"{seconds} s for messages"
+    assert f"(`PALIMPSEST_MESSAGE_LINGER_SECONDS`, {seconds};" in PAGE.read_text()
+    for name in ("encoding", "operations", "coercion", "reply_format"):
+        assert said[name] == f"`{getattr(spec, name).value}`"

@@ -1,0 +1,122 @@
+"""Pages of lists fit a message, whatever they hold, and no item is left out."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from palimpsest.v1 import history_pb2, memories_pb2
+from service.domain.prism.amendments import Op
+from service.rpc.history import HistoryService
+from service.rpc.interceptors import tenancy
+from service.rpc.memories import MemoryService
+from service.rpc.pages import Pages
+from service.settings.config import Limits
+from storage.engine.listing import ListPage
+from storage.memories.history import StoredRevision
+from storage.prism.amendment_log import LoggedAmendment, LoggedRejection
+
+#: What a gRPC client takes that was told nothing else.
+MESSAGE_BYTES = 4 * 1024 * 1024
+WIDE = "\U0001f6a2"
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def rejection(number: int) -> LoggedRejection:
+    return LoggedRejection(
+        revision=1,
+        ordinal=number,
+        from_position=0,
+        to_position=1,
+        proposal=WIDE * 2000,
+        reason="it changes nothing",
+        created_at=NOW,
+    )
+
+
+def amendment(number: int) -> LoggedAmendment:
+    return LoggedAmendment(
+        revision=1,
+        ordinal=number,
+        from_position=0,
+        to_position=1,
+        op=Op.ADD,
+        path=f"$['topics']['{WIDE * 5000}']",
+        value='"x"',
+        op_corrected=False,
+        kind="step",
+        created_at=NOW,
+    )
+
+
+def revision(number: int) -> StoredRevision:
+    return StoredRevision(
+        revision=number,
+        kind="schema",
+        from_position=0,
+        to_position=0,
+        comment="",
+        restored_revision=None,
+        schema_source=WIDE * 15_000,
+        digest=b"d" * 32,
+        created_at=NOW,
+        amendments=0,
+        rejections=0,
+    )
+
+
+class Past:
+    """A history of as many items as anybody asks for."""
+
+    def __init__(self, make: Callable[[int], Any], count: int) -> None:
+        self._items = [make(number) for number in range(1, count + 1)]
+
+    async def _behind(self, after: tuple[int, int], limit: int) -> ListPage[Any]:
+        behind = self._items[after[1] :]
+        return ListPage(items=behind[:limit], more=len(behind) > limit)
+
+    async def rejections(self, *named: Any, max_bytes: int) -> ListPage[Any]:
+        return await self._behind(*named[3:])
+
+    async def amendments(self, *named: Any, max_bytes: int) -> ListPage[Any]:
+        return await self._behind(*named[3:5])
+
+    async def revisions(self, *named: Any, max_bytes: int) -> ListPage[Any]:
+        _, _, _, after, limit = named
+        return await self._behind((0, max(after, 0)), limit)
+
+
+@pytest.mark.parametrize(
+    ("method", "request_type", "field", "make"),
+    [
+        ("ListRejections", memories_pb2.ListRejectionsRequest, "rejections", rejection),
+        ("ListAmendments", memories_pb2.ListAmendmentsRequest, "amendments", amendment),
+        ("ListRevisions", history_pb2.ListRevisionsRequest, "revisions", revision),
+    ],
+)
+async def test_a_page_fits_a_message_and_the_next_goes_on(
+    method: str, request_type: Any, field: str, make: Any
+) -> None:
+    past: Any = Past(make, 1000)
+    nothing: Any = None
+    pages = Pages(b"key", Limits())
+    memories = MemoryService(nothing, nothing, past, pages, nothing)
+    history = HistoryService(past, nothing, pages, nothing)
+    token = tenancy._tenant.set(nothing)
+    try:
+        request = request_type(session="s", memory="m", page_size=1000)
+        numbers: list[int] = []
+        while True:
+            service = history if method == "ListRevisions" else memories
+            response = await getattr(service, method)(request, nothing)
+            assert response.ByteSize() < MESSAGE_BYTES
+            found = getattr(response, field)
+            assert len(found) > 0
+            numbers += [one.revision if method == "ListRevisions" else one.ordinal for one in found]
+            request.page_token = response.next_page_token
+            if not request.page_token:
+                break
+    finally:
+        tenancy._tenant.reset(token)
+    assert numbers == list(range(1, 1001))

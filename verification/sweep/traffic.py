@@ -1,0 +1,342 @@
+"""The traffic of a sweep: small sessions, one after the other, that reach every fail point.
+
+Each has a producer by stream, one by single calls and appends without one, a PRISM memory
+that folds, is consolidated, edited and stopped once, a tree that is sealed and a state memory
+with episodes; and questions are asked. Whatever fails is done again until it is done: what is
+there in the end is therefore known.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from grpc import aio
+
+from palimpsest import (
+    AlreadyExists,
+    Client,
+    Edit,
+    Memory,
+    MemoryInfo,
+    MemoryStatus,
+    PalimpsestError,
+    Session,
+    _convert,
+    _convert_log,
+)
+from palimpsest.v1 import log_pb2, log_pb2_grpc
+from verification.chaos.history import Acked, Edited, Requested, Sent, Writer
+from verification.chaos.workload import chunk_text
+from verification.sweep.model import REFUSES
+
+SCHEMA = "class N:\n    topics: dict[str, str]\n    edits: dict[str, str]\n"
+#: Chunks of the producer that streams, of the one that calls, and without one, in two requests.
+STREAMED = 6
+CALLED = 3
+REQUESTED = 3
+#: Pause before what failed is done again.
+AGAIN_SECONDS = 0.05
+#: Between two looks whether a session is done.
+LOOK_SECONDS = 1.0
+#: How long one call may take: whoever dies in the midst of one says nothing.
+CALL_SECONDS = 10.0
+#: A session that is not done after so long hangs.
+HANG_SECONDS = 600.0
+
+T = TypeVar("T")
+
+
+@dataclass(kw_only=True, slots=True)
+class Told:
+    """What a session was told to have, and what the service said to that."""
+
+    name: str
+    #: Position by producer and sequence, of what was acked.
+    acked: dict[tuple[str, int], int] = field(default_factory=dict)
+    #: Marks of the edits that came back.
+    edits: set[str] = field(default_factory=set)
+
+
+async def insist(call: Callable[[], Awaitable[T]]) -> T:
+    """What a call returns that may be made again."""
+    while True:
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                return await call()
+        except AlreadyExists:
+            raise
+        except (PalimpsestError, aio.AioRpcError, TimeoutError):
+            await asyncio.sleep(AGAIN_SECONDS)
+
+
+async def make(call: Callable[[], Awaitable[object]]) -> None:
+    """Makes what there is once, though nobody may know that it was made."""
+    with suppress(AlreadyExists):
+        await insist(call)
+
+
+class Traffic:
+    """Sessions in lanes, until it is told to stop."""
+
+    def __init__(self, address: str, seed: int, prefix: str, history: Path) -> None:
+        """The names of its sessions, and all that follows from them, begin with `prefix`.
+
+        What is sent and acked is written to `history`.
+        """
+        self._address = address
+        self._history = Writer(history)
+        self._seed = seed
+        self._prefix = prefix
+        self.told: list[Told] = []
+        #: Sessions that are done.
+        self.done = 0
+        #: Answers that came.
+        self.answers = 0
+        self.is_over = False
+
+    async def run(self, lane: int) -> None:
+        """One session after the other."""
+        chosen = random.Random(f"{self._seed}:{self._prefix}:{lane}")
+        async with Client(self._address) as client:
+            number = 0
+            while not self.is_over:
+                number += 1
+                told = Told(name=f"{self._prefix}l{lane}n{number}")
+                self.told.append(told)
+                async with asyncio.timeout(HANG_SECONDS):
+                    await self._session(client, told, chosen)
+                self.done += 1
+
+    async def _session(self, client: Client, told: Told, chosen: random.Random) -> None:
+        session = client.session(told.name)
+        await make(session.create)
+        await make(
+            lambda: session.create_memory(
+                "facts",
+                schema_source=SCHEMA,
+                task=f"Task of {told.name}.",
+                encoding="amendments",
+                chunk_tokens=60,
+                fold_tokens=60,
+            )
+        )
+        await make(lambda: session.create_tree("tree", segment_tokens=64, max_children=2))
+        await make(
+            lambda: session.create_state(
+                "state",
+                task=told.name,
+                period=2,
+                episode_vectors=2,
+                # The model server refuses the key once for each of these models: work waits,
+                # a probe finds out that it has passed, and work goes on.
+                model=f"openai/{REFUSES}{told.name}",
+            )
+        )
+        produced = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._produce(session, told, chosen, produced))
+            tasks.create_task(self._change(client, session, told))
+            tasks.create_task(self._ask(session, produced))
+        await self._finish(session)
+
+    async def _produce(
+        self, session: Session, told: Told, chosen: random.Random, produced: asyncio.Event
+    ) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._call(session, told, chosen))
+            tasks.create_task(self._request(session, told, chosen))
+            tasks.create_task(self._stream(session, told, chosen))
+        produced.set()
+
+    async def _stream(self, session: Session, told: Told, chosen: random.Random) -> None:
+        name = told.name + "a"
+        durable = 0
+        while durable < STREAMED:
+            try:
+                async with (
+                    asyncio.timeout(CALL_SECONDS),
+                    session.producer(name, epoch=1, give_up_seconds=CALL_SECONDS) as producer,
+                ):
+                    durable = producer.last_acked_sequence
+                    for sequence in range(durable + 1, STREAMED + 1):
+                        self._sent(session.name, name, sequence)
+                        await producer.append(chunk_text(name, sequence))
+                        if chosen.random() < 0.7:
+                            ack = await producer.flush()
+                            assert ack is not None, "something was appended"
+                            self._acked(told, name, ack.producer_sequence, ack.position, ack.token)
+                            await asyncio.sleep(chosen.random() * AGAIN_SECONDS)
+                    await producer.flush()
+                    durable = producer.last_acked_sequence
+            except (PalimpsestError, aio.AioRpcError, TimeoutError):
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _call(self, session: Session, told: Told, chosen: random.Random) -> None:
+        name = told.name + "b"
+        async with Client(self._address) as own:
+            stub = log_pb2_grpc.LogServiceStub(own.channel)
+            for sequence in range(1, CALLED + 1):
+                # Behind some of the other's, which so gets a log of its own for a while.
+                await asyncio.sleep(4 * chosen.random() * AGAIN_SECONDS)
+                chunk = _convert.message_of(log_pb2.Chunk, text=chunk_text(name, sequence))
+                produced = log_pb2.ProducedChunk(
+                    producer_sequence=sequence, chunk=chunk, digest=_convert_log.digest(chunk)
+                )
+                request = log_pb2.AppendRequest(
+                    session=session.name, producer_id=name, epoch=1, chunks=[produced]
+                )
+                self._sent(session.name, name, sequence)
+                said: log_pb2.AppendResponse = await insist(
+                    partial(stub.Append, request, timeout=CALL_SECONDS)
+                )
+                ack = said.ack
+                self._acked(told, name, sequence, ack.through_position, ack.token)
+
+    async def _request(self, session: Session, told: Told, chosen: random.Random) -> None:
+        name = told.name + "c"
+        for first, last in ((1, 1), (2, REQUESTED)):
+            await asyncio.sleep(4 * chosen.random() * AGAIN_SECONDS)
+            sequences = range(first, last + 1)
+            for sequence in sequences:
+                self._sent(session.name, name, sequence)
+            texts = [chunk_text(name, sequence) for sequence in sequences]
+            request_id = f"{name}-{first}"
+            done = await insist(
+                partial(session.append, texts, request_id=request_id, timeout=CALL_SECONDS)
+            )
+            for number, sequence in enumerate(sequences):
+                told.acked[name, sequence] = done.first_position + number
+            self._history.write(
+                Requested(
+                    client=name,
+                    session=session.name,
+                    producer=name,
+                    first_sequence=first,
+                    last_sequence=last,
+                    first_position=done.first_position,
+                    position=done.position,
+                    at=time.monotonic(),
+                )
+            )
+
+    def _sent(self, session: str, producer: str, sequence: int) -> None:
+        self._history.write(
+            Sent(
+                client=producer,
+                session=session,
+                producer=producer,
+                epoch=1,
+                first_sequence=sequence,
+                last_sequence=sequence,
+                at=time.monotonic(),
+            )
+        )
+
+    def _acked(self, told: Told, producer: str, sequence: int, position: int, token: str) -> None:
+        told.acked[producer, sequence] = position
+        self._history.write(
+            Acked(
+                client=producer,
+                session=told.name,
+                producer=producer,
+                sequence=sequence,
+                position=position,
+                token=token,
+                at=time.monotonic(),
+            )
+        )
+
+    async def _change(self, client: Client, session: Session, told: Told) -> None:
+        facts = session.memory("facts")
+        for number in (1, 2):
+            mark = f"e{number}"
+            # An edit that came back twice is one: it puts a value where it is.
+            await self._edit(facts, told, mark)
+            told.edits.add(mark)
+        await self._roll_back(facts)
+        await insist(facts.consolidate)
+        await insist(facts.retry)
+        await insist(partial(client.retry_stalled, session.name))
+        await insist(facts.update_model)
+
+    async def _edit(self, facts: Memory, told: Told, mark: str) -> None:
+        tries = 0
+
+        def note(revision: int, returned: float) -> None:
+            self._history.write(
+                Edited(
+                    client=told.name,
+                    session=told.name,
+                    memory="facts",
+                    expected_revision=0,
+                    mark=mark,
+                    revision=revision,
+                    invoked=time.monotonic(),
+                    returned=returned,
+                )
+            )
+
+        async def once() -> int:
+            nonlocal tries
+            tries += 1
+            note(0, 0.0)
+            return (await facts.edit([Edit.put(f"$.edits.{mark}", mark)])).info.revision
+
+        revision = await insist(once)
+        # Which of several tries made it nobody knows.
+        note(revision if tries == 1 else 0, time.monotonic())
+
+    async def _roll_back(self, facts: Memory) -> None:
+        """To what it is now, else what it was: nothing is lost."""
+        for _ in range(20):
+            try:
+                async with asyncio.timeout(CALL_SECONDS):
+                    revision = (await facts.get()).revision
+                    await facts.rollback(revision, expected_revision=revision)
+                    return
+            except (PalimpsestError, TimeoutError):
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _ask(self, session: Session, produced: asyncio.Event) -> None:
+        await self._answer(lambda: session.memory("facts").ask("What bends?", timeout=9))
+        await produced.wait()
+        await self._answer(lambda: session.ask("Who waits?", reader="whole", timeout=9))
+
+    async def _answer(self, ask: Callable[[], Awaitable[object]]) -> None:
+        """Asks once: an answer that fails, or comes too late, is no matter of traffic."""
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                await ask()
+                self.answers += 1
+        except (PalimpsestError, aio.AioRpcError, TimeoutError):
+            pass
+
+    async def _finish(self, session: Session) -> None:
+        """Waits until all is applied; then a last consolidation and the seal, and again."""
+        await self._until(session, lambda info: info.applied_position == info.head)
+        await insist(session.memory("facts").consolidate)
+        await insist(lambda: session.tree("tree").seal(wait=False))
+        await self._until(
+            session,
+            lambda info: (
+                info.consolidate_position is None
+                and (info.kind == "prism" or info.status is MemoryStatus.SEALED)
+            ),
+        )
+
+    async def _until(self, session: Session, done: Callable[[MemoryInfo], bool]) -> None:
+        """Waits for what is so of all memories but the state, and lets go on what stopped."""
+        while True:
+            infos = await insist(session.memories)
+            for info in infos:
+                if info.status is MemoryStatus.STALLED:
+                    await insist(session.memory(info.name).retry)
+            if all(done(info) for info in infos if info.kind != "state"):
+                return
+            await asyncio.sleep(LOOK_SECONDS)
