@@ -12,7 +12,7 @@ from evaluation.sessions import spent_of
 from evaluation.strategies import CitedSpan, Failed, Outcome, Walk
 from palimpsest import TrajectoryEvent, _convert_answers
 from palimpsest._errors import from_rpc
-from palimpsest.v1 import answers_pb2, answers_pb2_grpc
+from palimpsest.v1alpha1 import answers_pb2, answers_pb2_grpc
 
 #: What the service is given beyond the time that an answer may take.
 SLACK_SECONDS = 5.0

@@ -5,7 +5,7 @@ import asyncio
 import palimpsest
 from evaluation.sessions import Patience, spent_of
 from evaluation.strategies import Failed, Spent, added
-from palimpsest.v1 import search_pb2, search_pb2_grpc
+from palimpsest.v1alpha1 import search_pb2, search_pb2_grpc
 
 LOOK_SECONDS = 0.2
 #: What the ledger calls the vectors of chunks and queries.

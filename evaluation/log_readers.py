@@ -10,7 +10,7 @@ from evaluation.indexing import Indexes
 from evaluation.memories import STATE, recent
 from evaluation.sessions import Place
 from evaluation.strategies import Failed, Outcome, Prepared, Spent, StrategyName
-from palimpsest.v1 import answers_pb2
+from palimpsest.v1alpha1 import answers_pb2
 
 _Browse = answers_pb2.BrowseRequest
 #: What may be done, by the names that the command line has.

@@ -7,7 +7,7 @@ from evaluation.asking import ask, request_of
 from evaluation.datasets import Document, Question
 from evaluation.sessions import Patience, Place, building, create
 from evaluation.strategies import Failed, Outcome, Prepared
-from palimpsest.v1 import answers_pb2
+from palimpsest.v1alpha1 import answers_pb2
 
 MEMORY = "tree"
 

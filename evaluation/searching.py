@@ -13,7 +13,7 @@ from evaluation.indexing import Indexes
 from evaluation.measures import recall
 from evaluation.sessions import Place
 from evaluation.strategies import Failed
-from palimpsest.v1 import search_pb2, search_pb2_grpc
+from palimpsest.v1alpha1 import search_pb2, search_pb2_grpc
 
 #: Of the chunks that were found, so many of the best are looked at.
 RECALLED = (1, 5, 10)

@@ -44,6 +44,8 @@ for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
 # Where processes that tests kill leave their sockets; gone with this process.
 _RUN_DIR = tempfile.TemporaryDirectory(prefix="palimpsest-run-")
 os.environ.setdefault("PALIMPSEST_RUN_DIR", _RUN_DIR.name)
+# The servers of this process, once a test has asked for them.
+_STARTED: list[Servers] = []
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
@@ -65,13 +67,25 @@ def folder() -> Iterator[Path]:
 def servers() -> Iterator[Servers]:
     """PostgreSQL and Valkey."""
     with Servers.started() as started:
+        _STARTED.append(started)
         yield started
+        _STARTED.clear()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _room() -> Iterator[None]:
+    """Drops at the end of each file what its tests made of databases."""
+    yield
+    for servers in _STARTED:
+        servers.drop_databases()
 
 
 @pytest.fixture
-def url(servers: Servers) -> str:
+def url(servers: Servers) -> Iterator[str]:
     """A migrated database of the test's own."""
-    return servers.new_database()
+    url = servers.new_database()
+    yield url
+    servers.drop_databases(url)
 
 
 @pytest.fixture
@@ -85,7 +99,7 @@ async def database(url: str) -> AsyncIterator[Database]:
 @pytest.fixture(scope="session")
 def address(servers: Servers) -> Iterator[str]:
     """An API and a worker that tests with sessions of their own share."""
-    url = servers.new_database()
+    url = servers.new_database(kept=True)
     with api(url) as (_, address), worker(url, **servers.redis_settings()):
         yield address
 

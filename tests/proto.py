@@ -1,8 +1,7 @@
 """Generates, lints and compares the proto: `python -m tests.proto generate|check`.
 
-protoc comes from grpcio-tools and buf from buf-bin, so no network is needed.
-The rules' own file, buf/validate/validate.proto, comes out of the protovalidate
-package, which ships it as a descriptor only.
+protoc comes from grpcio-tools and buf from buf-bin, so no network is needed. What the
+proto imports from others is in third_party/.
 """
 
 import json
@@ -12,14 +11,8 @@ import tempfile
 from importlib import resources
 from pathlib import Path
 
-from google.protobuf import (
-    descriptor_pb2,
-    duration_pb2,
-    field_mask_pb2,
-    timestamp_pb2,
-)
+from google.protobuf import descriptor_pb2
 from grpc_tools import protoc
-from protovalidate._gen.buf.validate import validate_pb
 
 from tests import ROOT
 
@@ -28,7 +21,10 @@ PROTO = ROOT / "proto"
 #: compares with. It moves on only when the comparison passed.
 BASELINE = PROTO / "baseline.binpb"
 RULES = "buf/validate/validate.proto"
-BUF_LINT = {"version": "v2", "lint": {"use": ["STANDARD"]}}
+#: Standard methods return the resource itself (AIP-131 to 135), so that replies are shared and
+#: are not named after their RPC. Requests still are.
+NOT_LINTED = ["RPC_REQUEST_RESPONSE_UNIQUE", "RPC_RESPONSE_STANDARD_NAME"]
+BUF_LINT = {"version": "v2", "lint": {"use": ["STANDARD"], "except": NOT_LINTED}}
 BUF_BREAKING = {"version": "v2", "breaking": {"use": ["FILE"]}}
 
 
@@ -37,23 +33,13 @@ def sources() -> list[str]:
     return sorted(str(p.relative_to(PROTO)) for p in (PROTO / "palimpsest").rglob("*.proto"))
 
 
-def _rules_descriptor(folder: Path) -> Path:
-    files = descriptor_pb2.FileDescriptorSet()
-    for module in (descriptor_pb2, duration_pb2, field_mask_pb2, timestamp_pb2):
-        module.DESCRIPTOR.CopyToProto(files.file.add())
-    files.file.add().ParseFromString(validate_pb.desc().proto.to_binary())
-    path = folder / "rules.binpb"
-    path.write_bytes(files.SerializeToString(deterministic=True))
-    return path
-
-
-def _protoc(rules: Path, *arguments: str) -> None:
+def _protoc(*arguments: str) -> None:
     include = str(resources.files("grpc_tools") / "_proto")
     bin_folder = Path(sys.executable).parent
     command = [
         "protoc",
-        f"--descriptor_set_in={rules}",
         f"--proto_path={PROTO}",
+        f"--proto_path={ROOT / 'third_party'}",
         f"--proto_path={include}",
         f"--plugin=protoc-gen-mypy={bin_folder / 'protoc-gen-mypy'}",
         f"--plugin=protoc-gen-mypy_grpc={bin_folder / 'protoc-gen-mypy_grpc'}",
@@ -65,29 +51,25 @@ def _protoc(rules: Path, *arguments: str) -> None:
 
 def generate(target: Path) -> None:
     """Writes the Python code of every proto file below `target`."""
-    with tempfile.TemporaryDirectory() as name:
-        rules = _rules_descriptor(Path(name))
-        _protoc(rules, f"--python_out={target}", f"--mypy_out=quiet:{target}", RULES)
-        _protoc(
-            rules,
-            f"--python_out={target}",
-            f"--grpc_python_out={target}",
-            f"--mypy_out=quiet:{target}",
-            f"--mypy_grpc_out=quiet:{target}",
-            *sources(),
-        )
+    # google.api comes from googleapis-common-protos: two copies in one process fail.
+    _protoc(f"--python_out={target}", f"--mypy_out=quiet:{target}", RULES)
+    _protoc(
+        f"--python_out={target}",
+        f"--grpc_python_out={target}",
+        f"--mypy_out=quiet:{target}",
+        f"--mypy_grpc_out=quiet:{target}",
+        *sources(),
+    )
 
 
-def _image(path: Path) -> Path:
-    with tempfile.TemporaryDirectory() as name:
-        rules = _rules_descriptor(Path(name))
-        _protoc(
-            rules,
-            "--include_imports",
-            "--include_source_info",
-            f"--descriptor_set_out={path}",
-            *sources(),
-        )
+def image(path: Path) -> Path:
+    """Writes the proto with all that it imports to `path`, as a descriptor set."""
+    _protoc(
+        "--include_imports",
+        "--include_source_info",
+        f"--descriptor_set_out={path}",
+        *sources(),
+    )
     return path
 
 
@@ -100,17 +82,17 @@ def _buf(*arguments: str, config: object) -> int:
 def lint() -> int:
     """Runs `buf lint`; 0 when the proto is clean."""
     with tempfile.TemporaryDirectory() as name:
-        image = _image(Path(name) / "image.binpb")
-        return _buf("lint", str(image), "--path", "palimpsest", config=BUF_LINT)
+        described = image(Path(name) / "image.binpb")
+        return _buf("lint", str(described), "--path", "palimpsest", config=BUF_LINT)
 
 
 def breaking() -> int:
     """Runs `buf breaking` against the accepted form; 0 when compatible."""
     with tempfile.TemporaryDirectory() as name:
-        image = _image(Path(name) / "image.binpb")
+        described = image(Path(name) / "image.binpb")
         return _buf(
             "breaking",
-            str(image),
+            str(described),
             "--against",
             str(BASELINE),
             "--path",
@@ -121,11 +103,12 @@ def breaking() -> int:
 
 def accept() -> None:
     """Makes today's proto the accepted form (without source positions)."""
-    image = descriptor_pb2.FileDescriptorSet()
-    image.ParseFromString(_image(Path(tempfile.mkdtemp()) / "image.binpb").read_bytes())
-    for file in image.file:
+    accepted = descriptor_pb2.FileDescriptorSet()
+    with tempfile.TemporaryDirectory() as name:
+        accepted.ParseFromString(image(Path(name) / "image.binpb").read_bytes())
+    for file in accepted.file:
         file.ClearField("source_code_info")
-    BASELINE.write_bytes(image.SerializeToString(deterministic=True))
+    BASELINE.write_bytes(accepted.SerializeToString(deterministic=True))
 
 
 def main() -> None:

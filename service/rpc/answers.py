@@ -6,7 +6,7 @@ from contextlib import aclosing
 from datetime import datetime
 from uuid import UUID
 
-from palimpsest.v1 import answers_pb2, answers_pb2_grpc
+from palimpsest.v1alpha1 import answers_pb2, answers_pb2_grpc
 from service.domain.answers.reply_streaming import TextPiece
 from service.domain.answers.trajectory import (
     Event,

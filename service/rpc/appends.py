@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from uuid import UUID
 
-from palimpsest.v1 import log_pb2
+from palimpsest.v1alpha1 import log_pb2
 from service.domain.log.appending import SERVER_PRODUCER, Request, Submission, SubmittedChunk
 from service.domain.values.errors import InvalidInput
 from service.domain.values.reasons import Reason

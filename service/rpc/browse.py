@@ -1,6 +1,6 @@
 """Readers, and how they browse, between the proto's messages and our values."""
 
-from palimpsest.v1 import answers_pb2
+from palimpsest.v1alpha1 import answers_pb2
 from service.domain.answers.browse.spec import (
     ALL_ACTIONS,
     DEFAULT_CALLS,

@@ -2,7 +2,7 @@
 
 import json
 
-from palimpsest.v1 import budgets_pb2, budgets_pb2_grpc
+from palimpsest.v1alpha1 import budgets_pb2, budgets_pb2_grpc
 from service.domain.spend.budgets import BudgetOwner, BudgetPeriod, BudgetScope, Standing
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.idempotency import reply

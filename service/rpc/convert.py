@@ -7,7 +7,7 @@ from uuid import UUID
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from palimpsest.v1 import (
+from palimpsest.v1alpha1 import (
     answers_pb2,
     log_pb2,
     memories_pb2,

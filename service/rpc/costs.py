@@ -2,7 +2,7 @@
 
 from datetime import date
 
-from palimpsest.v1 import usage_pb2
+from palimpsest.v1alpha1 import usage_pb2
 from service.domain.spend.costs import LogCost
 from service.domain.state.accounting import Accounting, Loop
 from service.domain.values.errors import InvalidInput

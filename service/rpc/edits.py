@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
-from palimpsest.v1 import edits_pb2, edits_pb2_grpc, memories_pb2
+from palimpsest.v1alpha1 import edits_pb2, edits_pb2_grpc, memories_pb2
 from service.domain.prism.amendments import Op
 from service.llm.gateway.allowed import AllowedModels
 from service.rpc import convert, past, specs

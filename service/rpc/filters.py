@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from palimpsest.v1 import chunks_pb2
+from palimpsest.v1alpha1 import chunks_pb2
 from service.domain.log.chunks import ChunkKind
 from service.domain.values.errors import InvalidInput
 from service.domain.values.reasons import Reason

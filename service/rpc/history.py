@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-from palimpsest.v1 import history_pb2, history_pb2_grpc
+from palimpsest.v1alpha1 import history_pb2, history_pb2_grpc
 from service.rpc import past
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context

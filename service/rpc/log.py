@@ -9,7 +9,7 @@ from uuid import UUID
 
 from opentelemetry.context import Context as TraceContext
 
-from palimpsest.v1 import log_pb2, log_pb2_grpc
+from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
 from service.domain.log.appending import Submission
 from service.domain.values.errors import InvalidInput, PalimpsestError, Unavailable
 from service.domain.values.fault_hook import boundary

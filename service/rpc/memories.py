@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from palimpsest.v1 import memories_pb2, memories_pb2_grpc
+from palimpsest.v1alpha1 import memories_pb2, memories_pb2_grpc
 from service.llm.gateway.allowed import AllowedModels
 from service.rpc import convert, past, specs
 from service.rpc.deadlines import deadline_of

@@ -1,6 +1,6 @@
 """Navigations between the proto's messages and our values."""
 
-from palimpsest.v1 import answers_pb2
+from palimpsest.v1alpha1 import answers_pb2
 from service.domain.answers.navigation_request import DEFAULT_CALLS, NavigationRequest
 from service.domain.answers.trajectory import (
     Action,

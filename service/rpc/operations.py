@@ -8,7 +8,7 @@ from uuid import UUID
 
 import grpc
 
-from palimpsest.v1 import errors_pb2, operations_pb2, operations_pb2_grpc
+from palimpsest.v1alpha1 import errors_pb2, operations_pb2, operations_pb2_grpc
 from service.domain.memories.long_operations import (
     ENDED,
     DraftFacts,

@@ -1,6 +1,6 @@
 """Amendments, revisions and differences as the proto has them."""
 
-from palimpsest.v1 import history_pb2, memories_pb2
+from palimpsest.v1alpha1 import history_pb2, memories_pb2
 from service.domain.prism.amending import Missing
 from service.domain.prism.amendments import Op
 from service.domain.prism.diffing import ValueDifference

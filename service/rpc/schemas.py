@@ -1,6 +1,6 @@
 """SchemaService."""
 
-from palimpsest.v1 import schemas_pb2, schemas_pb2_grpc
+from palimpsest.v1alpha1 import schemas_pb2, schemas_pb2_grpc
 from service.domain.prism.schemas.tree import render
 from service.domain.values.errors import SchemaInvalid
 from service.llm.gateway.allowed import AllowedModels

@@ -1,6 +1,6 @@
 """SearchService."""
 
-from palimpsest.v1 import search_pb2, search_pb2_grpc
+from palimpsest.v1alpha1 import search_pb2, search_pb2_grpc
 from service.rpc import convert, filters
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context

@@ -8,7 +8,7 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from palimpsest.v1 import (
+from palimpsest.v1alpha1 import (
     answers_pb2,
     answers_pb2_grpc,
     budgets_pb2,

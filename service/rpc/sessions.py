@@ -1,6 +1,6 @@
 """SessionService."""
 
-from palimpsest.v1 import sessions_pb2, sessions_pb2_grpc
+from palimpsest.v1alpha1 import sessions_pb2, sessions_pb2_grpc
 from service.rpc import convert
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.idempotency import reply

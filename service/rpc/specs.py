@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from palimpsest.v1 import edits_pb2, memories_pb2
+from palimpsest.v1alpha1 import edits_pb2, memories_pb2
 from service.domain.memories.specs import MemorySpec, SpecChanges
 from service.domain.prism.schemas.json_source import parse_json_schema
 from service.domain.prism.schemas.limits import bounded

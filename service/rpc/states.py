@@ -1,6 +1,6 @@
 """StateService."""
 
-from palimpsest.v1 import states_pb2, states_pb2_grpc
+from palimpsest.v1alpha1 import states_pb2, states_pb2_grpc
 from service.domain.state.vectors import StateVector, VectorSource
 from service.domain.state.working_context import as_messages, as_text
 from service.rpc import convert

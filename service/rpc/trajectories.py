@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-from palimpsest.v1 import answers_pb2, trajectories_pb2, trajectories_pb2_grpc
+from palimpsest.v1alpha1 import answers_pb2, trajectories_pb2, trajectories_pb2_grpc
 from service.rpc import convert, navigations
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant

@@ -1,6 +1,6 @@
 """TreeService."""
 
-from palimpsest.v1 import trees_pb2, trees_pb2_grpc
+from palimpsest.v1alpha1 import trees_pb2, trees_pb2_grpc
 from service.domain.tree.nodes import SummarySource, TextOffset
 from service.rpc import convert
 from service.rpc.interceptors.base import Context

@@ -2,7 +2,7 @@
 
 import json
 
-from palimpsest.v1 import usage_pb2, usage_pb2_grpc
+from palimpsest.v1alpha1 import usage_pb2, usage_pb2_grpc
 from service.rpc import convert, costs
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant

@@ -15,7 +15,7 @@ import grpc
 
 import palimpsest
 from palimpsest import _errors
-from palimpsest.v1 import sessions_pb2, sessions_pb2_grpc
+from palimpsest.v1alpha1 import sessions_pb2, sessions_pb2_grpc
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.usecases.operations.verify import LocatedDifference, Verifier
 from storage.engine.database import Database

@@ -41,6 +41,7 @@ class Servers:
         setup.install_extensions(postgres.superuser_url)
         setup.install(postgres.url)
         self._template = conninfo_to_dict(postgres.url)["dbname"]
+        self._made: set[str] = set()
 
     @classmethod
     @contextmanager
@@ -61,8 +62,11 @@ class Servers:
                     if postgres._process is not None:
                         postgres._process.send_signal(signal.SIGQUIT)
 
-    def new_database(self) -> str:
-        """A migrated database of its own; its URL for our processes."""
+    def new_database(self, *, kept: bool = False) -> str:
+        """A migrated database of its own; its URL for our processes.
+
+        `kept`: until the servers stop, and not only until `drop_databases`.
+        """
         name = f"test_{uuid4().hex}"
         with psycopg.connect(self.postgres.superuser_url, autocommit=True) as connection:
             connection.execute(
@@ -70,7 +74,19 @@ class Servers:
                     sql.Identifier(name), sql.Identifier(str(self._template))
                 )
             )
+        if not kept:
+            self._made.add(name)
         return with_database(self.postgres.url, name)
+
+    def drop_databases(self, *urls: str) -> None:
+        """Drops these, or all but the kept ones: together they do not fit on every disk."""
+        names = {str(conninfo_to_dict(url)["dbname"]) for url in urls} or {*self._made}
+        with psycopg.connect(self.postgres.superuser_url, autocommit=True) as connection:
+            for name in names:
+                connection.execute(
+                    sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
+                )
+        self._made -= names
 
     def redis_settings(self) -> dict[str, str]:
         """What makes our processes use Valkey, however busy the machine is."""

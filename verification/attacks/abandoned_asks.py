@@ -6,7 +6,7 @@ import threading
 import psycopg
 
 import palimpsest
-from palimpsest.v1 import answers_pb2, answers_pb2_grpc
+from palimpsest.v1alpha1 import answers_pb2, answers_pb2_grpc
 from tests.support.fake_model import FakeModel, fake_model
 from tests.support.harness import api, worker
 from verification.attacks.attack import Attack, Outcome, Stage

@@ -7,7 +7,7 @@ from grpc import aio
 
 import palimpsest
 from palimpsest import _errors
-from palimpsest.v1 import sessions_pb2, sessions_pb2_grpc
+from palimpsest.v1alpha1 import sessions_pb2, sessions_pb2_grpc
 from tests.support.harness import api
 from verification.attacks.attack import Attack, Outcome, Stage
 

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import palimpsest
-from palimpsest.v1 import log_pb2, log_pb2_grpc
+from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
 from tests.support.harness import api
 from verification.attacks.attack import Attack, Outcome, Stage
 

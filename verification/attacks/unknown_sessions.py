@@ -16,7 +16,7 @@ import grpc
 from grpc import aio
 
 import palimpsest
-from palimpsest.v1 import log_pb2, log_pb2_grpc
+from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
 from tests.support.harness import api
 from verification.attacks.attack import Attack, Outcome, Stage
 

@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 
 import palimpsest
-from palimpsest.v1 import memories_pb2, memories_pb2_grpc
+from palimpsest.v1alpha1 import memories_pb2, memories_pb2_grpc
 from service.domain.prism.amending import replay
 from service.domain.prism.amendments import Amendment, Op
 from service.domain.prism.memory import PrismMemory

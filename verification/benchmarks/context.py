@@ -15,7 +15,7 @@ from typing import Any
 from grpc import aio
 
 import palimpsest
-from palimpsest.v1 import states_pb2, states_pb2_grpc
+from palimpsest.v1alpha1 import states_pb2, states_pb2_grpc
 from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.state.spec import StateSpec
 from storage.engine.database import Database

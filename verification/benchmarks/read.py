@@ -15,7 +15,7 @@ import psycopg
 from grpc import aio
 
 import palimpsest
-from palimpsest.v1 import memories_pb2, memories_pb2_grpc
+from palimpsest.v1alpha1 import memories_pb2, memories_pb2_grpc
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from tests.support.harness import Servers, api
 from verification.benchmarks.alternating import alternate

@@ -25,7 +25,7 @@ import psycopg
 import uvloop
 from grpc import aio
 
-from palimpsest.v1 import search_pb2, search_pb2_grpc
+from palimpsest.v1alpha1 import search_pb2, search_pb2_grpc
 from service.domain.calls.ledger import CallScope
 from service.domain.search.fusing import RANK_CONSTANT
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key

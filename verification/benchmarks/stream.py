@@ -16,7 +16,7 @@ from typing import Any
 from grpc import aio
 
 import palimpsest
-from palimpsest.v1 import answers_pb2, answers_pb2_grpc
+from palimpsest.v1alpha1 import answers_pb2, answers_pb2_grpc
 from tests.support.fake_model import FakeModel, fake_model
 from tests.support.fake_streams import Streaming
 from tests.support.harness import Servers, api, worker

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from palimpsest import PalimpsestError, Producer, ResourceExhausted, _convert_log
-from palimpsest.v1 import log_pb2, log_pb2_grpc
+from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
 from verification.chaos.clients import GIVE_UP_SECONDS, LIFE_EPOCHS, PAUSE_SECONDS, Desk, Room
 from verification.chaos.history import Acked, Opened, Refused, Sent
 from verification.chaos.workload import chunk_text

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from palimpsest import Edit, Memory, PalimpsestError
-from palimpsest.v1 import log_pb2, log_pb2_grpc
+from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
 from service.domain.values.json_values import canonical
 from verification.chaos.clients import GIVE_UP_SECONDS, Desk, Room
 from verification.chaos.history import (

@@ -30,7 +30,7 @@ from palimpsest import (
     _convert,
     _convert_log,
 )
-from palimpsest.v1 import log_pb2, log_pb2_grpc
+from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
 from verification.chaos.history import Acked, Edited, Requested, Sent, Writer
 from verification.chaos.workload import chunk_text
 from verification.sweep.model import REFUSES

@@ -15,7 +15,7 @@ the same without `await`. What these two export is the API; all other modules ar
 
 from pkgutil import extend_path
 
-# In a checkout the generated messages (palimpsest.v1) lie in another folder than
+# In a checkout the generated messages (palimpsest.v1alpha1) lie in another folder than
 # this package; installed from wheels both are one folder and this changes nothing.
 __path__ = extend_path(__path__, __name__)
 

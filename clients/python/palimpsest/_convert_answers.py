@@ -34,7 +34,7 @@ from palimpsest._values_answers import (
     Turn,
     Waiting,
 )
-from palimpsest.v1 import answers_pb2, reading_pb2, trajectories_pb2
+from palimpsest.v1alpha1 import answers_pb2, reading_pb2, trajectories_pb2
 
 _Browse = answers_pb2.BrowseRequest
 _Event = answers_pb2.TrajectoryEvent

@@ -19,7 +19,7 @@ from palimpsest._values_log import (
     SessionInfo,
 )
 from palimpsest._values_memories import RecentStep
-from palimpsest.v1 import log_pb2, search_pb2, sessions_pb2
+from palimpsest.v1alpha1 import log_pb2, search_pb2, sessions_pb2
 
 #: Longest role, in characters.
 MAX_ROLE_CHARACTERS = 64

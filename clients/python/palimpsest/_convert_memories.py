@@ -64,7 +64,7 @@ from palimpsest._values_memories import (
     WorkingContext,
     WorkingMemory,
 )
-from palimpsest.v1 import (
+from palimpsest.v1alpha1 import (
     edits_pb2,
     history_pb2,
     memories_pb2,

@@ -23,7 +23,7 @@ from palimpsest._values_spend import (
     UsageLine,
     UsageReport,
 )
-from palimpsest.v1 import budgets_pb2, reading_pb2, usage_pb2
+from palimpsest.v1alpha1 import budgets_pb2, reading_pb2, usage_pb2
 
 _PERIODS: dict[BudgetPeriod, Any] = {
     "day": budgets_pb2.BUDGET_PERIOD_DAY,

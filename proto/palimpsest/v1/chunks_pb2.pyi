@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from palimpsest.v1 import common_pb2 as _common_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -29,8 +30,11 @@ class _ChunkKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ChunkKind.V
     CHUNK_KIND_UNSPECIFIED: _ChunkKind.ValueType  # 0
     """Never valid."""
     CHUNK_KIND_TEXT: _ChunkKind.ValueType  # 1
+    """A piece of a document."""
     CHUNK_KIND_MESSAGE: _ChunkKind.ValueType  # 2
-    CHUNK_KIND_STEP: _ChunkKind.ValueType  # 3
+    """A turn of a conversation."""
+    CHUNK_KIND_AGENT_STEP: _ChunkKind.ValueType  # 3
+    """One step of an agent."""
 
 class ChunkKind(_ChunkKind, metaclass=_ChunkKindEnumTypeWrapper):
     """The kinds of chunks."""
@@ -38,14 +42,193 @@ class ChunkKind(_ChunkKind, metaclass=_ChunkKindEnumTypeWrapper):
 CHUNK_KIND_UNSPECIFIED: ChunkKind.ValueType  # 0
 """Never valid."""
 CHUNK_KIND_TEXT: ChunkKind.ValueType  # 1
+"""A piece of a document."""
 CHUNK_KIND_MESSAGE: ChunkKind.ValueType  # 2
-CHUNK_KIND_STEP: ChunkKind.ValueType  # 3
+"""A turn of a conversation."""
+CHUNK_KIND_AGENT_STEP: ChunkKind.ValueType  # 3
+"""One step of an agent."""
 Global___ChunkKind: _TypeAlias = ChunkKind  # noqa: Y015
 
 @_typing.final
+class Chunk(_message.Message):
+    """One unit of a session's log. Chunks are immutable.
+
+    Its texts together have at most 256 KiB of UTF-8 (the server's limit
+    `max_chunk_bytes`) and no NUL character; otherwise INVALID_ARGUMENT
+    (CHUNK_TOO_LARGE, CHUNK_EMPTY or FIELD_INVALID).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Message(_message.Message):
+        """A turn of a conversation."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        ROLE_FIELD_NUMBER: _builtins.int
+        TEXT_FIELD_NUMBER: _builtins.int
+        role: _builtins.str
+        """Required. The speaker, for example "user" or "assistant"; 1 to 64 characters."""
+        text: _builtins.str
+        """Required. What was said; not empty."""
+        def __init__(
+            self,
+            *,
+            role: _builtins.str = ...,
+            text: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["role", b"role", "text", b"text"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class AgentStep(_message.Message):
+        """One step of an agent. Any part may be empty, but not all of them. Models read it
+        as thought, action and observation, each on a line of its own after its name.
+        """
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        OBSERVATION_FIELD_NUMBER: _builtins.int
+        THOUGHT_FIELD_NUMBER: _builtins.int
+        ACTION_FIELD_NUMBER: _builtins.int
+        OBSERVED_FIRST_FIELD_NUMBER: _builtins.int
+        observation: _builtins.str
+        """Optional. What the agent saw: the outcome of the action."""
+        thought: _builtins.str
+        """Optional. What it thought."""
+        action: _builtins.str
+        """Optional. What it did."""
+        observed_first: _builtins.bool
+        """Optional. The observation precedes the thought and the action, and is read
+        before them.
+        """
+        def __init__(
+            self,
+            *,
+            observation: _builtins.str = ...,
+            thought: _builtins.str = ...,
+            action: _builtins.str = ...,
+            observed_first: _builtins.bool = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "observation", b"observation", "observed_first", b"observed_first", "thought", b"thought"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class MetadataEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    POSITION_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    AGENT_STEP_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    THREAD_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    OCCURRED_AT_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
+    PRODUCER_SEQUENCE_FIELD_NUMBER: _builtins.int
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    position: _builtins.int
+    """Assigned at the commit: 1, 2, 3 … within the session, without gaps."""
+    text: _builtins.str
+    """A piece of a document; not empty."""
+    thread: _builtins.str
+    """Optional. The conversation within the session that it belongs to. Models read it,
+    with source and time, in a line before the content.
+    """
+    source: _builtins.str
+    """Optional. The person, device, document or system that it comes from, for example
+    "user:42". Unlike the role of a message it names one.
+    """
+    producer_sequence: _builtins.int
+    """Required of a producer, which numbers its chunks 1, 2, 3 … without gaps. Unset in
+    AppendRequest: the server assigns it.
+    """
+    producer_id: _builtins.str
+    """The producer that sent it; empty for Append."""
+    digest: _builtins.bytes
+    """Optional. SHA-256 of the content, 32 bytes, as docs/guides/appending.md defines
+    it. It is checked where it is given; otherwise INVALID_ARGUMENT (DIGEST_MISMATCH).
+    """
+    @_builtins.property
+    def message(self) -> Global___Chunk.Message:
+        """A turn of a conversation."""
+
+    @_builtins.property
+    def agent_step(self) -> Global___Chunk.AgentStep:
+        """One step of an agent."""
+
+    @_builtins.property
+    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Optional. The client's own values; never shown to a model. At most 16 entries,
+        keys of 1 to 64 and values of at most 1,024 characters. They count towards
+        credits, not towards the limit of the texts.
+        """
+
+    @_builtins.property
+    def occurred_at(self) -> _timestamp_pb2.Timestamp:
+        """Optional. When it happened, which may be long before it is appended, or later. Kept
+        in microseconds; models read it in seconds.
+        """
+
+    @_builtins.property
+    def created_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was committed."""
+
+    def __init__(
+        self,
+        *,
+        position: _builtins.int = ...,
+        text: _builtins.str = ...,
+        message: Global___Chunk.Message | None = ...,
+        agent_step: Global___Chunk.AgentStep | None = ...,
+        metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        thread: _builtins.str = ...,
+        source: _builtins.str = ...,
+        occurred_at: _timestamp_pb2.Timestamp | None = ...,
+        created_at: _timestamp_pb2.Timestamp | None = ...,
+        producer_sequence: _builtins.int = ...,
+        producer_id: _builtins.str = ...,
+        digest: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["agent_step", b"agent_step", "content", b"content", "created_at", b"created_at", "message", b"message", "occurred_at", b"occurred_at", "text", b"text"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_step", b"agent_step", "content", b"content", "created_at", b"created_at", "digest", b"digest", "message", b"message", "metadata", b"metadata", "occurred_at", b"occurred_at", "position", b"position", "producer_id", b"producer_id", "producer_sequence", b"producer_sequence", "source", b"source", "text", b"text", "thread", b"thread"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["text", "message", "agent_step"]  # noqa: Y015
+    _WhichOneofArgType_content: _TypeAlias = _typing.Literal["content", b"content"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_content) -> _WhichOneofReturnType_content | None: ...
+
+Global___Chunk: _TypeAlias = Chunk  # noqa: Y015
+
+@_typing.final
 class ChunkFilter(_message.Message):
-    """Which chunks are listed or searched: those that fit all of it. What is not set excludes
-    none.
+    """Selects chunks. A chunk must match every field that is set; an empty filter
+    matches all.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -70,79 +253,63 @@ class ChunkFilter(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-    FROM_POSITION_FIELD_NUMBER: _builtins.int
-    TO_POSITION_FIELD_NUMBER: _builtins.int
-    FROM_TIME_FIELD_NUMBER: _builtins.int
-    TO_TIME_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    CREATED_FIELD_NUMBER: _builtins.int
+    OCCURRED_FIELD_NUMBER: _builtins.int
     KINDS_FIELD_NUMBER: _builtins.int
-    METADATA_FIELD_NUMBER: _builtins.int
     THREADS_FIELD_NUMBER: _builtins.int
     EXCLUDED_THREADS_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
-    OCCURRED_AFTER_FIELD_NUMBER: _builtins.int
-    OCCURRED_BEFORE_FIELD_NUMBER: _builtins.int
-    from_position: _builtins.int
-    """Positions, both included; 0 sets no bound. One behind the other is
-    INVALID_ARGUMENT.
-    """
-    to_position: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def from_time(self) -> _timestamp_pb2.Timestamp:
-        """When they were committed: from `from_time` to before `to_time`, which is
-        INVALID_ARGUMENT when it is the earlier one.
-        """
+    def positions(self) -> _common_pb2.PositionRange:
+        """Optional. Positions."""
 
     @_builtins.property
-    def to_time(self) -> _timestamp_pb2.Timestamp: ...
+    def created(self) -> _common_pb2.TimeRange:
+        """Optional. When they were committed."""
+
+    @_builtins.property
+    def occurred(self) -> _common_pb2.TimeRange:
+        """Optional. When they happened. A chunk without `occurred_at` never matches."""
+
     @_builtins.property
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[Global___ChunkKind.ValueType]:
-        """At most 3."""
-
-    @_builtins.property
-    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Chunks whose metadata has all of these keys with these values; at most 16."""
+        """Optional. Any of these kinds; at most 3."""
 
     @_builtins.property
     def threads(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Chunks of one of these threads; an empty one stands for chunks without a thread. Of
-        each of the three lists at most 64 (the server's limit `max_filter_ids`).
+        """Optional. Any of these threads; an empty one means chunks without a thread. Each of
+        the three lists has at most 64 (the server's limit `max_filter_ids`).
         """
 
     @_builtins.property
     def excluded_threads(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Chunks of none of these threads; an empty one as in `threads`."""
+        """Optional. None of these threads; an empty one as in `threads`."""
 
     @_builtins.property
     def sources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Chunks of one of these sources; an empty one stands for chunks without a source."""
+        """Optional. Any of these sources; an empty one means chunks without a source."""
 
     @_builtins.property
-    def occurred_after(self) -> _timestamp_pb2.Timestamp:
-        """When they occurred: from `occurred_after` to before `occurred_before`, which is
-        INVALID_ARGUMENT when it is the earlier one. A chunk without `occurred_at` fits
-        neither.
-        """
+    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Optional. All of these keys with these values; at most 16."""
 
-    @_builtins.property
-    def occurred_before(self) -> _timestamp_pb2.Timestamp: ...
     def __init__(
         self,
         *,
-        from_position: _builtins.int = ...,
-        to_position: _builtins.int = ...,
-        from_time: _timestamp_pb2.Timestamp | None = ...,
-        to_time: _timestamp_pb2.Timestamp | None = ...,
+        positions: _common_pb2.PositionRange | None = ...,
+        created: _common_pb2.TimeRange | None = ...,
+        occurred: _common_pb2.TimeRange | None = ...,
         kinds: _abc.Iterable[Global___ChunkKind.ValueType] | None = ...,
-        metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         threads: _abc.Iterable[_builtins.str] | None = ...,
         excluded_threads: _abc.Iterable[_builtins.str] | None = ...,
         sources: _abc.Iterable[_builtins.str] | None = ...,
-        occurred_after: _timestamp_pb2.Timestamp | None = ...,
-        occurred_before: _timestamp_pb2.Timestamp | None = ...,
+        metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["from_time", b"from_time", "occurred_after", b"occurred_after", "occurred_before", b"occurred_before", "to_time", b"to_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "occurred", b"occurred", "positions", b"positions"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["excluded_threads", b"excluded_threads", "from_position", b"from_position", "from_time", b"from_time", "kinds", b"kinds", "metadata", b"metadata", "occurred_after", b"occurred_after", "occurred_before", b"occurred_before", "sources", b"sources", "threads", b"threads", "to_position", b"to_position", "to_time", b"to_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "excluded_threads", b"excluded_threads", "kinds", b"kinds", "metadata", b"metadata", "occurred", b"occurred", "positions", b"positions", "sources", b"sources", "threads", b"threads"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -29,110 +29,111 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """Never sent."""
     ERROR_REASON_FIELD_INVALID: _ErrorReason.ValueType  # 1
     """INVALID_ARGUMENT. A field breaks a rule stated beside it in these files.
-    BadRequest names each field. metadata: {}.
+    BadRequest names the field. metadata: {}.
     """
     ERROR_REASON_CHUNK_EMPTY: _ErrorReason.ValueType  # 2
     """INVALID_ARGUMENT. A chunk has no text at all.
-    metadata: {"producer_sequence": "7"}.
+    metadata: {"chunk": "0", "producer_sequence": "7"}; `chunk` is its index in the batch.
     """
     ERROR_REASON_CHUNK_TOO_LARGE: _ErrorReason.ValueType  # 3
     """INVALID_ARGUMENT. A chunk is larger than the server's limit.
-    metadata: {"producer_sequence": "7", "bytes": "300000", "limit_bytes": "262144"}.
+    metadata: {"chunk": "0", "producer_sequence": "7", "bytes": "300000", "limit_bytes": "262144"}.
     """
     ERROR_REASON_BATCH_TOO_LARGE: _ErrorReason.ValueType  # 4
     """INVALID_ARGUMENT. A batch has more chunks or bytes than the server's limit, or
-    more new chunks than a session's memories may be behind.
+    more new chunks than the lag that a session's memories may have.
     metadata: {"chunks": "300", "limit_chunks": "256"}.
     """
     ERROR_REASON_DIGEST_MISMATCH: _ErrorReason.ValueType  # 5
     """INVALID_ARGUMENT. The digest sent with a chunk is not that of its content.
-    metadata: {"producer_sequence": "7"}.
+    metadata: {"chunk": "0", "producer_sequence": "7"}.
     """
     ERROR_REASON_SCHEMA_INVALID: _ErrorReason.ValueType  # 6
     """INVALID_ARGUMENT. The schema does not parse, or uses what a schema cannot
-    hold. The place is a line and a column of the text, or a JSON Pointer (RFC
+    express. The metadata has line and column of the source, or a JSON Pointer (RFC
     6901) into a JSON Schema; "" points at the whole.
     metadata: {"line": "3", "column": "5"} or {"pointer": "/properties/age"}.
     """
     ERROR_REASON_TOKEN_INVALID: _ErrorReason.ValueType  # 7
-    """INVALID_ARGUMENT. A consistency token or a page token was not issued by
-    this service, was altered, or belongs to another session. metadata: {}.
+    """INVALID_ARGUMENT. A read, page or resume token was not issued by this service, was
+    altered, or belongs to another or a deleted session. metadata: {}.
     """
     ERROR_REASON_STREAM_MISUSED: _ErrorReason.ValueType  # 8
     """INVALID_ARGUMENT. A stream did not begin with `open`, or opened twice.
     metadata: {}.
     """
     ERROR_REASON_PATH_INVALID: _ErrorReason.ValueType  # 9
-    """INVALID_ARGUMENT. A path is no path, or the schema has no place for it.
+    """INVALID_ARGUMENT. A path does not parse, or does not exist in the schema.
     metadata: {"path": "$.nothing"}.
     """
     ERROR_REASON_EDIT_INVALID: _ErrorReason.ValueType  # 10
     """INVALID_ARGUMENT. An edit breaks the schema or a limit; none of the request's
-    edits was made. metadata: {"edit": "2", "path": "$['count']"}.
+    edits was applied. metadata: {"edit": "2", "path": "$['count']"}.
     """
     ERROR_REASON_SCHEMA_INCOMPATIBLE: _ErrorReason.ValueType  # 11
-    """INVALID_ARGUMENT. A schema for a live memory takes something away or changes
-    a type; RebuildMemory can do that. metadata: {"place": "Notes.topics"}.
+    """INVALID_ARGUMENT. The new schema of a live memory lacks a field or changes a type;
+    RebuildMemory can do that. metadata: {"field": "Notes.topics"}.
     """
     ERROR_REASON_MODEL_NOT_ALLOWED: _ErrorReason.ValueType  # 12
-    """INVALID_ARGUMENT. A model that the operator does not allow, or no name of one: a
-    URL never is. More are allowed by the server's setting PALIMPSEST_MODELS.
+    """INVALID_ARGUMENT. A model that the operator does not allow, or not the name of a
+    model; a URL never is. The server's setting PALIMPSEST_MODELS allows more.
     metadata: {"model": "ollama/llama3"}.
+    """
+    ERROR_REASON_LANGUAGE_UNKNOWN: _ErrorReason.ValueType  # 13
+    """INVALID_ARGUMENT. The database has no full-text search for the language.
+    metadata: {"language": "klingon"}.
+    """
+    ERROR_REASON_REQUEST_MALFORMED: _ErrorReason.ValueType  # 14
+    """INVALID_ARGUMENT. A message is not the protobuf of the method's request, or the
+    call ended without one. Nothing was done. metadata: {}.
     """
     ERROR_REASON_SESSION_NOT_FOUND: _ErrorReason.ValueType  # 20
     """NOT_FOUND. metadata: {"session": "user-42"}."""
     ERROR_REASON_MEMORY_NOT_FOUND: _ErrorReason.ValueType  # 21
     """NOT_FOUND. metadata: {"session": "user-42", "memory": "facts"}."""
     ERROR_REASON_ANSWER_NOT_FOUND: _ErrorReason.ValueType  # 22
-    """NOT_FOUND. metadata: {"answer": "…"}."""
+    """NOT_FOUND. metadata: {"session": "user-42", "answer": "…"}."""
     ERROR_REASON_REVISION_NOT_FOUND: _ErrorReason.ValueType  # 23
     """OUT_OF_RANGE. The memory has no such revision (yet).
     metadata: {"revision": "12", "newest": "9"}.
     """
     ERROR_REASON_POSITION_NOT_APPLIED: _ErrorReason.ValueType  # 24
-    """OUT_OF_RANGE. The memory has not read the log so far (yet).
+    """OUT_OF_RANGE. The memory has not read the log up to there (yet).
     metadata: {"position": "12", "applied_position": "9"}.
     """
-    ERROR_REASON_DRAFT_NOT_FOUND: _ErrorReason.ValueType  # 25
-    """NOT_FOUND. metadata: {"draft": "…"}."""
-    ERROR_REASON_BUDGET_NOT_FOUND: _ErrorReason.ValueType  # 26
-    """NOT_FOUND. Nobody set this budget.
-    metadata: {"scope": "session 'user-42'", "period": "day"}.
-    """
-    ERROR_REASON_OPERATION_NOT_FOUND: _ErrorReason.ValueType  # 28
-    """NOT_FOUND. There is no such operation, or no longer: it is kept for 30 days.
+    ERROR_REASON_OPERATION_NOT_FOUND: _ErrorReason.ValueType  # 25
+    """NOT_FOUND. No such operation, or no longer: it is kept for 30 days.
     metadata: {"operation": "…"}.
+    """
+    ERROR_REASON_BUDGET_NOT_FOUND: _ErrorReason.ValueType  # 26
+    """NOT_FOUND. No such budget is set.
+    metadata: {"session": "user-42", "memory": "", "period": "day"}.
     """
     ERROR_REASON_NODE_NOT_FOUND: _ErrorReason.ValueType  # 27
     """NOT_FOUND. The tree has no such node (yet).
-    metadata: {"memory": "book", "node": "2.7"}.
+    metadata: {"session": "user-42", "memory": "book", "node": "2.7"}.
     """
     ERROR_REASON_SESSION_EXISTS: _ErrorReason.ValueType  # 30
     """ALREADY_EXISTS. metadata: {"session": "user-42"}."""
     ERROR_REASON_MEMORY_EXISTS: _ErrorReason.ValueType  # 31
     """ALREADY_EXISTS. metadata: {"session": "user-42", "memory": "facts"}."""
     ERROR_REASON_SEQUENCE_CONTENT_CHANGED: _ErrorReason.ValueType  # 32
-    """ALREADY_EXISTS. A producer sequence was sent again with other content than
-    the first time: another process uses this producer id, as a rule. Give each
-    process an id of its own, take over with a higher epoch, or append without a
-    producer.
+    """ALREADY_EXISTS. A producer sequence was sent again with other content than the
+    first time. Usually another process uses this producer id. Give each process its
+    own id, take over with a higher epoch, or use Append.
     metadata: {"producer": "app-1", "producer_sequence": "7", "position": "19"}.
     """
     ERROR_REASON_REQUEST_CONTENT_CHANGED: _ErrorReason.ValueType  # 33
-    """ALREADY_EXISTS. A request id was used before for another request: another
-    method, or other content. The same content under the same id returns what the
-    first one did. A refused request keeps no id. An id is kept for 24 hours at
-    least, that of an append as long as its chunks; a result may have as many bytes
-    as a message (by default 4 MiB) to be kept, or nothing is done and it is
-    INVALID_ARGUMENT (FIELD_INVALID).
-    metadata: {"request_id": "order-17", "method": "Append"}.
+    """ALREADY_EXISTS. A request id was used before for another method or other content. Use
+    a new id for each request. A refused request keeps no id. A result must fit a message
+    (4 MiB) to be kept; otherwise the request is INVALID_ARGUMENT (FIELD_INVALID). metadata: {"request_id": "order-17", "method": "Append"}.
     """
     ERROR_REASON_SEQUENCE_GAP: _ErrorReason.ValueType  # 40
     """OUT_OF_RANGE. A producer skipped a sequence number. Send from `expected`.
     metadata: {"expected": "7", "received": "9"}.
     """
     ERROR_REASON_PRODUCER_FENCED: _ErrorReason.ValueType  # 41
-    """ABORTED. A stream with a higher epoch took this producer over.
+    """ABORTED. A stream with a higher epoch took over this producer.
     metadata: {"producer": "app-1", "epoch": "4"}.
     """
     ERROR_REASON_HEAD_MISMATCH: _ErrorReason.ValueType  # 42
@@ -140,274 +141,271 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     metadata: {"head": "20", "expected_head": "18"}.
     """
     ERROR_REASON_REVISION_CONFLICT: _ErrorReason.ValueType  # 43
-    """ABORTED. The memory's newest revision is not the expected one. Read it and
-    decide again. metadata: {"expected": "7", "current": "9"}.
+    """ABORTED. The memory's newest revision is not the expected one. Read it and decide
+    again. metadata: {"expected": "7", "current": "9"}.
     """
-    ERROR_REASON_BEING_DELETED: _ErrorReason.ValueType  # 44
-    """ABORTED. A session, or a memory, of this name was deleted, and its rows are
-    still being removed: a million chunks take minutes. Create it again later,
-    or under another name. metadata: {"session": "user-42"} or
-    {"memory": "facts"}.
+    ERROR_REASON_ETAG_MISMATCH: _ErrorReason.ValueType  # 44
+    """ABORTED. The resource was updated since its etag was read. Read it and decide
+    again. metadata: {"current": "…"}.
+    """
+    ERROR_REASON_BEING_DELETED: _ErrorReason.ValueType  # 45
+    """ABORTED. A session or a memory of this id was deleted, and its rows are still being
+    removed: a million chunks take minutes. Create it again later, or under another id.
+    metadata: {"session": "user-42"} or {"memory": "facts"}.
     """
     ERROR_REASON_BACKLOG_FULL: _ErrorReason.ValueType  # 50
-    """RESOURCE_EXHAUSTED with RetryInfo. A memory of the session is too far
-    behind. metadata: {"backlog": "100000", "limit": "100000"}.
+    """RESOURCE_EXHAUSTED with RetryInfo. A memory of the session lags too far.
+    metadata: {"backlog": "100000", "limit": "100000"}.
     """
     ERROR_REASON_TOO_MANY_MEMORIES: _ErrorReason.ValueType  # 51
-    """RESOURCE_EXHAUSTED with QuotaFailure. The session has as many memories as
-    it may. metadata: {"limit": "64"}.
+    """RESOURCE_EXHAUSTED with QuotaFailure. The session has as many memories as it may.
+    metadata: {"limit": "64"}.
     """
     ERROR_REASON_TOO_MANY_ASKS: _ErrorReason.ValueType  # 52
-    """RESOURCE_EXHAUSTED with RetryInfo. This server waits for as many asks,
-    and schemas, as it may. metadata: {"limit": "1000"}.
+    """RESOURCE_EXHAUSTED with RetryInfo. As many calls of this server as may wait for
+    answers and operations do. metadata: {"limit": "1000"}.
     """
     ERROR_REASON_TOO_MANY_WATCHES: _ErrorReason.ValueType  # 53
-    """RESOURCE_EXHAUSTED with RetryInfo. This server has as many watches as it
-    may. metadata: {"limit": "1000"}.
+    """RESOURCE_EXHAUSTED with RetryInfo. This server has as many watches as it may.
+    metadata: {"limit": "1000"}.
     """
     ERROR_REASON_BUDGET_EXHAUSTED: _ErrorReason.ValueType  # 54
-    """RESOURCE_EXHAUSTED with QuotaFailure. The memory is held: a budget does not
-    allow its next model call. The cause says whose budget it is, what was spent
-    of it, and when the memory goes on.
-    metadata: {"memory": "facts", "cause": "…"}.
+    """RESOURCE_EXHAUSTED with QuotaFailure. A budget does not allow the memory's next
+    model call. The cause names the budget, what was spent, and when the memory goes
+    on. metadata: {"memory": "facts", "cause": "…"}.
     """
     ERROR_REASON_CONTEXT_TOO_LARGE: _ErrorReason.ValueType  # 55
-    """RESOURCE_EXHAUSTED with QuotaFailure. The recent chunks of a working context
-    pass a limit; nothing of them may be left out. A shorter period, or one in
-    tokens, keeps it smaller. metadata: {"memory": "state", "limit": "10000"}.
+    """RESOURCE_EXHAUSTED with QuotaFailure. The recent chunks of a working context pass
+    a limit, and none may be left out. A shorter period, or one in tokens, keeps it
+    smaller. metadata: {"memory": "state", "limit": "10000"}.
     """
     ERROR_REASON_TOO_MANY_CALLS: _ErrorReason.ValueType  # 56
-    """RESOURCE_EXHAUSTED with RetryInfo. This server has as many calls under way,
-    streams among them, as it may, in all, of the client's address or of the
-    tenant; or it waits for the messages of too many calls. Nothing was done.
+    """RESOURCE_EXHAUSTED with RetryInfo. This server has as many open calls, streams
+    included, as it may: in all, of the client's address, or of the tenant; or it
+    waits for the messages of too many calls. Nothing was done.
     metadata: {"limit": "5000"}.
     """
     ERROR_REASON_TOO_MANY_READS: _ErrorReason.ValueType  # 57
-    """RESOURCE_EXHAUSTED with RetryInfo. As many reads, and rebuilds, as may wait
-    at this server for a memory to get on do so. metadata: {"limit": "1000"}.
+    """RESOURCE_EXHAUSTED with RetryInfo. As many reads as may wait at this server for a
+    memory do so. metadata: {"limit": "1000"}.
     """
     ERROR_REASON_TOO_MUCH_UNWRITTEN: _ErrorReason.ValueType  # 58
-    """RESOURCE_EXHAUSTED with RetryInfo. This server has received as much as it may
-    that is not written yet. Append is refused, nothing of it is written;
-    AppendChunks is not read meanwhile. metadata: {"limit_bytes": "268435456"}.
+    """RESOURCE_EXHAUSTED with RetryInfo. This server has received as much as it may that
+    is not written yet. Append is refused and writes nothing; AppendChunks is not read
+    meanwhile. metadata: {"limit_bytes": "268435456"}.
     """
-    ERROR_REASON_TOO_MANY_PENDING_ANSWERS: _ErrorReason.ValueType  # 59
-    """RESOURCE_EXHAUSTED with RetryInfo. As many answers of the tenant are pending as
-    may be at once, or as many schemas. Nothing was stored: ask again, or cancel some
-    of them. Those that exist can be read and resumed. metadata: {"limit": "1000"}.
+    ERROR_REASON_TOO_MANY_PENDING: _ErrorReason.ValueType  # 59
+    """RESOURCE_EXHAUSTED with RetryInfo. As many answers or operations of the tenant are
+    pending as may be at once. Nothing was stored: ask again, or cancel some of them.
+    Those that exist can be read and resumed. metadata: {"limit": "1000"}.
     """
     ERROR_REASON_MEMORY_STALLED: _ErrorReason.ValueType  # 60
-    """FAILED_PRECONDITION. The memory gave up at a position and waits for
-    RetryMemory. metadata: {"memory": "facts", "position": "18", "cause": "…"}.
+    """FAILED_PRECONDITION. The memory stopped at a position and waits for RetryMemory.
+    metadata: {"memory": "facts", "position": "18", "cause": "…"}.
     """
     ERROR_REASON_NOT_APPLIED_IN_TIME: _ErrorReason.ValueType  # 61
-    """DEADLINE_EXCEEDED. The memory did not reach the wanted position in time.
-    metadata: {"wanted": "20", "applied_position": "12", "revision": "9"}, and
-    "cause" while it waits for its model. A context says so at once.
+    """DEADLINE_EXCEEDED. The memory or the index did not reach the position in time.
+    Repeat the read with a longer deadline, or without `consistency`.
+    metadata: {"position": "20", "applied_position": "12", "revision": "9"}, and
+    "cause" while it waits for its model.
     """
     ERROR_REASON_ANSWER_NOT_READY_IN_TIME: _ErrorReason.ValueType  # 62
-    """DEADLINE_EXCEEDED. The answer was not ready in time. ResumeAnswer waits on for
-    it, also when it is abandoned meanwhile (Answer.STATUS_ABANDONED).
-    metadata: {"answer": "…"}, and "cause" while it waits for its model.
+    """DEADLINE_EXCEEDED. The answer was not complete in time. ResumeAnswer continues it,
+    even when it is ABANDONED meanwhile. metadata: {"answer": "…"}, and "cause" while
+    it waits for its model.
     """
     ERROR_REASON_ANSWER_FAILED: _ErrorReason.ValueType  # 63
-    """FAILED_PRECONDITION. No answer could be made; the cause is the model's or
-    its transport's. metadata: {"answer": "…", "cause": "…"}.
+    """FAILED_PRECONDITION. The question has no answer because its model or the
+    connection to it failed. metadata: {"answer": "…", "cause": "…"}.
     """
     ERROR_REASON_SCHEMA_NOT_GENERATED: _ErrorReason.ValueType  # 64
-    """FAILED_PRECONDITION. No schema could be made: the model wrote no valid one,
-    or it failed. metadata: {"draft": "…", "cause": "…"}.
-    """
-    ERROR_REASON_SCHEMA_NOT_READY_IN_TIME: _ErrorReason.ValueType  # 65
-    """DEADLINE_EXCEEDED. The schema was not ready in time. It is still being
-    made: GetSchemaDraft will have it. metadata: {"draft": "…"}.
+    """FAILED_PRECONDITION. The operation generated no schema: the model wrote no valid
+    one, or failed. metadata: {"cause": "…"}.
     """
     ERROR_REASON_WRONG_MEMORY_KIND: _ErrorReason.ValueType  # 66
     """FAILED_PRECONDITION. The memory is of another kind than the call is for.
     metadata: {"memory": "book", "kind": "tree", "wanted": "prism"}.
     """
     ERROR_REASON_MEMORY_SEALED: _ErrorReason.ValueType  # 67
-    """FAILED_PRECONDITION. The tree was closed and will never read so far.
-    metadata: {"memory": "book", "wanted": "20", "applied_position": "12"}.
+    """FAILED_PRECONDITION. The tree is sealed and never reads that far.
+    metadata: {"memory": "book", "position": "20", "applied_position": "12"}.
     """
-    ERROR_REASON_ANSWER_CANCELLED: _ErrorReason.ValueType  # 80
-    """CANCELLED. Somebody cancelled the answer. metadata: {"answer": "…"}."""
-    ERROR_REASON_ANSWER_NOT_COMPLETE: _ErrorReason.ValueType  # 81
-    """FAILED_PRECONDITION. Only complete answers can be rated.
-    metadata: {"answer": "…", "status": "pending"}.
+    ERROR_REASON_ANSWER_CANCELLED: _ErrorReason.ValueType  # 68
+    """CANCELLED. A client cancelled the answer. metadata: {"answer": "…"}."""
+    ERROR_REASON_ANSWER_NOT_DONE: _ErrorReason.ValueType  # 69
+    """FAILED_PRECONDITION. Only answers that are DONE can be rated.
+    metadata: {"answer": "…", "state": "pending"}.
     """
-    ERROR_REASON_VECTORS_UNAVAILABLE: _ErrorReason.ValueType  # 82
-    """FAILED_PRECONDITION. Chunks cannot be found by vectors: no embedding model is
-    configured, or the database has no pgvector. metadata: {"cause": "…"}.
+    ERROR_REASON_VECTORS_UNAVAILABLE: _ErrorReason.ValueType  # 70
+    """FAILED_PRECONDITION. Vectors cannot be searched: no embedding model is configured,
+    or the database has no pgvector. metadata: {"cause": "…"}.
     """
-    ERROR_REASON_RERANK_FAILED: _ErrorReason.ValueType  # 83
-    """FAILED_PRECONDITION. The model did not order what was found.
+    ERROR_REASON_RERANK_FAILED: _ErrorReason.ValueType  # 71
+    """FAILED_PRECONDITION. The model did not order the results.
     metadata: {"cause": "…"}.
     """
-    ERROR_REASON_LANGUAGE_UNKNOWN: _ErrorReason.ValueType  # 84
-    """INVALID_ARGUMENT. The database has no full-text search for the language.
-    metadata: {"language": "klingon"}.
+    ERROR_REASON_DATABASE_NOT_SUPPORTED: _ErrorReason.ValueType  # 72
+    """FAILED_PRECONDITION. The database does not support the statement: it is sharded,
+    or not PostgreSQL. Nothing was written. metadata: {"cause": "…"}.
     """
-    ERROR_REASON_EMBEDDING_FAILED: _ErrorReason.ValueType  # 85
+    ERROR_REASON_DATABASE_UNAVAILABLE: _ErrorReason.ValueType  # 80
+    """UNAVAILABLE with RetryInfo. The database cannot be reached, fails over, or gave up
+    waiting for a lock. What was acked is durable; call again. metadata: {}.
+    """
+    ERROR_REASON_DATABASE_FULL: _ErrorReason.ValueType  # 81
+    """UNAVAILABLE with RetryInfo. The database's disk is full. What was acked is
+    durable; calls succeed again when there is room. metadata: {}.
+    """
+    ERROR_REASON_SERVER_STOPPING: _ErrorReason.ValueType  # 82
+    """UNAVAILABLE with RetryInfo. This server is stopping; another one serves.
+    metadata: {}.
+    """
+    ERROR_REASON_EMBEDDING_FAILED: _ErrorReason.ValueType  # 83
     """UNAVAILABLE with RetryInfo. The query could not be embedded.
     metadata: {"cause": "…"}.
+    """
+    ERROR_REASON_STREAM_IDLE: _ErrorReason.ValueType  # 84
+    """UNAVAILABLE with RetryInfo. The client of a stream sent nothing for long, or the
+    server needs the memory that the stream takes. What was acked is durable; open the
+    stream again. metadata: {}.
+    """
+    ERROR_REASON_REQUEST_INCOMPLETE: _ErrorReason.ValueType  # 85
+    """DEADLINE_EXCEEDED. The first message of a call was not complete in time. Nothing
+    was done. metadata: {"limit_seconds": "30"}.
     """
     ERROR_REASON_OPERATION_NOT_ENDED_IN_TIME: _ErrorReason.ValueType  # 86
     """DEADLINE_EXCEEDED. The operation has not ended in time. It goes on: WaitOperation
     waits for it again. metadata: {"operation": "…"}.
     """
-    ERROR_REASON_DATABASE_UNAVAILABLE: _ErrorReason.ValueType  # 70
-    """UNAVAILABLE with RetryInfo. The database cannot be reached, is failing over,
-    or gave up waiting for a lock. What was acked is kept; call again.
-    metadata: {}.
-    """
-    ERROR_REASON_DATABASE_FULL: _ErrorReason.ValueType  # 79
-    """UNAVAILABLE with RetryInfo. The database's disk is full. What was acked is
-    kept; call again, it goes on when there is room. metadata: {}.
-    """
-    ERROR_REASON_DATABASE_NOT_SUPPORTED: _ErrorReason.ValueType  # 73
-    """FAILED_PRECONDITION. The database takes no such statement: it is sharded, or
-    another than PostgreSQL. Nothing was written. metadata: {"cause": "…"}.
-    """
-    ERROR_REASON_SERVER_STOPPING: _ErrorReason.ValueType  # 71
-    """UNAVAILABLE with RetryInfo. This server is stopping; another one serves.
-    metadata: {}, and of GenerateSchema {"draft": "…"}: it will have the schema.
-    """
-    ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 72
-    """INTERNAL. A defect of the service. Its log has the rest under `incident`.
+    ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 90
+    """INTERNAL. A defect of the service. Its log has the details under `incident`.
     metadata: {"incident": "…"}.
-    """
-    ERROR_REASON_REQUEST_MALFORMED: _ErrorReason.ValueType  # 100
-    """INVALID_ARGUMENT. A message is no protobuf of the method's request, or the
-    call ended without one. Nothing was done. metadata: {}.
-    """
-    ERROR_REASON_REQUEST_INCOMPLETE: _ErrorReason.ValueType  # 101
-    """DEADLINE_EXCEEDED. The first message of a call did not come in time, or not
-    all of it. Nothing was done. metadata: {"limit_seconds": "30"}.
-    """
-    ERROR_REASON_STREAM_IDLE: _ErrorReason.ValueType  # 102
-    """UNAVAILABLE with RetryInfo. The client of a stream sent nothing for long, or
-    the server needs the memory that waiting for it takes. What was acked is
-    kept; open the stream again. metadata: {}.
     """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
-    """Why a call was refused. Every refusal is a google.rpc.Status whose ErrorInfo
-    carries one of these names as `reason`, "palimpsest" as `domain`, and the
-    named values as `metadata`. Besides it come BadRequest (which field, which
-    limit), RetryInfo (when to try again), QuotaFailure (which limit is used up)
-    and ResourceInfo (what was not found), where they apply. What a message or a
-    value of the metadata repeats of the request is cut to 1,000 bytes.
+    """Why a call was refused. Every refusal is a google.rpc.Status. Its ErrorInfo has one
+    of these names, without the prefix, as `reason`, "palimpsest" as `domain`, and the
+    named values as `metadata`. Where they apply, further details are BadRequest
+    (which field and limit), RetryInfo (when to try again), QuotaFailure (which limit is
+    used up) and ResourceInfo (what was not found).
+
+    Every message ends with what to do next, where there is something to do. What a
+    message or a metadata value repeats of the request is cut to 1,000 bytes.
+
+    UNAVAILABLE, and RESOURCE_EXHAUSTED with RetryInfo, did nothing: send the same
+    request again after the delay, with jitter. ABORTED means that another writer was
+    faster: read again, then decide.
     """
 
 ERROR_REASON_UNSPECIFIED: ErrorReason.ValueType  # 0
 """Never sent."""
 ERROR_REASON_FIELD_INVALID: ErrorReason.ValueType  # 1
 """INVALID_ARGUMENT. A field breaks a rule stated beside it in these files.
-BadRequest names each field. metadata: {}.
+BadRequest names the field. metadata: {}.
 """
 ERROR_REASON_CHUNK_EMPTY: ErrorReason.ValueType  # 2
 """INVALID_ARGUMENT. A chunk has no text at all.
-metadata: {"producer_sequence": "7"}.
+metadata: {"chunk": "0", "producer_sequence": "7"}; `chunk` is its index in the batch.
 """
 ERROR_REASON_CHUNK_TOO_LARGE: ErrorReason.ValueType  # 3
 """INVALID_ARGUMENT. A chunk is larger than the server's limit.
-metadata: {"producer_sequence": "7", "bytes": "300000", "limit_bytes": "262144"}.
+metadata: {"chunk": "0", "producer_sequence": "7", "bytes": "300000", "limit_bytes": "262144"}.
 """
 ERROR_REASON_BATCH_TOO_LARGE: ErrorReason.ValueType  # 4
 """INVALID_ARGUMENT. A batch has more chunks or bytes than the server's limit, or
-more new chunks than a session's memories may be behind.
+more new chunks than the lag that a session's memories may have.
 metadata: {"chunks": "300", "limit_chunks": "256"}.
 """
 ERROR_REASON_DIGEST_MISMATCH: ErrorReason.ValueType  # 5
 """INVALID_ARGUMENT. The digest sent with a chunk is not that of its content.
-metadata: {"producer_sequence": "7"}.
+metadata: {"chunk": "0", "producer_sequence": "7"}.
 """
 ERROR_REASON_SCHEMA_INVALID: ErrorReason.ValueType  # 6
 """INVALID_ARGUMENT. The schema does not parse, or uses what a schema cannot
-hold. The place is a line and a column of the text, or a JSON Pointer (RFC
+express. The metadata has line and column of the source, or a JSON Pointer (RFC
 6901) into a JSON Schema; "" points at the whole.
 metadata: {"line": "3", "column": "5"} or {"pointer": "/properties/age"}.
 """
 ERROR_REASON_TOKEN_INVALID: ErrorReason.ValueType  # 7
-"""INVALID_ARGUMENT. A consistency token or a page token was not issued by
-this service, was altered, or belongs to another session. metadata: {}.
+"""INVALID_ARGUMENT. A read, page or resume token was not issued by this service, was
+altered, or belongs to another or a deleted session. metadata: {}.
 """
 ERROR_REASON_STREAM_MISUSED: ErrorReason.ValueType  # 8
 """INVALID_ARGUMENT. A stream did not begin with `open`, or opened twice.
 metadata: {}.
 """
 ERROR_REASON_PATH_INVALID: ErrorReason.ValueType  # 9
-"""INVALID_ARGUMENT. A path is no path, or the schema has no place for it.
+"""INVALID_ARGUMENT. A path does not parse, or does not exist in the schema.
 metadata: {"path": "$.nothing"}.
 """
 ERROR_REASON_EDIT_INVALID: ErrorReason.ValueType  # 10
 """INVALID_ARGUMENT. An edit breaks the schema or a limit; none of the request's
-edits was made. metadata: {"edit": "2", "path": "$['count']"}.
+edits was applied. metadata: {"edit": "2", "path": "$['count']"}.
 """
 ERROR_REASON_SCHEMA_INCOMPATIBLE: ErrorReason.ValueType  # 11
-"""INVALID_ARGUMENT. A schema for a live memory takes something away or changes
-a type; RebuildMemory can do that. metadata: {"place": "Notes.topics"}.
+"""INVALID_ARGUMENT. The new schema of a live memory lacks a field or changes a type;
+RebuildMemory can do that. metadata: {"field": "Notes.topics"}.
 """
 ERROR_REASON_MODEL_NOT_ALLOWED: ErrorReason.ValueType  # 12
-"""INVALID_ARGUMENT. A model that the operator does not allow, or no name of one: a
-URL never is. More are allowed by the server's setting PALIMPSEST_MODELS.
+"""INVALID_ARGUMENT. A model that the operator does not allow, or not the name of a
+model; a URL never is. The server's setting PALIMPSEST_MODELS allows more.
 metadata: {"model": "ollama/llama3"}.
+"""
+ERROR_REASON_LANGUAGE_UNKNOWN: ErrorReason.ValueType  # 13
+"""INVALID_ARGUMENT. The database has no full-text search for the language.
+metadata: {"language": "klingon"}.
+"""
+ERROR_REASON_REQUEST_MALFORMED: ErrorReason.ValueType  # 14
+"""INVALID_ARGUMENT. A message is not the protobuf of the method's request, or the
+call ended without one. Nothing was done. metadata: {}.
 """
 ERROR_REASON_SESSION_NOT_FOUND: ErrorReason.ValueType  # 20
 """NOT_FOUND. metadata: {"session": "user-42"}."""
 ERROR_REASON_MEMORY_NOT_FOUND: ErrorReason.ValueType  # 21
 """NOT_FOUND. metadata: {"session": "user-42", "memory": "facts"}."""
 ERROR_REASON_ANSWER_NOT_FOUND: ErrorReason.ValueType  # 22
-"""NOT_FOUND. metadata: {"answer": "…"}."""
+"""NOT_FOUND. metadata: {"session": "user-42", "answer": "…"}."""
 ERROR_REASON_REVISION_NOT_FOUND: ErrorReason.ValueType  # 23
 """OUT_OF_RANGE. The memory has no such revision (yet).
 metadata: {"revision": "12", "newest": "9"}.
 """
 ERROR_REASON_POSITION_NOT_APPLIED: ErrorReason.ValueType  # 24
-"""OUT_OF_RANGE. The memory has not read the log so far (yet).
+"""OUT_OF_RANGE. The memory has not read the log up to there (yet).
 metadata: {"position": "12", "applied_position": "9"}.
 """
-ERROR_REASON_DRAFT_NOT_FOUND: ErrorReason.ValueType  # 25
-"""NOT_FOUND. metadata: {"draft": "…"}."""
-ERROR_REASON_BUDGET_NOT_FOUND: ErrorReason.ValueType  # 26
-"""NOT_FOUND. Nobody set this budget.
-metadata: {"scope": "session 'user-42'", "period": "day"}.
-"""
-ERROR_REASON_OPERATION_NOT_FOUND: ErrorReason.ValueType  # 28
-"""NOT_FOUND. There is no such operation, or no longer: it is kept for 30 days.
+ERROR_REASON_OPERATION_NOT_FOUND: ErrorReason.ValueType  # 25
+"""NOT_FOUND. No such operation, or no longer: it is kept for 30 days.
 metadata: {"operation": "…"}.
+"""
+ERROR_REASON_BUDGET_NOT_FOUND: ErrorReason.ValueType  # 26
+"""NOT_FOUND. No such budget is set.
+metadata: {"session": "user-42", "memory": "", "period": "day"}.
 """
 ERROR_REASON_NODE_NOT_FOUND: ErrorReason.ValueType  # 27
 """NOT_FOUND. The tree has no such node (yet).
-metadata: {"memory": "book", "node": "2.7"}.
+metadata: {"session": "user-42", "memory": "book", "node": "2.7"}.
 """
 ERROR_REASON_SESSION_EXISTS: ErrorReason.ValueType  # 30
 """ALREADY_EXISTS. metadata: {"session": "user-42"}."""
 ERROR_REASON_MEMORY_EXISTS: ErrorReason.ValueType  # 31
 """ALREADY_EXISTS. metadata: {"session": "user-42", "memory": "facts"}."""
 ERROR_REASON_SEQUENCE_CONTENT_CHANGED: ErrorReason.ValueType  # 32
-"""ALREADY_EXISTS. A producer sequence was sent again with other content than
-the first time: another process uses this producer id, as a rule. Give each
-process an id of its own, take over with a higher epoch, or append without a
-producer.
+"""ALREADY_EXISTS. A producer sequence was sent again with other content than the
+first time. Usually another process uses this producer id. Give each process its
+own id, take over with a higher epoch, or use Append.
 metadata: {"producer": "app-1", "producer_sequence": "7", "position": "19"}.
 """
 ERROR_REASON_REQUEST_CONTENT_CHANGED: ErrorReason.ValueType  # 33
-"""ALREADY_EXISTS. A request id was used before for another request: another
-method, or other content. The same content under the same id returns what the
-first one did. A refused request keeps no id. An id is kept for 24 hours at
-least, that of an append as long as its chunks; a result may have as many bytes
-as a message (by default 4 MiB) to be kept, or nothing is done and it is
-INVALID_ARGUMENT (FIELD_INVALID).
-metadata: {"request_id": "order-17", "method": "Append"}.
+"""ALREADY_EXISTS. A request id was used before for another method or other content. Use
+a new id for each request. A refused request keeps no id. A result must fit a message
+(4 MiB) to be kept; otherwise the request is INVALID_ARGUMENT (FIELD_INVALID). metadata: {"request_id": "order-17", "method": "Append"}.
 """
 ERROR_REASON_SEQUENCE_GAP: ErrorReason.ValueType  # 40
 """OUT_OF_RANGE. A producer skipped a sequence number. Send from `expected`.
 metadata: {"expected": "7", "received": "9"}.
 """
 ERROR_REASON_PRODUCER_FENCED: ErrorReason.ValueType  # 41
-"""ABORTED. A stream with a higher epoch took this producer over.
+"""ABORTED. A stream with a higher epoch took over this producer.
 metadata: {"producer": "app-1", "epoch": "4"}.
 """
 ERROR_REASON_HEAD_MISMATCH: ErrorReason.ValueType  # 42
@@ -415,161 +413,151 @@ ERROR_REASON_HEAD_MISMATCH: ErrorReason.ValueType  # 42
 metadata: {"head": "20", "expected_head": "18"}.
 """
 ERROR_REASON_REVISION_CONFLICT: ErrorReason.ValueType  # 43
-"""ABORTED. The memory's newest revision is not the expected one. Read it and
-decide again. metadata: {"expected": "7", "current": "9"}.
+"""ABORTED. The memory's newest revision is not the expected one. Read it and decide
+again. metadata: {"expected": "7", "current": "9"}.
 """
-ERROR_REASON_BEING_DELETED: ErrorReason.ValueType  # 44
-"""ABORTED. A session, or a memory, of this name was deleted, and its rows are
-still being removed: a million chunks take minutes. Create it again later,
-or under another name. metadata: {"session": "user-42"} or
-{"memory": "facts"}.
+ERROR_REASON_ETAG_MISMATCH: ErrorReason.ValueType  # 44
+"""ABORTED. The resource was updated since its etag was read. Read it and decide
+again. metadata: {"current": "…"}.
+"""
+ERROR_REASON_BEING_DELETED: ErrorReason.ValueType  # 45
+"""ABORTED. A session or a memory of this id was deleted, and its rows are still being
+removed: a million chunks take minutes. Create it again later, or under another id.
+metadata: {"session": "user-42"} or {"memory": "facts"}.
 """
 ERROR_REASON_BACKLOG_FULL: ErrorReason.ValueType  # 50
-"""RESOURCE_EXHAUSTED with RetryInfo. A memory of the session is too far
-behind. metadata: {"backlog": "100000", "limit": "100000"}.
+"""RESOURCE_EXHAUSTED with RetryInfo. A memory of the session lags too far.
+metadata: {"backlog": "100000", "limit": "100000"}.
 """
 ERROR_REASON_TOO_MANY_MEMORIES: ErrorReason.ValueType  # 51
-"""RESOURCE_EXHAUSTED with QuotaFailure. The session has as many memories as
-it may. metadata: {"limit": "64"}.
+"""RESOURCE_EXHAUSTED with QuotaFailure. The session has as many memories as it may.
+metadata: {"limit": "64"}.
 """
 ERROR_REASON_TOO_MANY_ASKS: ErrorReason.ValueType  # 52
-"""RESOURCE_EXHAUSTED with RetryInfo. This server waits for as many asks,
-and schemas, as it may. metadata: {"limit": "1000"}.
+"""RESOURCE_EXHAUSTED with RetryInfo. As many calls of this server as may wait for
+answers and operations do. metadata: {"limit": "1000"}.
 """
 ERROR_REASON_TOO_MANY_WATCHES: ErrorReason.ValueType  # 53
-"""RESOURCE_EXHAUSTED with RetryInfo. This server has as many watches as it
-may. metadata: {"limit": "1000"}.
+"""RESOURCE_EXHAUSTED with RetryInfo. This server has as many watches as it may.
+metadata: {"limit": "1000"}.
 """
 ERROR_REASON_BUDGET_EXHAUSTED: ErrorReason.ValueType  # 54
-"""RESOURCE_EXHAUSTED with QuotaFailure. The memory is held: a budget does not
-allow its next model call. The cause says whose budget it is, what was spent
-of it, and when the memory goes on.
-metadata: {"memory": "facts", "cause": "…"}.
+"""RESOURCE_EXHAUSTED with QuotaFailure. A budget does not allow the memory's next
+model call. The cause names the budget, what was spent, and when the memory goes
+on. metadata: {"memory": "facts", "cause": "…"}.
 """
 ERROR_REASON_CONTEXT_TOO_LARGE: ErrorReason.ValueType  # 55
-"""RESOURCE_EXHAUSTED with QuotaFailure. The recent chunks of a working context
-pass a limit; nothing of them may be left out. A shorter period, or one in
-tokens, keeps it smaller. metadata: {"memory": "state", "limit": "10000"}.
+"""RESOURCE_EXHAUSTED with QuotaFailure. The recent chunks of a working context pass
+a limit, and none may be left out. A shorter period, or one in tokens, keeps it
+smaller. metadata: {"memory": "state", "limit": "10000"}.
 """
 ERROR_REASON_TOO_MANY_CALLS: ErrorReason.ValueType  # 56
-"""RESOURCE_EXHAUSTED with RetryInfo. This server has as many calls under way,
-streams among them, as it may, in all, of the client's address or of the
-tenant; or it waits for the messages of too many calls. Nothing was done.
+"""RESOURCE_EXHAUSTED with RetryInfo. This server has as many open calls, streams
+included, as it may: in all, of the client's address, or of the tenant; or it
+waits for the messages of too many calls. Nothing was done.
 metadata: {"limit": "5000"}.
 """
 ERROR_REASON_TOO_MANY_READS: ErrorReason.ValueType  # 57
-"""RESOURCE_EXHAUSTED with RetryInfo. As many reads, and rebuilds, as may wait
-at this server for a memory to get on do so. metadata: {"limit": "1000"}.
+"""RESOURCE_EXHAUSTED with RetryInfo. As many reads as may wait at this server for a
+memory do so. metadata: {"limit": "1000"}.
 """
 ERROR_REASON_TOO_MUCH_UNWRITTEN: ErrorReason.ValueType  # 58
-"""RESOURCE_EXHAUSTED with RetryInfo. This server has received as much as it may
-that is not written yet. Append is refused, nothing of it is written;
-AppendChunks is not read meanwhile. metadata: {"limit_bytes": "268435456"}.
+"""RESOURCE_EXHAUSTED with RetryInfo. This server has received as much as it may that
+is not written yet. Append is refused and writes nothing; AppendChunks is not read
+meanwhile. metadata: {"limit_bytes": "268435456"}.
 """
-ERROR_REASON_TOO_MANY_PENDING_ANSWERS: ErrorReason.ValueType  # 59
-"""RESOURCE_EXHAUSTED with RetryInfo. As many answers of the tenant are pending as
-may be at once, or as many schemas. Nothing was stored: ask again, or cancel some
-of them. Those that exist can be read and resumed. metadata: {"limit": "1000"}.
+ERROR_REASON_TOO_MANY_PENDING: ErrorReason.ValueType  # 59
+"""RESOURCE_EXHAUSTED with RetryInfo. As many answers or operations of the tenant are
+pending as may be at once. Nothing was stored: ask again, or cancel some of them.
+Those that exist can be read and resumed. metadata: {"limit": "1000"}.
 """
 ERROR_REASON_MEMORY_STALLED: ErrorReason.ValueType  # 60
-"""FAILED_PRECONDITION. The memory gave up at a position and waits for
-RetryMemory. metadata: {"memory": "facts", "position": "18", "cause": "…"}.
+"""FAILED_PRECONDITION. The memory stopped at a position and waits for RetryMemory.
+metadata: {"memory": "facts", "position": "18", "cause": "…"}.
 """
 ERROR_REASON_NOT_APPLIED_IN_TIME: ErrorReason.ValueType  # 61
-"""DEADLINE_EXCEEDED. The memory did not reach the wanted position in time.
-metadata: {"wanted": "20", "applied_position": "12", "revision": "9"}, and
-"cause" while it waits for its model. A context says so at once.
+"""DEADLINE_EXCEEDED. The memory or the index did not reach the position in time.
+Repeat the read with a longer deadline, or without `consistency`.
+metadata: {"position": "20", "applied_position": "12", "revision": "9"}, and
+"cause" while it waits for its model.
 """
 ERROR_REASON_ANSWER_NOT_READY_IN_TIME: ErrorReason.ValueType  # 62
-"""DEADLINE_EXCEEDED. The answer was not ready in time. ResumeAnswer waits on for
-it, also when it is abandoned meanwhile (Answer.STATUS_ABANDONED).
-metadata: {"answer": "…"}, and "cause" while it waits for its model.
+"""DEADLINE_EXCEEDED. The answer was not complete in time. ResumeAnswer continues it,
+even when it is ABANDONED meanwhile. metadata: {"answer": "…"}, and "cause" while
+it waits for its model.
 """
 ERROR_REASON_ANSWER_FAILED: ErrorReason.ValueType  # 63
-"""FAILED_PRECONDITION. No answer could be made; the cause is the model's or
-its transport's. metadata: {"answer": "…", "cause": "…"}.
+"""FAILED_PRECONDITION. The question has no answer because its model or the
+connection to it failed. metadata: {"answer": "…", "cause": "…"}.
 """
 ERROR_REASON_SCHEMA_NOT_GENERATED: ErrorReason.ValueType  # 64
-"""FAILED_PRECONDITION. No schema could be made: the model wrote no valid one,
-or it failed. metadata: {"draft": "…", "cause": "…"}.
-"""
-ERROR_REASON_SCHEMA_NOT_READY_IN_TIME: ErrorReason.ValueType  # 65
-"""DEADLINE_EXCEEDED. The schema was not ready in time. It is still being
-made: GetSchemaDraft will have it. metadata: {"draft": "…"}.
+"""FAILED_PRECONDITION. The operation generated no schema: the model wrote no valid
+one, or failed. metadata: {"cause": "…"}.
 """
 ERROR_REASON_WRONG_MEMORY_KIND: ErrorReason.ValueType  # 66
 """FAILED_PRECONDITION. The memory is of another kind than the call is for.
 metadata: {"memory": "book", "kind": "tree", "wanted": "prism"}.
 """
 ERROR_REASON_MEMORY_SEALED: ErrorReason.ValueType  # 67
-"""FAILED_PRECONDITION. The tree was closed and will never read so far.
-metadata: {"memory": "book", "wanted": "20", "applied_position": "12"}.
+"""FAILED_PRECONDITION. The tree is sealed and never reads that far.
+metadata: {"memory": "book", "position": "20", "applied_position": "12"}.
 """
-ERROR_REASON_ANSWER_CANCELLED: ErrorReason.ValueType  # 80
-"""CANCELLED. Somebody cancelled the answer. metadata: {"answer": "…"}."""
-ERROR_REASON_ANSWER_NOT_COMPLETE: ErrorReason.ValueType  # 81
-"""FAILED_PRECONDITION. Only complete answers can be rated.
-metadata: {"answer": "…", "status": "pending"}.
+ERROR_REASON_ANSWER_CANCELLED: ErrorReason.ValueType  # 68
+"""CANCELLED. A client cancelled the answer. metadata: {"answer": "…"}."""
+ERROR_REASON_ANSWER_NOT_DONE: ErrorReason.ValueType  # 69
+"""FAILED_PRECONDITION. Only answers that are DONE can be rated.
+metadata: {"answer": "…", "state": "pending"}.
 """
-ERROR_REASON_VECTORS_UNAVAILABLE: ErrorReason.ValueType  # 82
-"""FAILED_PRECONDITION. Chunks cannot be found by vectors: no embedding model is
-configured, or the database has no pgvector. metadata: {"cause": "…"}.
+ERROR_REASON_VECTORS_UNAVAILABLE: ErrorReason.ValueType  # 70
+"""FAILED_PRECONDITION. Vectors cannot be searched: no embedding model is configured,
+or the database has no pgvector. metadata: {"cause": "…"}.
 """
-ERROR_REASON_RERANK_FAILED: ErrorReason.ValueType  # 83
-"""FAILED_PRECONDITION. The model did not order what was found.
+ERROR_REASON_RERANK_FAILED: ErrorReason.ValueType  # 71
+"""FAILED_PRECONDITION. The model did not order the results.
 metadata: {"cause": "…"}.
 """
-ERROR_REASON_LANGUAGE_UNKNOWN: ErrorReason.ValueType  # 84
-"""INVALID_ARGUMENT. The database has no full-text search for the language.
-metadata: {"language": "klingon"}.
+ERROR_REASON_DATABASE_NOT_SUPPORTED: ErrorReason.ValueType  # 72
+"""FAILED_PRECONDITION. The database does not support the statement: it is sharded,
+or not PostgreSQL. Nothing was written. metadata: {"cause": "…"}.
 """
-ERROR_REASON_EMBEDDING_FAILED: ErrorReason.ValueType  # 85
+ERROR_REASON_DATABASE_UNAVAILABLE: ErrorReason.ValueType  # 80
+"""UNAVAILABLE with RetryInfo. The database cannot be reached, fails over, or gave up
+waiting for a lock. What was acked is durable; call again. metadata: {}.
+"""
+ERROR_REASON_DATABASE_FULL: ErrorReason.ValueType  # 81
+"""UNAVAILABLE with RetryInfo. The database's disk is full. What was acked is
+durable; calls succeed again when there is room. metadata: {}.
+"""
+ERROR_REASON_SERVER_STOPPING: ErrorReason.ValueType  # 82
+"""UNAVAILABLE with RetryInfo. This server is stopping; another one serves.
+metadata: {}.
+"""
+ERROR_REASON_EMBEDDING_FAILED: ErrorReason.ValueType  # 83
 """UNAVAILABLE with RetryInfo. The query could not be embedded.
 metadata: {"cause": "…"}.
+"""
+ERROR_REASON_STREAM_IDLE: ErrorReason.ValueType  # 84
+"""UNAVAILABLE with RetryInfo. The client of a stream sent nothing for long, or the
+server needs the memory that the stream takes. What was acked is durable; open the
+stream again. metadata: {}.
+"""
+ERROR_REASON_REQUEST_INCOMPLETE: ErrorReason.ValueType  # 85
+"""DEADLINE_EXCEEDED. The first message of a call was not complete in time. Nothing
+was done. metadata: {"limit_seconds": "30"}.
 """
 ERROR_REASON_OPERATION_NOT_ENDED_IN_TIME: ErrorReason.ValueType  # 86
 """DEADLINE_EXCEEDED. The operation has not ended in time. It goes on: WaitOperation
 waits for it again. metadata: {"operation": "…"}.
 """
-ERROR_REASON_DATABASE_UNAVAILABLE: ErrorReason.ValueType  # 70
-"""UNAVAILABLE with RetryInfo. The database cannot be reached, is failing over,
-or gave up waiting for a lock. What was acked is kept; call again.
-metadata: {}.
-"""
-ERROR_REASON_DATABASE_FULL: ErrorReason.ValueType  # 79
-"""UNAVAILABLE with RetryInfo. The database's disk is full. What was acked is
-kept; call again, it goes on when there is room. metadata: {}.
-"""
-ERROR_REASON_DATABASE_NOT_SUPPORTED: ErrorReason.ValueType  # 73
-"""FAILED_PRECONDITION. The database takes no such statement: it is sharded, or
-another than PostgreSQL. Nothing was written. metadata: {"cause": "…"}.
-"""
-ERROR_REASON_SERVER_STOPPING: ErrorReason.ValueType  # 71
-"""UNAVAILABLE with RetryInfo. This server is stopping; another one serves.
-metadata: {}, and of GenerateSchema {"draft": "…"}: it will have the schema.
-"""
-ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 72
-"""INTERNAL. A defect of the service. Its log has the rest under `incident`.
+ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 90
+"""INTERNAL. A defect of the service. Its log has the details under `incident`.
 metadata: {"incident": "…"}.
-"""
-ERROR_REASON_REQUEST_MALFORMED: ErrorReason.ValueType  # 100
-"""INVALID_ARGUMENT. A message is no protobuf of the method's request, or the
-call ended without one. Nothing was done. metadata: {}.
-"""
-ERROR_REASON_REQUEST_INCOMPLETE: ErrorReason.ValueType  # 101
-"""DEADLINE_EXCEEDED. The first message of a call did not come in time, or not
-all of it. Nothing was done. metadata: {"limit_seconds": "30"}.
-"""
-ERROR_REASON_STREAM_IDLE: ErrorReason.ValueType  # 102
-"""UNAVAILABLE with RetryInfo. The client of a stream sent nothing for long, or
-the server needs the memory that waiting for it takes. What was acked is
-kept; open the stream again. metadata: {}.
 """
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
 
 @_typing.final
-class Error(_message.Message):
-    """An error as data: why an operation failed."""
+class ErrorStatus(_message.Message):
+    """An error as data: why an operation, an answer, or one of several questions failed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -602,7 +590,7 @@ class Error(_message.Message):
     reason: Global___ErrorReason.ValueType
     """Why."""
     message: _builtins.str
-    """In a sentence or two."""
+    """In a sentence or two, with what to do next."""
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """As the reason documents."""
@@ -621,4 +609,4 @@ class Error(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Error: _TypeAlias = Error  # noqa: Y015
+Global___ErrorStatus: _TypeAlias = ErrorStatus  # noqa: Y015

@@ -23,231 +23,232 @@ _sym_db = _symbol_database.Default()
 
 
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
+from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
-from palimpsest.v1 import ids_pb2 as palimpsest_dot_v1_dot_ids__pb2
-from palimpsest.v1 import reading_pb2 as palimpsest_dot_v1_dot_reading__pb2
+from palimpsest.v1 import common_pb2 as palimpsest_dot_v1_dot_common__pb2
+from palimpsest.v1 import rules_pb2 as palimpsest_dot_v1_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cpalimpsest/v1/memories.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17palimpsest/v1/ids.proto\x1a\x1bpalimpsest/v1/reading.proto\"\x82\x0b\n\tPrismSpec\x12 \n\rschema_source\x18\x01 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x04\x12\x16\n\x04task\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80@\x12\x1a\n\x08question\x18\x03 \x01(\tB\x08\xbaH\x05r\x03(\x80@\x12=\n\x08\x65ncoding\x18\x04 \x01(\x0e\x32!.palimpsest.v1.PrismSpec.EncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x1f\n\x0c\x63hunk_tokens\x18\x05 \x01(\rB\t\xbaH\x06*\x04\x18\xa0\x8d\x06\x12\x17\n\x05model\x18\x06 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\x12@\n\non_failure\x18\x07 \x01(\x0e\x32\".palimpsest.v1.PrismSpec.OnFailureB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x1e\n\x0b\x66old_tokens\x18\x08 \x01(\rB\t\xbaH\x06*\x04\x18\xc0\x84=\x12\x1e\n\x0bjson_schema\x18\t \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x10\x12\x41\n\noperations\x18\n \x01(\x0e\x32#.palimpsest.v1.PrismSpec.OperationsB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12=\n\x08\x63oercion\x18\x0b \x01(\x0e\x32!.palimpsest.v1.PrismSpec.CoercionB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x44\n\x0creply_format\x18\x0c \x01(\x0e\x32$.palimpsest.v1.PrismSpec.ReplyFormatB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12 \n\rmemory_tokens\x18\r \x01(\rB\t\xbaH\x06*\x04\x18\xc0\x84=\x12\x38\n\x06linger\x18\x0e \x01(\x0b\x32\x19.google.protobuf.DurationB\r\xbaH\n\xaa\x01\x07\"\x03\x08\x90\x1c\x32\x00\x12\x1c\n\nfinal_task\x18\x0f \x01(\tB\x08\xbaH\x05r\x03(\x80@\x12\x37\n\x05steps\x18\x10 \x01(\x0e\x32\x1e.palimpsest.v1.PrismSpec.StepsB\x08\xbaH\x05\x82\x01\x02\x10\x01\"R\n\tOnFailure\x12\x1a\n\x16ON_FAILURE_UNSPECIFIED\x10\x00\x12\x14\n\x10ON_FAILURE_STALL\x10\x01\x12\x13\n\x0fON_FAILURE_SKIP\x10\x02\"k\n\x08\x45ncoding\x12\x18\n\x14\x45NCODING_UNSPECIFIED\x10\x00\x12\x17\n\x13\x45NCODING_AMENDMENTS\x10\x01\x12\x15\n\x11\x45NCODING_IN_PLACE\x10\x02\x12\x15\n\x11\x45NCODING_ADAPTIVE\x10\x03\"`\n\nOperations\x12\x1a\n\x16OPERATIONS_UNSPECIFIED\x10\x00\x12\x1d\n\x19OPERATIONS_ADD_AND_UPDATE\x10\x01\x12\x17\n\x13OPERATIONS_ADD_ONLY\x10\x02\"_\n\x0bReplyFormat\x12\x1c\n\x18REPLY_FORMAT_UNSPECIFIED\x10\x00\x12\x15\n\x11REPLY_FORMAT_TEXT\x10\x01\x12\x1b\n\x17REPLY_FORMAT_STRUCTURED\x10\x02\"B\n\x05Steps\x12\x15\n\x11STEPS_UNSPECIFIED\x10\x00\x12\x0f\n\x0bSTEPS_WHOLE\x10\x01\x12\x11\n\rSTEPS_FOCUSED\x10\x02\"P\n\x08\x43oercion\x12\x18\n\x14\x43OERCION_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x43OERCION_REFUSE\x10\x01\x12\x15\n\x11\x43OERCION_LOSSLESS\x10\x02:\x8e\x01\xbaH\x8a\x01\x1a\x87\x01\n\x15prism_spec.one_schema\x12\x36give schema_source or json_schema, exactly one of them\x1a\x36(this.schema_source == \'\') != (this.json_schema == \'\')\"\xb5\x08\n\x08TreeSpec\x12\x83\x01\n\x0esegment_tokens\x18\x01 \x01(\rBk\xbaHh\xba\x01\x65\n\x18tree_spec.segment_tokens\x12\x19must be 0 or 64 to 100000\x1a.this == 0u || (this >= 64u && this <= 100000u)\x12u\n\x0cmax_children\x18\x02 \x01(\rB_\xbaH\\\xba\x01Y\n\x16tree_spec.max_children\x12\x14must be 0 or 2 to 32\x1a)this == 0u || (this >= 2u && this <= 32u)\x12\x7f\n\x0esummary_tokens\x18\x03 \x01(\rBg\xbaHd\xba\x01\x61\n\x18tree_spec.summary_tokens\x12\x17must be 0 or 16 to 8000\x1a,this == 0u || (this >= 16u && this <= 8000u)\x12>\n\treasoning\x18\x04 \x01(\x0e\x32!.palimpsest.v1.TreeSpec.ReasoningB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12G\n\x0eworking_memory\x18\x05 \x01(\x0e\x32%.palimpsest.v1.TreeSpec.WorkingMemoryB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x8f\x01\n\x15working_memory_tokens\x18\x06 \x01(\rBp\xbaHm\xba\x01j\n\x1ftree_spec.working_memory_tokens\x12\x18must be 0 or 16 to 32000\x1a-this == 0u || (this >= 16u && this <= 32000u)\x12\x17\n\x05model\x18\x07 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\x12\"\n\x10navigation_model\x18\x08 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\x12\x44\n\x0creply_format\x18\t \x01(\x0e\x32$.palimpsest.v1.PrismSpec.ReplyFormatB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12@\n\non_failure\x18\n \x01(\x0e\x32\".palimpsest.v1.PrismSpec.OnFailureB\x08\xbaH\x05\x82\x01\x02\x10\x01\"~\n\rWorkingMemory\x12\x1e\n\x1aWORKING_MEMORY_UNSPECIFIED\x10\x00\x12\x16\n\x12WORKING_MEMORY_OFF\x10\x01\x12\x16\n\x12WORKING_MEMORY_CUT\x10\x02\x12\x1d\n\x19WORKING_MEMORY_SUMMARIZED\x10\x03\"K\n\tReasoning\x12\x19\n\x15REASONING_UNSPECIFIED\x10\x00\x12\x10\n\x0cREASONING_ON\x10\x01\x12\x11\n\rREASONING_OFF\x10\x02\"\xfa\x06\n\tStateSpec\x12\x17\n\x04task\x18\x01 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x02\x12\x18\n\x06period\x18\x02 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12>\n\x0bperiod_kind\x18\x03 \x01(\x0e\x32\x1f.palimpsest.v1.StateSpec.PeriodB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12%\n\rperiod_tokens\x18\x04 \x01(\rB\t\xbaH\x06*\x04\x18\xc0\x84=H\x00\x88\x01\x01\x12\xb5\x01\n\x04idle\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\x8b\x01\xbaH\x87\x01\xba\x01\x83\x01\n\x0fstate_spec.idle\x12 must be 0 or 1 second to 30 days\x1aNthis == duration(\'0s\') || (this >= duration(\'1s\') && this <= duration(\'720h\'))\x12~\n\x0cstate_tokens\x18\x06 \x01(\rBh\xbaHe\xba\x01\x62\n\x17state_spec.state_tokens\x12\x18must be 0 or 32 to 32000\x1a-this == 0u || (this >= 32u && this <= 32000u)\x12!\n\x06pinned\x18\x07 \x03(\tB\x11\xbaH\x0e\x92\x01\x0b\x10 \"\x07r\x05\x10\x01(\xe8\x07\x12|\n\x0f\x65pisode_vectors\x18\x08 \x01(\rBc\xbaH`\xba\x01]\n\x1astate_spec.episode_vectors\x12\x14must be 0 or 2 to 64\x1a)this == 0u || (this >= 2u && this <= 64u)\x12\x17\n\x05model\x18\t \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\x12\x44\n\x0creply_format\x18\n \x01(\x0e\x32$.palimpsest.v1.PrismSpec.ReplyFormatB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12@\n\non_failure\x18\x0b \x01(\x0e\x32\".palimpsest.v1.PrismSpec.OnFailureB\x08\xbaH\x05\x82\x01\x02\x10\x01\"G\n\x06Period\x12\x16\n\x12PERIOD_UNSPECIFIED\x10\x00\x12\x10\n\x0cPERIOD_FIXED\x10\x01\x12\x13\n\x0fPERIOD_ADAPTIVE\x10\x02\x42\x10\n\x0e_period_tokens\"\xc3\x06\n\x06Memory\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12)\n\x05prism\x18\x03 \x01(\x0b\x32\x18.palimpsest.v1.PrismSpecH\x00\x12\'\n\x04tree\x18\r \x01(\x0b\x32\x17.palimpsest.v1.TreeSpecH\x00\x12)\n\x05state\x18\x0f \x01(\x0b\x32\x18.palimpsest.v1.StateSpecH\x00\x12\x10\n\x08revision\x18\x04 \x01(\x04\x12\x18\n\x10\x61pplied_position\x18\x05 \x01(\x04\x12\x0c\n\x04head\x18\x06 \x01(\x04\x12,\n\x06status\x18\x07 \x01(\x0e\x32\x1c.palimpsest.v1.Memory.Status\x12*\n\x05stall\x18\x08 \x01(\x0b\x32\x1b.palimpsest.v1.Memory.Stall\x12/\n\x0b\x63reate_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0crebuilt_from\x18\n \x01(\t\x12!\n\x14\x63onsolidate_position\x18\x0b \x01(\x04H\x01\x88\x01\x01\x12\x18\n\x0bheld_reason\x18\x0c \x01(\tH\x02\x88\x01\x01\x12\x1a\n\rseal_position\x18\x0e \x01(\x04H\x03\x88\x01\x01\x12\x0f\n\x07resting\x18\x10 \x01(\x08\x12\x1a\n\rwaiting_cause\x18\x11 \x01(\tH\x04\x88\x01\x01\x12#\n\x06losses\x18\x14 \x03(\x0b\x32\x13.palimpsest.v1.Loss\x1a\x64\n\x05Stall\x12\x10\n\x08position\x18\x01 \x01(\x04\x12\r\n\x05\x63\x61use\x18\x02 \x01(\t\x12\x10\n\x08\x61ttempts\x18\x03 \x01(\r\x12(\n\x04time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"Z\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x11\n\rSTATUS_ACTIVE\x10\x01\x12\x12\n\x0eSTATUS_STALLED\x10\x02\x12\x11\n\rSTATUS_SEALED\x10\x03\x42\x06\n\x04specB\x17\n\x15_consolidate_positionB\x0e\n\x0c_held_reasonB\x10\n\x0e_seal_positionB\x10\n\x0e_waiting_cause\"\x89\x02\n\x13\x43reateMemoryRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x16\n\x04name\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12)\n\x05prism\x18\x03 \x01(\x0b\x32\x18.palimpsest.v1.PrismSpecH\x00\x12\'\n\x04tree\x18\x04 \x01(\x0b\x32\x17.palimpsest.v1.TreeSpecH\x00\x12)\n\x05state\x18\x05 \x01(\x0b\x32\x18.palimpsest.v1.StateSpecH\x00\x12\x31\n\nrequest_id\x18\x06 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$B\r\n\x04spec\x12\x05\xbaH\x02\x08\x01\"=\n\x14\x43reateMemoryResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\"\x94\x01\n\x13\x44\x65leteMemoryRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x15\n\rallow_missing\x18\x03 \x01(\x08\x12\x31\n\nrequest_id\x18\x04 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$\"\x16\n\x14\x44\x65leteMemoryResponse\"\xe5\x03\n\x10GetMemoryRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x15\n\x08revision\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x33\n\x0b\x63onsistency\x18\x04 \x01(\x0b\x32\x1e.palimpsest.v1.ReadConsistency\x12\x15\n\x08position\x18\x05 \x01(\x04H\x01\x88\x01\x01:\x9e\x02\xbaH\x9a\x02\x1a|\n\"get_memory.revision_or_consistency\x12&give revision or consistency, not both\x1a.!(has(this.revision) && has(this.consistency))\x1a\x99\x01\n\x19get_memory.position_alone\x12\x35give position alone, without revision and consistency\x1a\x45!has(this.position) || !(has(this.revision) || has(this.consistency))B\x0b\n\t_revisionB\x0b\n\t_position\"\x89\x01\n\x11GetMemoryResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\x12\x12\n\nvalue_json\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x04\x12\x18\n\x10\x61pplied_position\x18\x04 \x01(\x04\x12\r\n\x05token\x18\x05 \x01(\t\"\xb9\x01\n\x13ListMemoriesRequest\x12\x1c\n\x07session\x18\x01 \x01(\tB\x0b\xbaH\x08r\x03\xc8H\x01\xd8\x01\x01\x12\x36\n\x06status\x18\x02 \x01(\x0e\x32\x1c.palimpsest.v1.Memory.StatusB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x0f\n\x07waiting\x18\x03 \x01(\x08\x12\x1d\n\tpage_size\x18\x04 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x05 \x01(\tB\x08\xbaH\x05r\x03\x18\x80 \"X\n\x14ListMemoriesResponse\x12\'\n\x08memories\x18\x01 \x03(\x0b\x32\x15.palimpsest.v1.Memory\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x96\x02\n\tAmendment\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x0f\n\x07ordinal\x18\x02 \x01(\r\x12\x15\n\rfrom_position\x18\x03 \x01(\x04\x12\x13\n\x0bto_position\x18\x04 \x01(\x04\x12&\n\x02op\x18\x05 \x01(\x0e\x32\x1a.palimpsest.v1.AmendmentOp\x12\x0c\n\x04path\x18\x06 \x01(\t\x12\x12\n\nvalue_json\x18\x07 \x01(\t\x12\x14\n\x0cop_corrected\x18\x08 \x01(\x08\x12/\n\x0b\x63reate_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x04kind\x18\n \x01(\x0e\x32\x1b.palimpsest.v1.RevisionKind\"\xfc\x02\n\x15ListAmendmentsRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x1b\n\tpage_size\x18\x03 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80 \x12\x1e\n\x0bpath_prefix\x18\x05 \x01(\tB\t\xbaH\x06r\x04\x18\xa0\x9c\x01\x12&\n\rfrom_position\x18\x06 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12$\n\x0bto_position\x18\x07 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f:\x84\x01\xbaH\x80\x01\x1a~\n\x15list_amendments.range\x12#from_position is behind to_position\x1a@this.to_position == 0u || this.from_position <= this.to_position\"_\n\x16ListAmendmentsResponse\x12,\n\namendments\x18\x01 \x03(\x0b\x32\x18.palimpsest.v1.Amendment\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xad\x01\n\tRejection\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x0f\n\x07ordinal\x18\x02 \x01(\r\x12\x15\n\rfrom_position\x18\x03 \x01(\x04\x12\x13\n\x0bto_position\x18\x04 \x01(\x04\x12\x10\n\x08proposal\x18\x05 \x01(\t\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x87\x01\n\x15ListRejectionsRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x1b\n\tpage_size\x18\x03 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80 \"_\n\x16ListRejectionsResponse\x12,\n\nrejections\x18\x01 \x03(\x0b\x32\x18.palimpsest.v1.Rejection\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xf2\x01\n\x12RetryMemoryRequest\x12\x1c\n\x07session\x18\x01 \x01(\tB\x0b\xbaH\x08r\x03\xc8H\x01\xd8\x01\x01\x12\x1b\n\x06memory\x18\x02 \x01(\tB\x0b\xbaH\x08r\x03\xc8H\x01\xd8\x01\x01\x12\x31\n\nrequest_id\x18\x03 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$:n\xbaHk\x1ai\n\x1eretry_memory.session_of_memory\x12\x1ename the session of the memory\x1a\'this.memory == \'\' || this.session != \'\'\"M\n\x13RetryMemoryResponse\x12%\n\x06memory\x18\x01 \x01(\x0b\x32\x15.palimpsest.v1.Memory\x12\x0f\n\x07retried\x18\x02 \x01(\x05\"y\n\x0c\x46lushRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xc8H\x01\x12\x1b\n\x06memory\x18\x02 \x01(\tB\x0b\xbaH\x08r\x03\xc8H\x01\xd8\x01\x01\x12\x31\n\nrequest_id\x18\x03 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$\",\n\rFlushResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0c\n\x04head\x18\x02 \x01(\x04*s\n\x0b\x41mendmentOp\x12\x1c\n\x18\x41MENDMENT_OP_UNSPECIFIED\x10\x00\x12\x14\n\x10\x41MENDMENT_OP_ADD\x10\x01\x12\x17\n\x13\x41MENDMENT_OP_UPDATE\x10\x02\x12\x17\n\x13\x41MENDMENT_OP_REMOVE\x10\x03*\xca\x02\n\x0cRevisionKind\x12\x1d\n\x19REVISION_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14REVISION_KIND_CREATE\x10\x01\x12\x16\n\x12REVISION_KIND_STEP\x10\x02\x12\x16\n\x12REVISION_KIND_SKIP\x10\x03\x12\x16\n\x12REVISION_KIND_FOLD\x10\x04\x12\x16\n\x12REVISION_KIND_EDIT\x10\x05\x12\x1a\n\x16REVISION_KIND_ROLLBACK\x10\x06\x12\x1f\n\x1bREVISION_KIND_CONSOLIDATION\x10\x07\x12\x18\n\x14REVISION_KIND_SCHEMA\x10\x08\x12\x17\n\x13REVISION_KIND_BUILD\x10\t\x12\x16\n\x12REVISION_KIND_SEAL\x10\n\x12\x19\n\x15REVISION_KIND_EPISODE\x10\x0b\x32\xd2\x05\n\rMemoryService\x12Y\n\x0c\x43reateMemory\x12\".palimpsest.v1.CreateMemoryRequest\x1a#.palimpsest.v1.CreateMemoryResponse\"\x00\x12P\n\tGetMemory\x12\x1f.palimpsest.v1.GetMemoryRequest\x1a .palimpsest.v1.GetMemoryResponse\"\x00\x12Y\n\x0cListMemories\x12\".palimpsest.v1.ListMemoriesRequest\x1a#.palimpsest.v1.ListMemoriesResponse\"\x00\x12Y\n\x0c\x44\x65leteMemory\x12\".palimpsest.v1.DeleteMemoryRequest\x1a#.palimpsest.v1.DeleteMemoryResponse\"\x00\x12_\n\x0eListAmendments\x12$.palimpsest.v1.ListAmendmentsRequest\x1a%.palimpsest.v1.ListAmendmentsResponse\"\x00\x12_\n\x0eListRejections\x12$.palimpsest.v1.ListRejectionsRequest\x1a%.palimpsest.v1.ListRejectionsResponse\"\x00\x12V\n\x0bRetryMemory\x12!.palimpsest.v1.RetryMemoryRequest\x1a\".palimpsest.v1.RetryMemoryResponse\"\x00\x12\x44\n\x05\x46lush\x12\x1b.palimpsest.v1.FlushRequest\x1a\x1c.palimpsest.v1.FlushResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cpalimpsest/v1/memories.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1apalimpsest/v1/common.proto\x1a\x19palimpsest/v1/rules.proto\"\x81\x07\n\x06Memory\x12!\n\x07session\x18\x01 \x01(\tB\x10\xe2\x41\x02\x02\x05\xbaH\x08r\x03\xc8H\x01\xc8\x01\x01\x12\x1c\n\x02id\x18\x02 \x01(\tB\x10\xe2\x41\x02\x02\x05\xbaH\x08r\x03\xc8H\x01\xc8\x01\x01\x12/\n\x05prism\x18\x03 \x01(\x0b\x32\x18.palimpsest.v1.PrismSpecB\x04\xe2\x41\x01\x01H\x00\x12-\n\x04tree\x18\x04 \x01(\x0b\x32\x17.palimpsest.v1.TreeSpecB\x04\xe2\x41\x01\x01H\x00\x12/\n\x05state\x18\x05 \x01(\x0b\x32\x18.palimpsest.v1.StateSpecB\x04\xe2\x41\x01\x01H\x00\x12\x32\n\x06status\x18\x06 \x01(\x0e\x32\x1c.palimpsest.v1.Memory.StatusB\x04\xe2\x41\x01\x03\x12\x34\n\x07\x62locked\x18\x07 \x01(\x0b\x32\x1d.palimpsest.v1.Memory.BlockedB\x04\xe2\x41\x01\x03\x12\x16\n\x08revision\x18\x08 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x1e\n\x10\x61pplied_position\x18\t \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x12\n\x04head\x18\n \x01(\x03\x42\x04\xe2\x41\x01\x03\x12)\n\x06losses\x18\x0b \x03(\x0b\x32\x13.palimpsest.v1.LossB\x04\xe2\x41\x01\x03\x12\x18\n\nvalue_json\x18\x0c \x01(\tB\x04\xe2\x41\x01\x03\x12\x32\n\nread_point\x18\r \x01(\x0b\x32\x18.palimpsest.v1.ReadPointB\x04\xe2\x41\x01\x03\x12\x1a\n\x0crebuilt_from\x18\x0e \x01(\tB\x04\xe2\x41\x01\x03\x12\x12\n\x04idle\x18\x0f \x01(\x08\x42\x04\xe2\x41\x01\x03\x12\x34\n\ncreated_at\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x03\x1a\x7f\n\x07\x42locked\x12\x13\n\x05\x63\x61use\x18\x01 \x01(\tB\x04\xe2\x41\x01\x03\x12\x16\n\x08position\x18\x02 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x16\n\x08\x61ttempts\x18\x03 \x01(\x05\x42\x04\xe2\x41\x01\x03\x12/\n\x05since\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x03\"\x86\x01\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x11\n\rSTATUS_ACTIVE\x10\x01\x12\x12\n\x0eSTATUS_STALLED\x10\x02\x12\x11\n\rSTATUS_SEALED\x10\x03\x12\x12\n\x0eSTATUS_WAITING\x10\x04\x12\x16\n\x12STATUS_OVER_BUDGET\x10\x05\x42\x06\n\x04spec\"\xd5\x01\n\x04Loss\x12,\n\x04kind\x18\x01 \x01(\x0e\x32\x18.palimpsest.v1.Loss.KindB\x04\xe2\x41\x01\x03\x12\x13\n\x05\x63ount\x18\x02 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x13\n\x05steps\x18\x03 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x1c\n\x0esince_position\x18\x04 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x15\n\x07message\x18\x05 \x01(\tB\x04\xe2\x41\x01\x03\"@\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n\x0cKIND_NO_ROOM\x10\x01\x12\x10\n\x0cKIND_INVALID\x10\x02\"\x8a\t\n\tPrismSpec\x12&\n\rschema_source\x18\x01 \x01(\tB\r\xe2\x41\x01\x01\xbaH\x06r\x04(\x80\x80\x08H\x00\x12%\n\x0bjson_schema\x18\x02 \x01(\tB\x0e\xe2\x41\x02\x01\x04\xbaH\x06r\x04(\x80\x80\x10H\x00\x12\x1d\n\x04task\x18\x03 \x01(\tB\x0f\xe2\x41\x01\x01\xbaH\x08r\x06(\x80@\xd8H\x01\x12!\n\x08question\x18\x04 \x01(\tB\x0f\xe2\x41\x01\x01\xbaH\x08r\x06(\x80@\xd8H\x01\x12#\n\nfinal_task\x18\x05 \x01(\tB\x0f\xe2\x41\x01\x01\xbaH\x08r\x06(\x80@\xd8H\x01\x12\x1b\n\x05model\x18\x06 \x01(\tB\x0c\xe2\x41\x01\x01\xbaH\x05r\x03\xe0H\x01\x12\x41\n\x08\x65ncoding\x18\x07 \x01(\x0e\x32!.palimpsest.v1.PrismSpec.EncodingB\x0c\xe2\x41\x01\x01\xbaH\x05\x82\x01\x02\x10\x01\x12\x46\n\x0b\x61llowed_ops\x18\x08 \x01(\x0e\x32#.palimpsest.v1.PrismSpec.AllowedOpsB\x0c\xe2\x41\x01\x01\xbaH\x05\x82\x01\x02\x10\x01\x12\x41\n\x08\x63oercion\x18\t \x01(\x0e\x32!.palimpsest.v1.PrismSpec.CoercionB\x0c\xe2\x41\x01\x01\xbaH\x05\x82\x01\x02\x10\x01\x12>\n\x0creply_format\x18\n \x01(\x0e\x32\x1a.palimpsest.v1.ReplyFormatB\x0c\xe2\x41\x01\x01\xbaH\x05\x82\x01\x02\x10\x01\x12:\n\non_failure\x18\x0b \x01(\x0e\x32\x18.palimpsest.v1.OnFailureB\x0c\xe2\x41\x01\x01\xbaH\x05\x82\x01\x02\x10\x01\x12%\n\x0c\x63hunk_tokens\x18\x0c \x01(\x05\x42\x0f\xe2\x41\x01\x01\xbaH\x08\x1a\x06\x18\xa0\x8d\x06(\x00\x12<\n\x06linger\x18\r \x01(\x0b\x32\x19.google.protobuf.DurationB\x11\xe2\x41\x01\x01\xbaH\n\xaa\x01\x07\"\x03\x08\x90\x1c\x32\x00\x12&\n\rmemory_tokens\x18\x0e \x01(\x05\x42\x0f\xe2\x41\x01\x01\xbaH\x08\x1a\x06\x18\xc0\x84=(\x00\x12;\n\x05steps\x18\x0f \x01(\x0e\x32\x1e.palimpsest.v1.PrismSpec.StepsB\x0c\xe2\x41\x01\x01\xbaH\x05\x82\x01\x02\x10\x01\x12$\n\x0b\x66old_tokens\x18\x10 \x01(\x05\x42\x0f\xe2\x41\x01\x01\xbaH\x08\x1a\x06\x18\xc0\x84=(\x00\"k\n\x08\x45ncoding\x12\x18\n\x14\x45NCODING_UNSPECIFIED\x10\x00\x12\x17\n\x13\x45NCODING_AMENDMENTS\x10\x01\x12\x15\n\x11\x45NCODING_IN_PLACE\x10\x02\x12\x15\n\x11\x45NCODING_ADAPTIVE\x10\x03\"c\n\nAllowedOps\x12\x1b\n\x17\x41LLOWED_OPS_UNSPECIFIED\x10\x00\x12\x1e\n\x1a\x41LLOWED_OPS_ADD_AND_UPDATE\x10\x01\x12\x18\n\x14\x41LLOWED_OPS_ADD_ONLY\x10\x02\"B\n\x05Steps\x12\x15\n\x11STEPS_UNSPECIFIED\x10\x00\x12\x0f\n\x0bSTEPS_WHOLE\x10\x01\x12\x11\n\rSTEPS_FOCUSED\x10\x02\"P\n\x08\x43oercion\x12\x18\n\x14\x43OERCION_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x43OERCION_REFUSE\x10\x01\x12\x15\n\x11\x43OERCION_LOSSLESS\x10\x02\x42\x08\n\x06schema\"\xbe\x08\n\x08TreeSpec\x12\x84\x01\n\x0esegment_tokens\x18\x01 \x01(\x05\x42l\xe2\x41\x01\x01\xbaHe\xba\x01\x62\n\x18tree_spec.segment_tokens\x12\x19must be 0 or 64 to 100000\x1a+this == 0 || (this >= 64 && this <= 100000)\x12v\n\x0cmax_children\x18\x02 \x01(\x05\x42`\xe2\x41\x01\x01\xbaHY\xba\x01V\n\x16tree_spec.max_children\x12\x14must be 0 or 2 to 32\x1a&this == 0 || (this >= 2 && this <= 32)\x12\x80\x01\n\x0esummary_tokens\x18\x03 \x01(\x05\x42h\xe2\x41\x01\x01\xbaHa\xba\x01^\n\x18tree_spec.summary_tokens\x12\x17must be 0 or 16 to 8000\x1a)this == 0 || (this >= 16 && this <= 8000)\x12\x42\n\treasoning\x18\x04 \x01(\x0e\x32!.palimpsest.v1.TreeSpec.ReasoningB\x0c\xe2\x41\x01\x01\xbaH\x05\x82\x01\x02\x10\x01\x12K\n\x0eworking_memory\x18\x05 \x01(\x0e\x32%.palimpsest.v1.TreeSpec.WorkingMemoryB\x0c\xe2\x41\x01\x01\xbaH\x05\x82\x01\x02\x10\x01\x12\x90\x01\n\x15working_memory_tokens\x18\x06 \x01(\x05\x42q\xe2\x41\x01\x01\xbaHj\xba\x01g\n\x1ftree_spec.working_memory_tokens\x12\x18must be 0 or 16 to 32000\x1a*this == 0 || (this >= 16 && this <= 32000)\x12\x1b\n\x05model\x18\x07 \x01(\tB\x0c\xe2\x41\x01\x01\xbaH\x05r\x03\xe0H\x01\x12&\n\x10navigation_model\x18\x08 \x01(\tB\x0c\xe2\x41\x01\x01\xbaH\x05r\x03\xe0H\x01\x12>\n\x0creply_format\x18\t \x01(\x0e\x32\x1a.palimpsest.v1.ReplyFormatB\x0c\xe2\x41\x01\x01\xbaH\x05\x82\x01\x02\x10\x01\x12:\n\non_failure\x18\n \x01(\x0e\x32\x18.palimpsest.v1.OnFailureB\x0c\xe2\x41\x01\x01\xbaH\x05\x82\x01\x02\x10\x01\"~\n\rWorkingMemory\x12\x1e\n\x1aWORKING_MEMORY_UNSPECIFIED\x10\x00\x12\x16\n\x12WORKING_MEMORY_OFF\x10\x01\x12\x16\n\x12WORKING_MEMORY_CUT\x10\x02\x12\x1d\n\x19WORKING_MEMORY_SUMMARIZED\x10\x03\"K\n\tReasoning\x12\x19\n\x15REASONING_UNSPECIFIED\x10\x00\x12\x10\n\x0cREASONING_ON\x10\x01\x12\x11\n\rREASONING_OFF\x10\x02\"\x96\x07\n\tStateSpec\x12\x1e\n\x04task\x18\x01 \x01(\tB\x10\xe2\x41\x01\x01\xbaH\tr\x07(\x80\x80\x02\xd8H\x01\x12\x1e\n\x06period\x18\x02 \x01(\x05\x42\x0e\xe2\x41\x01\x01\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x42\n\x0bperiod_kind\x18\x03 \x01(\x0e\x32\x1f.palimpsest.v1.StateSpec.PeriodB\x0c\xe2\x41\x01\x01\xbaH\x05\x82\x01\x02\x10\x01\x12+\n\rperiod_tokens\x18\x04 \x01(\x05\x42\x0f\xe2\x41\x01\x01\xbaH\x08\x1a\x06\x18\xc0\x84=(\x00H\x00\x88\x01\x01\x12\xb9\x01\n\x04idle\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\x8f\x01\xe2\x41\x01\x01\xbaH\x87\x01\xba\x01\x83\x01\n\x0fstate_spec.idle\x12 must be 0 or 1 second to 30 days\x1aNthis == duration(\'0s\') || (this >= duration(\'1s\') && this <= duration(\'720h\'))\x12\x7f\n\x0cstate_tokens\x18\x06 \x01(\x05\x42i\xe2\x41\x01\x01\xbaHb\xba\x01_\n\x17state_spec.state_tokens\x12\x18must be 0 or 32 to 32000\x1a*this == 0 || (this >= 32 && this <= 32000)\x12(\n\x06pinned\x18\x07 \x03(\tB\x18\xe2\x41\x01\x01\xbaH\x11\x92\x01\x0e\x10 \"\nr\x08\x10\x01(\xe8\x07\xd8H\x01\x12}\n\x0f\x65pisode_vectors\x18\x08 \x01(\x05\x42\x64\xe2\x41\x01\x01\xbaH]\xba\x01Z\n\x1astate_spec.episode_vectors\x12\x14must be 0 or 2 to 64\x1a&this == 0 || (this >= 2 && this <= 64)\x12\x1b\n\x05model\x18\t \x01(\tB\x0c\xe2\x41\x01\x01\xbaH\x05r\x03\xe0H\x01\x12>\n\x0creply_format\x18\n \x01(\x0e\x32\x1a.palimpsest.v1.ReplyFormatB\x0c\xe2\x41\x01\x01\xbaH\x05\x82\x01\x02\x10\x01\x12:\n\non_failure\x18\x0b \x01(\x0e\x32\x18.palimpsest.v1.OnFailureB\x0c\xe2\x41\x01\x01\xbaH\x05\x82\x01\x02\x10\x01\"G\n\x06Period\x12\x16\n\x12PERIOD_UNSPECIFIED\x10\x00\x12\x10\n\x0cPERIOD_FIXED\x10\x01\x12\x13\n\x0fPERIOD_ADAPTIVE\x10\x02\x42\x10\n\x0e_period_tokens\"\x8a\x03\n\x08Revision\x12\x16\n\x08revision\x18\x01 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12/\n\x04kind\x18\x02 \x01(\x0e\x32\x1b.palimpsest.v1.RevisionKindB\x04\xe2\x41\x01\x03\x12\x35\n\tpositions\x18\x03 \x01(\x0b\x32\x1c.palimpsest.v1.PositionRangeB\x04\xe2\x41\x01\x03\x12\x15\n\x07\x63omment\x18\x04 \x01(\tB\x04\xe2\x41\x01\x03\x12$\n\x11restored_revision\x18\x05 \x01(\x03\x42\x04\xe2\x41\x01\x03H\x00\x88\x01\x01\x12\x1b\n\rschema_source\x18\x06 \x01(\tB\x04\xe2\x41\x01\x03\x12\x1d\n\x0f\x61mendment_count\x18\x07 \x01(\x05\x42\x04\xe2\x41\x01\x03\x12\x1d\n\x0frejection_count\x18\x08 \x01(\x05\x42\x04\xe2\x41\x01\x03\x12\x1a\n\x0cvalue_digest\x18\t \x01(\x0c\x42\x04\xe2\x41\x01\x03\x12\x34\n\ncreated_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x03\x42\x14\n\x12_restored_revision\"\xd0\x02\n\tAmendment\x12\x16\n\x08revision\x18\x01 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x15\n\x07ordinal\x18\x02 \x01(\x05\x42\x04\xe2\x41\x01\x03\x12/\n\x04kind\x18\x03 \x01(\x0e\x32\x1b.palimpsest.v1.RevisionKindB\x04\xe2\x41\x01\x03\x12\x35\n\tpositions\x18\x04 \x01(\x0b\x32\x1c.palimpsest.v1.PositionRangeB\x04\xe2\x41\x01\x03\x12,\n\x02op\x18\x05 \x01(\x0e\x32\x1a.palimpsest.v1.AmendmentOpB\x04\xe2\x41\x01\x03\x12\x12\n\x04path\x18\x06 \x01(\tB\x04\xe2\x41\x01\x03\x12\x18\n\nvalue_json\x18\x07 \x01(\tB\x04\xe2\x41\x01\x03\x12\x1a\n\x0cop_corrected\x18\x08 \x01(\x08\x42\x04\xe2\x41\x01\x03\x12\x34\n\ncreated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x03\"\xd5\x01\n\tRejection\x12\x16\n\x08revision\x18\x01 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x15\n\x07ordinal\x18\x02 \x01(\x05\x42\x04\xe2\x41\x01\x03\x12\x35\n\tpositions\x18\x03 \x01(\x0b\x32\x1c.palimpsest.v1.PositionRangeB\x04\xe2\x41\x01\x03\x12\x16\n\x08proposal\x18\x04 \x01(\tB\x04\xe2\x41\x01\x03\x12\x14\n\x06reason\x18\x05 \x01(\tB\x04\xe2\x41\x01\x03\x12\x34\n\ncreated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x03*s\n\x0b\x41mendmentOp\x12\x1c\n\x18\x41MENDMENT_OP_UNSPECIFIED\x10\x00\x12\x14\n\x10\x41MENDMENT_OP_ADD\x10\x01\x12\x17\n\x13\x41MENDMENT_OP_UPDATE\x10\x02\x12\x17\n\x13\x41MENDMENT_OP_REMOVE\x10\x03*\xca\x02\n\x0cRevisionKind\x12\x1d\n\x19REVISION_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14REVISION_KIND_CREATE\x10\x01\x12\x16\n\x12REVISION_KIND_STEP\x10\x02\x12\x16\n\x12REVISION_KIND_SKIP\x10\x03\x12\x16\n\x12REVISION_KIND_FOLD\x10\x04\x12\x16\n\x12REVISION_KIND_EDIT\x10\x05\x12\x1a\n\x16REVISION_KIND_ROLLBACK\x10\x06\x12\x1f\n\x1bREVISION_KIND_CONSOLIDATION\x10\x07\x12\x18\n\x14REVISION_KIND_SCHEMA\x10\x08\x12\x17\n\x13REVISION_KIND_BUILD\x10\t\x12\x16\n\x12REVISION_KIND_SEAL\x10\n\x12\x19\n\x15REVISION_KIND_EPISODE\x10\x0b\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'palimpsest.v1.memories_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_MEMORY_BLOCKED'].fields_by_name['cause']._loaded_options = None
+  _globals['_MEMORY_BLOCKED'].fields_by_name['cause']._serialized_options = b'\342A\001\003'
+  _globals['_MEMORY_BLOCKED'].fields_by_name['position']._loaded_options = None
+  _globals['_MEMORY_BLOCKED'].fields_by_name['position']._serialized_options = b'\342A\001\003'
+  _globals['_MEMORY_BLOCKED'].fields_by_name['attempts']._loaded_options = None
+  _globals['_MEMORY_BLOCKED'].fields_by_name['attempts']._serialized_options = b'\342A\001\003'
+  _globals['_MEMORY_BLOCKED'].fields_by_name['since']._loaded_options = None
+  _globals['_MEMORY_BLOCKED'].fields_by_name['since']._serialized_options = b'\342A\001\003'
+  _globals['_MEMORY'].fields_by_name['session']._loaded_options = None
+  _globals['_MEMORY'].fields_by_name['session']._serialized_options = b'\342A\002\002\005\272H\010r\003\310H\001\310\001\001'
+  _globals['_MEMORY'].fields_by_name['id']._loaded_options = None
+  _globals['_MEMORY'].fields_by_name['id']._serialized_options = b'\342A\002\002\005\272H\010r\003\310H\001\310\001\001'
+  _globals['_MEMORY'].fields_by_name['prism']._loaded_options = None
+  _globals['_MEMORY'].fields_by_name['prism']._serialized_options = b'\342A\001\001'
+  _globals['_MEMORY'].fields_by_name['tree']._loaded_options = None
+  _globals['_MEMORY'].fields_by_name['tree']._serialized_options = b'\342A\001\001'
+  _globals['_MEMORY'].fields_by_name['state']._loaded_options = None
+  _globals['_MEMORY'].fields_by_name['state']._serialized_options = b'\342A\001\001'
+  _globals['_MEMORY'].fields_by_name['status']._loaded_options = None
+  _globals['_MEMORY'].fields_by_name['status']._serialized_options = b'\342A\001\003'
+  _globals['_MEMORY'].fields_by_name['blocked']._loaded_options = None
+  _globals['_MEMORY'].fields_by_name['blocked']._serialized_options = b'\342A\001\003'
+  _globals['_MEMORY'].fields_by_name['revision']._loaded_options = None
+  _globals['_MEMORY'].fields_by_name['revision']._serialized_options = b'\342A\001\003'
+  _globals['_MEMORY'].fields_by_name['applied_position']._loaded_options = None
+  _globals['_MEMORY'].fields_by_name['applied_position']._serialized_options = b'\342A\001\003'
+  _globals['_MEMORY'].fields_by_name['head']._loaded_options = None
+  _globals['_MEMORY'].fields_by_name['head']._serialized_options = b'\342A\001\003'
+  _globals['_MEMORY'].fields_by_name['losses']._loaded_options = None
+  _globals['_MEMORY'].fields_by_name['losses']._serialized_options = b'\342A\001\003'
+  _globals['_MEMORY'].fields_by_name['value_json']._loaded_options = None
+  _globals['_MEMORY'].fields_by_name['value_json']._serialized_options = b'\342A\001\003'
+  _globals['_MEMORY'].fields_by_name['read_point']._loaded_options = None
+  _globals['_MEMORY'].fields_by_name['read_point']._serialized_options = b'\342A\001\003'
+  _globals['_MEMORY'].fields_by_name['rebuilt_from']._loaded_options = None
+  _globals['_MEMORY'].fields_by_name['rebuilt_from']._serialized_options = b'\342A\001\003'
+  _globals['_MEMORY'].fields_by_name['idle']._loaded_options = None
+  _globals['_MEMORY'].fields_by_name['idle']._serialized_options = b'\342A\001\003'
+  _globals['_MEMORY'].fields_by_name['created_at']._loaded_options = None
+  _globals['_MEMORY'].fields_by_name['created_at']._serialized_options = b'\342A\001\003'
+  _globals['_LOSS'].fields_by_name['kind']._loaded_options = None
+  _globals['_LOSS'].fields_by_name['kind']._serialized_options = b'\342A\001\003'
+  _globals['_LOSS'].fields_by_name['count']._loaded_options = None
+  _globals['_LOSS'].fields_by_name['count']._serialized_options = b'\342A\001\003'
+  _globals['_LOSS'].fields_by_name['steps']._loaded_options = None
+  _globals['_LOSS'].fields_by_name['steps']._serialized_options = b'\342A\001\003'
+  _globals['_LOSS'].fields_by_name['since_position']._loaded_options = None
+  _globals['_LOSS'].fields_by_name['since_position']._serialized_options = b'\342A\001\003'
+  _globals['_LOSS'].fields_by_name['message']._loaded_options = None
+  _globals['_LOSS'].fields_by_name['message']._serialized_options = b'\342A\001\003'
   _globals['_PRISMSPEC'].fields_by_name['schema_source']._loaded_options = None
-  _globals['_PRISMSPEC'].fields_by_name['schema_source']._serialized_options = b'\272H\006r\004(\200\200\004'
-  _globals['_PRISMSPEC'].fields_by_name['task']._loaded_options = None
-  _globals['_PRISMSPEC'].fields_by_name['task']._serialized_options = b'\272H\005r\003(\200@'
-  _globals['_PRISMSPEC'].fields_by_name['question']._loaded_options = None
-  _globals['_PRISMSPEC'].fields_by_name['question']._serialized_options = b'\272H\005r\003(\200@'
-  _globals['_PRISMSPEC'].fields_by_name['encoding']._loaded_options = None
-  _globals['_PRISMSPEC'].fields_by_name['encoding']._serialized_options = b'\272H\005\202\001\002\020\001'
-  _globals['_PRISMSPEC'].fields_by_name['chunk_tokens']._loaded_options = None
-  _globals['_PRISMSPEC'].fields_by_name['chunk_tokens']._serialized_options = b'\272H\006*\004\030\240\215\006'
-  _globals['_PRISMSPEC'].fields_by_name['model']._loaded_options = None
-  _globals['_PRISMSPEC'].fields_by_name['model']._serialized_options = b'\272H\005r\003\030\310\001'
-  _globals['_PRISMSPEC'].fields_by_name['on_failure']._loaded_options = None
-  _globals['_PRISMSPEC'].fields_by_name['on_failure']._serialized_options = b'\272H\005\202\001\002\020\001'
-  _globals['_PRISMSPEC'].fields_by_name['fold_tokens']._loaded_options = None
-  _globals['_PRISMSPEC'].fields_by_name['fold_tokens']._serialized_options = b'\272H\006*\004\030\300\204='
+  _globals['_PRISMSPEC'].fields_by_name['schema_source']._serialized_options = b'\342A\001\001\272H\006r\004(\200\200\010'
   _globals['_PRISMSPEC'].fields_by_name['json_schema']._loaded_options = None
-  _globals['_PRISMSPEC'].fields_by_name['json_schema']._serialized_options = b'\272H\006r\004(\200\200\020'
-  _globals['_PRISMSPEC'].fields_by_name['operations']._loaded_options = None
-  _globals['_PRISMSPEC'].fields_by_name['operations']._serialized_options = b'\272H\005\202\001\002\020\001'
-  _globals['_PRISMSPEC'].fields_by_name['coercion']._loaded_options = None
-  _globals['_PRISMSPEC'].fields_by_name['coercion']._serialized_options = b'\272H\005\202\001\002\020\001'
-  _globals['_PRISMSPEC'].fields_by_name['reply_format']._loaded_options = None
-  _globals['_PRISMSPEC'].fields_by_name['reply_format']._serialized_options = b'\272H\005\202\001\002\020\001'
-  _globals['_PRISMSPEC'].fields_by_name['memory_tokens']._loaded_options = None
-  _globals['_PRISMSPEC'].fields_by_name['memory_tokens']._serialized_options = b'\272H\006*\004\030\300\204='
-  _globals['_PRISMSPEC'].fields_by_name['linger']._loaded_options = None
-  _globals['_PRISMSPEC'].fields_by_name['linger']._serialized_options = b'\272H\n\252\001\007\"\003\010\220\0342\000'
+  _globals['_PRISMSPEC'].fields_by_name['json_schema']._serialized_options = b'\342A\002\001\004\272H\006r\004(\200\200\020'
+  _globals['_PRISMSPEC'].fields_by_name['task']._loaded_options = None
+  _globals['_PRISMSPEC'].fields_by_name['task']._serialized_options = b'\342A\001\001\272H\010r\006(\200@\330H\001'
+  _globals['_PRISMSPEC'].fields_by_name['question']._loaded_options = None
+  _globals['_PRISMSPEC'].fields_by_name['question']._serialized_options = b'\342A\001\001\272H\010r\006(\200@\330H\001'
   _globals['_PRISMSPEC'].fields_by_name['final_task']._loaded_options = None
-  _globals['_PRISMSPEC'].fields_by_name['final_task']._serialized_options = b'\272H\005r\003(\200@'
+  _globals['_PRISMSPEC'].fields_by_name['final_task']._serialized_options = b'\342A\001\001\272H\010r\006(\200@\330H\001'
+  _globals['_PRISMSPEC'].fields_by_name['model']._loaded_options = None
+  _globals['_PRISMSPEC'].fields_by_name['model']._serialized_options = b'\342A\001\001\272H\005r\003\340H\001'
+  _globals['_PRISMSPEC'].fields_by_name['encoding']._loaded_options = None
+  _globals['_PRISMSPEC'].fields_by_name['encoding']._serialized_options = b'\342A\001\001\272H\005\202\001\002\020\001'
+  _globals['_PRISMSPEC'].fields_by_name['allowed_ops']._loaded_options = None
+  _globals['_PRISMSPEC'].fields_by_name['allowed_ops']._serialized_options = b'\342A\001\001\272H\005\202\001\002\020\001'
+  _globals['_PRISMSPEC'].fields_by_name['coercion']._loaded_options = None
+  _globals['_PRISMSPEC'].fields_by_name['coercion']._serialized_options = b'\342A\001\001\272H\005\202\001\002\020\001'
+  _globals['_PRISMSPEC'].fields_by_name['reply_format']._loaded_options = None
+  _globals['_PRISMSPEC'].fields_by_name['reply_format']._serialized_options = b'\342A\001\001\272H\005\202\001\002\020\001'
+  _globals['_PRISMSPEC'].fields_by_name['on_failure']._loaded_options = None
+  _globals['_PRISMSPEC'].fields_by_name['on_failure']._serialized_options = b'\342A\001\001\272H\005\202\001\002\020\001'
+  _globals['_PRISMSPEC'].fields_by_name['chunk_tokens']._loaded_options = None
+  _globals['_PRISMSPEC'].fields_by_name['chunk_tokens']._serialized_options = b'\342A\001\001\272H\010\032\006\030\240\215\006(\000'
+  _globals['_PRISMSPEC'].fields_by_name['linger']._loaded_options = None
+  _globals['_PRISMSPEC'].fields_by_name['linger']._serialized_options = b'\342A\001\001\272H\n\252\001\007\"\003\010\220\0342\000'
+  _globals['_PRISMSPEC'].fields_by_name['memory_tokens']._loaded_options = None
+  _globals['_PRISMSPEC'].fields_by_name['memory_tokens']._serialized_options = b'\342A\001\001\272H\010\032\006\030\300\204=(\000'
   _globals['_PRISMSPEC'].fields_by_name['steps']._loaded_options = None
-  _globals['_PRISMSPEC'].fields_by_name['steps']._serialized_options = b'\272H\005\202\001\002\020\001'
-  _globals['_PRISMSPEC']._loaded_options = None
-  _globals['_PRISMSPEC']._serialized_options = b'\272H\212\001\032\207\001\n\025prism_spec.one_schema\0226give schema_source or json_schema, exactly one of them\0326(this.schema_source == \'\') != (this.json_schema == \'\')'
+  _globals['_PRISMSPEC'].fields_by_name['steps']._serialized_options = b'\342A\001\001\272H\005\202\001\002\020\001'
+  _globals['_PRISMSPEC'].fields_by_name['fold_tokens']._loaded_options = None
+  _globals['_PRISMSPEC'].fields_by_name['fold_tokens']._serialized_options = b'\342A\001\001\272H\010\032\006\030\300\204=(\000'
   _globals['_TREESPEC'].fields_by_name['segment_tokens']._loaded_options = None
-  _globals['_TREESPEC'].fields_by_name['segment_tokens']._serialized_options = b'\272Hh\272\001e\n\030tree_spec.segment_tokens\022\031must be 0 or 64 to 100000\032.this == 0u || (this >= 64u && this <= 100000u)'
+  _globals['_TREESPEC'].fields_by_name['segment_tokens']._serialized_options = b'\342A\001\001\272He\272\001b\n\030tree_spec.segment_tokens\022\031must be 0 or 64 to 100000\032+this == 0 || (this >= 64 && this <= 100000)'
   _globals['_TREESPEC'].fields_by_name['max_children']._loaded_options = None
-  _globals['_TREESPEC'].fields_by_name['max_children']._serialized_options = b'\272H\\\272\001Y\n\026tree_spec.max_children\022\024must be 0 or 2 to 32\032)this == 0u || (this >= 2u && this <= 32u)'
+  _globals['_TREESPEC'].fields_by_name['max_children']._serialized_options = b'\342A\001\001\272HY\272\001V\n\026tree_spec.max_children\022\024must be 0 or 2 to 32\032&this == 0 || (this >= 2 && this <= 32)'
   _globals['_TREESPEC'].fields_by_name['summary_tokens']._loaded_options = None
-  _globals['_TREESPEC'].fields_by_name['summary_tokens']._serialized_options = b'\272Hd\272\001a\n\030tree_spec.summary_tokens\022\027must be 0 or 16 to 8000\032,this == 0u || (this >= 16u && this <= 8000u)'
+  _globals['_TREESPEC'].fields_by_name['summary_tokens']._serialized_options = b'\342A\001\001\272Ha\272\001^\n\030tree_spec.summary_tokens\022\027must be 0 or 16 to 8000\032)this == 0 || (this >= 16 && this <= 8000)'
   _globals['_TREESPEC'].fields_by_name['reasoning']._loaded_options = None
-  _globals['_TREESPEC'].fields_by_name['reasoning']._serialized_options = b'\272H\005\202\001\002\020\001'
+  _globals['_TREESPEC'].fields_by_name['reasoning']._serialized_options = b'\342A\001\001\272H\005\202\001\002\020\001'
   _globals['_TREESPEC'].fields_by_name['working_memory']._loaded_options = None
-  _globals['_TREESPEC'].fields_by_name['working_memory']._serialized_options = b'\272H\005\202\001\002\020\001'
+  _globals['_TREESPEC'].fields_by_name['working_memory']._serialized_options = b'\342A\001\001\272H\005\202\001\002\020\001'
   _globals['_TREESPEC'].fields_by_name['working_memory_tokens']._loaded_options = None
-  _globals['_TREESPEC'].fields_by_name['working_memory_tokens']._serialized_options = b'\272Hm\272\001j\n\037tree_spec.working_memory_tokens\022\030must be 0 or 16 to 32000\032-this == 0u || (this >= 16u && this <= 32000u)'
+  _globals['_TREESPEC'].fields_by_name['working_memory_tokens']._serialized_options = b'\342A\001\001\272Hj\272\001g\n\037tree_spec.working_memory_tokens\022\030must be 0 or 16 to 32000\032*this == 0 || (this >= 16 && this <= 32000)'
   _globals['_TREESPEC'].fields_by_name['model']._loaded_options = None
-  _globals['_TREESPEC'].fields_by_name['model']._serialized_options = b'\272H\005r\003\030\310\001'
+  _globals['_TREESPEC'].fields_by_name['model']._serialized_options = b'\342A\001\001\272H\005r\003\340H\001'
   _globals['_TREESPEC'].fields_by_name['navigation_model']._loaded_options = None
-  _globals['_TREESPEC'].fields_by_name['navigation_model']._serialized_options = b'\272H\005r\003\030\310\001'
+  _globals['_TREESPEC'].fields_by_name['navigation_model']._serialized_options = b'\342A\001\001\272H\005r\003\340H\001'
   _globals['_TREESPEC'].fields_by_name['reply_format']._loaded_options = None
-  _globals['_TREESPEC'].fields_by_name['reply_format']._serialized_options = b'\272H\005\202\001\002\020\001'
+  _globals['_TREESPEC'].fields_by_name['reply_format']._serialized_options = b'\342A\001\001\272H\005\202\001\002\020\001'
   _globals['_TREESPEC'].fields_by_name['on_failure']._loaded_options = None
-  _globals['_TREESPEC'].fields_by_name['on_failure']._serialized_options = b'\272H\005\202\001\002\020\001'
+  _globals['_TREESPEC'].fields_by_name['on_failure']._serialized_options = b'\342A\001\001\272H\005\202\001\002\020\001'
   _globals['_STATESPEC'].fields_by_name['task']._loaded_options = None
-  _globals['_STATESPEC'].fields_by_name['task']._serialized_options = b'\272H\006r\004(\200\200\002'
+  _globals['_STATESPEC'].fields_by_name['task']._serialized_options = b'\342A\001\001\272H\tr\007(\200\200\002\330H\001'
   _globals['_STATESPEC'].fields_by_name['period']._loaded_options = None
-  _globals['_STATESPEC'].fields_by_name['period']._serialized_options = b'\272H\005*\003\030\350\007'
+  _globals['_STATESPEC'].fields_by_name['period']._serialized_options = b'\342A\001\001\272H\007\032\005\030\350\007(\000'
   _globals['_STATESPEC'].fields_by_name['period_kind']._loaded_options = None
-  _globals['_STATESPEC'].fields_by_name['period_kind']._serialized_options = b'\272H\005\202\001\002\020\001'
+  _globals['_STATESPEC'].fields_by_name['period_kind']._serialized_options = b'\342A\001\001\272H\005\202\001\002\020\001'
   _globals['_STATESPEC'].fields_by_name['period_tokens']._loaded_options = None
-  _globals['_STATESPEC'].fields_by_name['period_tokens']._serialized_options = b'\272H\006*\004\030\300\204='
+  _globals['_STATESPEC'].fields_by_name['period_tokens']._serialized_options = b'\342A\001\001\272H\010\032\006\030\300\204=(\000'
   _globals['_STATESPEC'].fields_by_name['idle']._loaded_options = None
-  _globals['_STATESPEC'].fields_by_name['idle']._serialized_options = b'\272H\207\001\272\001\203\001\n\017state_spec.idle\022 must be 0 or 1 second to 30 days\032Nthis == duration(\'0s\') || (this >= duration(\'1s\') && this <= duration(\'720h\'))'
+  _globals['_STATESPEC'].fields_by_name['idle']._serialized_options = b'\342A\001\001\272H\207\001\272\001\203\001\n\017state_spec.idle\022 must be 0 or 1 second to 30 days\032Nthis == duration(\'0s\') || (this >= duration(\'1s\') && this <= duration(\'720h\'))'
   _globals['_STATESPEC'].fields_by_name['state_tokens']._loaded_options = None
-  _globals['_STATESPEC'].fields_by_name['state_tokens']._serialized_options = b'\272He\272\001b\n\027state_spec.state_tokens\022\030must be 0 or 32 to 32000\032-this == 0u || (this >= 32u && this <= 32000u)'
+  _globals['_STATESPEC'].fields_by_name['state_tokens']._serialized_options = b'\342A\001\001\272Hb\272\001_\n\027state_spec.state_tokens\022\030must be 0 or 32 to 32000\032*this == 0 || (this >= 32 && this <= 32000)'
   _globals['_STATESPEC'].fields_by_name['pinned']._loaded_options = None
-  _globals['_STATESPEC'].fields_by_name['pinned']._serialized_options = b'\272H\016\222\001\013\020 \"\007r\005\020\001(\350\007'
+  _globals['_STATESPEC'].fields_by_name['pinned']._serialized_options = b'\342A\001\001\272H\021\222\001\016\020 \"\nr\010\020\001(\350\007\330H\001'
   _globals['_STATESPEC'].fields_by_name['episode_vectors']._loaded_options = None
-  _globals['_STATESPEC'].fields_by_name['episode_vectors']._serialized_options = b'\272H`\272\001]\n\032state_spec.episode_vectors\022\024must be 0 or 2 to 64\032)this == 0u || (this >= 2u && this <= 64u)'
+  _globals['_STATESPEC'].fields_by_name['episode_vectors']._serialized_options = b'\342A\001\001\272H]\272\001Z\n\032state_spec.episode_vectors\022\024must be 0 or 2 to 64\032&this == 0 || (this >= 2 && this <= 64)'
   _globals['_STATESPEC'].fields_by_name['model']._loaded_options = None
-  _globals['_STATESPEC'].fields_by_name['model']._serialized_options = b'\272H\005r\003\030\310\001'
+  _globals['_STATESPEC'].fields_by_name['model']._serialized_options = b'\342A\001\001\272H\005r\003\340H\001'
   _globals['_STATESPEC'].fields_by_name['reply_format']._loaded_options = None
-  _globals['_STATESPEC'].fields_by_name['reply_format']._serialized_options = b'\272H\005\202\001\002\020\001'
+  _globals['_STATESPEC'].fields_by_name['reply_format']._serialized_options = b'\342A\001\001\272H\005\202\001\002\020\001'
   _globals['_STATESPEC'].fields_by_name['on_failure']._loaded_options = None
-  _globals['_STATESPEC'].fields_by_name['on_failure']._serialized_options = b'\272H\005\202\001\002\020\001'
-  _globals['_CREATEMEMORYREQUEST'].oneofs_by_name['spec']._loaded_options = None
-  _globals['_CREATEMEMORYREQUEST'].oneofs_by_name['spec']._serialized_options = b'\272H\002\010\001'
-  _globals['_CREATEMEMORYREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_CREATEMEMORYREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
-  _globals['_CREATEMEMORYREQUEST'].fields_by_name['name']._loaded_options = None
-  _globals['_CREATEMEMORYREQUEST'].fields_by_name['name']._serialized_options = b'\272H\005r\003\310H\001'
-  _globals['_CREATEMEMORYREQUEST'].fields_by_name['request_id']._loaded_options = None
-  _globals['_CREATEMEMORYREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\032r\030\030\200\0012\023^[^\\x00-\\x1f\\x7f]*$'
-  _globals['_DELETEMEMORYREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_DELETEMEMORYREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
-  _globals['_DELETEMEMORYREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_DELETEMEMORYREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\310H\001'
-  _globals['_DELETEMEMORYREQUEST'].fields_by_name['request_id']._loaded_options = None
-  _globals['_DELETEMEMORYREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\032r\030\030\200\0012\023^[^\\x00-\\x1f\\x7f]*$'
-  _globals['_GETMEMORYREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_GETMEMORYREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
-  _globals['_GETMEMORYREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_GETMEMORYREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\310H\001'
-  _globals['_GETMEMORYREQUEST']._loaded_options = None
-  _globals['_GETMEMORYREQUEST']._serialized_options = b'\272H\232\002\032|\n\"get_memory.revision_or_consistency\022&give revision or consistency, not both\032.!(has(this.revision) && has(this.consistency))\032\231\001\n\031get_memory.position_alone\0225give position alone, without revision and consistency\032E!has(this.position) || !(has(this.revision) || has(this.consistency))'
-  _globals['_LISTMEMORIESREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_LISTMEMORIESREQUEST'].fields_by_name['session']._serialized_options = b'\272H\010r\003\310H\001\330\001\001'
-  _globals['_LISTMEMORIESREQUEST'].fields_by_name['status']._loaded_options = None
-  _globals['_LISTMEMORIESREQUEST'].fields_by_name['status']._serialized_options = b'\272H\005\202\001\002\020\001'
-  _globals['_LISTMEMORIESREQUEST'].fields_by_name['page_size']._loaded_options = None
-  _globals['_LISTMEMORIESREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\007\032\005\030\350\007(\000'
-  _globals['_LISTMEMORIESREQUEST'].fields_by_name['page_token']._loaded_options = None
-  _globals['_LISTMEMORIESREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200 '
-  _globals['_LISTAMENDMENTSREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_LISTAMENDMENTSREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
-  _globals['_LISTAMENDMENTSREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_LISTAMENDMENTSREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\310H\001'
-  _globals['_LISTAMENDMENTSREQUEST'].fields_by_name['page_size']._loaded_options = None
-  _globals['_LISTAMENDMENTSREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\005*\003\030\350\007'
-  _globals['_LISTAMENDMENTSREQUEST'].fields_by_name['page_token']._loaded_options = None
-  _globals['_LISTAMENDMENTSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200 '
-  _globals['_LISTAMENDMENTSREQUEST'].fields_by_name['path_prefix']._loaded_options = None
-  _globals['_LISTAMENDMENTSREQUEST'].fields_by_name['path_prefix']._serialized_options = b'\272H\006r\004\030\240\234\001'
-  _globals['_LISTAMENDMENTSREQUEST'].fields_by_name['from_position']._loaded_options = None
-  _globals['_LISTAMENDMENTSREQUEST'].fields_by_name['from_position']._serialized_options = b'\272H\0142\n\030\377\377\377\377\377\377\377\377\177'
-  _globals['_LISTAMENDMENTSREQUEST'].fields_by_name['to_position']._loaded_options = None
-  _globals['_LISTAMENDMENTSREQUEST'].fields_by_name['to_position']._serialized_options = b'\272H\0142\n\030\377\377\377\377\377\377\377\377\177'
-  _globals['_LISTAMENDMENTSREQUEST']._loaded_options = None
-  _globals['_LISTAMENDMENTSREQUEST']._serialized_options = b'\272H\200\001\032~\n\025list_amendments.range\022#from_position is behind to_position\032@this.to_position == 0u || this.from_position <= this.to_position'
-  _globals['_LISTREJECTIONSREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_LISTREJECTIONSREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
-  _globals['_LISTREJECTIONSREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_LISTREJECTIONSREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\310H\001'
-  _globals['_LISTREJECTIONSREQUEST'].fields_by_name['page_size']._loaded_options = None
-  _globals['_LISTREJECTIONSREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\005*\003\030\350\007'
-  _globals['_LISTREJECTIONSREQUEST'].fields_by_name['page_token']._loaded_options = None
-  _globals['_LISTREJECTIONSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200 '
-  _globals['_RETRYMEMORYREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_RETRYMEMORYREQUEST'].fields_by_name['session']._serialized_options = b'\272H\010r\003\310H\001\330\001\001'
-  _globals['_RETRYMEMORYREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_RETRYMEMORYREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\010r\003\310H\001\330\001\001'
-  _globals['_RETRYMEMORYREQUEST'].fields_by_name['request_id']._loaded_options = None
-  _globals['_RETRYMEMORYREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\032r\030\030\200\0012\023^[^\\x00-\\x1f\\x7f]*$'
-  _globals['_RETRYMEMORYREQUEST']._loaded_options = None
-  _globals['_RETRYMEMORYREQUEST']._serialized_options = b'\272Hk\032i\n\036retry_memory.session_of_memory\022\036name the session of the memory\032\'this.memory == \'\' || this.session != \'\''
-  _globals['_FLUSHREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_FLUSHREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\310H\001'
-  _globals['_FLUSHREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_FLUSHREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\010r\003\310H\001\330\001\001'
-  _globals['_FLUSHREQUEST'].fields_by_name['request_id']._loaded_options = None
-  _globals['_FLUSHREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\032r\030\030\200\0012\023^[^\\x00-\\x1f\\x7f]*$'
-  _globals['_AMENDMENTOP']._serialized_start=7496
-  _globals['_AMENDMENTOP']._serialized_end=7611
-  _globals['_REVISIONKIND']._serialized_start=7614
-  _globals['_REVISIONKIND']._serialized_end=7944
-  _globals['_PRISMSPEC']._serialized_start=196
-  _globals['_PRISMSPEC']._serialized_end=1606
-  _globals['_PRISMSPEC_ONFAILURE']._serialized_start=925
-  _globals['_PRISMSPEC_ONFAILURE']._serialized_end=1007
-  _globals['_PRISMSPEC_ENCODING']._serialized_start=1009
-  _globals['_PRISMSPEC_ENCODING']._serialized_end=1116
-  _globals['_PRISMSPEC_OPERATIONS']._serialized_start=1118
-  _globals['_PRISMSPEC_OPERATIONS']._serialized_end=1214
-  _globals['_PRISMSPEC_REPLYFORMAT']._serialized_start=1216
-  _globals['_PRISMSPEC_REPLYFORMAT']._serialized_end=1311
-  _globals['_PRISMSPEC_STEPS']._serialized_start=1313
-  _globals['_PRISMSPEC_STEPS']._serialized_end=1379
-  _globals['_PRISMSPEC_COERCION']._serialized_start=1381
-  _globals['_PRISMSPEC_COERCION']._serialized_end=1461
-  _globals['_TREESPEC']._serialized_start=1609
-  _globals['_TREESPEC']._serialized_end=2686
-  _globals['_TREESPEC_WORKINGMEMORY']._serialized_start=2483
-  _globals['_TREESPEC_WORKINGMEMORY']._serialized_end=2609
-  _globals['_TREESPEC_REASONING']._serialized_start=2611
-  _globals['_TREESPEC_REASONING']._serialized_end=2686
-  _globals['_STATESPEC']._serialized_start=2689
-  _globals['_STATESPEC']._serialized_end=3579
-  _globals['_STATESPEC_PERIOD']._serialized_start=3490
-  _globals['_STATESPEC_PERIOD']._serialized_end=3561
-  _globals['_MEMORY']._serialized_start=3582
-  _globals['_MEMORY']._serialized_end=4417
-  _globals['_MEMORY_STALL']._serialized_start=4140
-  _globals['_MEMORY_STALL']._serialized_end=4240
-  _globals['_MEMORY_STATUS']._serialized_start=4242
-  _globals['_MEMORY_STATUS']._serialized_end=4332
-  _globals['_CREATEMEMORYREQUEST']._serialized_start=4420
-  _globals['_CREATEMEMORYREQUEST']._serialized_end=4685
-  _globals['_CREATEMEMORYRESPONSE']._serialized_start=4687
-  _globals['_CREATEMEMORYRESPONSE']._serialized_end=4748
-  _globals['_DELETEMEMORYREQUEST']._serialized_start=4751
-  _globals['_DELETEMEMORYREQUEST']._serialized_end=4899
-  _globals['_DELETEMEMORYRESPONSE']._serialized_start=4901
-  _globals['_DELETEMEMORYRESPONSE']._serialized_end=4923
-  _globals['_GETMEMORYREQUEST']._serialized_start=4926
-  _globals['_GETMEMORYREQUEST']._serialized_end=5411
-  _globals['_GETMEMORYRESPONSE']._serialized_start=5414
-  _globals['_GETMEMORYRESPONSE']._serialized_end=5551
-  _globals['_LISTMEMORIESREQUEST']._serialized_start=5554
-  _globals['_LISTMEMORIESREQUEST']._serialized_end=5739
-  _globals['_LISTMEMORIESRESPONSE']._serialized_start=5741
-  _globals['_LISTMEMORIESRESPONSE']._serialized_end=5829
-  _globals['_AMENDMENT']._serialized_start=5832
-  _globals['_AMENDMENT']._serialized_end=6110
-  _globals['_LISTAMENDMENTSREQUEST']._serialized_start=6113
-  _globals['_LISTAMENDMENTSREQUEST']._serialized_end=6493
-  _globals['_LISTAMENDMENTSRESPONSE']._serialized_start=6495
-  _globals['_LISTAMENDMENTSRESPONSE']._serialized_end=6590
-  _globals['_REJECTION']._serialized_start=6593
-  _globals['_REJECTION']._serialized_end=6766
-  _globals['_LISTREJECTIONSREQUEST']._serialized_start=6769
-  _globals['_LISTREJECTIONSREQUEST']._serialized_end=6904
-  _globals['_LISTREJECTIONSRESPONSE']._serialized_start=6906
-  _globals['_LISTREJECTIONSRESPONSE']._serialized_end=7001
-  _globals['_RETRYMEMORYREQUEST']._serialized_start=7004
-  _globals['_RETRYMEMORYREQUEST']._serialized_end=7246
-  _globals['_RETRYMEMORYRESPONSE']._serialized_start=7248
-  _globals['_RETRYMEMORYRESPONSE']._serialized_end=7325
-  _globals['_FLUSHREQUEST']._serialized_start=7327
-  _globals['_FLUSHREQUEST']._serialized_end=7448
-  _globals['_FLUSHRESPONSE']._serialized_start=7450
-  _globals['_FLUSHRESPONSE']._serialized_end=7494
-  _globals['_MEMORYSERVICE']._serialized_start=7947
-  _globals['_MEMORYSERVICE']._serialized_end=8669
+  _globals['_STATESPEC'].fields_by_name['on_failure']._serialized_options = b'\342A\001\001\272H\005\202\001\002\020\001'
+  _globals['_REVISION'].fields_by_name['revision']._loaded_options = None
+  _globals['_REVISION'].fields_by_name['revision']._serialized_options = b'\342A\001\003'
+  _globals['_REVISION'].fields_by_name['kind']._loaded_options = None
+  _globals['_REVISION'].fields_by_name['kind']._serialized_options = b'\342A\001\003'
+  _globals['_REVISION'].fields_by_name['positions']._loaded_options = None
+  _globals['_REVISION'].fields_by_name['positions']._serialized_options = b'\342A\001\003'
+  _globals['_REVISION'].fields_by_name['comment']._loaded_options = None
+  _globals['_REVISION'].fields_by_name['comment']._serialized_options = b'\342A\001\003'
+  _globals['_REVISION'].fields_by_name['restored_revision']._loaded_options = None
+  _globals['_REVISION'].fields_by_name['restored_revision']._serialized_options = b'\342A\001\003'
+  _globals['_REVISION'].fields_by_name['schema_source']._loaded_options = None
+  _globals['_REVISION'].fields_by_name['schema_source']._serialized_options = b'\342A\001\003'
+  _globals['_REVISION'].fields_by_name['amendment_count']._loaded_options = None
+  _globals['_REVISION'].fields_by_name['amendment_count']._serialized_options = b'\342A\001\003'
+  _globals['_REVISION'].fields_by_name['rejection_count']._loaded_options = None
+  _globals['_REVISION'].fields_by_name['rejection_count']._serialized_options = b'\342A\001\003'
+  _globals['_REVISION'].fields_by_name['value_digest']._loaded_options = None
+  _globals['_REVISION'].fields_by_name['value_digest']._serialized_options = b'\342A\001\003'
+  _globals['_REVISION'].fields_by_name['created_at']._loaded_options = None
+  _globals['_REVISION'].fields_by_name['created_at']._serialized_options = b'\342A\001\003'
+  _globals['_AMENDMENT'].fields_by_name['revision']._loaded_options = None
+  _globals['_AMENDMENT'].fields_by_name['revision']._serialized_options = b'\342A\001\003'
+  _globals['_AMENDMENT'].fields_by_name['ordinal']._loaded_options = None
+  _globals['_AMENDMENT'].fields_by_name['ordinal']._serialized_options = b'\342A\001\003'
+  _globals['_AMENDMENT'].fields_by_name['kind']._loaded_options = None
+  _globals['_AMENDMENT'].fields_by_name['kind']._serialized_options = b'\342A\001\003'
+  _globals['_AMENDMENT'].fields_by_name['positions']._loaded_options = None
+  _globals['_AMENDMENT'].fields_by_name['positions']._serialized_options = b'\342A\001\003'
+  _globals['_AMENDMENT'].fields_by_name['op']._loaded_options = None
+  _globals['_AMENDMENT'].fields_by_name['op']._serialized_options = b'\342A\001\003'
+  _globals['_AMENDMENT'].fields_by_name['path']._loaded_options = None
+  _globals['_AMENDMENT'].fields_by_name['path']._serialized_options = b'\342A\001\003'
+  _globals['_AMENDMENT'].fields_by_name['value_json']._loaded_options = None
+  _globals['_AMENDMENT'].fields_by_name['value_json']._serialized_options = b'\342A\001\003'
+  _globals['_AMENDMENT'].fields_by_name['op_corrected']._loaded_options = None
+  _globals['_AMENDMENT'].fields_by_name['op_corrected']._serialized_options = b'\342A\001\003'
+  _globals['_AMENDMENT'].fields_by_name['created_at']._loaded_options = None
+  _globals['_AMENDMENT'].fields_by_name['created_at']._serialized_options = b'\342A\001\003'
+  _globals['_REJECTION'].fields_by_name['revision']._loaded_options = None
+  _globals['_REJECTION'].fields_by_name['revision']._serialized_options = b'\342A\001\003'
+  _globals['_REJECTION'].fields_by_name['ordinal']._loaded_options = None
+  _globals['_REJECTION'].fields_by_name['ordinal']._serialized_options = b'\342A\001\003'
+  _globals['_REJECTION'].fields_by_name['positions']._loaded_options = None
+  _globals['_REJECTION'].fields_by_name['positions']._serialized_options = b'\342A\001\003'
+  _globals['_REJECTION'].fields_by_name['proposal']._loaded_options = None
+  _globals['_REJECTION'].fields_by_name['proposal']._serialized_options = b'\342A\001\003'
+  _globals['_REJECTION'].fields_by_name['reason']._loaded_options = None
+  _globals['_REJECTION'].fields_by_name['reason']._serialized_options = b'\342A\001\003'
+  _globals['_REJECTION'].fields_by_name['created_at']._loaded_options = None
+  _globals['_REJECTION'].fields_by_name['created_at']._serialized_options = b'\342A\001\003'
+  _globals['_AMENDMENTOP']._serialized_start=5472
+  _globals['_AMENDMENTOP']._serialized_end=5587
+  _globals['_REVISIONKIND']._serialized_start=5590
+  _globals['_REVISIONKIND']._serialized_end=5920
+  _globals['_MEMORY']._serialized_start=230
+  _globals['_MEMORY']._serialized_end=1127
+  _globals['_MEMORY_BLOCKED']._serialized_start=855
+  _globals['_MEMORY_BLOCKED']._serialized_end=982
+  _globals['_MEMORY_STATUS']._serialized_start=985
+  _globals['_MEMORY_STATUS']._serialized_end=1119
+  _globals['_LOSS']._serialized_start=1130
+  _globals['_LOSS']._serialized_end=1343
+  _globals['_LOSS_KIND']._serialized_start=1279
+  _globals['_LOSS_KIND']._serialized_end=1343
+  _globals['_PRISMSPEC']._serialized_start=1346
+  _globals['_PRISMSPEC']._serialized_end=2508
+  _globals['_PRISMSPEC_ENCODING']._serialized_start=2140
+  _globals['_PRISMSPEC_ENCODING']._serialized_end=2247
+  _globals['_PRISMSPEC_ALLOWEDOPS']._serialized_start=2249
+  _globals['_PRISMSPEC_ALLOWEDOPS']._serialized_end=2348
+  _globals['_PRISMSPEC_STEPS']._serialized_start=2350
+  _globals['_PRISMSPEC_STEPS']._serialized_end=2416
+  _globals['_PRISMSPEC_COERCION']._serialized_start=2418
+  _globals['_PRISMSPEC_COERCION']._serialized_end=2498
+  _globals['_TREESPEC']._serialized_start=2511
+  _globals['_TREESPEC']._serialized_end=3597
+  _globals['_TREESPEC_WORKINGMEMORY']._serialized_start=3394
+  _globals['_TREESPEC_WORKINGMEMORY']._serialized_end=3520
+  _globals['_TREESPEC_REASONING']._serialized_start=3522
+  _globals['_TREESPEC_REASONING']._serialized_end=3597
+  _globals['_STATESPEC']._serialized_start=3600
+  _globals['_STATESPEC']._serialized_end=4518
+  _globals['_STATESPEC_PERIOD']._serialized_start=4429
+  _globals['_STATESPEC_PERIOD']._serialized_end=4500
+  _globals['_REVISION']._serialized_start=4521
+  _globals['_REVISION']._serialized_end=4915
+  _globals['_AMENDMENT']._serialized_start=4918
+  _globals['_AMENDMENT']._serialized_end=5254
+  _globals['_REJECTION']._serialized_start=5257
+  _globals['_REJECTION']._serialized_end=5470
 # @@protoc_insertion_point(module_scope)

@@ -10,7 +10,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
-from palimpsest.v1 import reading_pb2 as _reading_pb2
+from palimpsest.v1 import common_pb2 as _common_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -35,8 +35,8 @@ class _AmendmentOpEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Amendment
     AMENDMENT_OP_UPDATE: _AmendmentOp.ValueType  # 2
     """The path exists and gets a new value."""
     AMENDMENT_OP_REMOVE: _AmendmentOp.ValueType  # 3
-    """The path is taken out; elements behind it in a list move up. Only a
-    consolidation and an edit by hand can do it.
+    """The path is removed; later elements of a list move up. Only consolidations and edits
+    by hand remove.
     """
 
 class AmendmentOp(_AmendmentOp, metaclass=_AmendmentOpEnumTypeWrapper):
@@ -49,8 +49,8 @@ AMENDMENT_OP_ADD: AmendmentOp.ValueType  # 1
 AMENDMENT_OP_UPDATE: AmendmentOp.ValueType  # 2
 """The path exists and gets a new value."""
 AMENDMENT_OP_REMOVE: AmendmentOp.ValueType  # 3
-"""The path is taken out; elements behind it in a list move up. Only a
-consolidation and an edit by hand can do it.
+"""The path is removed; later elements of a list move up. Only consolidations and edits
+by hand remove.
 """
 Global___AmendmentOp: _TypeAlias = AmendmentOp  # noqa: Y015
 
@@ -67,13 +67,13 @@ class _RevisionKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Revision
     REVISION_KIND_STEP: _RevisionKind.ValueType  # 2
     """The model read chunks."""
     REVISION_KIND_SKIP: _RevisionKind.ValueType  # 3
-    """A step failed for good and was passed over."""
+    """A step failed for good and was skipped."""
     REVISION_KIND_FOLD: _RevisionKind.ValueType  # 4
     """The amendments were written into a new base; the value stays."""
     REVISION_KIND_EDIT: _RevisionKind.ValueType  # 5
     """An edit by hand."""
     REVISION_KIND_ROLLBACK: _RevisionKind.ValueType  # 6
-    """An earlier state was restored."""
+    """An earlier revision was restored."""
     REVISION_KIND_CONSOLIDATION: _RevisionKind.ValueType  # 7
     """The model merged and shortened the memory."""
     REVISION_KIND_SCHEMA: _RevisionKind.ValueType  # 8
@@ -81,7 +81,7 @@ class _RevisionKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Revision
     REVISION_KIND_BUILD: _RevisionKind.ValueType  # 9
     """A tree got nodes over text that it had read before."""
     REVISION_KIND_SEAL: _RevisionKind.ValueType  # 10
-    """A tree was closed."""
+    """A tree was sealed."""
     REVISION_KIND_EPISODE: _RevisionKind.ValueType  # 11
     """Vectors of a state memory were compressed into one of the next level."""
 
@@ -95,13 +95,13 @@ REVISION_KIND_CREATE: RevisionKind.ValueType  # 1
 REVISION_KIND_STEP: RevisionKind.ValueType  # 2
 """The model read chunks."""
 REVISION_KIND_SKIP: RevisionKind.ValueType  # 3
-"""A step failed for good and was passed over."""
+"""A step failed for good and was skipped."""
 REVISION_KIND_FOLD: RevisionKind.ValueType  # 4
 """The amendments were written into a new base; the value stays."""
 REVISION_KIND_EDIT: RevisionKind.ValueType  # 5
 """An edit by hand."""
 REVISION_KIND_ROLLBACK: RevisionKind.ValueType  # 6
-"""An earlier state was restored."""
+"""An earlier revision was restored."""
 REVISION_KIND_CONSOLIDATION: RevisionKind.ValueType  # 7
 """The model merged and shortened the memory."""
 REVISION_KIND_SCHEMA: RevisionKind.ValueType  # 8
@@ -109,47 +109,292 @@ REVISION_KIND_SCHEMA: RevisionKind.ValueType  # 8
 REVISION_KIND_BUILD: RevisionKind.ValueType  # 9
 """A tree got nodes over text that it had read before."""
 REVISION_KIND_SEAL: RevisionKind.ValueType  # 10
-"""A tree was closed."""
+"""A tree was sealed."""
 REVISION_KIND_EPISODE: RevisionKind.ValueType  # 11
 """Vectors of a state memory were compressed into one of the next level."""
 Global___RevisionKind: _TypeAlias = RevisionKind  # noqa: Y015
 
 @_typing.final
-class PrismSpec(_message.Message):
-    """How a PRISM memory is kept (arXiv 2412.18914).
+class Memory(_message.Message):
+    """A memory: a view of a session's log, kept up to date by workers."""
 
-    Limits: a memory has at most 1 MiB of canonical JSON (the server's setting),
-    32 levels, and 10,000 entries in a list or dict; the value of one amendment has
-    at most 64 KiB, its path 20,000 characters and 32 steps, a key 512 characters; a
-    reply has at most 1,000,000 characters and 500 proposals. What passes a limit
-    is rejected by itself, with the reason; a longer reply is asked for again. A memory of more than half of the 1 MiB
-    is consolidated; what finds no room all the same is told by `Memory.losses`.
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Status:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Memory._Status.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        STATUS_UNSPECIFIED: Memory._Status.ValueType  # 0
+        """Never sent."""
+        STATUS_ACTIVE: Memory._Status.ValueType  # 1
+        """It is up to date or catching up."""
+        STATUS_STALLED: Memory._Status.ValueType  # 2
+        """It stopped at `blocked.position` and waits for RetryMemory."""
+        STATUS_SEALED: Memory._Status.ValueType  # 3
+        """A tree that is complete: it reads nothing after `applied_position`."""
+        STATUS_WAITING: Memory._Status.ValueType  # 4
+        """Its model gives no reply, for a reason that is not in the text. It loses nothing
+        and tries again. Reads that wait for it wait until their deadlines.
+        """
+        STATUS_OVER_BUDGET: Memory._Status.ValueType  # 5
+        """A budget does not allow its next model call. It loses nothing and goes on when
+        the budget allows. Reads that wait for it fail at once (BUDGET_EXHAUSTED).
+        """
+
+    class Status(_Status, metaclass=_StatusEnumTypeWrapper):
+        """What a memory is doing. Only STALLED needs a client: the others go on by
+        themselves.
+        """
+
+    STATUS_UNSPECIFIED: Memory.Status.ValueType  # 0
+    """Never sent."""
+    STATUS_ACTIVE: Memory.Status.ValueType  # 1
+    """It is up to date or catching up."""
+    STATUS_STALLED: Memory.Status.ValueType  # 2
+    """It stopped at `blocked.position` and waits for RetryMemory."""
+    STATUS_SEALED: Memory.Status.ValueType  # 3
+    """A tree that is complete: it reads nothing after `applied_position`."""
+    STATUS_WAITING: Memory.Status.ValueType  # 4
+    """Its model gives no reply, for a reason that is not in the text. It loses nothing
+    and tries again. Reads that wait for it wait until their deadlines.
+    """
+    STATUS_OVER_BUDGET: Memory.Status.ValueType  # 5
+    """A budget does not allow its next model call. It loses nothing and goes on when
+    the budget allows. Reads that wait for it fail at once (BUDGET_EXHAUSTED).
+    """
+
+    @_typing.final
+    class Blocked(_message.Message):
+        """Why a memory does not advance."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        CAUSE_FIELD_NUMBER: _builtins.int
+        POSITION_FIELD_NUMBER: _builtins.int
+        ATTEMPTS_FIELD_NUMBER: _builtins.int
+        SINCE_FIELD_NUMBER: _builtins.int
+        cause: _builtins.str
+        """In a sentence or two: the provider's own words or the budget, and what to do."""
+        position: _builtins.int
+        """First position of the step that failed; 0 unless STALLED."""
+        attempts: _builtins.int
+        """How often that step was tried; 0 unless STALLED."""
+        @_builtins.property
+        def since(self) -> _timestamp_pb2.Timestamp:
+            """Since when; unset where that is not recorded."""
+
+        def __init__(
+            self,
+            *,
+            cause: _builtins.str = ...,
+            position: _builtins.int = ...,
+            attempts: _builtins.int = ...,
+            since: _timestamp_pb2.Timestamp | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "cause", b"cause", "position", b"position", "since", b"since"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    PRISM_FIELD_NUMBER: _builtins.int
+    TREE_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    BLOCKED_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    APPLIED_POSITION_FIELD_NUMBER: _builtins.int
+    HEAD_FIELD_NUMBER: _builtins.int
+    LOSSES_FIELD_NUMBER: _builtins.int
+    VALUE_JSON_FIELD_NUMBER: _builtins.int
+    READ_POINT_FIELD_NUMBER: _builtins.int
+    REBUILT_FROM_FIELD_NUMBER: _builtins.int
+    IDLE_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """Required. The session; unknown ids are NOT_FOUND."""
+    id: _builtins.str
+    """Required. Unique within the session; chosen by the client."""
+    status: Global___Memory.Status.ValueType
+    """What it is doing."""
+    revision: _builtins.int
+    """The newest revision: +1 for each committed change."""
+    applied_position: _builtins.int
+    """All chunks up to this position are in it; of a state memory, in its vectors."""
+    head: _builtins.int
+    """The session's head at the same moment."""
+    value_json: _builtins.str
+    """Set by GetMemory only: the value as canonical JSON. It is text because the
+    order of keys, exact numbers and the digest of revisions need it, and because it can
+    have 1 MiB.
+
+    Of a tree it is an object with `sealed`, `tops` and `tail`. `tops` are the nodes
+    without a parent, in the order of the text, each with `node`, `from_position`,
+    `to_position` and `summary`. `tail` is where the text begins that is not summarized,
+    as `from_position` and `from_offset`; null when there is none. Summaries of more than
+    1 MiB together are cut, each to its share. TreeService has the rest. Of a state memory it is an object
+    with `vectors` (each with `revision`, `level`, `text`, `from_position` and
+    `to_position`) and `recent` (each with `position` and `text`; empty for an earlier
+    revision). StateService has the rest.
+    """
+    rebuilt_from: _builtins.str
+    """The memory of the same session that it was rebuilt from; else empty."""
+    idle: _builtins.bool
+    """No compression is due: recent chunks wait for more, or for `StateSpec.idle`. State
+    memories only.
+    """
+    @_builtins.property
+    def prism(self) -> Global___PrismSpec:
+        """A structured memory."""
+
+    @_builtins.property
+    def tree(self) -> Global___TreeSpec:
+        """A summary tree."""
+
+    @_builtins.property
+    def state(self) -> Global___StateSpec:
+        """State vectors and the working context."""
+
+    @_builtins.property
+    def blocked(self) -> Global___Memory.Blocked:
+        """Set when status is STALLED, WAITING or OVER_BUDGET."""
+
+    @_builtins.property
+    def losses(self) -> _containers.RepeatedCompositeFieldContainer[Global___Loss]:
+        """What its steps lost, at most one of each kind. Such a memory is ACTIVE and goes on.
+        Empty when all is well. PRISM memories only.
+        """
+
+    @_builtins.property
+    def read_point(self) -> _common_pb2.ReadPoint:
+        """Set by GetMemory only: what `value_json` was read at. An earlier revision has one
+        that is older than `revision` and `applied_position`.
+        """
+
+    @_builtins.property
+    def created_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was created."""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        id: _builtins.str = ...,
+        prism: Global___PrismSpec | None = ...,
+        tree: Global___TreeSpec | None = ...,
+        state: Global___StateSpec | None = ...,
+        status: Global___Memory.Status.ValueType = ...,
+        blocked: Global___Memory.Blocked | None = ...,
+        revision: _builtins.int = ...,
+        applied_position: _builtins.int = ...,
+        head: _builtins.int = ...,
+        losses: _abc.Iterable[Global___Loss] | None = ...,
+        value_json: _builtins.str = ...,
+        read_point: _common_pb2.ReadPoint | None = ...,
+        rebuilt_from: _builtins.str = ...,
+        idle: _builtins.bool = ...,
+        created_at: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "created_at", b"created_at", "prism", b"prism", "read_point", b"read_point", "spec", b"spec", "state", b"state", "tree", b"tree"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_position", b"applied_position", "blocked", b"blocked", "created_at", b"created_at", "head", b"head", "id", b"id", "idle", b"idle", "losses", b"losses", "prism", b"prism", "read_point", b"read_point", "rebuilt_from", b"rebuilt_from", "revision", b"revision", "session", b"session", "spec", b"spec", "state", b"state", "status", b"status", "tree", b"tree", "value_json", b"value_json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_spec: _TypeAlias = _typing.Literal["prism", "tree", "state"]  # noqa: Y015
+    _WhichOneofArgType_spec: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_spec) -> _WhichOneofReturnType_spec | None: ...
+
+Global___Memory: _TypeAlias = Memory  # noqa: Y015
+
+@_typing.final
+class Loss(_message.Message):
+    """Proposals of the model that a PRISM memory rejected and that its readers miss.
+    ListRejections has each of them, with its reason.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    class _OnFailure:
+    class _Kind:
         ValueType = _typing.NewType("ValueType", _builtins.int)
         V: _TypeAlias = ValueType  # noqa: Y015
 
-    class _OnFailureEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[PrismSpec._OnFailure.ValueType], _builtins.type):
+    class _KindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Loss._Kind.ValueType], _builtins.type):
         DESCRIPTOR: _descriptor.EnumDescriptor
-        ON_FAILURE_UNSPECIFIED: PrismSpec._OnFailure.ValueType  # 0
-        """STALL."""
-        ON_FAILURE_STALL: PrismSpec._OnFailure.ValueType  # 1
-        """The memory stops at the position and waits for RetryMemory."""
-        ON_FAILURE_SKIP: PrismSpec._OnFailure.ValueType  # 2
-        """The step is recorded as skipped and the memory goes on behind it."""
+        KIND_UNSPECIFIED: Loss._Kind.ValueType  # 0
+        """Never sent."""
+        KIND_NO_ROOM: Loss._Kind.ValueType  # 1
+        """The memory has as many bytes, or one of its lists or dicts as many entries, as it
+        may have, and a consolidation makes no room. Sent until a tenth of the limit is
+        free again. What was rejected meanwhile is in the log; a rebuilt memory reads it.
+        """
+        KIND_INVALID: Loss._Kind.ValueType  # 2
+        """Three consecutive steps or more had more proposals rejected than accepted. Sent
+        until a step has as many accepted, or the schema gets more fields.
+        """
 
-    class OnFailure(_OnFailure, metaclass=_OnFailureEnumTypeWrapper):
-        """What follows when a step has failed for good."""
+    class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
+        """Why proposals are rejected."""
 
-    ON_FAILURE_UNSPECIFIED: PrismSpec.OnFailure.ValueType  # 0
-    """STALL."""
-    ON_FAILURE_STALL: PrismSpec.OnFailure.ValueType  # 1
-    """The memory stops at the position and waits for RetryMemory."""
-    ON_FAILURE_SKIP: PrismSpec.OnFailure.ValueType  # 2
-    """The step is recorded as skipped and the memory goes on behind it."""
+    KIND_UNSPECIFIED: Loss.Kind.ValueType  # 0
+    """Never sent."""
+    KIND_NO_ROOM: Loss.Kind.ValueType  # 1
+    """The memory has as many bytes, or one of its lists or dicts as many entries, as it
+    may have, and a consolidation makes no room. Sent until a tenth of the limit is
+    free again. What was rejected meanwhile is in the log; a rebuilt memory reads it.
+    """
+    KIND_INVALID: Loss.Kind.ValueType  # 2
+    """Three consecutive steps or more had more proposals rejected than accepted. Sent
+    until a step has as many accepted, or the schema gets more fields.
+    """
+
+    KIND_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    SINCE_POSITION_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    kind: Global___Loss.Kind.ValueType
+    """Why."""
+    count: _builtins.int
+    """How many proposals were rejected; 1 or more."""
+    steps: _builtins.int
+    """Steps that rejected them."""
+    since_position: _builtins.int
+    """First position of the first of these steps."""
+    message: _builtins.str
+    """What happened and what to do, in a sentence."""
+    def __init__(
+        self,
+        *,
+        kind: Global___Loss.Kind.ValueType = ...,
+        count: _builtins.int = ...,
+        steps: _builtins.int = ...,
+        since_position: _builtins.int = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "kind", b"kind", "message", b"message", "since_position", b"since_position", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Loss: _TypeAlias = Loss  # noqa: Y015
+
+@_typing.final
+class PrismSpec(_message.Message):
+    """How a PRISM memory is kept (arXiv 2412.18914).
+
+    Limits: a memory has at most 1 MiB of canonical JSON (the server's setting), 32
+    levels, and 10,000 entries in a list or dict. The value of one amendment has at most
+    64 KiB, its path 20,000 characters and 32 steps, a key 512 characters. A reply has at
+    most 1,000,000 characters and 500 proposals. A proposal that passes a limit is rejected
+    alone, with the reason; a longer reply is requested again. A memory of more than half
+    of the 1 MiB is consolidated; `Memory.losses` reports what finds no room all the same.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
 
     class _Encoding:
         ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -160,14 +405,14 @@ class PrismSpec(_message.Message):
         ENCODING_UNSPECIFIED: PrismSpec._Encoding.ValueType  # 0
         """The server's choice; today ADAPTIVE."""
         ENCODING_AMENDMENTS: PrismSpec._Encoding.ValueType  # 1
-        """A base, then one line for each amendment since; later lines override
-        earlier ones. Folded by size only (`fold_tokens`).
+        """A base, then one line for each amendment since; later lines override earlier ones.
+        Folded by size only (`fold_tokens`).
         """
         ENCODING_IN_PLACE: PrismSpec._Encoding.ValueType  # 2
-        """The memory as one JSON object, changed where it is."""
+        """The memory as one JSON object, changed in place."""
         ENCODING_ADAPTIVE: PrismSpec._Encoding.ValueType  # 3
-        """As AMENDMENTS, but folded when that makes prompts cheaper: by the prices of
-        the model and of its provider's cache.
+        """As AMENDMENTS, but folded when that makes prompts cheaper, by the prices of the
+        model and of its provider's cache.
         """
 
     class Encoding(_Encoding, metaclass=_EncodingEnumTypeWrapper):
@@ -176,68 +421,41 @@ class PrismSpec(_message.Message):
     ENCODING_UNSPECIFIED: PrismSpec.Encoding.ValueType  # 0
     """The server's choice; today ADAPTIVE."""
     ENCODING_AMENDMENTS: PrismSpec.Encoding.ValueType  # 1
-    """A base, then one line for each amendment since; later lines override
-    earlier ones. Folded by size only (`fold_tokens`).
+    """A base, then one line for each amendment since; later lines override earlier ones.
+    Folded by size only (`fold_tokens`).
     """
     ENCODING_IN_PLACE: PrismSpec.Encoding.ValueType  # 2
-    """The memory as one JSON object, changed where it is."""
+    """The memory as one JSON object, changed in place."""
     ENCODING_ADAPTIVE: PrismSpec.Encoding.ValueType  # 3
-    """As AMENDMENTS, but folded when that makes prompts cheaper: by the prices of
-    the model and of its provider's cache.
+    """As AMENDMENTS, but folded when that makes prompts cheaper, by the prices of the
+    model and of its provider's cache.
     """
 
-    class _Operations:
+    class _AllowedOps:
         ValueType = _typing.NewType("ValueType", _builtins.int)
         V: _TypeAlias = ValueType  # noqa: Y015
 
-    class _OperationsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[PrismSpec._Operations.ValueType], _builtins.type):
+    class _AllowedOpsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[PrismSpec._AllowedOps.ValueType], _builtins.type):
         DESCRIPTOR: _descriptor.EnumDescriptor
-        OPERATIONS_UNSPECIFIED: PrismSpec._Operations.ValueType  # 0
+        ALLOWED_OPS_UNSPECIFIED: PrismSpec._AllowedOps.ValueType  # 0
         """ADD_AND_UPDATE."""
-        OPERATIONS_ADD_AND_UPDATE: PrismSpec._Operations.ValueType  # 1
-        """New paths, and new values for old paths."""
-        OPERATIONS_ADD_ONLY: PrismSpec._Operations.ValueType  # 2
-        """New paths only; an update is rejected. Consolidation and edits by hand
-        may update all the same.
+        ALLOWED_OPS_ADD_AND_UPDATE: PrismSpec._AllowedOps.ValueType  # 1
+        """New paths, and new values for existing paths."""
+        ALLOWED_OPS_ADD_ONLY: PrismSpec._AllowedOps.ValueType  # 2
+        """New paths only; an update is rejected. Consolidation and edits by hand may update
+        all the same.
         """
 
-    class Operations(_Operations, metaclass=_OperationsEnumTypeWrapper):
-        """What the model may do to the memory."""
+    class AllowedOps(_AllowedOps, metaclass=_AllowedOpsEnumTypeWrapper):
+        """Which amendments the model may propose."""
 
-    OPERATIONS_UNSPECIFIED: PrismSpec.Operations.ValueType  # 0
+    ALLOWED_OPS_UNSPECIFIED: PrismSpec.AllowedOps.ValueType  # 0
     """ADD_AND_UPDATE."""
-    OPERATIONS_ADD_AND_UPDATE: PrismSpec.Operations.ValueType  # 1
-    """New paths, and new values for old paths."""
-    OPERATIONS_ADD_ONLY: PrismSpec.Operations.ValueType  # 2
-    """New paths only; an update is rejected. Consolidation and edits by hand
-    may update all the same.
-    """
-
-    class _ReplyFormat:
-        ValueType = _typing.NewType("ValueType", _builtins.int)
-        V: _TypeAlias = ValueType  # noqa: Y015
-
-    class _ReplyFormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[PrismSpec._ReplyFormat.ValueType], _builtins.type):
-        DESCRIPTOR: _descriptor.EnumDescriptor
-        REPLY_FORMAT_UNSPECIFIED: PrismSpec._ReplyFormat.ValueType  # 0
-        """STRUCTURED where the model is known to offer it, else TEXT."""
-        REPLY_FORMAT_TEXT: PrismSpec._ReplyFormat.ValueType  # 1
-        """One JSON object, which nothing but the prompt asks for."""
-        REPLY_FORMAT_STRUCTURED: PrismSpec._ReplyFormat.ValueType  # 2
-        """The same object, held to a JSON schema by the provider. A model that is
-        not known to offer that is asked for it without the schema.
-        """
-
-    class ReplyFormat(_ReplyFormat, metaclass=_ReplyFormatEnumTypeWrapper):
-        """How the model writes its revisions."""
-
-    REPLY_FORMAT_UNSPECIFIED: PrismSpec.ReplyFormat.ValueType  # 0
-    """STRUCTURED where the model is known to offer it, else TEXT."""
-    REPLY_FORMAT_TEXT: PrismSpec.ReplyFormat.ValueType  # 1
-    """One JSON object, which nothing but the prompt asks for."""
-    REPLY_FORMAT_STRUCTURED: PrismSpec.ReplyFormat.ValueType  # 2
-    """The same object, held to a JSON schema by the provider. A model that is
-    not known to offer that is asked for it without the schema.
+    ALLOWED_OPS_ADD_AND_UPDATE: PrismSpec.AllowedOps.ValueType  # 1
+    """New paths, and new values for existing paths."""
+    ALLOWED_OPS_ADD_ONLY: PrismSpec.AllowedOps.ValueType  # 2
+    """New paths only; an update is rejected. Consolidation and edits by hand may update
+    all the same.
     """
 
     class _Steps:
@@ -249,30 +467,30 @@ class PrismSpec(_message.Message):
         STEPS_UNSPECIFIED: PrismSpec._Steps.ValueType  # 0
         """WHOLE."""
         STEPS_WHOLE: PrismSpec._Steps.ValueType  # 1
-        """All of it; and the memory is consolidated, so that it becomes smaller."""
+        """All of it; and the memory is consolidated so that it becomes smaller."""
         STEPS_FOCUSED: PrismSpec._Steps.ValueType  # 2
-        """Within `memory_tokens`: names of keys, counts, and the entries that fit the
-        step's text best or were changed since the last fold (with IN_PLACE that
-        is not known). The memory may grow, and is consolidated only near its
-        limit of bytes, or when that is asked for. The model may change any place:
-        what it was not shown is shown first, in one more call, or else the change
-        is rejected. What a step does not see it may write down a second time.
+        """An outline within `memory_tokens`: names of keys, counts, and the entries that fit
+        the step's text best or changed since the last fold (unknown with IN_PLACE). The
+        memory may grow, and is consolidated only near its limit of bytes or on request.
+        The model may change any entry: one that it was not shown is shown first, in one
+        more call, or else the change is rejected. What a step does not see it may write a
+        second time.
         """
 
     class Steps(_Steps, metaclass=_StepsEnumTypeWrapper):
-        """What a step is shown of a memory that is larger than `memory_tokens`."""
+        """What a step shows the model of a memory that is larger than `memory_tokens`."""
 
     STEPS_UNSPECIFIED: PrismSpec.Steps.ValueType  # 0
     """WHOLE."""
     STEPS_WHOLE: PrismSpec.Steps.ValueType  # 1
-    """All of it; and the memory is consolidated, so that it becomes smaller."""
+    """All of it; and the memory is consolidated so that it becomes smaller."""
     STEPS_FOCUSED: PrismSpec.Steps.ValueType  # 2
-    """Within `memory_tokens`: names of keys, counts, and the entries that fit the
-    step's text best or were changed since the last fold (with IN_PLACE that
-    is not known). The memory may grow, and is consolidated only near its
-    limit of bytes, or when that is asked for. The model may change any place:
-    what it was not shown is shown first, in one more call, or else the change
-    is rejected. What a step does not see it may write down a second time.
+    """An outline within `memory_tokens`: names of keys, counts, and the entries that fit
+    the step's text best or changed since the last fold (unknown with IN_PLACE). The
+    memory may grow, and is consolidated only near its limit of bytes or on request.
+    The model may change any entry: one that it was not shown is shown first, in one
+    more call, or else the change is rejected. What a step does not see it may write a
+    second time.
     """
 
     class _Coercion:
@@ -286,7 +504,7 @@ class PrismSpec(_message.Message):
         COERCION_REFUSE: PrismSpec._Coercion.ValueType  # 1
         """The amendment is rejected."""
         COERCION_LOSSLESS: PrismSpec._Coercion.ValueType  # 2
-        """It is converted if nothing is lost by it ("3" to 3), else rejected."""
+        """It is converted if nothing is lost ("3" to 3), else rejected."""
 
     class Coercion(_Coercion, metaclass=_CoercionEnumTypeWrapper):
         """What happens to a value whose type is not the schema's."""
@@ -296,123 +514,110 @@ class PrismSpec(_message.Message):
     COERCION_REFUSE: PrismSpec.Coercion.ValueType  # 1
     """The amendment is rejected."""
     COERCION_LOSSLESS: PrismSpec.Coercion.ValueType  # 2
-    """It is converted if nothing is lost by it ("3" to 3), else rejected."""
+    """It is converted if nothing is lost ("3" to 3), else rejected."""
 
     SCHEMA_SOURCE_FIELD_NUMBER: _builtins.int
+    JSON_SCHEMA_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
     QUESTION_FIELD_NUMBER: _builtins.int
-    ENCODING_FIELD_NUMBER: _builtins.int
-    CHUNK_TOKENS_FIELD_NUMBER: _builtins.int
+    FINAL_TASK_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
-    ON_FAILURE_FIELD_NUMBER: _builtins.int
-    FOLD_TOKENS_FIELD_NUMBER: _builtins.int
-    JSON_SCHEMA_FIELD_NUMBER: _builtins.int
-    OPERATIONS_FIELD_NUMBER: _builtins.int
+    ENCODING_FIELD_NUMBER: _builtins.int
+    ALLOWED_OPS_FIELD_NUMBER: _builtins.int
     COERCION_FIELD_NUMBER: _builtins.int
     REPLY_FORMAT_FIELD_NUMBER: _builtins.int
-    MEMORY_TOKENS_FIELD_NUMBER: _builtins.int
+    ON_FAILURE_FIELD_NUMBER: _builtins.int
+    CHUNK_TOKENS_FIELD_NUMBER: _builtins.int
     LINGER_FIELD_NUMBER: _builtins.int
-    FINAL_TASK_FIELD_NUMBER: _builtins.int
+    MEMORY_TOKENS_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
+    FOLD_TOKENS_FIELD_NUMBER: _builtins.int
     schema_source: _builtins.str
-    """Required, unless `json_schema` is given. The shape of the memory as Python
-    class source, at most 64 KiB. It is parsed, never run. Otherwise
-    INVALID_ARGUMENT (SCHEMA_INVALID) with line and column. In replies always
-    set: the schema as the model is shown it now. A value that has one of
-    everything may have 16 levels and 10,000 parts; shown, the schema may have
-    128 KiB.
-    """
-    task: _builtins.str
-    """Optional. What the memory is for, in a sentence or more; at most 8 KiB,
-    without NUL.
-    """
-    question: _builtins.str
-    """Optional. The question that the memory serves; at most 8 KiB, without NUL."""
-    encoding: Global___PrismSpec.Encoding.ValueType
-    """Optional. How it is written into prompts."""
-    chunk_tokens: _builtins.int
-    """Optional. Chunks are taken together up to this many tokens a step; 1 to
-    100,000; 0 means 2,000. A larger chunk makes a step of its own, in which
-    it is read in pieces of this size (of 256 tokens, where this is less). When
-    the model's window has no room for so many, a step takes fewer.
-    """
-    model: _builtins.str
-    """Optional. Model as provider/name; at most 200 characters, without NUL. Empty
-    means the server's default model. One that the operator does not allow is
-    INVALID_ARGUMENT (MODEL_NOT_ALLOWED).
-    """
-    on_failure: Global___PrismSpec.OnFailure.ValueType
-    """Optional. What follows when a step has failed for good."""
-    fold_tokens: _builtins.int
-    """Optional. Amendments are folded into a new base when they pass this many
-    tokens, if not earlier (ADAPTIVE); 1 to 1,000,000; 0 means 8,000, and 100,000
-    with ADAPTIVE. Memories in place have nothing to fold.
+    """Python class source, at most 64 KiB. It is parsed, never run. Always set in
+    replies, as models are shown it: at most 128 KiB.
     """
     json_schema: _builtins.str
-    """Required, unless `schema_source` is given. The shape of the memory as JSON
-    Schema, at most 256 KiB. What a schema cannot hold is refused:
-    INVALID_ARGUMENT (SCHEMA_INVALID) with a JSON Pointer to it. Never set in
-    replies.
+    """JSON Schema, at most 256 KiB; text because the order of its properties matters.
+    Never set in replies.
     """
-    operations: Global___PrismSpec.Operations.ValueType
-    """Optional. What the model may do."""
+    task: _builtins.str
+    """Optional. What the memory is for, in a sentence or more; at most 8 KiB."""
+    question: _builtins.str
+    """Optional. The question that the memory serves; at most 8 KiB."""
+    final_task: _builtins.str
+    """Optional. How answers are written: their form, length or language ("One number, and
+    nothing else."); at most 8 KiB. A question may ask for another form. Empty: in full
+    sentences.
+    """
+    model: _builtins.str
+    """Optional. Model as provider/name. Empty means the service's default model. A model
+    that the operator does not allow is INVALID_ARGUMENT (MODEL_NOT_ALLOWED).
+    """
+    encoding: Global___PrismSpec.Encoding.ValueType
+    """Optional. How it is written into prompts."""
+    allowed_ops: Global___PrismSpec.AllowedOps.ValueType
+    """Optional. Which amendments the model may propose."""
     coercion: Global___PrismSpec.Coercion.ValueType
     """Optional. What happens to values of another type."""
-    reply_format: Global___PrismSpec.ReplyFormat.ValueType
+    reply_format: _common_pb2.ReplyFormat.ValueType
     """Optional. How the model writes its revisions."""
-    memory_tokens: _builtins.int
-    """Optional. The memory is consolidated when it passes this many tokens, or its
-    steps are focused (`steps`); 1 to 1,000,000; 0 means 6,000, and replies say
-    so. It is consolidated before that when the model's window has no room for so
-    many beside a consolidation, and in any case when it passes half of the bytes
-    that it may have. In replies 0 is half of the model's window: of a memory that
-    an earlier release made.
+    on_failure: _common_pb2.OnFailure.ValueType
+    """Optional. What follows when a step has failed for good."""
+    chunk_tokens: _builtins.int
+    """Optional. A step reads chunks up to this many tokens; 1 to 100,000; 0 means 2,000. A
+    larger chunk is a step of its own, read in pieces of this size (of 256 tokens, where
+    this is less). When the model's window has no room for so many, a step reads fewer.
     """
-    final_task: _builtins.str
-    """Optional. How the answers to questions are to be: their form, length or
-    language ("One number, and nothing else."); at most 8 KiB, without NUL. A
-    question may ask for another form. Empty: in full sentences.
+    memory_tokens: _builtins.int
+    """Optional. The memory is consolidated, or its steps are focused (`steps`), when it
+    passes this many tokens; 1 to 1,000,000; 0 means 6,000, and replies say so. It is
+    consolidated sooner when the model's window has no room for so many beside a
+    consolidation. It is always consolidated when it passes half of its limit of bytes.
     """
     steps: Global___PrismSpec.Steps.ValueType
-    """Optional. What a step is shown of a memory that is larger than
-    `memory_tokens`.
+    """Optional. What a step shows of a memory that is larger than `memory_tokens`."""
+    fold_tokens: _builtins.int
+    """Optional. Amendments are folded into a new base when they pass this many tokens, if
+    not sooner (ADAPTIVE); 1 to 1,000,000; 0 means 8,000, and 100,000 with ADAPTIVE.
+    Memories in place have nothing to fold.
     """
     @_builtins.property
     def linger(self) -> _duration_pb2.Duration:
         """Optional. How long a step waits for more chunks while it has fewer than
-        `chunk_tokens`, counted from its first chunk; 0 to 1 hour. 0: it does not
-        wait. Unset: it waits only while all that it would read is messages, for as
-        long as the server's setting says (10 s). What ends the wait at once: Flush, a
-        read that waits for a position which is not applied yet, and a question to the
-        memory or to its session. A step that fills up meanwhile, or that something
-        else than a message comes to, begins within a quarter of this time.
+        `chunk_tokens`, counted from its first chunk; 0 to 1 hour; 0: no wait. Unset: it waits
+        only while everything it would read is messages, for the server's setting (10 s).
+        FlushMemory, a read that waits for a position not applied yet, and a question to the
+        memory or its session end the wait at once. A step that fills up meanwhile, or gets a
+        chunk that is no message, begins within a quarter of this time.
         """
 
     def __init__(
         self,
         *,
         schema_source: _builtins.str = ...,
+        json_schema: _builtins.str = ...,
         task: _builtins.str = ...,
         question: _builtins.str = ...,
-        encoding: Global___PrismSpec.Encoding.ValueType = ...,
-        chunk_tokens: _builtins.int = ...,
-        model: _builtins.str = ...,
-        on_failure: Global___PrismSpec.OnFailure.ValueType = ...,
-        fold_tokens: _builtins.int = ...,
-        json_schema: _builtins.str = ...,
-        operations: Global___PrismSpec.Operations.ValueType = ...,
-        coercion: Global___PrismSpec.Coercion.ValueType = ...,
-        reply_format: Global___PrismSpec.ReplyFormat.ValueType = ...,
-        memory_tokens: _builtins.int = ...,
-        linger: _duration_pb2.Duration | None = ...,
         final_task: _builtins.str = ...,
+        model: _builtins.str = ...,
+        encoding: Global___PrismSpec.Encoding.ValueType = ...,
+        allowed_ops: Global___PrismSpec.AllowedOps.ValueType = ...,
+        coercion: Global___PrismSpec.Coercion.ValueType = ...,
+        reply_format: _common_pb2.ReplyFormat.ValueType = ...,
+        on_failure: _common_pb2.OnFailure.ValueType = ...,
+        chunk_tokens: _builtins.int = ...,
+        linger: _duration_pb2.Duration | None = ...,
+        memory_tokens: _builtins.int = ...,
         steps: Global___PrismSpec.Steps.ValueType = ...,
+        fold_tokens: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["linger", b"linger"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["json_schema", b"json_schema", "linger", b"linger", "schema", b"schema", "schema_source", b"schema_source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk_tokens", b"chunk_tokens", "coercion", b"coercion", "encoding", b"encoding", "final_task", b"final_task", "fold_tokens", b"fold_tokens", "json_schema", b"json_schema", "linger", b"linger", "memory_tokens", b"memory_tokens", "model", b"model", "on_failure", b"on_failure", "operations", b"operations", "question", b"question", "reply_format", b"reply_format", "schema_source", b"schema_source", "steps", b"steps", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_ops", b"allowed_ops", "chunk_tokens", b"chunk_tokens", "coercion", b"coercion", "encoding", b"encoding", "final_task", b"final_task", "fold_tokens", b"fold_tokens", "json_schema", b"json_schema", "linger", b"linger", "memory_tokens", b"memory_tokens", "model", b"model", "on_failure", b"on_failure", "question", b"question", "reply_format", b"reply_format", "schema", b"schema", "schema_source", b"schema_source", "steps", b"steps", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType_schema: _TypeAlias = _typing.Literal["schema_source", "json_schema"]  # noqa: Y015
+    _WhichOneofArgType_schema: _TypeAlias = _typing.Literal["schema", b"schema"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_schema) -> _WhichOneofReturnType_schema | None: ...
 
 Global___PrismSpec: _TypeAlias = PrismSpec  # noqa: Y015
 
@@ -420,10 +625,10 @@ Global___PrismSpec: _TypeAlias = PrismSpec  # noqa: Y015
 class TreeSpec(_message.Message):
     """How a summary tree is built and navigated (MemWalker, arXiv 2310.05029).
 
-    A tree never changes its spec. A session's text is cut into segments of at
-    most `segment_tokens` at the borders of chunks, paragraphs and sentences;
-    messages and blocks of code are kept whole where they fit. Each segment is
-    summarized (a leaf), and groups of at most `max_children` nodes become parents.
+    Only the models of a tree can be updated. A session's text is cut into segments of at
+    most `segment_tokens` at the borders of chunks, paragraphs and sentences; messages and
+    blocks of code stay whole where they fit. Each segment is summarized (a leaf), and
+    groups of at most `max_children` nodes get parents.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -444,7 +649,7 @@ class TreeSpec(_message.Message):
         """Summarized by the model when it passes its limit; costs model calls."""
 
     class WorkingMemory(_WorkingMemory, metaclass=_WorkingMemoryEnumTypeWrapper):
-        """What navigation carries down the path: the summaries of what it entered."""
+        """What navigation carries down the path: the summaries of the nodes it entered."""
 
     WORKING_MEMORY_UNSPECIFIED: TreeSpec.WorkingMemory.ValueType  # 0
     """CUT."""
@@ -464,8 +669,9 @@ class TreeSpec(_message.Message):
         REASONING_UNSPECIFIED: TreeSpec._Reasoning.ValueType  # 0
         """ON."""
         REASONING_ON: TreeSpec._Reasoning.ValueType  # 1
+        """It gives a reason first."""
         REASONING_OFF: TreeSpec._Reasoning.ValueType  # 2
-        """Weak models do better without."""
+        """It does not. Weak models do better without."""
 
     class Reasoning(_Reasoning, metaclass=_ReasoningEnumTypeWrapper):
         """Whether the model says why before it moves."""
@@ -473,8 +679,9 @@ class TreeSpec(_message.Message):
     REASONING_UNSPECIFIED: TreeSpec.Reasoning.ValueType  # 0
     """ON."""
     REASONING_ON: TreeSpec.Reasoning.ValueType  # 1
+    """It gives a reason first."""
     REASONING_OFF: TreeSpec.Reasoning.ValueType  # 2
-    """Weak models do better without."""
+    """It does not. Weak models do better without."""
 
     SEGMENT_TOKENS_FIELD_NUMBER: _builtins.int
     MAX_CHILDREN_FIELD_NUMBER: _builtins.int
@@ -487,34 +694,28 @@ class TreeSpec(_message.Message):
     REPLY_FORMAT_FIELD_NUMBER: _builtins.int
     ON_FAILURE_FIELD_NUMBER: _builtins.int
     segment_tokens: _builtins.int
-    """Optional. Tokens of the text under a leaf at most; 64 to 100,000; 0 means
-    1,000.
-    """
+    """Optional. Tokens of the text under a leaf at most; 64 to 100,000; 0 means 1,000."""
     max_children: _builtins.int
     """Optional. Children of a node at most; 2 to 32; 0 means 8."""
     summary_tokens: _builtins.int
-    """Optional. Tokens of a node's summary at most; 16 to 8,000; 0 means 250. The
-    summaries of the children together are their parent's where they have no
-    more than that; else the model compresses them.
+    """Optional. Tokens of a node's summary at most; 16 to 8,000; 0 means 250. Summaries of
+    children that have no more than that together are their parent's summary; else the
+    model compresses them.
     """
     reasoning: Global___TreeSpec.Reasoning.ValueType
-    """Optional."""
+    """Optional. Whether the model says why before it moves."""
     working_memory: Global___TreeSpec.WorkingMemory.ValueType
-    """Optional."""
+    """Optional. What navigation carries down the path."""
     working_memory_tokens: _builtins.int
     """Optional. Tokens of the working memory at most; 16 to 32,000; 0 means 500."""
     model: _builtins.str
-    """Optional. Model for summaries as provider/name; at most 200 characters,
-    without NUL. Empty means the server's default model.
-    """
+    """Optional. Model for summaries, as in PrismSpec."""
     navigation_model: _builtins.str
-    """Optional. Model for navigation; empty means `model`. Limits as of that."""
-    reply_format: Global___PrismSpec.ReplyFormat.ValueType
+    """Optional. Model for navigation; empty means `model`."""
+    reply_format: _common_pb2.ReplyFormat.ValueType
     """Optional. How the model writes its moves."""
-    on_failure: Global___PrismSpec.OnFailure.ValueType
-    """Optional. What follows when a text cannot be summarized: STALL, or SKIP,
-    and its beginning stands for it.
-    """
+    on_failure: _common_pb2.OnFailure.ValueType
+    """Optional. What follows when a text cannot be summarized."""
     def __init__(
         self,
         *,
@@ -526,8 +727,8 @@ class TreeSpec(_message.Message):
         working_memory_tokens: _builtins.int = ...,
         model: _builtins.str = ...,
         navigation_model: _builtins.str = ...,
-        reply_format: Global___PrismSpec.ReplyFormat.ValueType = ...,
-        on_failure: Global___PrismSpec.OnFailure.ValueType = ...,
+        reply_format: _common_pb2.ReplyFormat.ValueType = ...,
+        on_failure: _common_pb2.OnFailure.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -541,9 +742,9 @@ Global___TreeSpec: _TypeAlias = TreeSpec  # noqa: Y015
 class StateSpec(_message.Message):
     """How state vectors are kept (Periodic Context Compression, PCC).
 
-    A state memory never changes its spec. By algorithm 1 the first vector is the
-    task prompt, and whenever `period` steps have come they and the newest vector
-    are compressed into the next one. A step is a chunk of the log, of any kind.
+    Only the model of a state memory can be updated. By algorithm 1 the first vector is
+    the task prompt. After every `period` chunks, they and the newest vector are compressed
+    into the next one. Chunks of any kind count as the agent's steps.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -557,22 +758,22 @@ class StateSpec(_message.Message):
         PERIOD_UNSPECIFIED: StateSpec._Period.ValueType  # 0
         """FIXED."""
         PERIOD_FIXED: StateSpec._Period.ValueType  # 1
-        """Always `period` steps."""
+        """Always `period` chunks."""
         PERIOD_ADAPTIVE: StateSpec._Period.ValueType  # 2
-        """Sooner when steps are long and say something new, later when they repeat
-        what is known; between a quarter of `period` and four times it.
+        """Sooner when chunks are long and say something new, later when they repeat what is
+        known; between a quarter of `period` and four times it.
         """
 
     class Period(_Period, metaclass=_PeriodEnumTypeWrapper):
-        """What the number of steps between two compressions goes by."""
+        """What the number of chunks between two compressions depends on."""
 
     PERIOD_UNSPECIFIED: StateSpec.Period.ValueType  # 0
     """FIXED."""
     PERIOD_FIXED: StateSpec.Period.ValueType  # 1
-    """Always `period` steps."""
+    """Always `period` chunks."""
     PERIOD_ADAPTIVE: StateSpec.Period.ValueType  # 2
-    """Sooner when steps are long and say something new, later when they repeat
-    what is known; between a quarter of `period` and four times it.
+    """Sooner when chunks are long and say something new, later when they repeat what is
+    known; between a quarter of `period` and four times it.
     """
 
     TASK_FIELD_NUMBER: _builtins.int
@@ -587,54 +788,45 @@ class StateSpec(_message.Message):
     REPLY_FORMAT_FIELD_NUMBER: _builtins.int
     ON_FAILURE_FIELD_NUMBER: _builtins.int
     task: _builtins.str
-    """Optional. The task prompt, the first state vector; at most 32 KiB, without
-    NUL.
-    """
+    """Optional. The task prompt, the first state vector; at most 32 KiB."""
     period: _builtins.int
-    """Optional. N: steps that one compression takes; 1 to 1,000; 0 means 10. What
-    may wait (four times as much with ADAPTIVE) must be less than a session's
-    backlog limit, else INVALID_ARGUMENT (FIELD_INVALID).
+    """Optional. N: chunks that one compression reads; 1 to 1,000; 0 means 10. What may wait
+    (four times as much with ADAPTIVE) must be less than a session's backlog limit, else
+    INVALID_ARGUMENT (FIELD_INVALID).
     """
     period_kind: Global___StateSpec.Period.ValueType
-    """Optional."""
+    """Optional. What the number of chunks depends on."""
     period_tokens: _builtins.int
-    """Optional. Steps are also compressed when they have so many tokens together
-    (one for every four bytes), before one more would pass that: 1 to 1,000,000. Unset
-    means 4,000; 0: never for that. A longer step is shown with its middle cut out, and
-    marked; a context is below the model's window in any case. Always set in replies.
+    """Optional. Chunks are also compressed before one more would pass so many tokens
+    together (one for every four bytes); 1 to 1,000,000. Unset means 4,000; 0: never for
+    that. A longer chunk is shown with its middle cut out, and marked; a context always
+    fits the model's window. Always set in replies.
     """
     state_tokens: _builtins.int
-    """Optional. Tokens of a state vector at most; 32 to 32,000; 0 means 500. A
-    reply that is longer is asked for again, then cut at a sentence. The task
-    prompt is taken as it is.
+    """Optional. Tokens of a state vector at most; 32 to 32,000; 0 means 500. A longer reply
+    is requested again, then cut at a sentence. The task prompt is used as it is.
     """
     episode_vectors: _builtins.int
-    """Optional. K: so many vectors are compressed into one of the next level, any
-    number of levels up; 2 to 64; 0: no episodes.
+    """Optional. K: so many vectors are compressed into one of the next level, on any number
+    of levels; 2 to 64; 0: no episodes.
     """
     model: _builtins.str
-    """Optional. Model as provider/name; at most 200 characters, without NUL. Empty
-    means the server's default model. One that the operator does not allow is
-    INVALID_ARGUMENT (MODEL_NOT_ALLOWED).
-    """
-    reply_format: Global___PrismSpec.ReplyFormat.ValueType
+    """Optional. Model as in PrismSpec."""
+    reply_format: _common_pb2.ReplyFormat.ValueType
     """Optional. How the model writes its moves when a question navigates."""
-    on_failure: Global___PrismSpec.OnFailure.ValueType
-    """Optional. What follows when steps cannot be compressed: STALL, or SKIP, and
-    the newest vector and their beginning stand for them.
-    """
+    on_failure: _common_pb2.OnFailure.ValueType
+    """Optional. What follows when chunks cannot be compressed."""
     @_builtins.property
     def idle(self) -> _duration_pb2.Duration:
-        """Optional. Steps are also compressed when none has come for so long; 1 second
-        to 30 days. Unset or 0: never for that.
+        """Optional. Chunks are also compressed when none was appended for so long; 1 second to
+        30 days. Unset or 0: never for that.
         """
 
     @_builtins.property
     def pinned(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Optional. Strings that every vector has word for word, at most 32, each 1 to
-        1,000 bytes without NUL; together at most half of `state_tokens`, else
-        INVALID_ARGUMENT (FIELD_INVALID). What the model drops is put behind its
-        text.
+        """Optional. Strings that every vector has word for word, at most 32, each 1 to 1,000
+        bytes; together at most half of `state_tokens`, else INVALID_ARGUMENT
+        (FIELD_INVALID). Those that the model drops are added after its text.
         """
 
     def __init__(
@@ -649,8 +841,8 @@ class StateSpec(_message.Message):
         pinned: _abc.Iterable[_builtins.str] | None = ...,
         episode_vectors: _builtins.int = ...,
         model: _builtins.str = ...,
-        reply_format: Global___PrismSpec.ReplyFormat.ValueType = ...,
-        on_failure: Global___PrismSpec.OnFailure.ValueType = ...,
+        reply_format: _common_pb2.ReplyFormat.ValueType = ...,
+        on_failure: _common_pb2.OnFailure.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_period_tokens", b"_period_tokens", "idle", b"idle", "period_tokens", b"period_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -663,503 +855,103 @@ class StateSpec(_message.Message):
 Global___StateSpec: _TypeAlias = StateSpec  # noqa: Y015
 
 @_typing.final
-class Memory(_message.Message):
-    """A memory and how far it is."""
+class Revision(_message.Message):
+    """A committed change of a memory. Revisions are immutable."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    class _Status:
-        ValueType = _typing.NewType("ValueType", _builtins.int)
-        V: _TypeAlias = ValueType  # noqa: Y015
-
-    class _StatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Memory._Status.ValueType], _builtins.type):
-        DESCRIPTOR: _descriptor.EnumDescriptor
-        STATUS_UNSPECIFIED: Memory._Status.ValueType  # 0
-        """Never sent."""
-        STATUS_ACTIVE: Memory._Status.ValueType  # 1
-        """It is up to date or catching up."""
-        STATUS_STALLED: Memory._Status.ValueType  # 2
-        """It gave up at `stall.position`."""
-        STATUS_SEALED: Memory._Status.ValueType  # 3
-        """A tree that is closed: it reads nothing behind `applied_position`."""
-
-    class Status(_Status, metaclass=_StatusEnumTypeWrapper): ...
-    STATUS_UNSPECIFIED: Memory.Status.ValueType  # 0
-    """Never sent."""
-    STATUS_ACTIVE: Memory.Status.ValueType  # 1
-    """It is up to date or catching up."""
-    STATUS_STALLED: Memory.Status.ValueType  # 2
-    """It gave up at `stall.position`."""
-    STATUS_SEALED: Memory.Status.ValueType  # 3
-    """A tree that is closed: it reads nothing behind `applied_position`."""
-
-    @_typing.final
-    class Stall(_message.Message):
-        """Where and why it gave up."""
-
-        DESCRIPTOR: _descriptor.Descriptor
-
-        POSITION_FIELD_NUMBER: _builtins.int
-        CAUSE_FIELD_NUMBER: _builtins.int
-        ATTEMPTS_FIELD_NUMBER: _builtins.int
-        TIME_FIELD_NUMBER: _builtins.int
-        position: _builtins.int
-        """First position of the step that failed."""
-        cause: _builtins.str
-        """The last error, in a sentence."""
-        attempts: _builtins.int
-        """How often it was tried."""
-        @_builtins.property
-        def time(self) -> _timestamp_pb2.Timestamp: ...
-        def __init__(
-            self,
-            *,
-            position: _builtins.int = ...,
-            cause: _builtins.str = ...,
-            attempts: _builtins.int = ...,
-            time: _timestamp_pb2.Timestamp | None = ...,
-        ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
-        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "cause", b"cause", "position", b"position", "time", b"time"]  # noqa: Y015
-        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-    SESSION_FIELD_NUMBER: _builtins.int
-    NAME_FIELD_NUMBER: _builtins.int
-    PRISM_FIELD_NUMBER: _builtins.int
-    TREE_FIELD_NUMBER: _builtins.int
-    STATE_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
-    APPLIED_POSITION_FIELD_NUMBER: _builtins.int
-    HEAD_FIELD_NUMBER: _builtins.int
-    STATUS_FIELD_NUMBER: _builtins.int
-    STALL_FIELD_NUMBER: _builtins.int
-    CREATE_TIME_FIELD_NUMBER: _builtins.int
-    REBUILT_FROM_FIELD_NUMBER: _builtins.int
-    CONSOLIDATE_POSITION_FIELD_NUMBER: _builtins.int
-    HELD_REASON_FIELD_NUMBER: _builtins.int
-    SEAL_POSITION_FIELD_NUMBER: _builtins.int
-    RESTING_FIELD_NUMBER: _builtins.int
-    WAITING_CAUSE_FIELD_NUMBER: _builtins.int
-    LOSSES_FIELD_NUMBER: _builtins.int
-    session: _builtins.str
-    name: _builtins.str
-    """Unique within the session."""
+    KIND_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    COMMENT_FIELD_NUMBER: _builtins.int
+    RESTORED_REVISION_FIELD_NUMBER: _builtins.int
+    SCHEMA_SOURCE_FIELD_NUMBER: _builtins.int
+    AMENDMENT_COUNT_FIELD_NUMBER: _builtins.int
+    REJECTION_COUNT_FIELD_NUMBER: _builtins.int
+    VALUE_DIGEST_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
-    """+1 for each committed change."""
-    applied_position: _builtins.int
-    """All chunks up to this position are in it; of a state memory, in its vectors."""
-    head: _builtins.int
-    """The session's head at the same moment."""
-    status: Global___Memory.Status.ValueType
-    rebuilt_from: _builtins.str
-    """The memory of the same session that this one was rebuilt from; else empty."""
-    consolidate_position: _builtins.int
-    """Up to this position the log is to be read before the memory is
-    consolidated; unset when nobody asked for it.
-    """
-    held_reason: _builtins.str
-    """Set while a budget does not allow its next model call: the reason, in a
-    sentence. It is not stalled and loses nothing; it goes on by itself when the
-    sentence says so. Reads that wait for it fail at once (BUDGET_EXHAUSTED).
-    """
-    seal_position: _builtins.int
-    """Of a tree: it is closed once everything up to this position is in it; unset
-    when nobody asked for that.
-    """
-    resting: _builtins.bool
-    """Of a state memory: no compression is due. What is recent waits for more
-    chunks, or for `idle`.
-    """
-    waiting_cause: _builtins.str
-    """Set while its model gives no reply, for a reason that is not in the text: the
-    provider's own words, and what to do. It is not stalled, loses nothing, and
-    goes on by itself. Reads that wait for it wait until their deadlines.
-    """
+    """Its number."""
+    kind: Global___RevisionKind.ValueType
+    """What caused it."""
+    comment: _builtins.str
+    """What the client that made it by hand wrote about it."""
+    restored_revision: _builtins.int
+    """Of a rollback: the revision that it restored."""
+    schema_source: _builtins.str
+    """Of a change of the schema: the new schema as class source."""
+    amendment_count: _builtins.int
+    """How many amendments it has, and how many proposals were rejected."""
+    rejection_count: _builtins.int
+    value_digest: _builtins.bytes
+    """SHA-256 of the value after it, as canonical JSON; 32 bytes."""
     @_builtins.property
-    def prism(self) -> Global___PrismSpec: ...
-    @_builtins.property
-    def tree(self) -> Global___TreeSpec: ...
-    @_builtins.property
-    def state(self) -> Global___StateSpec: ...
-    @_builtins.property
-    def stall(self) -> Global___Memory.Stall:
-        """Set when status is STALLED."""
+    def positions(self) -> _common_pb2.PositionRange:
+        """The chunks that were read for it; unset when it read none."""
 
     @_builtins.property
-    def create_time(self) -> _timestamp_pb2.Timestamp: ...
-    @_builtins.property
-    def losses(self) -> _containers.RepeatedCompositeFieldContainer[_reading_pb2.Loss]:
-        """Of a PRISM memory: what its steps lost, at most one of each kind. Such a
-        memory is ACTIVE and goes on. Empty when all is well.
-        """
+    def created_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was committed."""
 
     def __init__(
         self,
         *,
-        session: _builtins.str = ...,
-        name: _builtins.str = ...,
-        prism: Global___PrismSpec | None = ...,
-        tree: Global___TreeSpec | None = ...,
-        state: Global___StateSpec | None = ...,
         revision: _builtins.int = ...,
-        applied_position: _builtins.int = ...,
-        head: _builtins.int = ...,
-        status: Global___Memory.Status.ValueType = ...,
-        stall: Global___Memory.Stall | None = ...,
-        create_time: _timestamp_pb2.Timestamp | None = ...,
-        rebuilt_from: _builtins.str = ...,
-        consolidate_position: _builtins.int | None = ...,
-        held_reason: _builtins.str | None = ...,
-        seal_position: _builtins.int | None = ...,
-        resting: _builtins.bool = ...,
-        waiting_cause: _builtins.str | None = ...,
-        losses: _abc.Iterable[_reading_pb2.Loss] | None = ...,
+        kind: Global___RevisionKind.ValueType = ...,
+        positions: _common_pb2.PositionRange | None = ...,
+        comment: _builtins.str = ...,
+        restored_revision: _builtins.int | None = ...,
+        schema_source: _builtins.str = ...,
+        amendment_count: _builtins.int = ...,
+        rejection_count: _builtins.int = ...,
+        value_digest: _builtins.bytes = ...,
+        created_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "_held_reason", b"_held_reason", "_seal_position", b"_seal_position", "_waiting_cause", b"_waiting_cause", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "held_reason", b"held_reason", "prism", b"prism", "seal_position", b"seal_position", "spec", b"spec", "stall", b"stall", "state", b"state", "tree", b"tree", "waiting_cause", b"waiting_cause"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_restored_revision", b"_restored_revision", "created_at", b"created_at", "positions", b"positions", "restored_revision", b"restored_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position", "_held_reason", b"_held_reason", "_seal_position", b"_seal_position", "_waiting_cause", b"_waiting_cause", "applied_position", b"applied_position", "consolidate_position", b"consolidate_position", "create_time", b"create_time", "head", b"head", "held_reason", b"held_reason", "losses", b"losses", "name", b"name", "prism", b"prism", "rebuilt_from", b"rebuilt_from", "resting", b"resting", "revision", b"revision", "seal_position", b"seal_position", "session", b"session", "spec", b"spec", "stall", b"stall", "state", b"state", "status", b"status", "tree", b"tree", "waiting_cause", b"waiting_cause"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_restored_revision", b"_restored_revision", "amendment_count", b"amendment_count", "comment", b"comment", "created_at", b"created_at", "kind", b"kind", "positions", b"positions", "rejection_count", b"rejection_count", "restored_revision", b"restored_revision", "revision", b"revision", "schema_source", b"schema_source", "value_digest", b"value_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__consolidate_position: _TypeAlias = _typing.Literal["consolidate_position"]  # noqa: Y015
-    _WhichOneofArgType__consolidate_position: _TypeAlias = _typing.Literal["_consolidate_position", b"_consolidate_position"]  # noqa: Y015
-    _WhichOneofReturnType__held_reason: _TypeAlias = _typing.Literal["held_reason"]  # noqa: Y015
-    _WhichOneofArgType__held_reason: _TypeAlias = _typing.Literal["_held_reason", b"_held_reason"]  # noqa: Y015
-    _WhichOneofReturnType__seal_position: _TypeAlias = _typing.Literal["seal_position"]  # noqa: Y015
-    _WhichOneofArgType__seal_position: _TypeAlias = _typing.Literal["_seal_position", b"_seal_position"]  # noqa: Y015
-    _WhichOneofReturnType__waiting_cause: _TypeAlias = _typing.Literal["waiting_cause"]  # noqa: Y015
-    _WhichOneofArgType__waiting_cause: _TypeAlias = _typing.Literal["_waiting_cause", b"_waiting_cause"]  # noqa: Y015
-    _WhichOneofReturnType_spec: _TypeAlias = _typing.Literal["prism", "tree", "state"]  # noqa: Y015
-    _WhichOneofArgType_spec: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__consolidate_position) -> _WhichOneofReturnType__consolidate_position | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__held_reason) -> _WhichOneofReturnType__held_reason | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__seal_position) -> _WhichOneofReturnType__seal_position | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__waiting_cause) -> _WhichOneofReturnType__waiting_cause | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_spec) -> _WhichOneofReturnType_spec | None: ...
+    _WhichOneofReturnType__restored_revision: _TypeAlias = _typing.Literal["restored_revision"]  # noqa: Y015
+    _WhichOneofArgType__restored_revision: _TypeAlias = _typing.Literal["_restored_revision", b"_restored_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__restored_revision) -> _WhichOneofReturnType__restored_revision | None: ...
 
-Global___Memory: _TypeAlias = Memory  # noqa: Y015
-
-@_typing.final
-class CreateMemoryRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SESSION_FIELD_NUMBER: _builtins.int
-    NAME_FIELD_NUMBER: _builtins.int
-    PRISM_FIELD_NUMBER: _builtins.int
-    TREE_FIELD_NUMBER: _builtins.int
-    STATE_FIELD_NUMBER: _builtins.int
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
-    session: _builtins.str
-    """Required. An existing session; otherwise NOT_FOUND."""
-    name: _builtins.str
-    """Required. An id that the session's other memories do not have (ids.proto)."""
-    request_id: _builtins.str
-    """Optional. The client's own name for this request, unique within the session: 1 to
-    128 characters without control characters, best a random UUID. Sent again with
-    equal content within 24 hours the request does nothing and returns the first
-    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
-    """
-    @_builtins.property
-    def prism(self) -> Global___PrismSpec: ...
-    @_builtins.property
-    def tree(self) -> Global___TreeSpec: ...
-    @_builtins.property
-    def state(self) -> Global___StateSpec: ...
-    def __init__(
-        self,
-        *,
-        session: _builtins.str = ...,
-        name: _builtins.str = ...,
-        prism: Global___PrismSpec | None = ...,
-        tree: Global___TreeSpec | None = ...,
-        state: Global___StateSpec | None = ...,
-        request_id: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["prism", b"prism", "spec", b"spec", "state", b"state", "tree", b"tree"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "prism", b"prism", "request_id", b"request_id", "session", b"session", "spec", b"spec", "state", b"state", "tree", b"tree"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_spec: _TypeAlias = _typing.Literal["prism", "tree", "state"]  # noqa: Y015
-    _WhichOneofArgType_spec: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_spec) -> _WhichOneofReturnType_spec | None: ...
-
-Global___CreateMemoryRequest: _TypeAlias = CreateMemoryRequest  # noqa: Y015
-
-@_typing.final
-class CreateMemoryResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    MEMORY_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def memory(self) -> Global___Memory: ...
-    def __init__(
-        self,
-        *,
-        memory: Global___Memory | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___CreateMemoryResponse: _TypeAlias = CreateMemoryResponse  # noqa: Y015
-
-@_typing.final
-class DeleteMemoryRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SESSION_FIELD_NUMBER: _builtins.int
-    MEMORY_FIELD_NUMBER: _builtins.int
-    ALLOW_MISSING_FIELD_NUMBER: _builtins.int
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
-    session: _builtins.str
-    """Required. Unknown names are NOT_FOUND unless `allow_missing`."""
-    memory: _builtins.str
-    """Required. Unknown names are NOT_FOUND unless `allow_missing`."""
-    allow_missing: _builtins.bool
-    """Optional. Whether a memory that is not there is fine (AIP-135), be it for want
-    of its session: a call that is sent again succeeds.
-    """
-    request_id: _builtins.str
-    """Optional. The client's own name for this request, unique within the tenant: 1 to
-    128 characters without control characters, best a random UUID. Sent again with
-    equal content within 24 hours the request does nothing and returns the first
-    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
-    """
-    def __init__(
-        self,
-        *,
-        session: _builtins.str = ...,
-        memory: _builtins.str = ...,
-        allow_missing: _builtins.bool = ...,
-        request_id: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_missing", b"allow_missing", "memory", b"memory", "request_id", b"request_id", "session", b"session"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___DeleteMemoryRequest: _TypeAlias = DeleteMemoryRequest  # noqa: Y015
-
-@_typing.final
-class DeleteMemoryResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___DeleteMemoryResponse: _TypeAlias = DeleteMemoryResponse  # noqa: Y015
-
-@_typing.final
-class GetMemoryRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SESSION_FIELD_NUMBER: _builtins.int
-    MEMORY_FIELD_NUMBER: _builtins.int
-    REVISION_FIELD_NUMBER: _builtins.int
-    CONSISTENCY_FIELD_NUMBER: _builtins.int
-    POSITION_FIELD_NUMBER: _builtins.int
-    session: _builtins.str
-    """Required."""
-    memory: _builtins.str
-    """Required. Unknown names are NOT_FOUND."""
-    revision: _builtins.int
-    """Optional. The state as it was at this revision; unset means the newest.
-    Beyond the newest: OUT_OF_RANGE (REVISION_NOT_FOUND).
-    """
-    position: _builtins.int
-    """Optional. The newest state that holds no chunk behind this position; the
-    reply says which one it is. Not together with the other two. Where the
-    memory has not read so far: OUT_OF_RANGE (POSITION_NOT_APPLIED).
-    """
-    @_builtins.property
-    def consistency(self) -> _reading_pb2.ReadConsistency:
-        """Optional. Not together with `revision`, which never changes."""
-
-    def __init__(
-        self,
-        *,
-        session: _builtins.str = ...,
-        memory: _builtins.str = ...,
-        revision: _builtins.int | None = ...,
-        consistency: _reading_pb2.ReadConsistency | None = ...,
-        position: _builtins.int | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_position", b"_position", "_revision", b"_revision", "consistency", b"consistency", "position", b"position", "revision", b"revision"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_position", b"_position", "_revision", b"_revision", "consistency", b"consistency", "memory", b"memory", "position", b"position", "revision", b"revision", "session", b"session"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__position: _TypeAlias = _typing.Literal["position"]  # noqa: Y015
-    _WhichOneofArgType__position: _TypeAlias = _typing.Literal["_position", b"_position"]  # noqa: Y015
-    _WhichOneofReturnType__revision: _TypeAlias = _typing.Literal["revision"]  # noqa: Y015
-    _WhichOneofArgType__revision: _TypeAlias = _typing.Literal["_revision", b"_revision"]  # noqa: Y015
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__position) -> _WhichOneofReturnType__position | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__revision) -> _WhichOneofReturnType__revision | None: ...
-
-Global___GetMemoryRequest: _TypeAlias = GetMemoryRequest  # noqa: Y015
-
-@_typing.final
-class GetMemoryResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    MEMORY_FIELD_NUMBER: _builtins.int
-    VALUE_JSON_FIELD_NUMBER: _builtins.int
-    REVISION_FIELD_NUMBER: _builtins.int
-    APPLIED_POSITION_FIELD_NUMBER: _builtins.int
-    TOKEN_FIELD_NUMBER: _builtins.int
-    value_json: _builtins.str
-    """The state as canonical JSON. Of a tree an object with `sealed` (whether it
-    is closed), `tops` (the nodes that have no parent, in the order of the text,
-    each with `node`, `from_position`, `to_position` and `summary`), and `tail`
-    (where the text begins that is not summarized: `from_position`,
-    `from_offset`; null when there is none). Summaries of more than 1 MiB
-    together are cut, each to its share. TreeService has the rest. Of a state
-    memory the working context: an object with `vectors` (each with `revision`,
-    `level`, `text`, `from_position` and `to_position`) and `recent` (each with
-    `position` and `text`; empty for a `revision`). StateService has the rest.
-    """
-    revision: _builtins.int
-    """The revision that `value_json` is the state at."""
-    applied_position: _builtins.int
-    """All chunks up to this position are in `value_json`."""
-    token: _builtins.str
-    """Carry it in a later read to see at least this."""
-    @_builtins.property
-    def memory(self) -> Global___Memory: ...
-    def __init__(
-        self,
-        *,
-        memory: Global___Memory | None = ...,
-        value_json: _builtins.str = ...,
-        revision: _builtins.int = ...,
-        applied_position: _builtins.int = ...,
-        token: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_position", b"applied_position", "memory", b"memory", "revision", b"revision", "token", b"token", "value_json", b"value_json"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___GetMemoryResponse: _TypeAlias = GetMemoryResponse  # noqa: Y015
-
-@_typing.final
-class ListMemoriesRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SESSION_FIELD_NUMBER: _builtins.int
-    STATUS_FIELD_NUMBER: _builtins.int
-    WAITING_FIELD_NUMBER: _builtins.int
-    PAGE_SIZE_FIELD_NUMBER: _builtins.int
-    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
-    session: _builtins.str
-    """Optional. Empty means the memories of all sessions."""
-    status: Global___Memory.Status.ValueType
-    """Optional. Only memories of this status; unset means any."""
-    waiting: _builtins.bool
-    """Optional. Only memories whose model gives no reply for now: those with
-    `waiting_cause`.
-    """
-    page_size: _builtins.int
-    """Optional. 1 to 1000. 0 means 100, and of one session as many as a message
-    holds (4 MiB), which are all unless their schemas are very long. Of all
-    sessions a page has at most 100.
-    """
-    page_token: _builtins.str
-    """Optional. `next_page_token` of the previous page; empty begins at the first."""
-    def __init__(
-        self,
-        *,
-        session: _builtins.str = ...,
-        status: Global___Memory.Status.ValueType = ...,
-        waiting: _builtins.bool = ...,
-        page_size: _builtins.int = ...,
-        page_token: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "session", b"session", "status", b"status", "waiting", b"waiting"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ListMemoriesRequest: _TypeAlias = ListMemoriesRequest  # noqa: Y015
-
-@_typing.final
-class ListMemoriesResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    MEMORIES_FIELD_NUMBER: _builtins.int
-    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
-    next_page_token: _builtins.str
-    """Empty on the last page."""
-    @_builtins.property
-    def memories(self) -> _containers.RepeatedCompositeFieldContainer[Global___Memory]:
-        """Of one session ordered by name; of all sessions in an order that stays the
-        same from page to page.
-        """
-
-    def __init__(
-        self,
-        *,
-        memories: _abc.Iterable[Global___Memory] | None = ...,
-        next_page_token: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memories", b"memories", "next_page_token", b"next_page_token"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ListMemoriesResponse: _TypeAlias = ListMemoriesResponse  # noqa: Y015
+Global___Revision: _TypeAlias = Revision  # noqa: Y015
 
 @_typing.final
 class Amendment(_message.Message):
-    """One (path, op, value) of a revision (definition 3.4)."""
+    """One (path, op, value) of a revision (definition 3.4). Amendments are immutable."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REVISION_FIELD_NUMBER: _builtins.int
     ORDINAL_FIELD_NUMBER: _builtins.int
-    FROM_POSITION_FIELD_NUMBER: _builtins.int
-    TO_POSITION_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
     OP_FIELD_NUMBER: _builtins.int
     PATH_FIELD_NUMBER: _builtins.int
     VALUE_JSON_FIELD_NUMBER: _builtins.int
     OP_CORRECTED_FIELD_NUMBER: _builtins.int
-    CREATE_TIME_FIELD_NUMBER: _builtins.int
-    KIND_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
+    """The revision that has it."""
     ordinal: _builtins.int
     """1, 2, 3 … within the revision."""
-    from_position: _builtins.int
-    """The chunks behind it: positions from_position + 1 to to_position."""
-    to_position: _builtins.int
+    kind: Global___RevisionKind.ValueType
+    """What caused the revision."""
     op: Global___AmendmentOp.ValueType
+    """What it does."""
     path: _builtins.str
     """An RFC 9535 normalized path, for example $['attributes']['Food & Beverage']."""
     value_json: _builtins.str
-    """Canonical JSON; null for REMOVE."""
+    """Canonical JSON, as `Memory.value_json`; null for REMOVE."""
     op_corrected: _builtins.bool
-    """The model said the other op; the path decided."""
-    kind: Global___RevisionKind.ValueType
-    """What caused the revision."""
+    """The other op was proposed; the memory at the path decided."""
     @_builtins.property
-    def create_time(self) -> _timestamp_pb2.Timestamp:
+    def positions(self) -> _common_pb2.PositionRange:
+        """The chunks that were read for it; unset when none was."""
+
+    @_builtins.property
+    def created_at(self) -> _timestamp_pb2.Timestamp:
         """When it was committed."""
 
     def __init__(
@@ -1167,311 +959,64 @@ class Amendment(_message.Message):
         *,
         revision: _builtins.int = ...,
         ordinal: _builtins.int = ...,
-        from_position: _builtins.int = ...,
-        to_position: _builtins.int = ...,
+        kind: Global___RevisionKind.ValueType = ...,
+        positions: _common_pb2.PositionRange | None = ...,
         op: Global___AmendmentOp.ValueType = ...,
         path: _builtins.str = ...,
         value_json: _builtins.str = ...,
         op_corrected: _builtins.bool = ...,
-        create_time: _timestamp_pb2.Timestamp | None = ...,
-        kind: Global___RevisionKind.ValueType = ...,
+        created_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "positions", b"positions"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "from_position", b"from_position", "kind", b"kind", "op", b"op", "op_corrected", b"op_corrected", "ordinal", b"ordinal", "path", b"path", "revision", b"revision", "to_position", b"to_position", "value_json", b"value_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "kind", b"kind", "op", b"op", "op_corrected", b"op_corrected", "ordinal", b"ordinal", "path", b"path", "positions", b"positions", "revision", b"revision", "value_json", b"value_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Amendment: _TypeAlias = Amendment  # noqa: Y015
 
 @_typing.final
-class ListAmendmentsRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SESSION_FIELD_NUMBER: _builtins.int
-    MEMORY_FIELD_NUMBER: _builtins.int
-    PAGE_SIZE_FIELD_NUMBER: _builtins.int
-    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
-    PATH_PREFIX_FIELD_NUMBER: _builtins.int
-    FROM_POSITION_FIELD_NUMBER: _builtins.int
-    TO_POSITION_FIELD_NUMBER: _builtins.int
-    session: _builtins.str
-    """Required."""
-    memory: _builtins.str
-    """Required."""
-    page_size: _builtins.int
-    """Optional. 1 to 1000; 0 means 100. A page ends early at 2 MiB."""
-    page_token: _builtins.str
-    """Optional. `next_page_token` of the previous page; empty begins at the first.
-    The other fields must be those of the previous page.
-    """
-    path_prefix: _builtins.str
-    """Optional. Only amendments at this path or below it; at most 20,000
-    characters, in any of the three notations ($['a']['b'], $.'a'.'b', /a/b).
-    """
-    from_position: _builtins.int
-    """Optional. Only amendments of steps that read a position from `from_position`
-    to `to_position`, both included; 0 leaves that end open. Edits, rollbacks
-    and consolidations read no position.
-    """
-    to_position: _builtins.int
-    def __init__(
-        self,
-        *,
-        session: _builtins.str = ...,
-        memory: _builtins.str = ...,
-        page_size: _builtins.int = ...,
-        page_token: _builtins.str = ...,
-        path_prefix: _builtins.str = ...,
-        from_position: _builtins.int = ...,
-        to_position: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_position", b"from_position", "memory", b"memory", "page_size", b"page_size", "page_token", b"page_token", "path_prefix", b"path_prefix", "session", b"session", "to_position", b"to_position"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ListAmendmentsRequest: _TypeAlias = ListAmendmentsRequest  # noqa: Y015
-
-@_typing.final
-class ListAmendmentsResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    AMENDMENTS_FIELD_NUMBER: _builtins.int
-    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
-    next_page_token: _builtins.str
-    """Empty on the last page."""
-    @_builtins.property
-    def amendments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Amendment]:
-        """By revision, then ordinal."""
-
-    def __init__(
-        self,
-        *,
-        amendments: _abc.Iterable[Global___Amendment] | None = ...,
-        next_page_token: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["amendments", b"amendments", "next_page_token", b"next_page_token"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ListAmendmentsResponse: _TypeAlias = ListAmendmentsResponse  # noqa: Y015
-
-@_typing.final
 class Rejection(_message.Message):
-    """What a model proposed and the schema refused."""
+    """What a model proposed and the schema or a limit refused."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REVISION_FIELD_NUMBER: _builtins.int
     ORDINAL_FIELD_NUMBER: _builtins.int
-    FROM_POSITION_FIELD_NUMBER: _builtins.int
-    TO_POSITION_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
     PROPOSAL_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
-    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
+    """The revision of the step that proposed it."""
     ordinal: _builtins.int
     """1, 2, 3 … within the revision."""
-    from_position: _builtins.int
-    """The chunks the model was shown: from_position + 1 to to_position."""
-    to_position: _builtins.int
     proposal: _builtins.str
     """What was proposed, cut to 2,000 characters."""
     reason: _builtins.str
     """Why it was refused, in a sentence."""
     @_builtins.property
-    def create_time(self) -> _timestamp_pb2.Timestamp: ...
+    def positions(self) -> _common_pb2.PositionRange:
+        """The chunks that the model was shown."""
+
+    @_builtins.property
+    def created_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was committed."""
+
     def __init__(
         self,
         *,
         revision: _builtins.int = ...,
         ordinal: _builtins.int = ...,
-        from_position: _builtins.int = ...,
-        to_position: _builtins.int = ...,
+        positions: _common_pb2.PositionRange | None = ...,
         proposal: _builtins.str = ...,
         reason: _builtins.str = ...,
-        create_time: _timestamp_pb2.Timestamp | None = ...,
+        created_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "positions", b"positions"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "from_position", b"from_position", "ordinal", b"ordinal", "proposal", b"proposal", "reason", b"reason", "revision", b"revision", "to_position", b"to_position"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "ordinal", b"ordinal", "positions", b"positions", "proposal", b"proposal", "reason", b"reason", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Rejection: _TypeAlias = Rejection  # noqa: Y015
-
-@_typing.final
-class ListRejectionsRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SESSION_FIELD_NUMBER: _builtins.int
-    MEMORY_FIELD_NUMBER: _builtins.int
-    PAGE_SIZE_FIELD_NUMBER: _builtins.int
-    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
-    session: _builtins.str
-    """Required."""
-    memory: _builtins.str
-    """Required."""
-    page_size: _builtins.int
-    """Optional. 1 to 1000; 0 means 100. A page ends early at 2 MiB."""
-    page_token: _builtins.str
-    """Optional. `next_page_token` of the previous page; empty begins at the first."""
-    def __init__(
-        self,
-        *,
-        session: _builtins.str = ...,
-        memory: _builtins.str = ...,
-        page_size: _builtins.int = ...,
-        page_token: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "page_size", b"page_size", "page_token", b"page_token", "session", b"session"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ListRejectionsRequest: _TypeAlias = ListRejectionsRequest  # noqa: Y015
-
-@_typing.final
-class ListRejectionsResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    REJECTIONS_FIELD_NUMBER: _builtins.int
-    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
-    next_page_token: _builtins.str
-    """Empty on the last page."""
-    @_builtins.property
-    def rejections(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rejection]:
-        """By revision, then ordinal."""
-
-    def __init__(
-        self,
-        *,
-        rejections: _abc.Iterable[Global___Rejection] | None = ...,
-        next_page_token: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "rejections", b"rejections"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ListRejectionsResponse: _TypeAlias = ListRejectionsResponse  # noqa: Y015
-
-@_typing.final
-class RetryMemoryRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SESSION_FIELD_NUMBER: _builtins.int
-    MEMORY_FIELD_NUMBER: _builtins.int
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
-    session: _builtins.str
-    """Optional. Empty means all sessions; then `memory` is empty, too."""
-    memory: _builtins.str
-    """Optional. Empty means all stalled memories of the session, or of all."""
-    request_id: _builtins.str
-    """Optional. The client's own name for this request, unique within the session: 1 to
-    128 characters without control characters, best a random UUID. Sent again with
-    equal content within 24 hours the request does nothing and returns the first
-    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
-    """
-    def __init__(
-        self,
-        *,
-        session: _builtins.str = ...,
-        memory: _builtins.str = ...,
-        request_id: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "request_id", b"request_id", "session", b"session"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___RetryMemoryRequest: _TypeAlias = RetryMemoryRequest  # noqa: Y015
-
-@_typing.final
-class RetryMemoryResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    MEMORY_FIELD_NUMBER: _builtins.int
-    RETRIED_FIELD_NUMBER: _builtins.int
-    retried: _builtins.int
-    """How many memories were stalled and try again now."""
-    @_builtins.property
-    def memory(self) -> Global___Memory:
-        """The memory that was named; unset when all were meant."""
-
-    def __init__(
-        self,
-        *,
-        memory: Global___Memory | None = ...,
-        retried: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "retried", b"retried"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___RetryMemoryResponse: _TypeAlias = RetryMemoryResponse  # noqa: Y015
-
-@_typing.final
-class FlushRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SESSION_FIELD_NUMBER: _builtins.int
-    MEMORY_FIELD_NUMBER: _builtins.int
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
-    session: _builtins.str
-    """Required."""
-    memory: _builtins.str
-    """Optional. Empty means all memories of the session."""
-    request_id: _builtins.str
-    """Optional. The client's own name for this request, unique within the session: 1 to
-    128 characters without control characters, best a random UUID. Sent again with
-    equal content within 24 hours the request does nothing and returns the first
-    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
-    """
-    def __init__(
-        self,
-        *,
-        session: _builtins.str = ...,
-        memory: _builtins.str = ...,
-        request_id: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "request_id", b"request_id", "session", b"session"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___FlushRequest: _TypeAlias = FlushRequest  # noqa: Y015
-
-@_typing.final
-class FlushResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOKEN_FIELD_NUMBER: _builtins.int
-    HEAD_FIELD_NUMBER: _builtins.int
-    token: _builtins.str
-    """Stands for the log as it was when the call came."""
-    head: _builtins.int
-    """The session's head then."""
-    def __init__(
-        self,
-        *,
-        token: _builtins.str = ...,
-        head: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["head", b"head", "token", b"token"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___FlushResponse: _TypeAlias = FlushResponse  # noqa: Y015

@@ -22,68 +22,66 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
+from google.api import field_behavior_pb2 as google_dot_api_dot_field__behavior__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from palimpsest.v1 import common_pb2 as palimpsest_dot_v1_dot_common__pb2
 from palimpsest.v1 import errors_pb2 as palimpsest_dot_v1_dot_errors__pb2
-from palimpsest.v1 import ids_pb2 as palimpsest_dot_v1_dot_ids__pb2
 from palimpsest.v1 import memories_pb2 as palimpsest_dot_v1_dot_memories__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epalimpsest/v1/operations.proto\x12\rpalimpsest.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1apalimpsest/v1/errors.proto\x1a\x17palimpsest/v1/ids.proto\x1a\x1cpalimpsest/v1/memories.proto\"\xc1\x05\n\tOperation\x12\n\n\x02id\x18\x01 \x01(\t\x12+\n\x04kind\x18\x02 \x01(\x0e\x32\x1d.palimpsest.v1.Operation.Kind\x12,\n\x05state\x18\x03 \x01(\x0e\x32\x1d.palimpsest.v1.OperationState\x12\x0f\n\x07session\x18\x04 \x01(\t\x12\x0e\n\x06memory\x18\x05 \x01(\t\x12\x33\n\x08progress\x18\x06 \x01(\x0b\x32!.palimpsest.v1.Operation.Progress\x12#\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x14.palimpsest.v1.Error\x12.\n\rmemory_result\x18\x08 \x01(\x0b\x32\x15.palimpsest.v1.MemoryH\x00\x12\x38\n\rschema_result\x18\t \x01(\x0b\x32\x1f.palimpsest.v1.Operation.SchemaH\x00\x12/\n\x0b\x63reate_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a=\n\x08Progress\x12\x11\n\tcompleted\x18\x01 \x01(\x03\x12\r\n\x05total\x18\x02 \x01(\x03\x12\x0f\n\x07\x62locked\x18\x03 \x01(\t\x1ag\n\x06Schema\x12\x15\n\rschema_source\x18\x01 \x01(\t\x12\x0e\n\x06\x64omain\x18\x02 \x01(\t\x12\x15\n\rexample_query\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x10\n\x08\x61ttempts\x18\x05 \x01(\x05\"W\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n\x0cKIND_REBUILD\x10\x01\x12\x16\n\x12KIND_CONSOLIDATION\x10\x02\x12\x0f\n\x0bKIND_SCHEMA\x10\x03\x42\x08\n\x06result\"4\n\x13GetOperationRequest\x12\x1d\n\toperation\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x01\"C\n\x14GetOperationResponse\x12+\n\toperation\x18\x01 \x01(\x0b\x32\x18.palimpsest.v1.Operation\"\xe7\x02\n\x15ListOperationsRequest\x12\x1c\n\x07session\x18\x01 \x01(\tB\x0b\xbaH\x08r\x03\xc8H\x01\xd8\x01\x01\x12\x1b\n\x06memory\x18\x02 \x01(\tB\x0b\xbaH\x08r\x03\xc8H\x01\xd8\x01\x01\x12\x35\n\x04kind\x18\x03 \x01(\x0e\x32\x1d.palimpsest.v1.Operation.KindB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x36\n\x05state\x18\x04 \x01(\x0e\x32\x1d.palimpsest.v1.OperationStateB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x1d\n\tpage_size\x18\x05 \x01(\x05\x42\n\xbaH\x07\x1a\x05\x18\xe8\x07(\x00\x12\x1c\n\npage_token\x18\x06 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x04:g\xbaHd\x1a\x62\n\x17list_operations.session\x12\x1ename the session of the memory\x1a\'this.memory == \'\' || this.session != \'\'\"_\n\x16ListOperationsResponse\x12,\n\noperations\x18\x01 \x03(\x0b\x32\x18.palimpsest.v1.Operation\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"5\n\x14WaitOperationRequest\x12\x1d\n\toperation\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x01\"D\n\x15WaitOperationResponse\x12+\n\toperation\x18\x01 \x01(\x0b\x32\x18.palimpsest.v1.Operation\"j\n\x16\x43\x61ncelOperationRequest\x12\x1d\n\toperation\x18\x01 \x01(\tB\n\xbaH\x07r\x05\x10\x01\x18\x80\x01\x12\x31\n\nrequest_id\x18\x02 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$\"F\n\x17\x43\x61ncelOperationResponse\x12+\n\toperation\x18\x01 \x01(\x0b\x32\x18.palimpsest.v1.Operation*\xc0\x01\n\x0eOperationState\x12\x1f\n\x1bOPERATION_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17OPERATION_STATE_PENDING\x10\x01\x12\x1b\n\x17OPERATION_STATE_RUNNING\x10\x02\x12\x18\n\x14OPERATION_STATE_DONE\x10\x03\x12\x1a\n\x16OPERATION_STATE_FAILED\x10\x04\x12\x1d\n\x19OPERATION_STATE_CANCELLED\x10\x05\x32\x92\x03\n\x10OperationService\x12Y\n\x0cGetOperation\x12\".palimpsest.v1.GetOperationRequest\x1a#.palimpsest.v1.GetOperationResponse\"\x00\x12_\n\x0eListOperations\x12$.palimpsest.v1.ListOperationsRequest\x1a%.palimpsest.v1.ListOperationsResponse\"\x00\x12^\n\rWaitOperation\x12#.palimpsest.v1.WaitOperationRequest\x1a$.palimpsest.v1.WaitOperationResponse\"\x00\x30\x01\x12\x62\n\x0f\x43\x61ncelOperation\x12%.palimpsest.v1.CancelOperationRequest\x1a&.palimpsest.v1.CancelOperationResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epalimpsest/v1/operations.proto\x12\rpalimpsest.v1\x1a\x1fgoogle/api/field_behavior.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1apalimpsest/v1/common.proto\x1a\x1apalimpsest/v1/errors.proto\x1a\x1cpalimpsest/v1/memories.proto\"\x92\x07\n\tOperation\x12\x10\n\x02id\x18\x01 \x01(\tB\x04\xe2\x41\x01\x08\x12\x31\n\x04kind\x18\x02 \x01(\x0e\x32\x1d.palimpsest.v1.Operation.KindB\x04\xe2\x41\x01\x03\x12\x32\n\x05state\x18\x03 \x01(\x0e\x32\x1d.palimpsest.v1.OperationStateB\x04\xe2\x41\x01\x03\x12\x15\n\x07session\x18\x04 \x01(\tB\x04\xe2\x41\x01\x03\x12\x14\n\x06memory\x18\x05 \x01(\tB\x04\xe2\x41\x01\x03\x12\x39\n\x08progress\x18\x06 \x01(\x0b\x32!.palimpsest.v1.Operation.ProgressB\x04\xe2\x41\x01\x03\x12/\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x1a.palimpsest.v1.ErrorStatusB\x04\xe2\x41\x01\x03\x12\x34\n\rmemory_result\x18\x08 \x01(\x0b\x32\x15.palimpsest.v1.MemoryB\x04\xe2\x41\x01\x03H\x00\x12>\n\rschema_result\x18\t \x01(\x0b\x32\x1f.palimpsest.v1.Operation.SchemaB\x04\xe2\x41\x01\x03H\x00\x12)\n\x05usage\x18\n \x01(\x0b\x32\x14.palimpsest.v1.UsageB\x04\xe2\x41\x01\x03\x12\x34\n\ncreated_at\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x03\x12\x32\n\x08\x65nded_at\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x04\xe2\x41\x01\x03\x1an\n\x08Progress\x12\x17\n\tcompleted\x18\x01 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x13\n\x05total\x18\x02 \x01(\x03\x42\x04\xe2\x41\x01\x03\x12\x34\n\x07\x62locked\x18\x03 \x01(\x0b\x32\x1d.palimpsest.v1.Memory.BlockedB\x04\xe2\x41\x01\x03\x1a\x85\x01\n\x06Schema\x12\x1b\n\rschema_source\x18\x01 \x01(\tB\x04\xe2\x41\x01\x03\x12\x14\n\x06\x64omain\x18\x02 \x01(\tB\x04\xe2\x41\x01\x03\x12\x1b\n\rexample_query\x18\x03 \x01(\tB\x04\xe2\x41\x01\x03\x12\x13\n\x05model\x18\x04 \x01(\tB\x04\xe2\x41\x01\x03\x12\x16\n\x08\x61ttempts\x18\x05 \x01(\x05\x42\x04\xe2\x41\x01\x03\"f\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n\x0cKIND_REBUILD\x10\x01\x12\x16\n\x12KIND_CONSOLIDATION\x10\x02\x12\x0f\n\x0bKIND_SCHEMA\x10\x03\x12\r\n\tKIND_SEAL\x10\x04\x42\x08\n\x06resultb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'palimpsest.v1.operations_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GETOPERATIONREQUEST'].fields_by_name['operation']._loaded_options = None
-  _globals['_GETOPERATIONREQUEST'].fields_by_name['operation']._serialized_options = b'\272H\007r\005\020\001\030\200\001'
-  _globals['_LISTOPERATIONSREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_LISTOPERATIONSREQUEST'].fields_by_name['session']._serialized_options = b'\272H\010r\003\310H\001\330\001\001'
-  _globals['_LISTOPERATIONSREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_LISTOPERATIONSREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\010r\003\310H\001\330\001\001'
-  _globals['_LISTOPERATIONSREQUEST'].fields_by_name['kind']._loaded_options = None
-  _globals['_LISTOPERATIONSREQUEST'].fields_by_name['kind']._serialized_options = b'\272H\005\202\001\002\020\001'
-  _globals['_LISTOPERATIONSREQUEST'].fields_by_name['state']._loaded_options = None
-  _globals['_LISTOPERATIONSREQUEST'].fields_by_name['state']._serialized_options = b'\272H\005\202\001\002\020\001'
-  _globals['_LISTOPERATIONSREQUEST'].fields_by_name['page_size']._loaded_options = None
-  _globals['_LISTOPERATIONSREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\007\032\005\030\350\007(\000'
-  _globals['_LISTOPERATIONSREQUEST'].fields_by_name['page_token']._loaded_options = None
-  _globals['_LISTOPERATIONSREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200\004'
-  _globals['_LISTOPERATIONSREQUEST']._loaded_options = None
-  _globals['_LISTOPERATIONSREQUEST']._serialized_options = b'\272Hd\032b\n\027list_operations.session\022\036name the session of the memory\032\'this.memory == \'\' || this.session != \'\''
-  _globals['_WAITOPERATIONREQUEST'].fields_by_name['operation']._loaded_options = None
-  _globals['_WAITOPERATIONREQUEST'].fields_by_name['operation']._serialized_options = b'\272H\007r\005\020\001\030\200\001'
-  _globals['_CANCELOPERATIONREQUEST'].fields_by_name['operation']._loaded_options = None
-  _globals['_CANCELOPERATIONREQUEST'].fields_by_name['operation']._serialized_options = b'\272H\007r\005\020\001\030\200\001'
-  _globals['_CANCELOPERATIONREQUEST'].fields_by_name['request_id']._loaded_options = None
-  _globals['_CANCELOPERATIONREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\032r\030\030\200\0012\023^[^\\x00-\\x1f\\x7f]*$'
-  _globals['_OPERATIONSTATE']._serialized_start=1790
-  _globals['_OPERATIONSTATE']._serialized_end=1982
-  _globals['_OPERATION']._serialized_start=195
-  _globals['_OPERATION']._serialized_end=900
-  _globals['_OPERATION_PROGRESS']._serialized_start=635
-  _globals['_OPERATION_PROGRESS']._serialized_end=696
-  _globals['_OPERATION_SCHEMA']._serialized_start=698
-  _globals['_OPERATION_SCHEMA']._serialized_end=801
-  _globals['_OPERATION_KIND']._serialized_start=803
-  _globals['_OPERATION_KIND']._serialized_end=890
-  _globals['_GETOPERATIONREQUEST']._serialized_start=902
-  _globals['_GETOPERATIONREQUEST']._serialized_end=954
-  _globals['_GETOPERATIONRESPONSE']._serialized_start=956
-  _globals['_GETOPERATIONRESPONSE']._serialized_end=1023
-  _globals['_LISTOPERATIONSREQUEST']._serialized_start=1026
-  _globals['_LISTOPERATIONSREQUEST']._serialized_end=1385
-  _globals['_LISTOPERATIONSRESPONSE']._serialized_start=1387
-  _globals['_LISTOPERATIONSRESPONSE']._serialized_end=1482
-  _globals['_WAITOPERATIONREQUEST']._serialized_start=1484
-  _globals['_WAITOPERATIONREQUEST']._serialized_end=1537
-  _globals['_WAITOPERATIONRESPONSE']._serialized_start=1539
-  _globals['_WAITOPERATIONRESPONSE']._serialized_end=1607
-  _globals['_CANCELOPERATIONREQUEST']._serialized_start=1609
-  _globals['_CANCELOPERATIONREQUEST']._serialized_end=1715
-  _globals['_CANCELOPERATIONRESPONSE']._serialized_start=1717
-  _globals['_CANCELOPERATIONRESPONSE']._serialized_end=1787
-  _globals['_OPERATIONSERVICE']._serialized_start=1985
-  _globals['_OPERATIONSERVICE']._serialized_end=2387
+  _globals['_OPERATION_PROGRESS'].fields_by_name['completed']._loaded_options = None
+  _globals['_OPERATION_PROGRESS'].fields_by_name['completed']._serialized_options = b'\342A\001\003'
+  _globals['_OPERATION_PROGRESS'].fields_by_name['total']._loaded_options = None
+  _globals['_OPERATION_PROGRESS'].fields_by_name['total']._serialized_options = b'\342A\001\003'
+  _globals['_OPERATION_PROGRESS'].fields_by_name['blocked']._loaded_options = None
+  _globals['_OPERATION_PROGRESS'].fields_by_name['blocked']._serialized_options = b'\342A\001\003'
+  _globals['_OPERATION_SCHEMA'].fields_by_name['schema_source']._loaded_options = None
+  _globals['_OPERATION_SCHEMA'].fields_by_name['schema_source']._serialized_options = b'\342A\001\003'
+  _globals['_OPERATION_SCHEMA'].fields_by_name['domain']._loaded_options = None
+  _globals['_OPERATION_SCHEMA'].fields_by_name['domain']._serialized_options = b'\342A\001\003'
+  _globals['_OPERATION_SCHEMA'].fields_by_name['example_query']._loaded_options = None
+  _globals['_OPERATION_SCHEMA'].fields_by_name['example_query']._serialized_options = b'\342A\001\003'
+  _globals['_OPERATION_SCHEMA'].fields_by_name['model']._loaded_options = None
+  _globals['_OPERATION_SCHEMA'].fields_by_name['model']._serialized_options = b'\342A\001\003'
+  _globals['_OPERATION_SCHEMA'].fields_by_name['attempts']._loaded_options = None
+  _globals['_OPERATION_SCHEMA'].fields_by_name['attempts']._serialized_options = b'\342A\001\003'
+  _globals['_OPERATION'].fields_by_name['id']._loaded_options = None
+  _globals['_OPERATION'].fields_by_name['id']._serialized_options = b'\342A\001\010'
+  _globals['_OPERATION'].fields_by_name['kind']._loaded_options = None
+  _globals['_OPERATION'].fields_by_name['kind']._serialized_options = b'\342A\001\003'
+  _globals['_OPERATION'].fields_by_name['state']._loaded_options = None
+  _globals['_OPERATION'].fields_by_name['state']._serialized_options = b'\342A\001\003'
+  _globals['_OPERATION'].fields_by_name['session']._loaded_options = None
+  _globals['_OPERATION'].fields_by_name['session']._serialized_options = b'\342A\001\003'
+  _globals['_OPERATION'].fields_by_name['memory']._loaded_options = None
+  _globals['_OPERATION'].fields_by_name['memory']._serialized_options = b'\342A\001\003'
+  _globals['_OPERATION'].fields_by_name['progress']._loaded_options = None
+  _globals['_OPERATION'].fields_by_name['progress']._serialized_options = b'\342A\001\003'
+  _globals['_OPERATION'].fields_by_name['error']._loaded_options = None
+  _globals['_OPERATION'].fields_by_name['error']._serialized_options = b'\342A\001\003'
+  _globals['_OPERATION'].fields_by_name['memory_result']._loaded_options = None
+  _globals['_OPERATION'].fields_by_name['memory_result']._serialized_options = b'\342A\001\003'
+  _globals['_OPERATION'].fields_by_name['schema_result']._loaded_options = None
+  _globals['_OPERATION'].fields_by_name['schema_result']._serialized_options = b'\342A\001\003'
+  _globals['_OPERATION'].fields_by_name['usage']._loaded_options = None
+  _globals['_OPERATION'].fields_by_name['usage']._serialized_options = b'\342A\001\003'
+  _globals['_OPERATION'].fields_by_name['created_at']._loaded_options = None
+  _globals['_OPERATION'].fields_by_name['created_at']._serialized_options = b'\342A\001\003'
+  _globals['_OPERATION'].fields_by_name['ended_at']._loaded_options = None
+  _globals['_OPERATION'].fields_by_name['ended_at']._serialized_options = b'\342A\001\003'
+  _globals['_OPERATION']._serialized_start=202
+  _globals['_OPERATION']._serialized_end=1116
+  _globals['_OPERATION_PROGRESS']._serialized_start=756
+  _globals['_OPERATION_PROGRESS']._serialized_end=866
+  _globals['_OPERATION_SCHEMA']._serialized_start=869
+  _globals['_OPERATION_SCHEMA']._serialized_end=1002
+  _globals['_OPERATION_KIND']._serialized_start=1004
+  _globals['_OPERATION_KIND']._serialized_end=1106
 # @@protoc_insertion_point(module_scope)

@@ -3,12 +3,11 @@
 isort:skip_file
 """
 
-from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
-from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from palimpsest.v1 import common_pb2 as _common_pb2
 from palimpsest.v1 import errors_pb2 as _errors_pb2
 from palimpsest.v1 import memories_pb2 as _memories_pb2
 import builtins as _builtins
@@ -22,45 +21,11 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class _OperationState:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _OperationStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OperationState.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    OPERATION_STATE_UNSPECIFIED: _OperationState.ValueType  # 0
-    """Never sent."""
-    OPERATION_STATE_PENDING: _OperationState.ValueType  # 1
-    """Stored. It has no effect yet: of a consolidation, not all of the log is read."""
-    OPERATION_STATE_RUNNING: _OperationState.ValueType  # 2
-    """It has begun, or waits for its model or for a budget."""
-    OPERATION_STATE_DONE: _OperationState.ValueType  # 3
-    """It succeeded; the result is set."""
-    OPERATION_STATE_FAILED: _OperationState.ValueType  # 4
-    """It failed; `error` says why."""
-    OPERATION_STATE_CANCELLED: _OperationState.ValueType  # 5
-    """A client cancelled it, or deleted what it works on."""
-
-class OperationState(_OperationState, metaclass=_OperationStateEnumTypeWrapper):
-    """How far long work is."""
-
-OPERATION_STATE_UNSPECIFIED: OperationState.ValueType  # 0
-"""Never sent."""
-OPERATION_STATE_PENDING: OperationState.ValueType  # 1
-"""Stored. It has no effect yet: of a consolidation, not all of the log is read."""
-OPERATION_STATE_RUNNING: OperationState.ValueType  # 2
-"""It has begun, or waits for its model or for a budget."""
-OPERATION_STATE_DONE: OperationState.ValueType  # 3
-"""It succeeded; the result is set."""
-OPERATION_STATE_FAILED: OperationState.ValueType  # 4
-"""It failed; `error` says why."""
-OPERATION_STATE_CANCELLED: OperationState.ValueType  # 5
-"""A client cancelled it, or deleted what it works on."""
-Global___OperationState: _TypeAlias = OperationState  # noqa: Y015
-
 @_typing.final
 class Operation(_message.Message):
-    """Long work."""
+    """Long work that workers do: it goes on when the client disconnects. An operation is kept
+    for 30 days after it was requested, or until its session is deleted.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -73,16 +38,18 @@ class Operation(_message.Message):
         KIND_UNSPECIFIED: Operation._Kind.ValueType  # 0
         """Never sent."""
         KIND_REBUILD: Operation._Kind.ValueType  # 1
-        """RebuildMemory. `memory` is the new memory. DONE when everything that was in the log at
-        the time of the call is applied (of a state memory: when every compression that was due
-        is complete), FAILED (MEMORY_STALLED) when the memory stalls.
+        """RebuildMemory. `memory` is the new memory. DONE when everything that was in the log
+        at the time of the call is applied (of a state memory: when every compression that
+        was due is complete), FAILED (MEMORY_STALLED) when the memory stalls.
         """
         KIND_CONSOLIDATION: Operation._Kind.ValueType  # 2
         """ConsolidateMemory. FAILED (MEMORY_STALLED) when the memory stalls; requested again
         after RetryMemory it is a new operation.
         """
         KIND_SCHEMA: Operation._Kind.ValueType  # 3
-        """GenerateSchema. FAILED (SCHEMA_NOT_GENERATED) when no schema could be made."""
+        """GenerateSchema. FAILED (SCHEMA_NOT_GENERATED) when the model wrote no valid one."""
+        KIND_SEAL: Operation._Kind.ValueType  # 4
+        """SealTree. DONE when the tree is SEALED, FAILED (MEMORY_STALLED) when it stalls."""
 
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
         """What an operation does."""
@@ -90,16 +57,18 @@ class Operation(_message.Message):
     KIND_UNSPECIFIED: Operation.Kind.ValueType  # 0
     """Never sent."""
     KIND_REBUILD: Operation.Kind.ValueType  # 1
-    """RebuildMemory. `memory` is the new memory. DONE when everything that was in the log at
-    the time of the call is applied (of a state memory: when every compression that was due
-    is complete), FAILED (MEMORY_STALLED) when the memory stalls.
+    """RebuildMemory. `memory` is the new memory. DONE when everything that was in the log
+    at the time of the call is applied (of a state memory: when every compression that
+    was due is complete), FAILED (MEMORY_STALLED) when the memory stalls.
     """
     KIND_CONSOLIDATION: Operation.Kind.ValueType  # 2
     """ConsolidateMemory. FAILED (MEMORY_STALLED) when the memory stalls; requested again
     after RetryMemory it is a new operation.
     """
     KIND_SCHEMA: Operation.Kind.ValueType  # 3
-    """GenerateSchema. FAILED (SCHEMA_NOT_GENERATED) when no schema could be made."""
+    """GenerateSchema. FAILED (SCHEMA_NOT_GENERATED) when the model wrote no valid one."""
+    KIND_SEAL: Operation.Kind.ValueType  # 4
+    """SealTree. DONE when the tree is SEALED, FAILED (MEMORY_STALLED) when it stalls."""
 
     @_typing.final
     class Progress(_message.Message):
@@ -111,19 +80,21 @@ class Operation(_message.Message):
         TOTAL_FIELD_NUMBER: _builtins.int
         BLOCKED_FIELD_NUMBER: _builtins.int
         completed: _builtins.int
-        """Positions of the log that are read, of `total`; 0 of KIND_SCHEMA."""
+        """Positions of the log that are read, of `total`; 0 for KIND_SCHEMA."""
         total: _builtins.int
         """Positions to be read."""
-        blocked: _builtins.str
-        """Why it waits: for its model, or for a budget. Empty while it does not."""
+        @_builtins.property
+        def blocked(self) -> _memories_pb2.Memory.Blocked:
+            """Why it does not advance, as `Memory.blocked`; unset while it does."""
+
         def __init__(
             self,
             *,
             completed: _builtins.int = ...,
             total: _builtins.int = ...,
-            blocked: _builtins.str = ...,
+            blocked: _memories_pb2.Memory.Blocked | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
         _ClearFieldArgType: _TypeAlias = _typing.Literal["blocked", b"blocked", "completed", b"completed", "total", b"total"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
@@ -175,12 +146,15 @@ class Operation(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     MEMORY_RESULT_FIELD_NUMBER: _builtins.int
     SCHEMA_RESULT_FIELD_NUMBER: _builtins.int
-    CREATE_TIME_FIELD_NUMBER: _builtins.int
-    END_TIME_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
+    ENDED_AT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Unique within the tenant; assigned by the service, 64 characters."""
     kind: Global___Operation.Kind.ValueType
-    state: Global___OperationState.ValueType
+    """What it does."""
+    state: _common_pb2.OperationState.ValueType
+    """How far it is; never ABANDONED."""
     session: _builtins.str
     """The session that it belongs to."""
     memory: _builtins.str
@@ -190,23 +164,29 @@ class Operation(_message.Message):
         """While it is PENDING or RUNNING."""
 
     @_builtins.property
-    def error(self) -> _errors_pb2.Error:
-        """When it is FAILED."""
+    def error(self) -> _errors_pb2.ErrorStatus:
+        """Set when it is FAILED."""
 
     @_builtins.property
     def memory_result(self) -> _memories_pb2.Memory:
-        """The memory as it is now, without its value: KIND_REBUILD, KIND_CONSOLIDATION."""
+        """The memory as it is now, without its value: all kinds but KIND_SCHEMA."""
 
     @_builtins.property
     def schema_result(self) -> Global___Operation.Schema:
         """KIND_SCHEMA."""
 
     @_builtins.property
-    def create_time(self) -> _timestamp_pb2.Timestamp:
+    def usage(self) -> _common_pb2.Usage:
+        """What it cost by now, where it is counted: KIND_SCHEMA. The usage of a memory has the
+        rest.
+        """
+
+    @_builtins.property
+    def created_at(self) -> _timestamp_pb2.Timestamp:
         """When it was requested."""
 
     @_builtins.property
-    def end_time(self) -> _timestamp_pb2.Timestamp:
+    def ended_at(self) -> _timestamp_pb2.Timestamp:
         """When its end was first reported; unset before."""
 
     def __init__(
@@ -214,222 +194,23 @@ class Operation(_message.Message):
         *,
         id: _builtins.str = ...,
         kind: Global___Operation.Kind.ValueType = ...,
-        state: Global___OperationState.ValueType = ...,
+        state: _common_pb2.OperationState.ValueType = ...,
         session: _builtins.str = ...,
         memory: _builtins.str = ...,
         progress: Global___Operation.Progress | None = ...,
-        error: _errors_pb2.Error | None = ...,
+        error: _errors_pb2.ErrorStatus | None = ...,
         memory_result: _memories_pb2.Memory | None = ...,
         schema_result: Global___Operation.Schema | None = ...,
-        create_time: _timestamp_pb2.Timestamp | None = ...,
-        end_time: _timestamp_pb2.Timestamp | None = ...,
+        usage: _common_pb2.Usage | None = ...,
+        created_at: _timestamp_pb2.Timestamp | None = ...,
+        ended_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "error", b"error", "memory_result", b"memory_result", "progress", b"progress", "result", b"result", "schema_result", b"schema_result"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "ended_at", b"ended_at", "error", b"error", "memory_result", b"memory_result", "progress", b"progress", "result", b"result", "schema_result", b"schema_result", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "end_time", b"end_time", "error", b"error", "id", b"id", "kind", b"kind", "memory", b"memory", "memory_result", b"memory_result", "progress", b"progress", "result", b"result", "schema_result", b"schema_result", "session", b"session", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "ended_at", b"ended_at", "error", b"error", "id", b"id", "kind", b"kind", "memory", b"memory", "memory_result", b"memory_result", "progress", b"progress", "result", b"result", "schema_result", b"schema_result", "session", b"session", "state", b"state", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["memory_result", "schema_result"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 
 Global___Operation: _TypeAlias = Operation  # noqa: Y015
-
-@_typing.final
-class GetOperationRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    OPERATION_FIELD_NUMBER: _builtins.int
-    operation: _builtins.str
-    """Required. Unknown ids are NOT_FOUND (OPERATION_NOT_FOUND)."""
-    def __init__(
-        self,
-        *,
-        operation: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___GetOperationRequest: _TypeAlias = GetOperationRequest  # noqa: Y015
-
-@_typing.final
-class GetOperationResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    OPERATION_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def operation(self) -> Global___Operation: ...
-    def __init__(
-        self,
-        *,
-        operation: Global___Operation | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___GetOperationResponse: _TypeAlias = GetOperationResponse  # noqa: Y015
-
-@_typing.final
-class ListOperationsRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SESSION_FIELD_NUMBER: _builtins.int
-    MEMORY_FIELD_NUMBER: _builtins.int
-    KIND_FIELD_NUMBER: _builtins.int
-    STATE_FIELD_NUMBER: _builtins.int
-    PAGE_SIZE_FIELD_NUMBER: _builtins.int
-    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
-    session: _builtins.str
-    """Optional. Only those of this session; unknown names are NOT_FOUND. Empty means all of
-    the tenant.
-    """
-    memory: _builtins.str
-    """Optional, with `session`. Only those of this memory."""
-    kind: Global___Operation.Kind.ValueType
-    """Optional. Only those of this kind."""
-    state: Global___OperationState.ValueType
-    """Optional. Only those in this state; then a page may have fewer operations than
-    `page_size`, or none, although others follow.
-    """
-    page_size: _builtins.int
-    """Optional. 1 to 1000; 0 means 100."""
-    page_token: _builtins.str
-    """Optional. `next_page_token` of the previous page, with the same fields; empty begins
-    at the newest.
-    """
-    def __init__(
-        self,
-        *,
-        session: _builtins.str = ...,
-        memory: _builtins.str = ...,
-        kind: Global___Operation.Kind.ValueType = ...,
-        state: Global___OperationState.ValueType = ...,
-        page_size: _builtins.int = ...,
-        page_token: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "memory", b"memory", "page_size", b"page_size", "page_token", b"page_token", "session", b"session", "state", b"state"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ListOperationsRequest: _TypeAlias = ListOperationsRequest  # noqa: Y015
-
-@_typing.final
-class ListOperationsResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    OPERATIONS_FIELD_NUMBER: _builtins.int
-    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
-    next_page_token: _builtins.str
-    """Empty on the last page."""
-    @_builtins.property
-    def operations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Operation]:
-        """Newest first."""
-
-    def __init__(
-        self,
-        *,
-        operations: _abc.Iterable[Global___Operation] | None = ...,
-        next_page_token: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "operations", b"operations"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ListOperationsResponse: _TypeAlias = ListOperationsResponse  # noqa: Y015
-
-@_typing.final
-class WaitOperationRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    OPERATION_FIELD_NUMBER: _builtins.int
-    operation: _builtins.str
-    """Required. Unknown ids are NOT_FOUND (OPERATION_NOT_FOUND)."""
-    def __init__(
-        self,
-        *,
-        operation: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___WaitOperationRequest: _TypeAlias = WaitOperationRequest  # noqa: Y015
-
-@_typing.final
-class WaitOperationResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    OPERATION_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def operation(self) -> Global___Operation: ...
-    def __init__(
-        self,
-        *,
-        operation: Global___Operation | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___WaitOperationResponse: _TypeAlias = WaitOperationResponse  # noqa: Y015
-
-@_typing.final
-class CancelOperationRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    OPERATION_FIELD_NUMBER: _builtins.int
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
-    operation: _builtins.str
-    """Required. Unknown ids are NOT_FOUND (OPERATION_NOT_FOUND)."""
-    request_id: _builtins.str
-    """Optional. The client's own name for this request, unique within the tenant: 1 to
-    128 characters without control characters, best a random UUID. Sent again with
-    equal content within 24 hours the request does nothing and returns the first
-    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
-    """
-    def __init__(
-        self,
-        *,
-        operation: _builtins.str = ...,
-        request_id: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation", "request_id", b"request_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___CancelOperationRequest: _TypeAlias = CancelOperationRequest  # noqa: Y015
-
-@_typing.final
-class CancelOperationResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    OPERATION_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def operation(self) -> Global___Operation: ...
-    def __init__(
-        self,
-        *,
-        operation: Global___Operation | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___CancelOperationResponse: _TypeAlias = CancelOperationResponse  # noqa: Y015

@@ -10,7 +10,7 @@ from grpc import aio
 
 import palimpsest
 from palimpsest import Edit
-from palimpsest.v1 import answers_pb2, answers_pb2_grpc, edits_pb2, edits_pb2_grpc
+from palimpsest.v1alpha1 import answers_pb2, answers_pb2_grpc, edits_pb2, edits_pb2_grpc
 from service.app.serve import serve
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.rpc import answers as rpc_answers

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 import palimpsest
-from palimpsest.v1 import log_pb2, log_pb2_grpc
+from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
 from tests.acceptance.memories.kept_memory import SCHEMA, HeldReplies, finish, start
 from tests.support.fake_model import FakeModel, fake_model
 from tests.support.harness import Process, Servers, api, eventually, worker

@@ -10,7 +10,7 @@ from grpc import aio
 
 import palimpsest
 from palimpsest import _errors
-from palimpsest.v1 import (
+from palimpsest.v1alpha1 import (
     answers_pb2,
     answers_pb2_grpc,
     memories_pb2,

@@ -9,7 +9,7 @@ from buf.validate import validate_pb2
 
 from palimpsest import Reader, sync
 from palimpsest._async._answers import MANY_QUESTIONS
-from palimpsest.v1 import answers_pb2
+from palimpsest.v1alpha1 import answers_pb2
 from service.cli import output
 from service.domain.answers.readers import ReaderName
 from service.rpc.pages import PAGE_BYTES

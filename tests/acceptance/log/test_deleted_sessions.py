@@ -14,7 +14,7 @@ from grpc import aio
 from grpc_status import rpc_status
 
 import palimpsest
-from palimpsest.v1 import (
+from palimpsest.v1alpha1 import (
     answers_pb2,
     answers_pb2_grpc,
     history_pb2,

@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import palimpsest
 from palimpsest import Edit, _errors
-from palimpsest.v1 import (
+from palimpsest.v1alpha1 import (
     history_pb2,
     history_pb2_grpc,
     log_pb2,

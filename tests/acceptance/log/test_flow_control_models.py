@@ -12,7 +12,7 @@ from grpc import aio
 
 import palimpsest
 from palimpsest import Reading
-from palimpsest.v1 import log_pb2, log_pb2_grpc, search_pb2, search_pb2_grpc
+from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc, search_pb2, search_pb2_grpc
 from service.app import executor, serve, work
 from service.settings.config import Config, Limits
 from tests.support.unresponsive_model import UnresponsiveModel, unresponsive_model, warm_litellm

@@ -13,7 +13,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import palimpsest
 from palimpsest import _errors
-from palimpsest.v1 import log_pb2, memories_pb2, memories_pb2_grpc
+from palimpsest.v1alpha1 import log_pb2, memories_pb2, memories_pb2_grpc
 from service.app.serve import serve
 from service.rpc.interceptors import telemetry
 from service.rpc.stream_guard import StreamGuard
@@ -23,10 +23,10 @@ from tests.support.stream_status import raise_status
 
 #: No protobuf: a field that is longer than what follows.
 MALFORMED = b"\x0a\xff"
-UNARY = "/palimpsest.v1.SessionService/GetSession"
+UNARY = "/palimpsest.v1alpha1.SessionService/GetSession"
 HEALTH = "/grpc.health.v1.Health/Check"
-TOLD = "/palimpsest.v1.HistoryService/WatchMemory"
-STREAM = "/palimpsest.v1.LogService/AppendChunks"
+TOLD = "/palimpsest.v1alpha1.HistoryService/WatchMemory"
+STREAM = "/palimpsest.v1alpha1.LogService/AppendChunks"
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -75,7 +75,7 @@ def counted(reader: InMemoryMetricReader) -> dict[tuple[str, str], int]:
     data: Any = reader.get_metrics_data()
     return {
         (
-            point.attributes["rpc.method"].removeprefix("palimpsest.v1."),
+            point.attributes["rpc.method"].removeprefix("palimpsest.v1alpha1."),
             point.attributes["rpc.response.status_code"],
         ): point.count
         for resource in data.resource_metrics

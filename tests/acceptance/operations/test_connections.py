@@ -8,7 +8,7 @@ from grpc import aio
 
 import palimpsest
 from palimpsest import Edit
-from palimpsest.v1 import history_pb2, history_pb2_grpc
+from palimpsest.v1alpha1 import history_pb2, history_pb2_grpc
 from tests.acceptance.log.test_flow_control import SCHEMA, serving
 from tests.support.cutting import Proxy, cutting
 

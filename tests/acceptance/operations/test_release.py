@@ -109,7 +109,7 @@ def test_two_releases_one_after_the_other(repository: Path) -> None:
 
 - new: `PALIMPSEST_DOORS`
 
-### API (`palimpsest.v1`)
+### API (`palimpsest.v1alpha1`)
 
 - gone: `{log.service[0].name}.{gone}`
 """

@@ -11,14 +11,14 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 import palimpsest
-from palimpsest.v1 import log_pb2, log_pb2_grpc
+from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
 from tests.acceptance.memories.kept_memory import QUICK, SCHEMA, HeldReplies, scripted
 from tests.support.fake_model import FakeModel, fake_model
 from tests.support.harness import Servers, api, worker
 from tests.support.otlp import Collector, Span, collector
 
-APPEND = "palimpsest.v1.LogService/Append"
-APPEND_CHUNKS = "palimpsest.v1.LogService/AppendChunks"
+APPEND = "palimpsest.v1alpha1.LogService/Append"
+APPEND_CHUNKS = "palimpsest.v1alpha1.LogService/AppendChunks"
 #: Only makes ids: what a client of ours does with its spans is its own business.
 CLIENT = TracerProvider().get_tracer("client")
 ROWS = "SELECT count(*) FROM trace_context"
@@ -214,8 +214,10 @@ def test_a_question_its_answer_and_the_calls_for_it_are_one_trace(
     with api(url, **exports) as (_, address), worker(url, **scripted(model), **exports):
         trace_id, span_id = ids(asyncio.run(run(address)))
         taking.wait("the answer", lambda all: all.named("process answer", trace_id))
-        taking.wait("the call", lambda all: all.named("palimpsest.v1.AnswerService/Ask", trace_id))
-    asked = one(taking.named("palimpsest.v1.AnswerService/Ask", trace_id))
+        taking.wait(
+            "the call", lambda all: all.named("palimpsest.v1alpha1.AnswerService/Ask", trace_id)
+        )
+    asked = one(taking.named("palimpsest.v1alpha1.AnswerService/Ask", trace_id))
     answer = taking.named("process answer", trace_id)[0]
     assert (asked.parent_id, answer.parent_id) == (span_id, asked.span_id)
     assert answer.links == {asked.link}

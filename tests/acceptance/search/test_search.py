@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import palimpsest
-from palimpsest.v1 import search_pb2, search_pb2_grpc
+from palimpsest.v1alpha1 import search_pb2, search_pb2_grpc
 from tests.integration.support.search_rows import can_have_vectors
 from tests.support.fake_embeddings import FakeEmbeddings, fake_embeddings
 from tests.support.harness import Servers, api, worker

@@ -10,7 +10,7 @@ import pytest
 from grpc import aio
 
 import palimpsest
-from palimpsest.v1 import search_pb2, search_pb2_grpc
+from palimpsest.v1alpha1 import search_pb2, search_pb2_grpc
 from service.app.serve import serve
 from service.settings.config import Config
 from storage.engine.database import Database

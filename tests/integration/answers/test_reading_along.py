@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 import palimpsest
-from palimpsest.v1 import answers_pb2, answers_pb2_grpc
+from palimpsest.v1alpha1 import answers_pb2, answers_pb2_grpc
 from service.domain.answers.reply_streaming import TextPiece, text_of
 from tests import ROOT
 from tests.support.fake_model import FakeModel, fake_model

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import palimpsest
-from palimpsest.v1 import (
+from palimpsest.v1alpha1 import (
     edits_pb2,
     edits_pb2_grpc,
     history_pb2,

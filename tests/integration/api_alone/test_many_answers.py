@@ -8,7 +8,7 @@ import pytest
 
 import palimpsest
 from palimpsest import BrowseSettings, Question, Reading, TrajectoryEvent
-from palimpsest.v1 import answers_pb2, answers_pb2_grpc
+from palimpsest.v1alpha1 import answers_pb2, answers_pb2_grpc
 from tests.integration.api_alone.answers_by_hand import ByHand
 from tests.integration.api_alone.refusals import SCHEMA
 from tests.integration.support.hearing import Hearing

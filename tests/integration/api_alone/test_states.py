@@ -11,7 +11,7 @@ import pytest
 
 import palimpsest
 from palimpsest import State
-from palimpsest.v1 import (
+from palimpsest.v1alpha1 import (
     history_pb2,
     history_pb2_grpc,
     memories_pb2,

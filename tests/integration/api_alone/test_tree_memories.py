@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 import palimpsest
 from palimpsest import Tree, sync
-from palimpsest.v1 import (
+from palimpsest.v1alpha1 import (
     edits_pb2,
     edits_pb2_grpc,
     history_pb2,

@@ -7,7 +7,7 @@ import pytest
 
 import palimpsest
 from palimpsest import Tree
-from palimpsest.v1 import (
+from palimpsest.v1alpha1 import (
     trees_pb2,
     trees_pb2_grpc,
 )

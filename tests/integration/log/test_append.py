@@ -12,7 +12,7 @@ from grpc import aio
 
 import palimpsest
 from palimpsest import _convert_log, _errors
-from palimpsest.v1 import log_pb2, log_pb2_grpc
+from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
 from service.domain.log.chunks import Chunk, ChunkKind, LoggedChunk
 from service.rpc.convert import logged_chunk
 

@@ -11,7 +11,7 @@ from grpc import aio
 
 import palimpsest
 from palimpsest import _errors
-from palimpsest.v1 import log_pb2, log_pb2_grpc
+from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
 from tests.support.harness import Servers, api
 from verification.chaos.switches import Action, Switches, environment
 

@@ -14,7 +14,7 @@ from grpc import StatusCode, aio
 
 import palimpsest
 from palimpsest import _errors
-from palimpsest.v1 import (
+from palimpsest.v1alpha1 import (
     answers_pb2,
     budgets_pb2,
     edits_pb2,

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import palimpsest
-from palimpsest.v1 import log_pb2, log_pb2_grpc
+from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
 from service.rpc.pages import PAGE_BYTES
 from service.settings.config import Limits
 

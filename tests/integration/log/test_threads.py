@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 import palimpsest
-from palimpsest.v1 import (
+from palimpsest.v1alpha1 import (
     chunks_pb2,
     log_pb2,
     log_pb2_grpc,

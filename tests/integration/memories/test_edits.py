@@ -9,7 +9,7 @@ import pytest
 
 import palimpsest
 from palimpsest import Edit, sync
-from palimpsest.v1 import edits_pb2, edits_pb2_grpc
+from palimpsest.v1alpha1 import edits_pb2, edits_pb2_grpc
 from tests.support.sending import send
 
 SCHEMA = """

@@ -10,7 +10,7 @@ import pytest
 
 import palimpsest
 from palimpsest import Edit
-from palimpsest.v1 import history_pb2, history_pb2_grpc, memories_pb2, memories_pb2_grpc
+from palimpsest.v1alpha1 import history_pb2, history_pb2_grpc, memories_pb2, memories_pb2_grpc
 from tests.support.sending import send
 
 SCHEMA = """

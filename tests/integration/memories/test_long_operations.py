@@ -12,7 +12,7 @@ from grpc import aio
 
 import palimpsest
 from palimpsest import _errors
-from palimpsest.v1 import (
+from palimpsest.v1alpha1 import (
     edits_pb2,
     edits_pb2_grpc,
     memories_pb2,

@@ -210,7 +210,7 @@ async def test_health_is_served_and_no_reflection(address: str) -> None:
 async def test_a_setting_turns_reflection_on(servers: Servers) -> None:
     with api(servers.new_database(), PALIMPSEST_REFLECTION="true") as (_, address):
         async with aio.insecure_channel(address) as channel:
-            assert {"palimpsest.v1.LogService", "palimpsest.v1.SchemaService"} <= set(
+            assert {"palimpsest.v1alpha1.LogService", "palimpsest.v1alpha1.SchemaService"} <= set(
                 await _reflected(channel)
             )
 
@@ -234,6 +234,6 @@ async def test_nobody_there_is_one_clear_line() -> None:
 
 
 def _get_session() -> Any:
-    from palimpsest.v1 import sessions_pb2
+    from palimpsest.v1alpha1 import sessions_pb2
 
     return sessions_pb2.GetSessionRequest(name="s")

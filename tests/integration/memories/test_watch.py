@@ -10,7 +10,7 @@ import pytest
 
 import palimpsest
 from palimpsest import Edit
-from palimpsest.v1 import history_pb2, history_pb2_grpc
+from palimpsest.v1alpha1 import history_pb2, history_pb2_grpc
 from service.local.processes import free_port
 from tests.support.harness import Servers, api
 

@@ -164,7 +164,7 @@ async def test_the_synchronous_face_does_the_same(address: str) -> None:
 
 
 async def test_its_health_is_served(address: str) -> None:
-    name = "palimpsest.v1.SchemaService"
+    name = "palimpsest.v1alpha1.SchemaService"
     async with aio.insecure_channel(address) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         status = await health.Check(health_pb2.HealthCheckRequest(service=name))

@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import palimpsest
 from palimpsest import sync
-from palimpsest.v1 import search_pb2, search_pb2_grpc
+from palimpsest.v1alpha1 import search_pb2, search_pb2_grpc
 from storage.search.words import TAIL_CHUNKS
 from tests.support.harness import Servers, api
 
@@ -168,7 +168,7 @@ async def test_positions_beyond_any_log_find_nothing(session: palimpsest.Session
 
 async def test_it_is_healthy(client: palimpsest.Client) -> None:
     health = health_pb2_grpc.HealthStub(client.channel)
-    request = health_pb2.HealthCheckRequest(service="palimpsest.v1.SearchService")
+    request = health_pb2.HealthCheckRequest(service="palimpsest.v1alpha1.SearchService")
     assert (await health.Check(request)).status == health_pb2.HealthCheckResponse.SERVING
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 import palimpsest
 from palimpsest import sync
-from palimpsest.v1 import usage_pb2, usage_pb2_grpc
+from palimpsest.v1alpha1 import usage_pb2, usage_pb2_grpc
 from service.domain.prism.amending import replay
 from service.domain.prism.spec import Encoding
 from service.domain.spend.prices import CacheFamily, ModelPrices

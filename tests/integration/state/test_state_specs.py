@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 import palimpsest
-from palimpsest.v1 import memories_pb2, memories_pb2_grpc
+from palimpsest.v1alpha1 import memories_pb2, memories_pb2_grpc
 from service.domain.state.spec import DEFAULT_PERIOD_TOKENS, StateSpec
 from tests.support.harness import Servers, api
 

@@ -8,7 +8,7 @@ import pytest
 
 import palimpsest
 from palimpsest import Reading, TrajectoryEvent, sync
-from palimpsest.v1 import trajectories_pb2, trajectories_pb2_grpc
+from palimpsest.v1alpha1 import trajectories_pb2, trajectories_pb2_grpc
 
 #: Each is a segment of its own, by its length.
 TEXTS = [

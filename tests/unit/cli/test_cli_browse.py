@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from palimpsest import BrowseSettings, TrajectoryEvent
-from palimpsest.v1 import answers_pb2
+from palimpsest.v1alpha1 import answers_pb2
 from service.cli.ask import ACTIONS, BrowseOptions, question_options
 from service.cli.drawing import browse_line
 from service.cli.output import CommandError

@@ -9,7 +9,7 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc import aio
 from grpc_status import rpc_status
 
-from palimpsest.v1 import (
+from palimpsest.v1alpha1 import (
     log_pb2,
     memories_pb2,
     sessions_pb2,

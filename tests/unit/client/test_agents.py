@@ -11,7 +11,7 @@ import pytest
 
 import palimpsest
 from palimpsest import sync
-from palimpsest.v1 import memories_pb2, states_pb2
+from palimpsest.v1alpha1 import memories_pb2, states_pb2
 from tests.unit.client.agent_service import Service
 from tests.unit.client.server import serving
 

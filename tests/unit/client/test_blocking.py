@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import palimpsest
 from palimpsest import sync
-from palimpsest.v1 import answers_pb2
+from palimpsest.v1alpha1 import answers_pb2
 from tests.unit.client.agent_service import Service
 from tests.unit.client.server import add, serving
 from tests.unit.client.test_producer import Log

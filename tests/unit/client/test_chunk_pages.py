@@ -7,7 +7,7 @@ import pytest
 from grpc import aio
 
 import palimpsest
-from palimpsest.v1 import log_pb2
+from palimpsest.v1alpha1 import log_pb2
 from tests.unit.client.server import add, serving
 
 HEAD = 2500

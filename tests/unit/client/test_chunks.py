@@ -9,7 +9,7 @@ import pytest
 import palimpsest
 from palimpsest import ChatMessage, Chunk
 from palimpsest._convert_log import chunks_of
-from palimpsest.v1 import log_pb2
+from palimpsest.v1alpha1 import log_pb2
 
 LOGGED = Chunk(
     position=3,

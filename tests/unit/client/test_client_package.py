@@ -24,7 +24,7 @@ def asked(folder: str) -> dict[str, str]:
 
 
 def test_the_floors_are_those_that_the_generated_code_checks() -> None:
-    generated = ROOT / "proto/palimpsest/v1"
+    generated = ROOT / "proto/palimpsest/v1alpha1"
     (protobuf,) = {
         found[1]
         for path in generated.glob("*_pb2.py")

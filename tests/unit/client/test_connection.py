@@ -10,7 +10,7 @@ import palimpsest
 from palimpsest._async._connection import Connection
 from palimpsest._errors import from_rpc
 from palimpsest._transport import may_pass
-from palimpsest.v1 import sessions_pb2
+from palimpsest.v1alpha1 import sessions_pb2
 from tests.unit.client.server import add, serving
 
 
@@ -47,7 +47,7 @@ async def test_a_service_hears_which_client_calls() -> None:
     async with serving(register) as port:
         connection = Connection(f"127.0.0.1:{port}")
         method = connection.channel.unary_unary(
-            "/palimpsest.v1.SessionService/GetSession",
+            "/palimpsest.v1alpha1.SessionService/GetSession",
             request_serializer=sessions_pb2.GetSessionRequest.SerializeToString,
             response_deserializer=sessions_pb2.GetSessionResponse.FromString,
         )

@@ -7,7 +7,7 @@ import pytest
 
 from palimpsest import Question, _convert_answers
 from palimpsest._async._runtime import gather
-from palimpsest.v1 import answers_pb2
+from palimpsest.v1alpha1 import answers_pb2
 
 
 def test_each_kind_and_action_has_a_name() -> None:

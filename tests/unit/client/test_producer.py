@@ -13,7 +13,7 @@ import palimpsest
 from palimpsest import _convert_log
 from palimpsest._async._producer import MAX_CHUNK_BYTES
 from palimpsest._transport import MAX_SENT_BYTES
-from palimpsest.v1 import log_pb2
+from palimpsest.v1alpha1 import log_pb2
 from tests.unit.client.server import add, serving
 
 Request = log_pb2.AppendChunksRequest

@@ -10,7 +10,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 import palimpsest
-from palimpsest.v1 import log_pb2
+from palimpsest.v1alpha1 import log_pb2
 from tests.unit.client.server import add, serving
 
 Request = log_pb2.AppendChunksRequest

@@ -10,7 +10,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 import palimpsest
 from palimpsest._async._producer import TRACE_CHUNKS
-from palimpsest.v1 import log_pb2
+from palimpsest.v1alpha1 import log_pb2
 from tests.unit.client.server import add, serving
 
 Request = log_pb2.AppendChunksRequest

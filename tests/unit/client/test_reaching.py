@@ -10,7 +10,7 @@ from grpc import aio
 import palimpsest
 from palimpsest import sync
 from palimpsest._async import _connection
-from palimpsest.v1 import history_pb2, log_pb2, sessions_pb2
+from palimpsest.v1alpha1 import history_pb2, log_pb2, sessions_pb2
 from tests.unit.client.server import add, serving
 
 #: Longer than a test may take.

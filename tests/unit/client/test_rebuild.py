@@ -8,7 +8,7 @@ import pytest
 from grpc import aio
 
 import palimpsest
-from palimpsest.v1 import edits_pb2, memories_pb2
+from palimpsest.v1alpha1 import edits_pb2, memories_pb2
 from tests.unit.client.server import add, serving
 
 Memory = memories_pb2.Memory

@@ -9,7 +9,7 @@ import pytest
 from grpc import aio
 
 import palimpsest
-from palimpsest.v1 import answers_pb2, answers_pb2_grpc, sessions_pb2, sessions_pb2_grpc
+from palimpsest.v1alpha1 import answers_pb2, answers_pb2_grpc, sessions_pb2, sessions_pb2_grpc
 from service.domain.values.errors import Cancelled, Exhausted, PalimpsestError, Unavailable
 from service.domain.values.reasons import Reason
 from service.rpc.errors import abort_arguments

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import palimpsest
 from palimpsest import Edit, _convert_memories
-from palimpsest.v1 import edits_pb2, history_pb2, memories_pb2
+from palimpsest.v1alpha1 import edits_pb2, history_pb2, memories_pb2
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

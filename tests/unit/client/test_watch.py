@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import palimpsest
 from palimpsest import sync
-from palimpsest.v1 import history_pb2, memories_pb2
+from palimpsest.v1alpha1 import history_pb2, memories_pb2
 from tests.unit.client.server import add, serving
 
 LOST = grpc.StatusCode.UNAVAILABLE

@@ -10,7 +10,7 @@ from buf.validate import validate_pb2
 import palimpsest
 from palimpsest import AgentSettings
 from palimpsest._async._agent import WAIT_SECONDS
-from palimpsest.v1 import memories_pb2, states_pb2
+from palimpsest.v1alpha1 import memories_pb2, states_pb2
 from service.cli.memory import create as options
 from service.domain.state.spec import ADAPTIVE_SPAN, PINNED_SHARE, StateSpec
 from service.domain.state.triggers import NEW_VECTORS
@@ -53,7 +53,7 @@ def test_the_settings_are_those_of_a_state_memory() -> None:
 
 
 def test_the_defaults_are_said_by_the_proto_too() -> None:
-    proto = (ROOT / "proto/palimpsest/v1/memories.proto").read_text()
+    proto = (ROOT / "proto/palimpsest/v1alpha1/memories.proto").read_text()
     body = proto.partition("message StateSpec {")[2].partition("\n}\n")[0]
     message = state_message(StateSpec())
     for name in ("period", "state_tokens"):

@@ -5,7 +5,7 @@ import re
 import typer
 from typer.testing import CliRunner
 
-from palimpsest.v1 import answers_pb2
+from palimpsest.v1alpha1 import answers_pb2
 from service.cli import ask
 from service.cli.ask import MAX_PIECES, BrowseOptions
 from service.domain.answers.browse.spec import (

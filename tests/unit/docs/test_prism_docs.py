@@ -4,7 +4,7 @@ import re
 
 from buf.validate import validate_pb2
 
-from palimpsest.v1 import edits_pb2
+from palimpsest.v1alpha1 import edits_pb2
 from service.domain.prism.revisions import MAX_PROPOSALS, MAX_REPLY_CHARACTERS
 from service.domain.prism.rules import Rules
 from service.domain.prism.spec import MEMORY_TOKENS, PrismSpec, default_fold_tokens

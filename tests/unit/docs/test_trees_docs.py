@@ -5,7 +5,7 @@ import re
 from buf.validate import validate_pb2
 
 from palimpsest import TreeSettings
-from palimpsest.v1 import answers_pb2, memories_pb2, trees_pb2
+from palimpsest.v1alpha1 import answers_pb2, memories_pb2, trees_pb2
 from service.cli.tree import MAX_DRAWN
 from service.domain.tree.spec import TreeSpec
 from service.rpc.pages import PAGE_BYTES
@@ -54,7 +54,7 @@ def test_the_limits_are_those_of_the_code() -> None:
 
 def test_the_defaults_are_said_by_the_proto_too() -> None:
     """The comments of TreeSpec name the same numbers."""
-    proto = (ROOT / "proto/palimpsest/v1/memories.proto").read_text()
+    proto = (ROOT / "proto/palimpsest/v1alpha1/memories.proto").read_text()
     body = proto.partition("message TreeSpec {")[2].partition("\n}\n")[0]
     message = tree_message(TreeSpec())
     for name in ("segment_tokens", "max_children", "summary_tokens", "working_memory_tokens"):

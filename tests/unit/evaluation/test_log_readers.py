@@ -22,7 +22,7 @@ from evaluation.strategies import (
     StrategyName,
 )
 from palimpsest import _convert_answers
-from palimpsest.v1 import answers_pb2
+from palimpsest.v1alpha1 import answers_pb2
 from service.domain.answers.browse.spec import ALL_ACTIONS, BrowseAction, BrowseRequest
 from tests.unit.evaluation.results import document
 

@@ -20,7 +20,7 @@ from evaluation.searching import (
 from evaluation.sessions import Place
 from evaluation.strategies import Failed
 from palimpsest import FailedPrecondition
-from palimpsest.v1 import log_pb2, search_pb2
+from palimpsest.v1alpha1 import log_pb2, search_pb2
 from tests.unit.evaluation.results import document
 
 

@@ -11,7 +11,7 @@ from evaluation.indexing import Indexes
 from evaluation.sessions import Patience, building, create, until
 from evaluation.strategies import Failed, Spent
 from palimpsest import Memory
-from palimpsest.v1 import search_pb2
+from palimpsest.v1alpha1 import search_pb2
 
 
 @pytest.fixture(autouse=True)

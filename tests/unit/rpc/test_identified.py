@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from google.protobuf import unknown_fields
 
-from palimpsest.v1 import edits_pb2, log_pb2, sessions_pb2
+from palimpsest.v1alpha1 import edits_pb2, log_pb2, sessions_pb2
 from service.domain.log.requests import ClientRequest
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.rpc.interceptors import tenancy

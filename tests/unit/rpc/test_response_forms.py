@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from palimpsest.v1 import answers_pb2
+from palimpsest.v1alpha1 import answers_pb2
 from service.domain.values.errors import InvalidInput
 from service.rpc import answers
 

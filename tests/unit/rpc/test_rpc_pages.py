@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from palimpsest.v1 import history_pb2, memories_pb2
+from palimpsest.v1alpha1 import history_pb2, memories_pb2
 from service.domain.prism.amendments import Op
 from service.rpc.history import HistoryService
 from service.rpc.interceptors import tenancy

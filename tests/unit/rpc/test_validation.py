@@ -9,7 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from palimpsest.v1 import (
+from palimpsest.v1alpha1 import (
     answers_pb2,
     budgets_pb2,
     chunks_pb2,

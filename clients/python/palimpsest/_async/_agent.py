@@ -29,7 +29,7 @@ from palimpsest._errors import (
 from palimpsest._values_answers import Answer, MemoryAskOptions
 from palimpsest._values_log import Ack
 from palimpsest._values_memories import AgentSettings, ContextForm, WorkingContext
-from palimpsest.v1 import memories_pb2
+from palimpsest.v1alpha1 import memories_pb2
 
 #: How long a context waits for a compression when the caller does not say.
 WAIT_SECONDS = 30.0

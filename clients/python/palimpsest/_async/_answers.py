@@ -38,7 +38,7 @@ from palimpsest._values_answers import (
     TrainingExample,
     TrajectoryEvent,
 )
-from palimpsest.v1 import (
+from palimpsest.v1alpha1 import (
     answers_pb2,
     answers_pb2_grpc,
     trajectories_pb2,

@@ -12,7 +12,7 @@ from palimpsest._async._runtime import Interrupted, RpcError, is_cancelled, slee
 from palimpsest._errors import PalimpsestError, Unavailable
 from palimpsest._transport import STREAM_BACKOFF_SECONDS, headers, may_pass, pause_seconds
 from palimpsest._values_memories import Committed, ProvenanceEntry
-from palimpsest.v1 import history_pb2, history_pb2_grpc
+from palimpsest.v1alpha1 import history_pb2, history_pb2_grpc
 
 
 class Provenance:

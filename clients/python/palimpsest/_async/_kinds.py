@@ -23,7 +23,7 @@ from palimpsest._values_memories import (
     TreeSettings,
     WorkingContext,
 )
-from palimpsest.v1 import states_pb2, states_pb2_grpc, trees_pb2, trees_pb2_grpc
+from palimpsest.v1alpha1 import states_pb2, states_pb2_grpc, trees_pb2, trees_pb2_grpc
 
 if TYPE_CHECKING:
     from palimpsest._async._session import Session

@@ -28,7 +28,7 @@ from palimpsest._transport import (
     traceparent,
 )
 from palimpsest._values_log import Ack
-from palimpsest.v1 import log_pb2, log_pb2_grpc
+from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
 
 #: Chunks and bytes of a batch, metadata included. The service takes no more chunks, and no
 #: more content; with their metadata they must fit a message.

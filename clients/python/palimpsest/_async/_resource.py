@@ -13,7 +13,7 @@ from palimpsest._values_spend import (
     SpendLevel,
     SpendReport,
 )
-from palimpsest.v1 import budgets_pb2, budgets_pb2_grpc, usage_pb2, usage_pb2_grpc
+from palimpsest.v1alpha1 import budgets_pb2, budgets_pb2_grpc, usage_pb2, usage_pb2_grpc
 
 
 class Resource:

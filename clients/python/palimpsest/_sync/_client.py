@@ -20,7 +20,7 @@ from palimpsest._values_answers import Answer, ResumeOptions
 from palimpsest._values_log import SessionInfo
 from palimpsest._values_memories import AgentSettings, MemoryInfo
 from palimpsest._values_spend import Budget, SpendLevel, SpendReport
-from palimpsest.v1 import (
+from palimpsest.v1alpha1 import (
     memories_pb2,
     memories_pb2_grpc,
     schemas_pb2,

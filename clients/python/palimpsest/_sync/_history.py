@@ -13,7 +13,7 @@ from palimpsest._sync._connection import Connection
 from palimpsest._sync._runtime import Interrupted, RpcError, is_cancelled, sleep
 from palimpsest._transport import STREAM_BACKOFF_SECONDS, headers, may_pass, pause_seconds
 from palimpsest._values_memories import Committed, ProvenanceEntry
-from palimpsest.v1 import history_pb2, history_pb2_grpc
+from palimpsest.v1alpha1 import history_pb2, history_pb2_grpc
 
 
 class Provenance:

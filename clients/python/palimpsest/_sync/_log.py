@@ -30,7 +30,7 @@ from palimpsest._values_log import (
     SearchResult,
     SessionInfo,
 )
-from palimpsest.v1 import (
+from palimpsest.v1alpha1 import (
     log_pb2,
     log_pb2_grpc,
     search_pb2,

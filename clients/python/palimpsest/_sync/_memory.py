@@ -45,7 +45,7 @@ from palimpsest._values_memories import (
     Revision,
     Steps,
 )
-from palimpsest.v1 import (
+from palimpsest.v1alpha1 import (
     edits_pb2,
     edits_pb2_grpc,
     history_pb2,

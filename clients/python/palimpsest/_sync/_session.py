@@ -41,7 +41,7 @@ from palimpsest._values_memories import (
     WorkingMemory,
 )
 from palimpsest._values_spend import Budget, Cost, SpendLevel, SpendReport, UsageReport
-from palimpsest.v1 import (
+from palimpsest.v1alpha1 import (
     memories_pb2,
     memories_pb2_grpc,
     schemas_pb2,
