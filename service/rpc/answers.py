@@ -13,7 +13,8 @@ from service.domain.answers.trajectory import (
 )
 from service.domain.values.errors import PalimpsestError
 from service.llm.gateway.allowed import AllowedModels
-from service.rpc import browse, convert, navigations
+from service.rpc import browse, navigations
+from service.rpc.convert import v1alpha1 as convert
 from service.rpc.deadlines import deadline_of
 from service.rpc.errors import code_of, shortened
 from service.rpc.interceptors.base import Context

@@ -9,7 +9,7 @@ from service.domain.log.appending import SERVER_PRODUCER, Request, Submission, S
 from service.domain.values.errors import InvalidInput
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import session_key
-from service.rpc import convert
+from service.rpc.convert import v1alpha1 as convert
 from service.settings.config import Limits
 
 

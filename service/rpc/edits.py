@@ -8,7 +8,8 @@ from typing import Any
 from palimpsest.v1alpha1 import edits_pb2, edits_pb2_grpc, memories_pb2
 from service.domain.prism.amendments import Op
 from service.llm.gateway.allowed import AllowedModels
-from service.rpc import convert, past, specs
+from service.rpc import past, specs
+from service.rpc.convert import v1alpha1 as convert
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.idempotency import reply

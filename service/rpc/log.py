@@ -15,7 +15,8 @@ from service.domain.values.errors import InvalidInput, PalimpsestError, Unavaila
 from service.domain.values.fault_hook import boundary
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import session_key
-from service.rpc import appends, convert, filters
+from service.rpc import appends, filters
+from service.rpc.convert import v1alpha1 as convert
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.interceptors.tracing import say_subject

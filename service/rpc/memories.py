@@ -4,7 +4,8 @@ from uuid import UUID
 
 from palimpsest.v1alpha1 import memories_pb2, memories_pb2_grpc
 from service.llm.gateway.allowed import AllowedModels
-from service.rpc import convert, past, specs
+from service.rpc import past, specs
+from service.rpc.convert import v1alpha1 as convert
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.idempotency import reply

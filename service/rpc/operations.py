@@ -17,7 +17,7 @@ from service.domain.memories.long_operations import (
     OperationState,
     OperationTarget,
 )
-from service.rpc import convert
+from service.rpc.convert import v1alpha1 as convert
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.idempotency import reply

@@ -5,7 +5,7 @@ from service.domain.prism.amending import Missing
 from service.domain.prism.amendments import Op
 from service.domain.prism.diffing import ValueDifference
 from service.domain.values.json_values import canonical
-from service.rpc.convert import logged_chunk, timestamp
+from service.rpc.convert.v1alpha1 import logged_chunk, timestamp
 from service.usecases.memories.history import Explained
 from storage.memories.history import StoredRevision
 from storage.prism.amendment_log import LoggedAmendment, LoggedRejection

@@ -4,7 +4,8 @@ from palimpsest.v1alpha1 import schemas_pb2, schemas_pb2_grpc
 from service.domain.prism.schemas.tree import render
 from service.domain.values.errors import SchemaInvalid
 from service.llm.gateway.allowed import AllowedModels
-from service.rpc import convert, specs
+from service.rpc import specs
+from service.rpc.convert import v1alpha1 as convert
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.idempotency import reply

@@ -1,7 +1,8 @@
 """SearchService."""
 
 from palimpsest.v1alpha1 import search_pb2, search_pb2_grpc
-from service.rpc import convert, filters
+from service.rpc import filters
+from service.rpc.convert import v1alpha1 as convert
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant

@@ -1,7 +1,7 @@
 """SessionService."""
 
 from palimpsest.v1alpha1 import sessions_pb2, sessions_pb2_grpc
-from service.rpc import convert
+from service.rpc.convert import v1alpha1 as convert
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.idempotency import reply
 from service.rpc.interceptors.tenancy import current_tenant

@@ -3,7 +3,7 @@
 from palimpsest.v1alpha1 import states_pb2, states_pb2_grpc
 from service.domain.state.vectors import StateVector, VectorSource
 from service.domain.state.working_context import as_messages, as_text
-from service.rpc import convert
+from service.rpc.convert import v1alpha1 as convert
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 from palimpsest.v1alpha1 import answers_pb2, trajectories_pb2, trajectories_pb2_grpc
-from service.rpc import convert, navigations
+from service.rpc import navigations
+from service.rpc.convert import v1alpha1 as convert
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages

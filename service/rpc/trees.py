@@ -2,7 +2,7 @@
 
 from palimpsest.v1alpha1 import trees_pb2, trees_pb2_grpc
 from service.domain.tree.nodes import SummarySource, TextOffset
-from service.rpc import convert
+from service.rpc.convert import v1alpha1 as convert
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.idempotency import reply
 from service.rpc.interceptors.tenancy import current_tenant

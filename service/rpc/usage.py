@@ -3,7 +3,8 @@
 import json
 
 from palimpsest.v1alpha1 import usage_pb2, usage_pb2_grpc
-from service.rpc import convert, costs
+from service.rpc import costs
+from service.rpc.convert import v1alpha1 as convert
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages

@@ -20,8 +20,8 @@ from google.protobuf.message import DecodeError, Message
 from service.domain.log.read_tokens import ReadToken
 from service.domain.values.errors import PalimpsestError
 from service.domain.values.tenancy import DEFAULT_TENANT
-from service.rpc import convert
 from service.rpc import server as rpc_server
+from service.rpc.convert import v1alpha1 as convert
 from service.rpc.interceptors import tenancy
 from service.rpc.interceptors.validation import validate
 from service.rpc.pages import Pages

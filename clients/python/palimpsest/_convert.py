@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from palimpsest._values_common import CharacterRange, PositionRange, ReadPoint
+from palimpsest.v1 import common_pb2
+
 Value = TypeVar("Value")
 _Message = TypeVar("_Message")
 
@@ -47,6 +50,26 @@ def _same(kind: Any, message: Any, others: frozenset[str]) -> tuple[tuple[str, b
 def moment(message: Timestamp) -> datetime:
     """Returns a time, in UTC."""
     return message.ToDatetime(tzinfo=UTC)
+
+
+def positions(message: Message, name: str = "positions") -> PositionRange | None:
+    """Returns the positions of a message; None where it is of none."""
+    return if_set(message, name, lambda one: value_of(PositionRange, one))
+
+
+def characters(message: Message, name: str = "characters") -> CharacterRange | None:
+    """Returns the characters of a message; None where it names none."""
+    return if_set(message, name, lambda one: value_of(CharacterRange, one))
+
+
+def read_point(message: common_pb2.ReadPoint) -> ReadPoint:
+    """Returns what a read returned."""
+    return value_of(ReadPoint, message)
+
+
+def consistency(after: str, fully_applied: bool) -> common_pb2.ReadConsistency:
+    """Returns how fresh a read must be."""
+    return common_pb2.ReadConsistency(at_least=after, fully_applied=fully_applied)
 
 
 def if_set(message: Message, name: str, convert: Callable[[Any], Value]) -> Value | None:

@@ -48,9 +48,9 @@ LOOK_WAITS, LOOK_TENANTS = 256, 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Consistency:
-    """How fresh a read must be; neither set means as it is."""
+    """How fresh a read must be; neither set means as it is, both that both are waited for."""
 
-    #: A token from an ack or a write.
+    #: A token from an ack or a write; empty or None: none.
     at_least: str | None = None
     #: Everything in the log when the read arrives.
     fully_applied: bool = False
@@ -59,10 +59,8 @@ class Consistency:
         self, token_key: bytes, session_key: UUID, *, head: int, incarnation: int
     ) -> int:
         """The position that must be applied. Raises InvalidInput for a wrong token."""
-        if self.fully_applied:
-            return head
-        if self.at_least is None:
-            return 0
+        if not self.at_least:
+            return head if self.fully_applied else 0
         try:
             token = ReadToken.verify(token_key, self.at_least)
         except TokenInvalid as error:
@@ -71,7 +69,7 @@ class Consistency:
             raise _token_invalid("it belongs to another session")
         if token.incarnation != incarnation or token.position > head:
             raise _token_invalid("it is of a history that this session does not have")
-        return token.position
+        return head if self.fully_applied else token.position
 
 
 def _token_invalid(why: str) -> InvalidInput:

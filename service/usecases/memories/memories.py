@@ -269,6 +269,29 @@ class Memories:
             return await self._values[MemoryKind(stored.kind)].read(tenant_id, session, name)
         return self._reading(stored, value, stored.revision, stored.applied_position)
 
+    async def catch_up(
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        consistency: Consistency,
+        *,
+        deadline: float | None,
+    ) -> None:
+        """Waits until the memory is as fresh as a read of it must be.
+
+        A state memory always has every chunk: nothing is waited for. Raises as `read`.
+        """
+        if not (consistency.at_least or consistency.fully_applied):
+            return
+        key = session_key(tenant_id, session)
+        stored, _ = await self._read_newest(tenant_id, key, session, name)
+        wanted = consistency.wanted_position(
+            self._token_key, key, head=stored.head, incarnation=stored.incarnation
+        )
+        if stored.kind != MemoryKind.STATE and stored.applied_position < wanted:
+            await self._wait(tenant_id, stored, wanted, deadline)
+
     async def read_revision(
         self, tenant_id: UUID, session: str, name: str, revision: int
     ) -> MemoryReading:

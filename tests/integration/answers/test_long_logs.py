@@ -15,7 +15,7 @@ from service.domain.tree.segmenting import Segmenter
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem
 from service.llm.splitter import first_piece
-from service.rpc import convert
+from service.rpc.convert import v1alpha1 as convert
 from service.settings.config import Config, Limits
 from service.usecases.answers.ask import AskDone, occasion
 from service.usecases.answers.readers import log_range

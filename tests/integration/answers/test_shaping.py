@@ -13,7 +13,7 @@ from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer
 from service.domain.prompting.flows import ModelRequest
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem
-from service.rpc import convert
+from service.rpc.convert import v1alpha1 as convert
 from service.usecases.answers.ask import AskDone
 from storage.answers.answers import StoredAnswer
 from storage.engine.database import Database

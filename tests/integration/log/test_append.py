@@ -14,7 +14,7 @@ import palimpsest
 from palimpsest import _convert_log, _errors
 from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
 from service.domain.log.chunks import Chunk, ChunkKind, LoggedChunk
-from service.rpc.convert import logged_chunk
+from service.rpc.convert.v1alpha1 import logged_chunk
 
 
 @pytest.fixture

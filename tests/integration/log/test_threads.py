@@ -23,7 +23,7 @@ from palimpsest.v1alpha1 import (
 )
 from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.values.tenancy import DEFAULT_TENANT
-from service.rpc import convert
+from service.rpc.convert import v1alpha1 as convert
 from service.usecases.answers.ask import AskDone
 from service.usecases.log.chunk_filter import ChunkFilter
 from service.usecases.log.sessions import read_chunks

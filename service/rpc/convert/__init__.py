@@ -1,0 +1,1 @@
+"""Between the proto's messages and our values, by room."""
