@@ -106,7 +106,7 @@ def _submitted(produced: log_pb2.ProducedChunk, index: int, max_chunk_bytes: int
         raise InvalidInput(
             Reason.CHUNK_EMPTY,
             f"chunk {number} has no text",
-            {"producer_sequence": number},
+            {"chunk": index, "producer_sequence": sequence},
             field=field,
         )
     size = chunk.content_bytes()
@@ -114,7 +114,12 @@ def _submitted(produced: log_pb2.ProducedChunk, index: int, max_chunk_bytes: int
         raise InvalidInput(
             Reason.CHUNK_TOO_LARGE,
             f"chunk {number} has {size} bytes; the limit is {max_chunk_bytes}",
-            {"producer_sequence": number, "bytes": size, "limit_bytes": max_chunk_bytes},
+            {
+                "chunk": index,
+                "producer_sequence": sequence,
+                "bytes": size,
+                "limit_bytes": max_chunk_bytes,
+            },
             field=field,
         )
     if any("\0" in part for part in chunk.parts) or any(
@@ -123,7 +128,7 @@ def _submitted(produced: log_pb2.ProducedChunk, index: int, max_chunk_bytes: int
         raise InvalidInput(
             Reason.FIELD_INVALID,
             f"chunk {number} holds a NUL character",
-            {"producer_sequence": number},
+            {"chunk": index, "producer_sequence": sequence},
             field=field,
         )
     digest = chunk.digest()
@@ -131,7 +136,7 @@ def _submitted(produced: log_pb2.ProducedChunk, index: int, max_chunk_bytes: int
         raise InvalidInput(
             Reason.DIGEST_MISMATCH,
             f"the digest of chunk {number} is not that of its content",
-            {"producer_sequence": number},
+            {"chunk": index, "producer_sequence": sequence},
             field=f"chunks[{index}].digest",
         )
     return SubmittedChunk(

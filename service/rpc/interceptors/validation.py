@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import protovalidate
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -13,13 +14,14 @@ from service.domain.values.errors import InvalidInput
 from service.domain.values.reasons import Reason
 from service.rpc.interceptors.base import Around, Context
 
-#: Texts that are stored as they are, which PostgreSQL cannot do with a NUL character.
-#: Others are read first, and refused with a reason of their own.
+#: Texts of v1alpha1 that are stored as they are, which PostgreSQL cannot do with a NUL character.
+#: Those of v1 have a rule (no_nul in rules.proto).
 _STORED = {
     *("task", "question", "model", "navigation_model", "comment", "query", "options", "pinned"),
     *("expected", "final_task"),
 }
-#: What to say in place of the patterns of the proto: not everybody reads those.
+#: What to say in place of the patterns of the proto: not everybody reads those. Of v1 it is the
+#: language of a session alone; its other rules have messages.
 PATTERNS = {
     r"^[^\x00-\x1f\x7f]*$": "must have no control characters",
     "^([a-z][a-z0-9_]*)?$": "must have only a-z, 0-9 and _, and begin with a letter",
@@ -54,9 +56,13 @@ def _refuse_unfit(message: Message, within: str = "") -> None:
         elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
             for number, one in enumerate(value):
                 _refuse_unfit(one, f"{within}{field.name}[{number}].")
-        elif field.name in _STORED and any("\0" in text for text in _texts(value)):
+        elif _is_stored(field) and any("\0" in text for text in _texts(value)):
             name = within + field.name
             raise InvalidInput(Reason.FIELD_INVALID, f"{name} holds a NUL character", field=name)
+
+
+def _is_stored(field: FieldDescriptor) -> bool:
+    return field.name in _STORED and field.file.package == "palimpsest.v1alpha1"
 
 
 def _check_time(value: Duration | Timestamp, name: str) -> None:

@@ -109,7 +109,7 @@ def refuse_stopped(memory: str, wanted: int, progress: Progress) -> None:
             f" it will never have position {wanted}",
             {
                 "memory": memory,
-                "wanted": wanted,
+                "position": wanted,
                 "applied_position": progress.applied_position,
             },
         )
@@ -146,7 +146,7 @@ def not_applied_in_time(
     late = DeadlineExceeded(
         Reason.NOT_APPLIED_IN_TIME,
         f"memory {memory!r} is applied up to position {applied_position}, not yet {wanted}{why}",
-        {"wanted": wanted, "applied_position": applied_position, "revision": revision, **cause},
+        {"position": wanted, "applied_position": applied_position, "revision": revision, **cause},
     )
     guard_meters.refused(late)
     return late

@@ -216,7 +216,7 @@ class Editor:
                 raise InvalidInput(
                     Reason.SCHEMA_INCOMPATIBLE,
                     f"a live memory's schema can only get more fields: {error}",
-                    {"place": error.place},
+                    {"field": error.place},
                     field="schema_source",
                 ) from error
             memory = await _load(tx, held, held.revision)

@@ -69,7 +69,7 @@ class Budgets:
                 raise NotFound(
                     Reason.BUDGET_NOT_FOUND,
                     f"{owner} has no budget for {_PERIODS[period]}",
-                    {"scope": owner, "period": period.value},
+                    {"session": owner.session, "memory": owner.memory, "period": period.value},
                 )
             woken = await budgets.wake(tx, place)
             await store_result(tx, len(woken))

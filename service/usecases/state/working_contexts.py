@@ -302,5 +302,5 @@ def _late(found: StoredContext, waiting_cause: str | None = None) -> DeadlineExc
         Reason.NOT_APPLIED_IN_TIME,
         f"memory {stored.name!r} is applied up to position {stored.applied_position} at revision"
         f" {stored.revision}, and a compression is due{why}",
-        {"wanted": found.upto, **known, **cause},
+        {"position": found.upto, **known, **cause},
     )

@@ -288,7 +288,7 @@ async def test_a_schema_cannot_lose_or_change_fields(
     with pytest.raises(palimpsest.InvalidArgument, match="can only get more fields") as caught:
         await memory.update_schema(source)
     assert caught.value.reason == "SCHEMA_INCOMPATIBLE"
-    assert caught.value.metadata["place"].startswith(place)
+    assert caught.value.metadata["field"].startswith(place)
     assert (await memory.get()).revision == 0
 
 
