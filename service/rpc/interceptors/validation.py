@@ -1,11 +1,11 @@
 """Checks requests against the rules that stand beside their fields in the proto."""
 
 from collections.abc import AsyncIterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from typing import Any
 
 import protovalidate
-from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -25,7 +25,6 @@ _STORED = {
 PATTERNS = {
     r"^[^\x00-\x1f\x7f]*$": "must have no control characters",
     "^([a-z][a-z0-9_]*)?$": "must have only a-z, 0-9 and _, and begin with a letter",
-    "^([0-9]{4}-[0-9]{2}-[0-9]{2})?$": "must be a day such as 2026-11-30",
     "^[0-9]{1,3}[.][1-9][0-9]{0,17}$": "must be a stored node as level.number, such as 0.17",
 }
 
@@ -56,13 +55,13 @@ def _refuse_unfit(message: Message, within: str = "") -> None:
         elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
             for number, one in enumerate(value):
                 _refuse_unfit(one, f"{within}{field.name}[{number}].")
-        elif _is_stored(field) and any("\0" in text for text in _texts(value)):
+        elif field.name in _stored(message) and any("\0" in text for text in _texts(value)):
             name = within + field.name
             raise InvalidInput(Reason.FIELD_INVALID, f"{name} holds a NUL character", field=name)
 
 
-def _is_stored(field: FieldDescriptor) -> bool:
-    return field.name in _STORED and field.file.package == "palimpsest.v1alpha1"
+def _stored(message: Message) -> AbstractSet[str]:
+    return _STORED if message.DESCRIPTOR.file.package == "palimpsest.v1alpha1" else frozenset()
 
 
 def _check_time(value: Duration | Timestamp, name: str) -> None:

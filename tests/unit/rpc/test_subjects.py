@@ -16,6 +16,7 @@ from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.rpc.interceptors import tenancy, tracing
 from service.rpc.interceptors.idempotency import identified
 from service.rpc.subjects import Subject, subject_of
+from service.telemetry import logs
 
 SESSION = session_service_pb2.Session(id="s")
 MEMORY = memories_pb2.Memory(session="s", id="m")
@@ -57,7 +58,7 @@ def test_requests_are_kept_with_the_session_of_their_resource_and_the_log_says_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[dict[str, Any]] = []
-    monkeypatch.setattr(tracing.logs, "say", lambda **about: said.append(about))
+    monkeypatch.setattr(logs, "say", lambda **about: said.append(about))
     token = tenancy._tenant.set(DEFAULT_TENANT)
     try:
         key = session_key(DEFAULT_TENANT, "s")

@@ -20,14 +20,12 @@ from palimpsest.v1 import (
     tree_service_pb2,
 )
 from palimpsest.v1alpha1 import (
-    budgets_pb2,
     chunks_pb2,
     ids_pb2,
     log_pb2,
     memories_pb2,
     search_pb2,
     sessions_pb2,
-    usage_pb2,
 )
 from service.domain.values.errors import InvalidInput
 from service.rpc.interceptors.validation import PATTERNS, validate
@@ -222,7 +220,7 @@ def test_each_id_of_the_proto_has_the_rule() -> None:
         f"{message.full_name}.{field.name}"
         for file in FILES
         for message in messages(file.DESCRIPTOR.message_types_by_name.values())
-        if message.name.endswith(("Request", "Open", "Filter", "BudgetOwner", "OfMemory"))
+        if message.name.endswith(("Request", "Open", "Filter", "OfMemory"))
         for field in message.fields
         if field.name in IDS
         and field.message_type is None
@@ -256,40 +254,31 @@ def test_a_time_that_is_none_is_refused(at: Timestamp) -> None:
 
 @pytest.mark.parametrize("day", ["2026-2-3", "yesterday", "20260203", "2026-02-03T00:00"])
 def test_a_bad_day_is_told_in_words(day: str) -> None:
-    with pytest.raises(InvalidInput, match=r"^to_day: must be a day such as 2026-11-30$"):
-        validate(usage_pb2.GetCostRequest(session="a", to_day=day))
-    with pytest.raises(InvalidInput, match=r"^session: must be 1 to 256 bytes"):
-        validate(usage_pb2.ListSpendRequest(session="a/b"))
+    with pytest.raises(InvalidInput, match=r"^last_day: must be a day such as 2026-11-30$"):
+        validate(billing_service_pb2.GetCostReportRequest(session="a", last_day=day))
 
 
-def test_a_budget_has_an_owner_a_period_and_a_limit() -> None:
-    tenant = budgets_pb2.BudgetOwner(tenant=True)
-    day = budgets_pb2.BUDGET_PERIOD_DAY
-    validate(budgets_pb2.SetBudgetRequest(owner=tenant, period=day, limit_tokens=0))
+def test_a_budget_has_a_period_and_a_limit_and_a_memory_its_session() -> None:
+    day = billing_service_pb2.BUDGET_PERIOD_DAY
+    budget = billing_service_pb2.Budget
+    validate(billing_service_pb2.SetBudgetRequest(budget=budget(period=day, limit_tokens=0)))
+    for wrong, said in (
+        (budget(limit_tokens=1), "budget.period"),
+        (budget(period=7, limit_tokens=1), "budget.period"),  # type: ignore[arg-type]
+        (budget(period=day), "give limit_tokens or limit_micro_usd"),
+        (budget(period=day, limit_micro_usd=-1), "budget.limit_micro_usd"),
+        (budget(period=day, limit_tokens=1, memory="m"), "name the session of the memory"),
+        (budget(period=day, limit_tokens=1, session="a/b"), "budget.session"),
+        (budget(period=day, limit_tokens=1, etag="x" * 65), "budget.etag"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            validate(billing_service_pb2.SetBudgetRequest(budget=wrong))
     for request, said in (
-        (budgets_pb2.SetBudgetRequest(period=day, limit_tokens=1), "owner"),
-        (
-            budgets_pb2.SetBudgetRequest(
-                owner=budgets_pb2.BudgetOwner(), period=day, limit_tokens=1
-            ),
-            "scope",
-        ),
-        (
-            budgets_pb2.SetBudgetRequest(
-                owner=budgets_pb2.BudgetOwner(tenant=False), period=day, limit_tokens=1
-            ),
-            "owner.tenant",
-        ),
-        (budgets_pb2.SetBudgetRequest(owner=tenant, limit_tokens=1), "period"),
-        (budgets_pb2.SetBudgetRequest(owner=tenant, period=7, limit_tokens=1), "period"),  # type: ignore[arg-type]
-        (budgets_pb2.SetBudgetRequest(owner=tenant, period=day), "give limit_tokens"),
-        (
-            budgets_pb2.SetBudgetRequest(owner=tenant, period=day, limit_micro_usd=2**63),
-            "limit_micro_usd",
-        ),
-        (budgets_pb2.ClearBudgetRequest(owner=tenant), "period"),
-        (budgets_pb2.ListBudgetsRequest(session="a/b"), "session"),
-        (budgets_pb2.ListBudgetsRequest(page_size=1001), "page_size"),
+        (billing_service_pb2.SetBudgetRequest(), "budget"),
+        (billing_service_pb2.DeleteBudgetRequest(), "period"),
+        (billing_service_pb2.DeleteBudgetRequest(period=day, memory="m"), "name the session"),
+        (billing_service_pb2.ListBudgetsRequest(session="a/b"), "session"),
+        (billing_service_pb2.ListBudgetsRequest(page_size=-1), "page_size"),
     ):
         with pytest.raises(InvalidInput, match=said):
             validate(request)
