@@ -51,7 +51,9 @@ _RESOURCES = {
 def internal_error(incident: str) -> errors.PalimpsestError:
     """What a client is told of a defect."""
     return errors.PalimpsestError(
-        Reason.INTERNAL, f"internal error; incident {incident}", {"incident": incident}
+        Reason.INTERNAL,
+        f"internal error; incident {incident}: tell it to the operator, whose log has the details",
+        {"incident": incident},
     )
 
 

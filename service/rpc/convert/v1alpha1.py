@@ -71,7 +71,8 @@ def submitted_chunks(
     if len(produced) > limits.max_batch_chunks:
         raise InvalidInput(
             Reason.BATCH_TOO_LARGE,
-            f"{len(produced)} chunks in a batch; the limit is {limits.max_batch_chunks}",
+            f"{len(produced)} chunks in a batch; the limit is {limits.max_batch_chunks}:"
+            " send smaller batches",
             {"chunks": len(produced), "limit_chunks": limits.max_batch_chunks},
             field="chunks",
         )
@@ -89,7 +90,8 @@ def submitted_chunks(
     if total > limits.max_batch_bytes:
         raise InvalidInput(
             Reason.BATCH_TOO_LARGE,
-            f"{total} bytes in a batch; the limit is {limits.max_batch_bytes}",
+            f"{total} bytes in a batch; the limit is {limits.max_batch_bytes}:"
+            " send smaller batches",
             {"bytes": total, "limit_bytes": limits.max_batch_bytes},
             field="chunks",
         )
@@ -105,7 +107,7 @@ def _submitted(produced: log_pb2.ProducedChunk, index: int, max_chunk_bytes: int
     if chunk.is_empty():
         raise InvalidInput(
             Reason.CHUNK_EMPTY,
-            f"chunk {number} has no text",
+            f"chunk {number} has no text: leave it out",
             {"chunk": index, "producer_sequence": sequence},
             field=field,
         )
@@ -113,7 +115,7 @@ def _submitted(produced: log_pb2.ProducedChunk, index: int, max_chunk_bytes: int
     if size > max_chunk_bytes:
         raise InvalidInput(
             Reason.CHUNK_TOO_LARGE,
-            f"chunk {number} has {size} bytes; the limit is {max_chunk_bytes}",
+            f"chunk {number} has {size} bytes; the limit is {max_chunk_bytes}: divide it",
             {
                 "chunk": index,
                 "producer_sequence": sequence,
@@ -135,7 +137,7 @@ def _submitted(produced: log_pb2.ProducedChunk, index: int, max_chunk_bytes: int
     if produced.digest and produced.digest != digest:
         raise InvalidInput(
             Reason.DIGEST_MISMATCH,
-            f"the digest of chunk {number} is not that of its content",
+            f"the digest of chunk {number} is not that of its content: send it again",
             {"chunk": index, "producer_sequence": sequence},
             field=f"chunks[{index}].digest",
         )
