@@ -52,7 +52,7 @@ def internal_error(incident: str) -> errors.PalimpsestError:
     """What a client is told of a defect."""
     return errors.PalimpsestError(
         Reason.INTERNAL,
-        f"internal error; incident {incident}: report it to the operator, whose log has the details",
+        f"internal error; incident {incident}: report it to the operator; the log has details",
         {"incident": incident},
     )
 
