@@ -61,7 +61,7 @@ class BudgetLimits:
     micro_usd: int | None
 
     def etag(self) -> str:
-        """Tells these limits from others."""
+        """Returns what changes whenever the limits do."""
         return hashlib.sha256(f"{self.tokens}/{self.micro_usd}".encode()).hexdigest()[:16]
 
 
