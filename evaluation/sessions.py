@@ -94,7 +94,7 @@ def spent_of(used: palimpsest.Usage) -> Spent:
         calls=used.calls,
         input_tokens=used.input_tokens,
         output_tokens=used.output_tokens,
-        cost_micro_usd=used.cost_micro_usd,
+        cost_micro_usd=used.cost_micro_usd if used.unpriced_calls < used.calls else None,
     )
 
 

@@ -17,7 +17,7 @@ from service.llm.gateway.allowed import AllowedModels
 from service.llm.providers.facts import Facts
 from service.llm.providers.prices import Prices
 from service.rpc.answers import AnswerService
-from service.rpc.budgets import BudgetService
+from service.rpc.billing_service import BillingService
 from service.rpc.edits import EditService
 from service.rpc.history import HistoryService
 from service.rpc.interceptors.lives import Lives
@@ -32,7 +32,6 @@ from service.rpc.sessions import SessionService
 from service.rpc.states import StateService
 from service.rpc.trajectories import TrajectoryService
 from service.rpc.trees import TreeService
-from service.rpc.usage import UsageService
 from service.settings import listening
 from service.settings.config import Config
 from service.usecases.answers.ask import Asker
@@ -125,8 +124,9 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                 ),
                 answers=AnswerService(asker, deleter, waiting, database, pages, stop, models),
                 schemas=SchemaService(schemas, models),
-                usage=UsageService(database, Costs(database, comparer), pages),
-                budgets=BudgetService(Budgets(database, wake_ups), pages),
+                billing=BillingService(
+                    Costs(database, comparer), Budgets(database, wake_ups), pages
+                ),
                 trees=TreeService(Trees(database, memories), pages),
                 trajectories=TrajectoryService(trajectories, pages, stop),
                 states=StateService(contexts, pages, config.limits),

@@ -222,7 +222,10 @@ class _AppendStream:
                 coming = asyncio.ensure_future(anext(requests, None))
                 await asyncio.wait((coming, stopping), return_when=asyncio.FIRST_COMPLETED)
                 if not coming.done():
-                    raise Unavailable(Reason.SERVER_STOPPING, "this server is stopping")
+                    raise Unavailable(
+                        Reason.SERVER_STOPPING,
+                        "this server is stopping; another one serves: call again",
+                    )
                 request = coming.result()
                 if request is None:
                     return

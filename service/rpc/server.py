@@ -8,11 +8,10 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from palimpsest.v1 import billing_service_pb2, billing_service_pb2_grpc
 from palimpsest.v1alpha1 import (
     answers_pb2,
     answers_pb2_grpc,
-    budgets_pb2,
-    budgets_pb2_grpc,
     edits_pb2,
     edits_pb2_grpc,
     history_pb2,
@@ -35,12 +34,10 @@ from palimpsest.v1alpha1 import (
     trajectories_pb2_grpc,
     trees_pb2,
     trees_pb2_grpc,
-    usage_pb2,
-    usage_pb2_grpc,
 )
 from service.rpc.answers import AnswerService
 from service.rpc.arrivals import Arrivals
-from service.rpc.budgets import BudgetService
+from service.rpc.billing_service import BillingService
 from service.rpc.edits import EditService
 from service.rpc.history import HistoryService
 from service.rpc.interceptors.concurrency_limit import ConcurrencyLimit
@@ -61,7 +58,6 @@ from service.rpc.states import StateService
 from service.rpc.stream_guard import StreamGuard
 from service.rpc.trajectories import TrajectoryService
 from service.rpc.trees import TreeService
-from service.rpc.usage import UsageService
 from service.settings.config import Limits
 from storage.engine.database import Database
 
@@ -77,8 +73,7 @@ class Services:
     edits: EditService
     answers: AnswerService
     schemas: SchemaService
-    usage: UsageService
-    budgets: BudgetService
+    billing: BillingService
     trees: TreeService
     trajectories: TrajectoryService
     states: StateService
@@ -116,13 +111,9 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
         schemas_pb2_grpc.add_SchemaServiceServicer_to_server,
         schemas_pb2.DESCRIPTOR.services_by_name["SchemaService"],
     ),
-    "usage": (
-        usage_pb2_grpc.add_UsageServiceServicer_to_server,
-        usage_pb2.DESCRIPTOR.services_by_name["UsageService"],
-    ),
-    "budgets": (
-        budgets_pb2_grpc.add_BudgetServiceServicer_to_server,
-        budgets_pb2.DESCRIPTOR.services_by_name["BudgetService"],
+    "billing": (
+        billing_service_pb2_grpc.add_BillingServiceServicer_to_server,
+        billing_service_pb2.DESCRIPTOR.services_by_name["BillingService"],
     ),
     "trees": (
         trees_pb2_grpc.add_TreeServiceServicer_to_server,

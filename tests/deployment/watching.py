@@ -386,7 +386,7 @@ async def _budget(found: Watched, client: palimpsest.Client) -> None:
     await session.set_budget("day", limit_tokens=1)
     await session.append("Too much.")
     await found.prometheus.until_firing("PalimpsestMemoriesHeld")
-    await session.clear_budget("day")
+    await session.delete_budget("day")
     await memory.get(fully_applied=True, timeout=EVENTUALLY_SECONDS)
 
 

@@ -1546,7 +1546,7 @@ class RateAnswerRequest(_message.Message):
     """Required."""
     answer_id: _builtins.str
     """Required. Unknown ones are NOT_FOUND; one that is not complete is
-    FAILED_PRECONDITION (ANSWER_NOT_COMPLETE).
+    FAILED_PRECONDITION (ANSWER_NOT_DONE).
     """
     request_id: _builtins.str
     """Optional. The client's own name for this request, unique within the session: 1 to

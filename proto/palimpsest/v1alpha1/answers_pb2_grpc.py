@@ -101,7 +101,7 @@ class AnswerServiceServicer(object):
         begun; one that was begun is made on for a while (by default 60 seconds). Then
         it is ABANDONED, unless it is `unattended`.
         A tenant's answers that are pending at once are bounded (by default 1,000):
-        RESOURCE_EXHAUSTED (TOO_MANY_PENDING_ANSWERS) with a delay. Those whose callers
+        RESOURCE_EXHAUSTED (TOO_MANY_PENDING) with a delay. Those whose callers
         have left do not count. The bound may be passed by what servers store at
         the same moment, and by answers that are read or resumed.
         Safety: writes the answer and costs model calls; not idempotent; not

@@ -53,7 +53,7 @@ class AnswerServiceStub:
     begun; one that was begun is made on for a while (by default 60 seconds). Then
     it is ABANDONED, unless it is `unattended`.
     A tenant's answers that are pending at once are bounded (by default 1,000):
-    RESOURCE_EXHAUSTED (TOO_MANY_PENDING_ANSWERS) with a delay. Those whose callers
+    RESOURCE_EXHAUSTED (TOO_MANY_PENDING) with a delay. Those whose callers
     have left do not count. The bound may be passed by what servers store at
     the same moment, and by answers that are read or resumed.
     Safety: writes the answer and costs model calls; not idempotent; not
@@ -145,7 +145,7 @@ class AnswerServiceAsyncStub(AnswerServiceStub):
     begun; one that was begun is made on for a while (by default 60 seconds). Then
     it is ABANDONED, unless it is `unattended`.
     A tenant's answers that are pending at once are bounded (by default 1,000):
-    RESOURCE_EXHAUSTED (TOO_MANY_PENDING_ANSWERS) with a delay. Those whose callers
+    RESOURCE_EXHAUSTED (TOO_MANY_PENDING) with a delay. Those whose callers
     have left do not count. The bound may be passed by what servers store at
     the same moment, and by answers that are read or resumed.
     Safety: writes the answer and costs model calls; not idempotent; not
@@ -240,7 +240,7 @@ class AnswerServiceServicer(metaclass=_abc_1.ABCMeta):
         begun; one that was begun is made on for a while (by default 60 seconds). Then
         it is ABANDONED, unless it is `unattended`.
         A tenant's answers that are pending at once are bounded (by default 1,000):
-        RESOURCE_EXHAUSTED (TOO_MANY_PENDING_ANSWERS) with a delay. Those whose callers
+        RESOURCE_EXHAUSTED (TOO_MANY_PENDING) with a delay. Those whose callers
         have left do not count. The bound may be passed by what servers store at
         the same moment, and by answers that are read or resumed.
         Safety: writes the answer and costs model calls; not idempotent; not

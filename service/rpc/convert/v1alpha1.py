@@ -71,7 +71,8 @@ def submitted_chunks(
     if len(produced) > limits.max_batch_chunks:
         raise InvalidInput(
             Reason.BATCH_TOO_LARGE,
-            f"{len(produced)} chunks in a batch; the limit is {limits.max_batch_chunks}",
+            f"{len(produced)} chunks in a batch; the limit is {limits.max_batch_chunks}:"
+            " send smaller batches",
             {"chunks": len(produced), "limit_chunks": limits.max_batch_chunks},
             field="chunks",
         )
@@ -89,7 +90,8 @@ def submitted_chunks(
     if total > limits.max_batch_bytes:
         raise InvalidInput(
             Reason.BATCH_TOO_LARGE,
-            f"{total} bytes in a batch; the limit is {limits.max_batch_bytes}",
+            f"{total} bytes in a batch; the limit is {limits.max_batch_bytes}:"
+            " send smaller batches",
             {"bytes": total, "limit_bytes": limits.max_batch_bytes},
             field="chunks",
         )
@@ -105,16 +107,21 @@ def _submitted(produced: log_pb2.ProducedChunk, index: int, max_chunk_bytes: int
     if chunk.is_empty():
         raise InvalidInput(
             Reason.CHUNK_EMPTY,
-            f"chunk {number} has no text",
-            {"producer_sequence": number},
+            f"chunk {number} has no text: leave it out",
+            {"chunk": index, "producer_sequence": sequence},
             field=field,
         )
     size = chunk.content_bytes()
     if size > max_chunk_bytes:
         raise InvalidInput(
             Reason.CHUNK_TOO_LARGE,
-            f"chunk {number} has {size} bytes; the limit is {max_chunk_bytes}",
-            {"producer_sequence": number, "bytes": size, "limit_bytes": max_chunk_bytes},
+            f"chunk {number} has {size} bytes; the limit is {max_chunk_bytes}: divide it",
+            {
+                "chunk": index,
+                "producer_sequence": sequence,
+                "bytes": size,
+                "limit_bytes": max_chunk_bytes,
+            },
             field=field,
         )
     if any("\0" in part for part in chunk.parts) or any(
@@ -123,15 +130,15 @@ def _submitted(produced: log_pb2.ProducedChunk, index: int, max_chunk_bytes: int
         raise InvalidInput(
             Reason.FIELD_INVALID,
             f"chunk {number} holds a NUL character",
-            {"producer_sequence": number},
+            {"chunk": index, "producer_sequence": sequence},
             field=field,
         )
     digest = chunk.digest()
     if produced.digest and produced.digest != digest:
         raise InvalidInput(
             Reason.DIGEST_MISMATCH,
-            f"the digest of chunk {number} is not that of its content",
-            {"producer_sequence": number},
+            f"the digest of chunk {number} is not that of its content: send it again",
+            {"chunk": index, "producer_sequence": sequence},
             field=f"chunks[{index}].digest",
         )
     return SubmittedChunk(

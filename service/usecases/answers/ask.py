@@ -318,7 +318,7 @@ def refuse_ended(stored: StoredAnswer) -> None:
     if stored.status == "cancelled":
         raise Cancelled(
             Reason.ANSWER_CANCELLED,
-            f"answer {stored.answer_id} was cancelled",
+            f"answer {stored.answer_id} was cancelled: ask again",
             {"answer": stored.answer_id},
         )
 

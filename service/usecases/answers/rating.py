@@ -30,9 +30,9 @@ async def rate(
             raise await answer_not_found(tx, session, answer_id)
         if status != "complete":
             raise FailedPrecondition(
-                Reason.ANSWER_NOT_COMPLETE,
+                Reason.ANSWER_NOT_DONE,
                 f"answer {answer_id} is {status}; only complete ones can be rated",
-                {"answer": answer_id, "status": status},
+                {"answer": answer_id, "state": status},
             )
         stored = await ratings.rate(
             tx, key, answer_id, good=good, comment=comment, expected=expected

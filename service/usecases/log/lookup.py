@@ -125,7 +125,8 @@ def position_not_applied(memory: str, position: int, applied_position: int) -> O
     """The refusal of a position that a memory has not reached."""
     return OutOfRange(
         Reason.POSITION_NOT_APPLIED,
-        f"memory {memory!r} is applied up to position {applied_position}, not yet {position}",
+        f"memory {memory!r} is applied up to position {applied_position}, not yet {position}:"
+        " read an earlier one, or this one later",
         {"position": position, "applied_position": applied_position},
     )
 

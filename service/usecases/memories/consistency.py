@@ -75,7 +75,8 @@ class Consistency:
 def _token_invalid(why: str) -> InvalidInput:
     invalid = InvalidInput(
         Reason.TOKEN_INVALID,
-        f"the consistency token cannot be used: {why}",
+        f"the consistency token cannot be used: {why}. Read without it, or with"
+        " one of a later reply",
         field="consistency.at_least",
     )
     guard_meters.refused(invalid)
@@ -106,10 +107,10 @@ def refuse_stopped(memory: str, wanted: int, progress: Progress) -> None:
         raise FailedPrecondition(
             Reason.MEMORY_SEALED,
             f"tree {memory!r} is closed at position {progress.seal_position}:"
-            f" it will never have position {wanted}",
+            f" it will never have position {wanted}. Read it as it is",
             {
                 "memory": memory,
-                "wanted": wanted,
+                "position": wanted,
                 "applied_position": progress.applied_position,
             },
         )
@@ -145,8 +146,9 @@ def not_applied_in_time(
     cause = {} if waiting_cause is None else {"cause": waiting_cause}
     late = DeadlineExceeded(
         Reason.NOT_APPLIED_IN_TIME,
-        f"memory {memory!r} is applied up to position {applied_position}, not yet {wanted}{why}",
-        {"wanted": wanted, "applied_position": applied_position, "revision": revision, **cause},
+        f"memory {memory!r} is applied up to position {applied_position}, not yet {wanted}{why}."
+        " Read again with a longer deadline, or as it is",
+        {"position": wanted, "applied_position": applied_position, "revision": revision, **cause},
     )
     guard_meters.refused(late)
     return late
@@ -377,7 +379,9 @@ class ProgressWatcher:
         finally:
             wait.news = None
         if self._stopped:
-            raise Unavailable(Reason.SERVER_STOPPING, "this server is stopping")
+            raise Unavailable(
+                Reason.SERVER_STOPPING, "this server is stopping; another one serves: call again"
+            )
         if wait.gone:
             raise _deleted(wait.item)
         return True

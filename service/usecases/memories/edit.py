@@ -215,8 +215,9 @@ class Editor:
             except Incompatible as error:
                 raise InvalidInput(
                     Reason.SCHEMA_INCOMPATIBLE,
-                    f"a live memory's schema can only get more fields: {error}",
-                    {"place": error.place},
+                    f"a live memory's schema can only get more fields: {error}. A rebuild can"
+                    " change others",
+                    {"field": error.place},
                     field="schema_source",
                 ) from error
             memory = await _load(tx, held, held.revision)
@@ -276,7 +277,8 @@ async def _lock(tx: Transaction, target: Target, *, also: MemoryKind | None = No
     if expected is not None and expected != held.revision:
         conflict = Conflict(
             Reason.REVISION_CONFLICT,
-            f"memory {target.memory!r} is at revision {held.revision}, not {expected}",
+            f"memory {target.memory!r} is at revision {held.revision}, not {expected}: read it,"
+            " then decide",
             {"expected": expected, "current": held.revision},
         )
         guard_meters.refused(conflict)

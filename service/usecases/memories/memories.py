@@ -230,7 +230,8 @@ class Memories:
             case Unmade.TOO_MANY:
                 return Exhausted(
                     Reason.TOO_MANY_MEMORIES,
-                    f"a session has at most {self._limits.max_memories} memories",
+                    f"a session has at most {self._limits.max_memories} memories: delete one,"
+                    " or use another session",
                     {"limit": self._limits.max_memories},
                     retry_seconds=0,
                 )

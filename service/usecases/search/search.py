@@ -203,13 +203,13 @@ class Searcher:
         except (ModelFailure, NoOrder) as error:
             raise FailedPrecondition(
                 Reason.RERANK_FAILED,
-                f"the model did not order what was found: {error}",
+                f"the model did not order what was found: {error}; search without rerank",
                 {"cause": error},
             ) from error
         except EmbeddingFailed as error:
             raise Unavailable(
                 Reason.EMBEDDING_FAILED,
-                f"the query could not be embedded: {error}",
+                f"the query could not be embedded: {error}; search again, or by words",
                 {"cause": error},
                 retry_seconds=error.retry_seconds or RETRY_SECONDS,
             ) from error
@@ -345,7 +345,7 @@ class Searcher:
         if asked is not SearchMode.WORDS and unavailable:
             raise FailedPrecondition(
                 Reason.VECTORS_UNAVAILABLE,
-                f"chunks cannot be found by vectors: {unavailable}",
+                f"chunks cannot be found by vectors: {unavailable}; search by words",
                 {"cause": unavailable},
             )
         return asked

@@ -227,7 +227,8 @@ def context_too_large(memory: str, why: str, limit: int, what: str) -> Exhausted
     """The refusal of a context that passes a limit."""
     return Exhausted(
         Reason.CONTEXT_TOO_LARGE,
-        f"the working context of memory {memory!r} is too large: {why}; it may have {limit} {what}",
+        f"the working context of memory {memory!r} is too large: {why}; it may have {limit} {what}."
+        " A shorter period, or one in tokens, keeps it smaller",
         {"memory": memory, "limit": limit},
         retry_seconds=0,
     )
@@ -301,6 +302,7 @@ def _late(found: StoredContext, waiting_cause: str | None = None) -> DeadlineExc
     return DeadlineExceeded(
         Reason.NOT_APPLIED_IN_TIME,
         f"memory {stored.name!r} is applied up to position {stored.applied_position} at revision"
-        f" {stored.revision}, and a compression is due{why}",
-        {"wanted": found.upto, **known, **cause},
+        f" {stored.revision}, and a compression is due{why}. Ask again with a"
+        " longer deadline, or for what is there",
+        {"position": found.upto, **known, **cause},
     )

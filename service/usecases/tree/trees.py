@@ -137,6 +137,6 @@ async def _find_node(tx: Transaction, stored: StoredMemory, node_id: str) -> Sto
         raise NotFound(
             Reason.NODE_NOT_FOUND,
             f"tree {stored.name!r} has no node {node_id!r}",
-            {"memory": stored.name, "node": node_id},
+            {"session": stored.session_name, "memory": stored.name, "node": node_id},
         )
     return found[node_id]

@@ -89,7 +89,7 @@ def test_who_interrupts_a_question_is_told_how_to_go_on(
     assert succeed(*cancel[0].split(), PALIMPSEST_ADDRESS=address) == f"{answer_id} is cancelled\n"
     refused = run("ask", "--resume", answer_id, "-s", "s", PALIMPSEST_ADDRESS=address)
     assert refused.returncode == 1
-    assert refused.stderr.splitlines()[-1] == f"error: answer {answer_id} was cancelled"
+    assert refused.stderr.splitlines()[-1] == f"error: answer {answer_id} was cancelled: ask again"
 
 
 def _asked(address: str, query: str) -> str:

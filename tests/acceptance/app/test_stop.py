@@ -280,4 +280,4 @@ def test_a_stream_is_told_why_it_ends_and_what_was_committed_is_acked(servers: S
     with api(url) as (process, address):
         position, said = asyncio.run(stream(process, address))
         assert process.wait(SLACK_SECONDS) == 0
-    assert (position, said) == (1, "this server is stopping")
+    assert (position, said) == (1, "this server is stopping; another one serves: call again")

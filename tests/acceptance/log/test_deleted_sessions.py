@@ -14,6 +14,7 @@ from grpc import aio
 from grpc_status import rpc_status
 
 import palimpsest
+from palimpsest.v1 import billing_service_pb2, billing_service_pb2_grpc
 from palimpsest.v1alpha1 import (
     answers_pb2,
     answers_pb2_grpc,
@@ -25,8 +26,6 @@ from palimpsest.v1alpha1 import (
     memories_pb2_grpc,
     sessions_pb2,
     sessions_pb2_grpc,
-    usage_pb2,
-    usage_pb2_grpc,
 )
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from tests.support.harness import Servers, api, eventually, worker
@@ -81,8 +80,9 @@ async def test_what_is_open_ends_and_the_name_begins_anew(
     memory = await session.create_memory("notes", schema_source=SCHEMA)
     token = await send(session, "The harbour museum is closed on Mondays.")
     await memory.get(after=token)
-    usage = usage_pb2_grpc.UsageServiceStub(channel)
-    spent = await usage.GetUsage(usage_pb2.GetUsageRequest(session=name))
+    billing = billing_service_pb2_grpc.BillingServiceStub(channel)
+    used = billing_service_pb2.ListUsageRequest(session=name)
+    spent = await billing.ListUsage(used)
     assert sum(line.usage.calls for line in spent.lines) == 1
     watch = memory.watch()
     watching = asyncio.ensure_future(anext(watch))
@@ -96,7 +96,7 @@ async def test_what_is_open_ends_and_the_name_begins_anew(
     await stream.write(batch(1))
     assert await refused(drained(stream)) == (grpc.StatusCode.NOT_FOUND, "SESSION_NOT_FOUND")
     not_found = (grpc.StatusCode.NOT_FOUND, "SESSION_NOT_FOUND")
-    assert await refused(usage.GetUsage(usage_pb2.GetUsageRequest(session=name))) == not_found
+    assert await refused(billing.ListUsage(used)) == not_found
     assert await refused(delete(channel, name)) == not_found
     await delete(channel, name, allow_missing=True)
     session = await client.create_session(name)
@@ -106,7 +106,7 @@ async def test_what_is_open_ends_and_the_name_begins_anew(
     assert old.value.reason == "TOKEN_INVALID"
     fresh = await send(session, "The bakery is open.")
     assert (await memory.get(after=fresh)).applied_position == 1
-    anew = await usage.GetUsage(usage_pb2.GetUsageRequest(session=name))
+    anew = await billing.ListUsage(used)
     assert sum(line.usage.calls for line in anew.lines) == 1
 
 

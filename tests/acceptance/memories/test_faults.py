@@ -161,8 +161,11 @@ def test_a_deadline_says_how_far_the_memory_is(servers: Servers) -> None:
         _, token = asyncio.run(start(address, ["a", "b"]))
         error = asyncio.run(ask(address, token))
     assert error.reason == "NOT_APPLIED_IN_TIME"
-    assert error.metadata == {"wanted": "2", "applied_position": "0", "revision": "0"}
-    assert str(error) == "memory 'm' is applied up to position 0, not yet 2"
+    assert error.metadata == {"position": "2", "applied_position": "0", "revision": "0"}
+    assert str(error) == (
+        "memory 'm' is applied up to position 0, not yet 2. Read again with a longer deadline,"
+        " or as it is"
+    )
 
 
 def test_a_stalled_memory_is_an_error_at_once_and_goes_on_when_retried(

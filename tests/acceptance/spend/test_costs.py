@@ -34,7 +34,7 @@ def test_a_budget_holds_a_memory_until_it_is_raised(address: str) -> None:
     assert "9,000 tokens in total" in stopped.stderr
     (held,) = lines_of("memory", "list", *named, **at)
     assert (held["status"], held["stall"]) == ("active", None)
-    assert "goes on when the budget is raised or cleared" in held["held_reason"]
+    assert "goes on when the budget is raised or deleted" in held["held_reason"]
     assert 0 < held["applied_position"] < held["head"]
     assert " held " in succeed("memory", "list", *named, **at)
     assert "held: the budget of memory" in succeed("memory", "show", "m", *named, **at)
@@ -43,9 +43,11 @@ def test_a_budget_holds_a_memory_until_it_is_raised(address: str) -> None:
     (budget,) = lines_of("budget", "list", *named, **at)
     assert 0 < budget["spent_tokens"] <= 9000
     assert budget["reserved_tokens"] == 0
-    assert succeed("budget", "clear", "total", *named, "-m", "m", **at) == (
-        "cleared; 1 held memory tries again\n"
-    )
+    raised = ("budget", "set", "total", *named, "-m", "m", "--tokens", "9001")
+    stale = run(*raised, "--etag", "0", **at)
+    assert_one_clear_line(stale, "was changed since it was read: read it again, then decide")
+    succeed(*raised, "--etag", budget["etag"], **at)
+    assert succeed("budget", "delete", "total", *named, "-m", "m", **at) == "deleted\n"
 
     def applied() -> bool:
         (now,) = lines_of("memory", "list", *named, **at)
@@ -77,7 +79,7 @@ def test_costs_are_shown_with_what_is_measured_and_what_is_simulated(address: st
     assert "reading the log, measured" in shown
     assert "simulated: adaptive" in shown
     assert "Compare simulated lines with one another" in shown
-    assert "residual" not in shown, "there is nothing to compare predictions with"
+    assert "not classified" not in shown, "there is nothing to compare predictions with"
     assert f"all {compared['steps']} of {compared['steps']} steps" in shown
     everyone = succeed("cost", **at)
     assert session in everyone

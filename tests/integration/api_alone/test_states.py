@@ -191,7 +191,7 @@ async def test_waiting_ends_at_the_deadline(state: State) -> None:
     with pytest.raises(palimpsest.DeadlineExceeded) as late:
         await state.context(freshness="wait", timeout=4.5)
     assert late.value.reason == "NOT_APPLIED_IN_TIME"
-    assert late.value.metadata == {"wanted": "12", "applied_position": "9", "revision": "4"}
+    assert late.value.metadata == {"position": "12", "applied_position": "9", "revision": "4"}
 
 
 async def test_what_is_not_due_is_not_waited_for(own: tuple[Keeper, State]) -> None:

@@ -56,7 +56,7 @@ async def test_what_lies_behind_a_closed_tree_is_refused_at_once(closing: Tree) 
         with pytest.raises(palimpsest.FailedPrecondition) as caught:
             await closing.get(**options, timeout=600)
         assert caught.value.reason == "MEMORY_SEALED"
-        assert caught.value.metadata == {"memory": "t", "wanted": "3", "applied_position": "0"}
+        assert caught.value.metadata == {"memory": "t", "position": "3", "applied_position": "0"}
         with pytest.raises(palimpsest.FailedPrecondition) as caught:
             await closing.ask("What?", **options, timeout=600)
         assert caught.value.reason == "MEMORY_SEALED"

@@ -17,8 +17,6 @@ from palimpsest.v1alpha1 import (
     history_pb2_grpc,
     memories_pb2,
     memories_pb2_grpc,
-    usage_pb2,
-    usage_pb2_grpc,
 )
 from service.domain.tree.nodes import Node
 from service.domain.values.tenancy import DEFAULT_TENANT
@@ -208,11 +206,10 @@ async def test_costs_of_a_tree_are_counted_and_not_compared(
         ("navigate", 1),
         ("summarize", 2),
     ]
-    stub = usage_pb2_grpc.UsageServiceStub(client.channel)
-    cost = await stub.GetCost(usage_pb2.GetCostRequest(session=SESSION, memory=TREE))
+    cost = await client.session(SESSION).cost_report(TREE)
     assert cost.total.calls == 3
     assert (cost.reading.prompts, cost.reading.total_tokens) == (2, 200)
-    assert not cost.HasField("comparison")
+    assert cost.comparison is None
     await tree.set_budget("total", limit_tokens=321)
     budgets = [one async for one in client.session(SESSION).budgets()]
     assert [(one.limit_tokens, one.spent_tokens) for one in budgets] == [(321, 321)]

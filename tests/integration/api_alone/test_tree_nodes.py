@@ -140,7 +140,11 @@ async def test_what_is_wrong_with_a_call_is_said(
     assert refused.reason == reason
     if reason == "NODE_NOT_FOUND":
         node = fields.get("node_id", fields.get("parent_id"))
-        assert refused.metadata == {"memory": TREE, "node": node}
+        assert refused.metadata == {
+            "session": refused.metadata["session"],
+            "memory": TREE,
+            "node": node,
+        }
     if reason == "WRONG_MEMORY_KIND":
         assert refused.metadata == {"memory": "facts", "kind": "prism", "wanted": "tree"}
 

@@ -14,9 +14,9 @@ from grpc import StatusCode, aio
 
 import palimpsest
 from palimpsest import _errors
+from palimpsest.v1 import billing_service_pb2
 from palimpsest.v1alpha1 import (
     answers_pb2,
-    budgets_pb2,
     edits_pb2,
     memories_pb2,
     operations_pb2,
@@ -25,6 +25,7 @@ from palimpsest.v1alpha1 import (
     trees_pb2,
 )
 from service.rpc.server import _REGISTER
+from service.rpc.subjects import subject_of
 from tests.support.harness import Servers, api
 from verification.chaos.switches import Action, Switches, environment
 
@@ -89,8 +90,8 @@ async def requests_of(client: palimpsest.Client, name: str) -> dict[str, Message
     await session.append("The ship lies in the harbour.")
     answer = await session.ask("Where is the ship?", memory="notes")
     answered: dict[str, Any] = {"session": name, "answer_id": answer.answer_id}
-    owner = budgets_pb2.BudgetOwner(session=name)
-    budget: dict[str, Any] = {"owner": owner, "period": budgets_pb2.BUDGET_PERIOD_DAY}
+    day = billing_service_pb2.BUDGET_PERIOD_DAY
+    budget = billing_service_pb2.Budget(session=name, period=day, limit_tokens=10**9)
     good = answers_pb2.Rating(verdict=answers_pb2.Rating.VERDICT_GOOD)
     consolidated = await call(client.channel, edits_pb2.ConsolidateMemoryRequest(**memory))
     requests: list[Message] = [
@@ -109,8 +110,8 @@ async def requests_of(client: palimpsest.Client, name: str) -> dict[str, Message
         trees_pb2.SealTreeRequest(session=name, memory="book"),
         answers_pb2.CancelAnswerRequest(**answered),
         answers_pb2.RateAnswerRequest(**answered, rating=good),
-        budgets_pb2.SetBudgetRequest(**budget, limit_tokens=10**9),
-        budgets_pb2.ClearBudgetRequest(**budget),
+        billing_service_pb2.SetBudgetRequest(budget=budget),
+        billing_service_pb2.DeleteBudgetRequest(session=name, period=day),
         schemas_pb2.GenerateSchemaRequest(
             session=name, domain="Logs of ships.", example_query="Where is the ship?"
         ),
@@ -145,7 +146,8 @@ async def test_the_first_result_is_returned_again(client: Any) -> None:
             assert again == first, method
         # Whatever else comes under that id is refused.
         other: Message = edits_pb2.FoldMemoryRequest(session=session, memory="book")
-        if not hasattr(request, "session") or method.startswith("Delete"):
+        of_tenant = method == "CreateSession" or method.startswith("Delete")
+        if of_tenant or not subject_of(request).session:
             other = sessions_pb2.CreateSessionRequest(name=f"other-{uuid4().hex}")
         other.request_id = request.request_id  # type: ignore[attr-defined]
         error = await refused(call(client.channel, other))

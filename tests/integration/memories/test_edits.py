@@ -164,7 +164,7 @@ async def test_only_one_of_those_who_expect_a_revision_gets_it(memory: palimpses
         except palimpsest.Aborted as error:
             assert error.reason == "REVISION_CONFLICT"
             assert error.metadata == {"expected": "0", "current": "1"}
-            assert str(error) == "memory 'm' is at revision 1, not 0"
+            assert str(error) == "memory 'm' is at revision 1, not 0: read it, then decide"
             return "late"
         return "first"
 
@@ -288,7 +288,7 @@ async def test_a_schema_cannot_lose_or_change_fields(
     with pytest.raises(palimpsest.InvalidArgument, match="can only get more fields") as caught:
         await memory.update_schema(source)
     assert caught.value.reason == "SCHEMA_INCOMPATIBLE"
-    assert caught.value.metadata["place"].startswith(place)
+    assert caught.value.metadata["field"].startswith(place)
     assert (await memory.get()).revision == 0
 
 

@@ -106,7 +106,8 @@ async def test_usage_counts_every_call_and_predicts_the_cache(session: Any) -> N
     report = await session.usage("notes")
     assert {line.purpose: line.usage.calls for line in report.lines} == {"answer": 1, "revise": 3}
     assert report.total.cost_micro_usd == 0
-    assert report.total.reported_cached_tokens is None
+    assert report.total.unreported_calls == report.total.calls
+    assert not report.total.is_reported
     assert 0 < report.total.predicted_cached_tokens < report.total.input_tokens
     assert report == await session.usage()
 

@@ -97,7 +97,7 @@ async def test_at_the_deadline_it_is_said_how_far_the_memory_is(
     with pytest.raises(DeadlineExceeded, match="up to position 0 at revision 0, and") as late:
         await waiting(kept, watcher, seconds=0.2)
     assert late.value.reason is Reason.NOT_APPLIED_IN_TIME
-    assert late.value.metadata == {"wanted": "4", "applied_position": "0", "revision": "0"}
+    assert late.value.metadata == {"position": "4", "applied_position": "0", "revision": "0"}
 
 
 async def test_what_has_stopped_is_refused_at_once(kept: Keeper, watcher: ProgressWatcher) -> None:

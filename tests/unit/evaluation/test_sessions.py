@@ -78,7 +78,9 @@ async def test_a_memory_that_is_there_is_kept() -> None:
 
 
 def line(purpose: str, calls: int) -> Any:
-    used = SimpleNamespace(calls=calls, input_tokens=10, output_tokens=1, cost_micro_usd=None)
+    used = SimpleNamespace(
+        calls=calls, input_tokens=10, output_tokens=1, cost_micro_usd=0, unpriced_calls=calls
+    )
     return SimpleNamespace(purpose=purpose, usage=used)
 
 

@@ -1,6 +1,6 @@
 """The client: the connection, and what belongs to no session."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import date
 from types import TracebackType
 from typing import Any, Unpack
@@ -18,7 +18,7 @@ from palimpsest._transport import REACH_SECONDS
 from palimpsest._values_answers import Answer, ResumeOptions
 from palimpsest._values_log import SessionInfo
 from palimpsest._values_memories import AgentSettings, MemoryInfo
-from palimpsest._values_spend import Budget, SpendLevel, SpendReport
+from palimpsest._values_spend import Budget, Grouping, UsageReport
 from palimpsest.v1alpha1 import (
     memories_pb2,
     memories_pb2_grpc,
@@ -195,20 +195,19 @@ class Client(Resource):
         """Yields all budgets with what is spent of them: the tenant's, then by session."""
         return self._list_budgets("")
 
-    async def spend(
+    async def usage(
         self,
         *,
-        level: SpendLevel = "session",
-        by_day: bool = False,
-        from_day: date | None = None,
-        to_day: date | None = None,
-    ) -> SpendReport:
-        """Returns the spend of all model calls, from day to day (UTC, both included).
+        group_by: Sequence[Grouping] = ("session",),
+        first_day: date | None = None,
+        last_day: date | None = None,
+    ) -> UsageReport:
+        """Returns what all model calls used, from day to day (UTC, both included).
 
-        A line for each session, or for each memory, or for none ("tenant"), and for each day
-        if wanted. Sessions have the same method for theirs.
+        `group_by` says what gets a line of its own: each "session", or each "memory", each
+        "day"; nothing makes one line. Sessions have the same method for theirs.
         """
-        return await self._read_spend(level=level, by_day=by_day, from_day=from_day, to_day=to_day)
+        return await self._read_usage(group_by=group_by, first_day=first_day, last_day=last_day)
 
     async def check_schema(self, source: str = "", *, json_schema: str = "") -> str:
         """Checks class source, or a JSON Schema; the schema as models will be shown it.

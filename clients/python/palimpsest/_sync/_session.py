@@ -40,13 +40,13 @@ from palimpsest._values_memories import (
     TreeSettings,
     WorkingMemory,
 )
-from palimpsest._values_spend import Budget, Cost, SpendLevel, SpendReport, UsageReport
+from palimpsest._values_spend import Budget, CostReport, Grouping, UsageReport
+from palimpsest.v1 import billing_service_pb2
 from palimpsest.v1alpha1 import (
     memories_pb2,
     memories_pb2_grpc,
     schemas_pb2,
     schemas_pb2_grpc,
-    usage_pb2,
 )
 
 
@@ -374,57 +374,54 @@ class Session(SessionLog):
         """
         return self._answers.export(answer_ids, good)
 
-    def usage(self, memory: str = "") -> UsageReport:
-        """Returns the model usage of the session, or of a memory."""
-        request = usage_pb2.GetUsageRequest(session=self.name, memory=memory)
-        return _convert_spend.usage_report(self._connection.call(self._usage.GetUsage, request))
-
     def budgets(self) -> Iterator[Budget]:
         """Yields the budgets of the session, then those of its memories. Raises NotFound."""
         return self._list_budgets(self.name)
 
-    def spend(
+    def usage(
         self,
         memory: str = "",
         *,
-        level: SpendLevel = "memory",
-        by_day: bool = False,
-        from_day: date | None = None,
-        to_day: date | None = None,
-    ) -> SpendReport:
-        """Returns the spend of the session's model calls, or of a memory's.
+        group_by: Sequence[Grouping] = ("purpose",),
+        first_day: date | None = None,
+        last_day: date | None = None,
+    ) -> UsageReport:
+        """Returns what the model calls of the session, or of a memory, used.
 
-        See `Client.spend`. Raises NotFound.
+        `group_by` says what gets a line of its own: each "memory", each "day", or each
+        "purpose" and model; purposes go with memories alone. Days are in UTC, both included.
+        Raises NotFound.
         """
-        return self._read_spend(
+        return self._read_usage(
             session=self.name,
             memory=memory,
-            level=level,
-            by_day=by_day,
-            from_day=from_day,
-            to_day=to_day,
+            group_by=group_by,
+            first_day=first_day,
+            last_day=last_day,
         )
 
-    def cost(
+    def cost_report(
         self,
         memory: str = "",
         *,
-        from_day: date | None = None,
-        to_day: date | None = None,
+        first_day: date | None = None,
+        last_day: date | None = None,
         system_tokens: int = 0,
-    ) -> Cost:
-        """Returns the cost of the session, or of a memory, by purpose and model.
+    ) -> CostReport:
+        """Explains what the session, or a memory, cost.
 
-        With why caches differed. For a memory, without days, also: what a PRISM memory's newest
-        steps would have cost under other ways of folding; what the session's steps cost with a
-        state memory and without it; `system_tokens` of the agent's system prompt are in each
-        context there. Raises NotFound.
+        It says why caches differed. For a memory, without days, also: what a PRISM memory's
+        newest steps would have cost with other encodings; what the session's steps cost with
+        a state memory and without it; `system_tokens` of the agent's system prompt are in each
+        context there. `usage` has the costs by purpose and model. Raises NotFound.
         """
-        request = usage_pb2.GetCostRequest(
+        request = billing_service_pb2.GetCostReportRequest(
             session=self.name,
             memory=memory,
-            from_day=_convert_spend.day(from_day),
-            to_day=_convert_spend.day(to_day),
+            first_day=_convert_spend.day(first_day),
+            last_day=_convert_spend.day(last_day),
             system_tokens=system_tokens,
         )
-        return _convert_spend.cost(self._connection.call(self._usage.GetCost, request))
+        return _convert_spend.cost_report(
+            self._connection.call(self._billing.GetCostReport, request)
+        )
