@@ -22,7 +22,8 @@ from service.rpc.edits import EditService
 from service.rpc.history import HistoryService
 from service.rpc.interceptors.lives import Lives
 from service.rpc.log import LogService
-from service.rpc.memories import MemoryService
+from service.rpc.memories import MemoryService as AmendmentService
+from service.rpc.memory_service import MemoryService
 from service.rpc.operations import OperationService
 from service.rpc.pages import Pages
 from service.rpc.schemas import SchemaService
@@ -116,12 +117,13 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             Services(
                 sessions=SessionService(database, deleter, pages, config.search_language),
                 log=LogService(database, appender, pages, config.limits, stop),
-                memories=MemoryService(memories, deleter, history, pages, models),
+                memories=MemoryService(memories, editor, deleter, pages, models),
+                amendments=AmendmentService(history, pages),
                 history=HistoryService(
                     history, Watches(database, watcher, config.limits), pages, stop
                 ),
                 edits=EditService(
-                    editor, Rebuilder(memories, watcher, models), operations, stop, models
+                    editor, Rebuilder(memories, watcher, models), operations, stop
                 ),
                 answers=AnswerService(asker, deleter, waiting, database, pages, stop, models),
                 schemas=SchemaService(schemas, models),

@@ -7,7 +7,6 @@ from typing import Any
 
 from palimpsest.v1alpha1 import edits_pb2, edits_pb2_grpc, memories_pb2
 from service.domain.prism.amendments import Op
-from service.llm.gateway.allowed import AllowedModels
 from service.rpc import past, specs
 from service.rpc.convert import v1alpha1 as convert
 from service.rpc.deadlines import deadline_of
@@ -37,13 +36,11 @@ class EditService(edits_pb2_grpc.EditServiceServicer):
         rebuilder: Rebuilder,
         operations: LongOperations,
         stopping: asyncio.Event,
-        models: AllowedModels,
     ) -> None:
         self._editor = editor
         self._rebuilder = rebuilder
         self._operations = operations
         self._stopping = stopping
-        self._models = models
 
     async def ReviseMemory(  # noqa: N802 - named by the proto
         self, request: edits_pb2.ReviseMemoryRequest, context: Context
@@ -90,27 +87,6 @@ class EditService(edits_pb2_grpc.EditServiceServicer):
             ),
         )
 
-    async def UpdateSchema(  # noqa: N802
-        self, request: edits_pb2.UpdateSchemaRequest, context: Context
-    ) -> edits_pb2.UpdateSchemaResponse:
-        """Gives a live memory a schema with more fields."""
-        schema = specs.schema_of(request.schema_source, request.json_schema)
-        return await reply(
-            self._editor.update_schema(current_tenant(), _target(request), schema),
-            lambda stored: edits_pb2.UpdateSchemaResponse(memory=convert.memory(stored)),
-        )
-
-    async def UpdateModel(  # noqa: N802
-        self, request: edits_pb2.UpdateModelRequest, context: Context
-    ) -> edits_pb2.UpdateModelResponse:
-        """Gives a live memory another model."""
-        self._models.check(request.model, "model")
-        target = Target(session=request.session, memory=request.memory)
-        return await reply(
-            self._editor.update_model(current_tenant(), target, request.model),
-            lambda stored: edits_pb2.UpdateModelResponse(memory=convert.memory(stored)),
-        )
-
     async def RebuildMemory(  # noqa: N802
         self, request: edits_pb2.RebuildMemoryRequest, context: Context
     ) -> AsyncIterator[edits_pb2.RebuildMemoryResponse]:
@@ -134,9 +110,7 @@ class EditService(edits_pb2_grpc.EditServiceServicer):
 
 
 def _target(
-    request: edits_pb2.ReviseMemoryRequest
-    | edits_pb2.RollbackMemoryRequest
-    | edits_pb2.UpdateSchemaRequest,
+    request: edits_pb2.ReviseMemoryRequest | edits_pb2.RollbackMemoryRequest,
 ) -> Target:
     expected = request.expected_revision if request.HasField("expected_revision") else None
     return Target(

@@ -8,6 +8,7 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from palimpsest.v1 import memory_service_pb2, memory_service_pb2_grpc
 from palimpsest.v1alpha1 import (
     answers_pb2,
     answers_pb2_grpc,
@@ -52,7 +53,8 @@ from service.rpc.interceptors.tenancy import Tenancy
 from service.rpc.interceptors.tracing import LogSubject, Tracing
 from service.rpc.interceptors.validation import Validation
 from service.rpc.log import LogService
-from service.rpc.memories import MemoryService
+from service.rpc.memories import MemoryService as AmendmentService
+from service.rpc.memory_service import MemoryService
 from service.rpc.operations import OperationService
 from service.rpc.schemas import SchemaService
 from service.rpc.search import SearchService
@@ -73,6 +75,7 @@ class Services:
     sessions: SessionService
     log: LogService
     memories: MemoryService
+    amendments: AmendmentService
     history: HistoryService
     edits: EditService
     answers: AnswerService
@@ -97,6 +100,10 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
         log_pb2.DESCRIPTOR.services_by_name["LogService"],
     ),
     "memories": (
+        memory_service_pb2_grpc.add_MemoryServiceServicer_to_server,
+        memory_service_pb2.DESCRIPTOR.services_by_name["MemoryService"],
+    ),
+    "amendments": (
         memories_pb2_grpc.add_MemoryServiceServicer_to_server,
         memories_pb2.DESCRIPTOR.services_by_name["MemoryService"],
     ),

@@ -86,16 +86,6 @@ def schema_of(schema_source: str, json_schema: str) -> Schema:
     return parse_json_schema(json_schema) if json_schema else parse_source(bounded(schema_source))
 
 
-def memory_spec(request: memories_pb2.CreateMemoryRequest) -> MemorySpec:
-    """The spec of a memory that is to be made. Raises SchemaInvalid."""
-    match request.WhichOneof("spec"):
-        case "tree":
-            return tree_spec(request.tree)
-        case "state":
-            return state_spec(request.state)
-    return prism_spec(request.prism)
-
-
 def tree_spec(message: memories_pb2.TreeSpec) -> TreeSpec:
     """A spec with its defaults filled in."""
     default = TreeSpec()
@@ -164,33 +154,6 @@ def state_message(spec: StateSpec) -> memories_pb2.StateSpec:
     )
     message.idle.FromMilliseconds(spec.idle_ms)
     return message
-
-
-def prism_spec(message: memories_pb2.PrismSpec) -> PrismSpec:
-    """A spec with its defaults filled in. Raises SchemaInvalid."""
-    source = bounded(message.schema_source)
-    if message.json_schema:
-        source = render(schema_of("", message.json_schema))
-    encoding = _ENCODINGS[message.encoding]
-    return PrismSpec(
-        schema_source=source,
-        task=message.task,
-        question=message.question,
-        encoding=encoding,
-        chunk_tokens=message.chunk_tokens or DEFAULT_CHUNK_TOKENS,
-        model=message.model,
-        on_failure=_ON_FAILURE[message.on_failure],
-        fold_tokens=message.fold_tokens or default_fold_tokens(encoding),
-        operations=_OPERATIONS[message.operations],
-        coercion=_COERCIONS[message.coercion],
-        reply_format=_REPLY_FORMATS[message.reply_format],
-        memory_tokens=message.memory_tokens or MEMORY_TOKENS,
-        linger_ms=message.linger.ToMilliseconds()
-        if message.HasField("linger")
-        else SERVICE_LINGER_MS,
-        final_task=message.final_task,
-        steps=_STEPS[message.steps],
-    )
 
 
 def prism_message(spec: PrismSpec) -> memories_pb2.PrismSpec:

@@ -59,16 +59,6 @@ class EditServiceStub(object):
                 request_serializer=palimpsest_dot_v1alpha1_dot_edits__pb2.ConsolidateMemoryRequest.SerializeToString,
                 response_deserializer=palimpsest_dot_v1alpha1_dot_edits__pb2.ConsolidateMemoryResponse.FromString,
                 _registered_method=True)
-        self.UpdateSchema = channel.unary_unary(
-                '/palimpsest.v1alpha1.EditService/UpdateSchema',
-                request_serializer=palimpsest_dot_v1alpha1_dot_edits__pb2.UpdateSchemaRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_edits__pb2.UpdateSchemaResponse.FromString,
-                _registered_method=True)
-        self.UpdateModel = channel.unary_unary(
-                '/palimpsest.v1alpha1.EditService/UpdateModel',
-                request_serializer=palimpsest_dot_v1alpha1_dot_edits__pb2.UpdateModelRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_edits__pb2.UpdateModelResponse.FromString,
-                _registered_method=True)
         self.RebuildMemory = channel.unary_stream(
                 '/palimpsest.v1alpha1.EditService/RebuildMemory',
                 request_serializer=palimpsest_dot_v1alpha1_dot_edits__pb2.RebuildMemoryRequest.SerializeToString,
@@ -139,32 +129,6 @@ class EditServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def UpdateSchema(self, request, context):
-        """Gives a live memory a schema with more fields.
-
-        Guarantees: a revision of its own; the value stays. Fields may be added and
-        guidance may change; where a field is missing or has another type:
-        INVALID_ARGUMENT (SCHEMA_INCOMPATIBLE) naming the place. Chunks that were
-        read before are not read again (RebuildMemory does).
-        Safety: writes; idempotent (the schema it has already makes no revision);
-        not destructive.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def UpdateModel(self, request, context):
-        """Gives a live memory another model for its next steps and answers.
-
-        Guarantees: durable on return; the value, its revision and its history stay.
-        A memory that waits for the model it had tries again at once with the new
-        one; a stalled one stays stalled until RetryMemory.
-        Safety: writes; idempotent; not destructive.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def RebuildMemory(self, request, context):
         """Reads the whole log again into a new memory beside the old one, with
         another schema, task, question, model or setting, and tells how far it is.
@@ -202,16 +166,6 @@ def add_EditServiceServicer_to_server(servicer, server):
                     servicer.ConsolidateMemory,
                     request_deserializer=palimpsest_dot_v1alpha1_dot_edits__pb2.ConsolidateMemoryRequest.FromString,
                     response_serializer=palimpsest_dot_v1alpha1_dot_edits__pb2.ConsolidateMemoryResponse.SerializeToString,
-            ),
-            'UpdateSchema': grpc.unary_unary_rpc_method_handler(
-                    servicer.UpdateSchema,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_edits__pb2.UpdateSchemaRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_edits__pb2.UpdateSchemaResponse.SerializeToString,
-            ),
-            'UpdateModel': grpc.unary_unary_rpc_method_handler(
-                    servicer.UpdateModel,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_edits__pb2.UpdateModelRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_edits__pb2.UpdateModelResponse.SerializeToString,
             ),
             'RebuildMemory': grpc.unary_stream_rpc_method_handler(
                     servicer.RebuildMemory,
@@ -332,60 +286,6 @@ class EditService(object):
             '/palimpsest.v1alpha1.EditService/ConsolidateMemory',
             palimpsest_dot_v1alpha1_dot_edits__pb2.ConsolidateMemoryRequest.SerializeToString,
             palimpsest_dot_v1alpha1_dot_edits__pb2.ConsolidateMemoryResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def UpdateSchema(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/palimpsest.v1alpha1.EditService/UpdateSchema',
-            palimpsest_dot_v1alpha1_dot_edits__pb2.UpdateSchemaRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_edits__pb2.UpdateSchemaResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def UpdateModel(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/palimpsest.v1alpha1.EditService/UpdateModel',
-            palimpsest_dot_v1alpha1_dot_edits__pb2.UpdateModelRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_edits__pb2.UpdateModelResponse.FromString,
             options,
             channel_credentials,
             insecure,

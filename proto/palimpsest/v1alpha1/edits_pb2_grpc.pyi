@@ -77,24 +77,6 @@ class EditServiceStub:
     Safety: writes and costs a model call; idempotent by `request_id`, and asked
     again before it was made it counts once; the history keeps what was there.
     """
-    UpdateSchema: _grpc.UnaryUnaryMultiCallable[_edits_pb2.UpdateSchemaRequest, _edits_pb2.UpdateSchemaResponse]
-    """Gives a live memory a schema with more fields.
-
-    Guarantees: a revision of its own; the value stays. Fields may be added and
-    guidance may change; where a field is missing or has another type:
-    INVALID_ARGUMENT (SCHEMA_INCOMPATIBLE) naming the place. Chunks that were
-    read before are not read again (RebuildMemory does).
-    Safety: writes; idempotent (the schema it has already makes no revision);
-    not destructive.
-    """
-    UpdateModel: _grpc.UnaryUnaryMultiCallable[_edits_pb2.UpdateModelRequest, _edits_pb2.UpdateModelResponse]
-    """Gives a live memory another model for its next steps and answers.
-
-    Guarantees: durable on return; the value, its revision and its history stay.
-    A memory that waits for the model it had tries again at once with the new
-    one; a stalled one stays stalled until RetryMemory.
-    Safety: writes; idempotent; not destructive.
-    """
     RebuildMemory: _grpc.UnaryStreamMultiCallable[_edits_pb2.RebuildMemoryRequest, _edits_pb2.RebuildMemoryResponse]
     """Reads the whole log again into a new memory beside the old one, with
     another schema, task, question, model or setting, and tells how far it is.
@@ -155,24 +137,6 @@ class EditServiceAsyncStub(EditServiceStub):
     revision of its own (CONSOLIDATION), even when nothing could be merged.
     Safety: writes and costs a model call; idempotent by `request_id`, and asked
     again before it was made it counts once; the history keeps what was there.
-    """
-    UpdateSchema: _aio.UnaryUnaryMultiCallable[_edits_pb2.UpdateSchemaRequest, _edits_pb2.UpdateSchemaResponse]  # type: ignore[assignment]
-    """Gives a live memory a schema with more fields.
-
-    Guarantees: a revision of its own; the value stays. Fields may be added and
-    guidance may change; where a field is missing or has another type:
-    INVALID_ARGUMENT (SCHEMA_INCOMPATIBLE) naming the place. Chunks that were
-    read before are not read again (RebuildMemory does).
-    Safety: writes; idempotent (the schema it has already makes no revision);
-    not destructive.
-    """
-    UpdateModel: _aio.UnaryUnaryMultiCallable[_edits_pb2.UpdateModelRequest, _edits_pb2.UpdateModelResponse]  # type: ignore[assignment]
-    """Gives a live memory another model for its next steps and answers.
-
-    Guarantees: durable on return; the value, its revision and its history stay.
-    A memory that waits for the model it had tries again at once with the new
-    one; a stalled one stays stalled until RetryMemory.
-    Safety: writes; idempotent; not destructive.
     """
     RebuildMemory: _aio.UnaryStreamMultiCallable[_edits_pb2.RebuildMemoryRequest, _edits_pb2.RebuildMemoryResponse]  # type: ignore[assignment]
     """Reads the whole log again into a new memory beside the old one, with
@@ -255,36 +219,6 @@ class EditServiceServicer(metaclass=_abc_1.ABCMeta):
         revision of its own (CONSOLIDATION), even when nothing could be merged.
         Safety: writes and costs a model call; idempotent by `request_id`, and asked
         again before it was made it counts once; the history keeps what was there.
-        """
-
-    @_abc_1.abstractmethod
-    def UpdateSchema(
-        self,
-        request: _edits_pb2.UpdateSchemaRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_edits_pb2.UpdateSchemaResponse, _abc.Awaitable[_edits_pb2.UpdateSchemaResponse]]:
-        """Gives a live memory a schema with more fields.
-
-        Guarantees: a revision of its own; the value stays. Fields may be added and
-        guidance may change; where a field is missing or has another type:
-        INVALID_ARGUMENT (SCHEMA_INCOMPATIBLE) naming the place. Chunks that were
-        read before are not read again (RebuildMemory does).
-        Safety: writes; idempotent (the schema it has already makes no revision);
-        not destructive.
-        """
-
-    @_abc_1.abstractmethod
-    def UpdateModel(
-        self,
-        request: _edits_pb2.UpdateModelRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_edits_pb2.UpdateModelResponse, _abc.Awaitable[_edits_pb2.UpdateModelResponse]]:
-        """Gives a live memory another model for its next steps and answers.
-
-        Guarantees: durable on return; the value, its revision and its history stay.
-        A memory that waits for the model it had tries again at once with the new
-        one; a stalled one stays stalled until RetryMemory.
-        Safety: writes; idempotent; not destructive.
         """
 
     @_abc_1.abstractmethod

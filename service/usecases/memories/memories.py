@@ -15,7 +15,7 @@ from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.state.spec import StateSpec
 from service.domain.state.vectors import first_state
 from service.domain.values.errors import AlreadyExists, Exhausted, PalimpsestError
-from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.memory_kinds import MemoryKind, MemoryStatus
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
@@ -350,16 +350,13 @@ class Memories:
         self,
         tenant_id: UUID,
         *,
-        status: str | None,
-        waiting: bool,
+        status: MemoryStatus | None,
         after: tuple[UUID, UUID] | None,
         limit: int,
     ) -> Sequence[StoredMemory]:
         """Returns up to `limit` memories of all sessions after a key, by key."""
         async with self._database.transaction(tenant_id, name="memories") as tx:
-            return await memories.list_of_all(
-                tx, status=status, waiting=waiting, after=after, limit=limit
-            )
+            return await memories.list_of_all(tx, status=status, after=after, limit=limit)
 
     async def retry_all(self, tenant_id: UUID, session: str) -> int:
         """Lets all stalled memories of a session go on, or of all; how many. Raises NotFound."""
@@ -377,20 +374,18 @@ class Memories:
             if len(woken) < RETRY_MEMORIES:
                 return retried
 
-    async def retry(self, tenant_id: UUID, session: str, name: str) -> StoredMemory:
-        """Lets a stalled memory go on. Raises NotFound."""
+    async def retry(self, tenant_id: UUID, session: str, name: str) -> int:
+        """Lets a memory go on; returns 1 if it was stalled, else 0. Raises NotFound."""
         async with self._database.transaction(tenant_id, name="memories.retry") as tx:
             stored = await find_memory(tx, session, name)
             woken = await stalls.retry(tx, *item_key(stored))
-            if woken:
-                stored = await find_memory(tx, session, name)
-            await store_result(tx, stored)
+            await store_result(tx, int(woken))
         if woken:
             # A tree may be at the head and have nodes to build all the same.
             self._wake_ups.add([_item(tenant_id, *item_key(stored))])
         else:
             self.wake(tenant_id, stored)
-        return stored
+        return int(woken)
 
     async def _read_newest(
         self, tenant_id: UUID, key: UUID, session: str, name: str
