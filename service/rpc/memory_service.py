@@ -17,10 +17,13 @@ from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.idempotency import reply
 from service.rpc.interceptors.tenancy import current_tenant
+from service.rpc.memory_operations import MemoryOperations
 from service.rpc.pages import Pages
 from service.usecases.memories.edit import Editor, MemoryUpdate, Target
 from service.usecases.memories.memories import Memories
+from service.usecases.memories.rebuild import Rebuilder
 from service.usecases.operations.deleting import Deleter
+from service.usecases.prism.schemas import Schemas
 
 #: Memories of all sessions on one page: their schemas may be long.
 MAX_OF_ALL = 100
@@ -28,7 +31,7 @@ MAX_OF_ALL = 100
 _SCHEMA_PATHS = ("prism.schema_source", "prism.json_schema")
 
 
-class MemoryService(memory_service_pb2_grpc.MemoryServiceServicer):
+class MemoryService(MemoryOperations, memory_service_pb2_grpc.MemoryServiceServicer):
     """See memory_service.proto."""
 
     def __init__(
@@ -38,12 +41,17 @@ class MemoryService(memory_service_pb2_grpc.MemoryServiceServicer):
         deleter: Deleter,
         pages: Pages,
         models: AllowedModels,
+        *,
+        rebuilder: Rebuilder,
+        schemas: Schemas,
     ) -> None:
         self._memories = memories
         self._editor = editor
         self._deleter = deleter
         self._pages = pages
         self._models = models
+        self._rebuilder = rebuilder
+        self._schemas = schemas
 
     async def CreateMemory(  # noqa: N802 - named by the proto
         self, request: memory_service_pb2.CreateMemoryRequest, context: Context

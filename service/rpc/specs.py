@@ -2,21 +2,18 @@
 
 from typing import Any
 
-from palimpsest.v1alpha1 import edits_pb2, memories_pb2
-from service.domain.memories.specs import MemorySpec, SpecChanges
+from palimpsest.v1alpha1 import memories_pb2
 from service.domain.prism.schemas.json_source import parse_json_schema
 from service.domain.prism.schemas.limits import bounded
 from service.domain.prism.schemas.source import parse_source
-from service.domain.prism.schemas.tree import Schema, render
+from service.domain.prism.schemas.tree import Schema
 from service.domain.prism.spec import (
-    MEMORY_TOKENS,
     SERVICE_LINGER_MS,
     Coercion,
     Encoding,
     Operations,
     PrismSpec,
     StepScope,
-    default_fold_tokens,
 )
 from service.domain.state.spec import DEFAULT_PERIOD_TOKENS, Period, StateSpec
 from service.domain.tree.spec import TreeSpec, WorkingMemory
@@ -182,30 +179,3 @@ def prism_message(spec: PrismSpec) -> memories_pb2.PrismSpec:
 def _named(table: dict[Any, Any], value: object) -> Any:
     """The proto's name of a value: the last, since the first may be UNSPECIFIED."""
     return [key for key, held in table.items() if held is value][-1]
-
-
-def rebuilt(request: edits_pb2.RebuildMemoryRequest) -> SpecChanges:
-    """What a rebuilt memory has otherwise. Raises SchemaInvalid."""
-    changes: dict[str, Any] = {
-        name: getattr(request, name)
-        for name in ("schema_source", "task", "question", "final_task")
-        if request.HasField(name)
-    }
-    if request.HasField("schema_source"):
-        bounded(request.schema_source)
-    if request.HasField("json_schema"):
-        changes["schema_source"] = render(schema_of("", request.json_schema))
-    if request.HasField("encoding"):
-        changes["encoding"] = _ENCODINGS[request.encoding]
-    if request.HasField("chunk_tokens"):
-        changes["chunk_tokens"] = request.chunk_tokens or DEFAULT_CHUNK_TOKENS
-    if request.HasField("operations"):
-        changes["operations"] = _OPERATIONS[request.operations]
-    if request.HasField("steps"):
-        changes["steps"] = _STEPS[request.steps]
-    return SpecChanges(
-        tree=tree_spec(request.tree) if request.HasField("tree") else None,
-        state=state_spec(request.state) if request.HasField("state") else None,
-        prism=changes,
-        model=request.model if request.HasField("model") else None,
-    )

@@ -8,9 +8,8 @@ its result away and begins again.
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from uuid import UUID, uuid4
+from uuid import UUID
 
-from service.domain.memories.long_operations import OperationId
 from service.domain.prism import losses
 from service.domain.prism.amendments import Amendment, Op
 from service.domain.prism.memory import PrismMemory
@@ -189,9 +188,7 @@ class Editor:
         self._memories.wake(tenant_id, stored)
         return stored, True
 
-    async def consolidate(
-        self, tenant_id: UUID, target: Target
-    ) -> tuple[StoredMemory, FoundOperation]:
+    async def consolidate(self, tenant_id: UUID, target: Target) -> FoundOperation:
         """Requests a consolidation once what is in the log is read. Raises NotFound."""
         async with self._database.transaction(tenant_id, name="edit.consolidate") as tx:
             stored = await find_memory(tx, target.session, target.memory)
@@ -200,17 +197,11 @@ class Editor:
             if session is None:
                 raise session_not_found(target.session)
             held = await _lock(tx, target)
-            operation = await request_consolidation(
-                tx,
-                held,
-                target.memory,
-                OperationId(session_key=held.session_key, operation_id=uuid4()),
-                goal=session.head,
-            )
+            operation = await request_consolidation(tx, held, target.memory, goal=session.head)
             stored = await find_memory(tx, target.session, target.memory)
-            result = await store_result(tx, (stored, operation))
+            await store_result(tx, operation)
         self._memories.wake(tenant_id, stored)
-        return result
+        return operation
 
     async def update(
         self, tenant_id: UUID, target: Target, kind: MemoryKind, changes: MemoryUpdate

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from service.domain.log.read_tokens import ReadToken
 from service.domain.memories.long_operations import OperationId, OperationKind
@@ -40,10 +40,11 @@ from service.usecases.memories.consistency import (
     progress_of,
     refuse_stopped,
 )
+from service.usecases.memories.long_operations import FoundOperation, request
 from storage.engine.database import Database
 from storage.engine.listing import ListPage
 from storage.log import sessions
-from storage.memories import flushing, long_operations, memories, stalls
+from storage.memories import flushing, memories, stalls
 from storage.memories.memories import StoredMemory, Unmade
 from storage.prism import states
 from storage.state import vectors
@@ -130,17 +131,22 @@ class Memories:
         session: str,
         name: str,
         spec: MemorySpec,
-        *,
-        rebuilt_from: str | None = None,
-        operation_id: OperationId | None = None,
     ) -> StoredMemory:
-        """Makes a memory; a rebuild names its operation.
-
-        Raises NotFound, AlreadyExists, Exhausted, SchemaInvalid.
-        """
+        """Creates a memory. Raises NotFound, AlreadyExists, Exhausted, SchemaInvalid."""
         identity = memory_id(session_key(tenant_id, session), name)
         with tracing.memory(GenAiOperation.CREATE_MEMORY_STORE, identity):
-            return await self._create(tenant_id, session, name, spec, rebuilt_from, operation_id)
+            made, _ = await self._create(tenant_id, session, name, spec, None)
+        return made
+
+    async def rebuild(
+        self, tenant_id: UUID, session: str, name: str, spec: MemorySpec, source: str
+    ) -> FoundOperation:
+        """Creates a memory that is rebuilt from `source`; returns its operation. Raises as `create`."""
+        identity = memory_id(session_key(tenant_id, session), name)
+        with tracing.memory(GenAiOperation.CREATE_MEMORY_STORE, identity):
+            _, operation = await self._create(tenant_id, session, name, spec, source)
+        assert operation is not None, "a memory with a source has one"
+        return operation
 
     async def _create(
         self,
@@ -149,8 +155,7 @@ class Memories:
         name: str,
         spec: MemorySpec,
         rebuilt_from: str | None,
-        operation_id: OperationId | None,
-    ) -> StoredMemory:
+    ) -> tuple[StoredMemory, FoundOperation | None]:
         empty = None
         if isinstance(spec, PrismSpec):
             empty = PrismMemory.create(spec.schema()).value_json
@@ -176,7 +181,7 @@ class Memories:
             if isinstance(made, Unmade):
                 raise self._refusal(made, session, name)
             self.wake(tenant_id, made)
-            return made
+            return made, None
         async with self._database.transaction(tenant_id, name="memories") as tx:
             # Alone, or those that are made at once would not count each other.
             held = await sessions.lock_alone(tx, key)
@@ -199,21 +204,18 @@ class Memories:
                 raise self._refusal(Unmade.TOO_MANY, session, name)
             if first is not None:
                 await vectors.add_first(tx, key, identity, first.current)
-            elif operation_id is not None:
-                # It reads the log as it is now, and whoever asked waits for that.
+            elif rebuilt_from is not None:
+                # It reads the log as it is now: its operation waits for that.
                 await flushing.flush(tx, key, identity, held.head)
-            if operation_id is not None:
-                await long_operations.add(
-                    tx,
-                    operation_id,
-                    OperationKind.REBUILD,
-                    memory_id=identity,
-                    memory=name,
-                    goal=held.head,
+            operation = None
+            if rebuilt_from is not None:
+                id = OperationId(session_key=key, operation_id=uuid4())
+                operation = await request(
+                    tx, id, OperationKind.REBUILD, (identity, name), goal=held.head
                 )
-            await store_result(tx, created.memory)
+            await store_result(tx, operation or created.memory)
         self.wake(tenant_id, created.memory)
-        return created.memory
+        return created.memory, operation
 
     def _refusal(self, why: Unmade, session: str, name: str) -> PalimpsestError:
         match why:
