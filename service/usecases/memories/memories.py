@@ -141,7 +141,10 @@ class Memories:
     async def rebuild(
         self, tenant_id: UUID, session: str, name: str, spec: MemorySpec, source: str
     ) -> FoundOperation:
-        """Creates a memory that is rebuilt from `source`; returns its operation. Raises as `create`."""
+        """Creates a memory that is rebuilt from `source`; returns the operation.
+
+        Raises as `create`.
+        """
         identity = memory_id(session_key(tenant_id, session), name)
         with tracing.memory(GenAiOperation.CREATE_MEMORY_STORE, identity):
             _, operation = await self._create(tenant_id, session, name, spec, source)
