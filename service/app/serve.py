@@ -117,14 +117,14 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             Services(
                 sessions=SessionService(database, deleter, pages, config.search_language),
                 log=LogService(database, appender, pages, config.limits, stop),
-                memories=MemoryService(memories, editor, deleter, pages, models),
+                memories=MemoryService(  # type: ignore[abstract]
+                    memories, editor, deleter, pages, models
+                ),
                 amendments=AmendmentService(history, pages),
                 history=HistoryService(
                     history, Watches(database, watcher, config.limits), pages, stop
                 ),
-                edits=EditService(
-                    editor, Rebuilder(memories, watcher, models), operations, stop
-                ),
+                edits=EditService(editor, Rebuilder(memories, watcher, models), operations, stop),
                 answers=AnswerService(asker, deleter, waiting, database, pages, stop, models),
                 schemas=SchemaService(schemas, models),
                 usage=UsageService(database, Costs(database, comparer), pages),

@@ -3,20 +3,18 @@
 from typing import Any
 
 from palimpsest.v1alpha1 import edits_pb2, memories_pb2
-from service.domain.memories.specs import MemorySpec, SpecChanges
+from service.domain.memories.specs import SpecChanges
 from service.domain.prism.schemas.json_source import parse_json_schema
 from service.domain.prism.schemas.limits import bounded
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.schemas.tree import Schema, render
 from service.domain.prism.spec import (
-    MEMORY_TOKENS,
     SERVICE_LINGER_MS,
     Coercion,
     Encoding,
     Operations,
     PrismSpec,
     StepScope,
-    default_fold_tokens,
 )
 from service.domain.state.spec import DEFAULT_PERIOD_TOKENS, Period, StateSpec
 from service.domain.tree.spec import TreeSpec, WorkingMemory
