@@ -97,7 +97,7 @@ class PccStrategy:
                 )
             )
             state = session.state(STATE)
-            info = await until(state, lambda info: info.resting, self._place.timeout_seconds)
+            info = await until(state, lambda info: info.idle, self._place.timeout_seconds)
             spent = await building(session, STATE)
         except palimpsest.PalimpsestError as error:
             raise Failed(f"the memory was not made: {error}") from error

@@ -56,7 +56,8 @@ class Bar:
         self._progress.update(self._task, completed=done, total=self._total, revision=info.revision)
         if done < self._total:
             refuse_stopped(info)
-            self._say_why(info.waiting_cause)
+            waits = info.status is palimpsest.MemoryStatus.WAITING
+            self._say_why(info.blocked.cause if waits and info.blocked is not None else None)
         if not err.is_terminal and done < self._total and self._is_due():
             say(f"{self._what}: {done} of {self._total}, revision {info.revision}")
 
@@ -75,11 +76,13 @@ class Bar:
 
 def refuse_stopped(info: palimpsest.MemoryInfo) -> None:
     """Raises CommandError when the memory stalled, or a budget holds it."""
-    if info.stall is not None:
-        where, cause = info.stall.position, info.stall.cause
-        raise CommandError(f"memory {info.name!r} stalled at position {where}: {cause}")
-    if info.held_reason is not None:
-        raise CommandError(f"memory {info.name!r} is held: {info.held_reason}")
+    if info.blocked is None:
+        return
+    where, cause = info.blocked.position, info.blocked.cause
+    if info.status is palimpsest.MemoryStatus.STALLED:
+        raise CommandError(f"memory {info.id!r} stalled at position {where}: {cause}")
+    if info.status is palimpsest.MemoryStatus.OVER_BUDGET:
+        raise CommandError(f"memory {info.id!r} is over its budget: {cause}")
 
 
 async def follow(memory: palimpsest.Memory) -> palimpsest.MemoryState:
@@ -106,9 +109,9 @@ async def follow(memory: palimpsest.Memory) -> palimpsest.MemoryState:
 
 def _refuse_closed(info: palimpsest.MemoryInfo, head: int) -> None:
     """Raises CommandError when the memory is a tree that is closed before `head`."""
-    if info.seal_position is not None and info.seal_position < head:
+    if info.status is palimpsest.MemoryStatus.SEALED and info.applied_position < head:
         raise CommandError(
-            f"memory {info.name!r} is closed at position {info.seal_position}: it does not read"
+            f"memory {info.id!r} is closed at position {info.applied_position}: it does not read"
             f" what follows, which is in the log up to position {head}"
         )
 

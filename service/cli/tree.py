@@ -127,10 +127,8 @@ def _title(outline: TreeOutline) -> str:
     status = "open"
     if outline.info.status is MemoryStatus.SEALED:
         status = "closed"
-    elif outline.info.seal_position is not None:
-        status = f"to be closed at position {outline.info.seal_position}"
     return (
-        f"{outline.info.name} at revision {outline.revision}, {status}:"
+        f"{outline.info.id} at revision {outline.revision}, {status}:"
         f" {outline.applied_position} of {outline.info.head} chunks applied,"
         f" {counted(nodes, 'node')} on {counted(len(outline.levels), 'level')}"
     )
@@ -194,9 +192,9 @@ async def seal(
     This cannot be undone. Ctrl-C ends the waiting only.
     """
     info = await tree.seal(wait=False)
-    line = f"{tree.name} is to be closed at position {info.seal_position}"
+    line = f"{tree.id} is to be closed at position {info.head}"
     if wait:
-        with Bar("closing", info.seal_position or 0) as bar:
+        with Bar("closing", info.head) as bar:
             info = await tree.seal(on_progress=bar.show)
-        line = f"{tree.name} is closed at position {info.applied_position}"
+        line = f"{tree.id} is closed at position {info.applied_position}"
     show_json(memory_json(info)) if as_json else show(line)

@@ -52,9 +52,9 @@ class PrismOptions:
         Literal["adaptive", "amendments", "in_place"] | None,
         typer.Option(help="How prompts show the memory; default: adaptive."),
     ] = None
-    operations: Annotated[
+    allowed_ops: Annotated[
         Literal["add_and_update", "add_only"] | None,
-        typer.Option(help="What the model may do; default: add_and_update."),
+        typer.Option(help="Which amendments the model may propose; default: add_and_update."),
     ] = None
     steps: Annotated[
         Literal["whole", "focused"] | None,
@@ -265,7 +265,7 @@ async def _show(memory: Memory, as_json: bool) -> None:
     if as_json:
         show_json(memory_json((await memory.get()).info))
     else:
-        show(memory.name)
+        show(memory.id)
 
 
 async def rebuild_prism(
@@ -277,7 +277,7 @@ async def rebuild_prism(
     memory goes on by itself.
     """
     settings = options.settings()
-    await _info(memory, "prism")
+    await memory_info(memory, "prism")
     with _Followed() as followed:
         await memory.rebuild(name, on_progress=followed.show, **settings)
     await _show_rebuilt(memory.session, name, as_json)
@@ -291,7 +291,7 @@ async def rebuild_tree(
     What is not given is as in the old one (--memory). Ctrl-C ends the waiting only: the new
     tree goes on by itself.
     """
-    found = (await _info(tree, "tree")).tree
+    found = (await memory_info(tree, "tree")).tree
     settings = replace(found, **options.settings()) if found else None
     with _Followed() as followed:
         await tree.rebuild(name, settings=settings, on_progress=followed.show)
@@ -315,7 +315,7 @@ async def rebuild_state(
         raise CommandError("give --pin or --no-pins, not both")
     if no_pins:
         changes["pinned"] = ()
-    found = (await _info(state, "state")).state
+    found = (await memory_info(state, "state")).state
     settings = replace(found, **changes) if found else None
     with _Followed() as followed:
         await state.rebuild(name, settings=settings, on_progress=followed.show)
@@ -336,20 +336,20 @@ class _Followed(Bar):
         super().show(info, total=self._goal)
 
 
-async def _info(memory: Memory, kind: str = "") -> MemoryInfo:
+async def memory_info(memory: Memory, kind: str = "") -> MemoryInfo:
     """Returns a memory without its value. Raises CommandError for one of another kind."""
     listed = await memory.session.memories()
-    found = next((one for one in listed if one.name == memory.name), None)
+    found = next((one for one in listed if one.id == memory.id), None)
     info = found or (await memory.get()).info
     if kind and info.kind != kind:
         raise CommandError(
-            f"{memory.name!r} is a {info.kind} memory: palimpsest memory rebuild {info.kind}"
+            f"{memory.id!r} is a {info.kind} memory: palimpsest memory rebuild {info.kind}"
         )
     return info
 
 
 async def _show_rebuilt(session: Session, new: str, as_json: bool) -> None:
-    info = await _info(session.memory(new))
+    info = await memory_info(session.memory(new))
     if as_json:
         show_json(memory_json(info))
         return

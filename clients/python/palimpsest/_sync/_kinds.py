@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from palimpsest import _convert_memories as convert
 from palimpsest._convert import message_of
+from palimpsest._convert_specs import state_spec, tree_spec
 from palimpsest._errors import DeadlineExceeded
 from palimpsest._sync._connection import Connection
 from palimpsest._sync._memory import Memory
@@ -16,14 +17,13 @@ from palimpsest._values_memories import (
     Freshness,
     MemoryInfo,
     MemoryStatus,
-    StateSettings,
     StateVector,
     TextPart,
     TreeNode,
     TreeOutline,
-    TreeSettings,
     WorkingContext,
 )
+from palimpsest._values_specs import StateSettings, TreeSettings
 from palimpsest.v1alpha1 import states_pb2, states_pb2_grpc, trees_pb2, trees_pb2_grpc
 
 if TYPE_CHECKING:
@@ -34,10 +34,12 @@ POLL_SECONDS = 0.2
 
 
 class Tree(Memory):
-    """A tree, by its name. What is for PRISM memories only is FailedPrecondition."""
+    """A tree, by its id. What is for PRISM memories only is FailedPrecondition."""
 
-    def __init__(self, connection: Connection, session: "Session", name: str) -> None:
-        super().__init__(connection, session, name)
+    _kind = "tree"
+
+    def __init__(self, connection: Connection, session: "Session", id: str) -> None:
+        super().__init__(connection, session, id)
         self._trees = trees_pb2_grpc.TreeServiceStub(connection.channel)
 
     def seal(
@@ -67,10 +69,29 @@ class Tree(Memory):
                 return info
             if until is not None and time.monotonic() + POLL_SECONDS > until:
                 raise DeadlineExceeded(
-                    f"tree {self.name!r} is still being sealed; it continues by itself",
+                    f"tree {self.id!r} is still being sealed; it continues by itself",
                     reason="NOT_APPLIED_IN_TIME",
                 )
             sleep(POLL_SECONDS)
+
+    def update(  # type: ignore[override]  # what may be changed is another kind's
+        self,
+        *,
+        model: str | None = None,
+        navigation_model: str | None = None,
+        expected_revision: int | None = None,
+        request_id: str = "",
+    ) -> MemoryInfo:
+        """Gives the tree another model for summaries, for navigation, or both; None leaves one.
+
+        Empty means the service's default, and of `navigation_model` the tree's. Raises
+        InvalidArgument (MODEL_NOT_ALLOWED), Aborted (REVISION_CONFLICT).
+        """
+        return self._update(
+            {"model": model, "navigation_model": navigation_model},
+            expected_revision=expected_revision,
+            request_id=request_id,
+        )
 
     def outline(self, *, revision: int | None = None) -> TreeOutline:
         """Returns levels, nodes without a parent, and the text that is not summarized yet.
@@ -105,7 +126,7 @@ class Tree(Memory):
 
     def rebuild(  # type: ignore[override]  # what may be changed is another kind's
         self,
-        new_name: str,
+        new_id: str,
         *,
         settings: TreeSettings | None = None,
         model: str | None = None,
@@ -117,16 +138,18 @@ class Tree(Memory):
         changes that alone. `on_progress` is as in `Memory.rebuild`. The new tree is open, also
         where this one is closed. Raises AlreadyExists, FailedPrecondition when it stalls.
         """
-        tree = None if settings is None else convert.tree_spec(settings)
-        new = Tree(self._connection, self.session, new_name)
+        tree = None if settings is None else tree_spec(settings)
+        new = Tree(self._connection, self.session, new_id)
         return self._rebuild(new, {"tree": tree, "model": model}, on_progress)
 
 
 class State(Memory):
-    """A state memory, by its name. What is for other kinds is FailedPrecondition."""
+    """A state memory, by its id. What is for other kinds is FailedPrecondition."""
 
-    def __init__(self, connection: Connection, session: "Session", name: str) -> None:
-        super().__init__(connection, session, name)
+    _kind = "state"
+
+    def __init__(self, connection: Connection, session: "Session", id: str) -> None:
+        super().__init__(connection, session, id)
         self._states = states_pb2_grpc.StateServiceStub(connection.channel)
 
     def context(
@@ -170,7 +193,7 @@ class State(Memory):
 
     def rebuild(  # type: ignore[override]  # what may be changed is another kind's
         self,
-        new_name: str,
+        new_id: str,
         *,
         settings: StateSettings | None = None,
         model: str | None = None,
@@ -182,12 +205,27 @@ class State(Memory):
         changes that alone. `on_progress` is as in `Memory.rebuild`. Raises AlreadyExists,
         FailedPrecondition when it stalls.
         """
-        state = None if settings is None else convert.state_spec(settings)
-        new = State(self._connection, self.session, new_name)
+        state = None if settings is None else state_spec(settings)
+        new = State(self._connection, self.session, new_id)
         return self._rebuild(new, {"state": state, "model": model}, on_progress)
+
+    def update(  # type: ignore[override]  # what may be changed is another kind's
+        self,
+        *,
+        model: str | None = None,
+        expected_revision: int | None = None,
+        request_id: str = "",
+    ) -> MemoryInfo:
+        """Gives the memory another model; empty means the service's default.
+
+        Raises InvalidArgument (MODEL_NOT_ALLOWED), Aborted (REVISION_CONFLICT).
+        """
+        return self._update(
+            {"model": model}, expected_revision=expected_revision, request_id=request_id
+        )
 
     def _info(self) -> MemoryInfo:
         # Its value has all that is recent, which is too much while it catches up.
         listed = self.session.memories()
-        found = next((one for one in listed if one.name == self.name), None)
+        found = next((one for one in listed if one.id == self.id), None)
         return super()._info() if found is None else found
