@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import TracebackType
+from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -72,6 +73,55 @@ class Bar:
         if due:
             self._told = time.monotonic()
         return due
+
+
+class OperationBar:
+    """Chunks that an operation has read, of so many. Use it as a context manager."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._shown = time.monotonic()
+        #: Why it waits, as it was shown last.
+        self._cause = ""
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("chunks"), TimeElapsedColumn())
+        self._progress = Progress(
+            TextColumn(what), *columns, console=err, disable=not err.is_terminal
+        )
+        self._task = self._progress.add_task("", total=None)
+
+    def __enter__(self) -> "OperationBar":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, info: palimpsest.OperationInfo[Any]) -> None:
+        """Shows how far the operation is, and once why it does not go on."""
+        if info.progress is None:
+            return
+        done, total, blocked = info.progress.completed, info.progress.total, info.progress.blocked
+        self._progress.update(self._task, completed=done, total=total or None)
+        if blocked is not None and blocked.cause != self._cause:
+            self._cause = blocked.cause
+            say(f"waiting, and going on by itself: {blocked.cause}")
+        if total and not err.is_terminal and time.monotonic() - self._shown > LINE_SECONDS:
+            self._shown = time.monotonic()
+            say(f"{self._what}: {done} of {total}")
+
+
+async def follow_operation(
+    operation: palimpsest.Operation[Any], what: str, *, timeout: float | None = None
+) -> Any:
+    """Waits for an operation and shows how far it is; returns its result."""
+    with OperationBar(what) as bar:
+        bar.show(operation.info)
+        return await operation.wait(timeout=timeout, on_progress=bar.show)
 
 
 def refuse_stopped(info: palimpsest.MemoryInfo) -> None:

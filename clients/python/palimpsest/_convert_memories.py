@@ -8,7 +8,6 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from palimpsest import _convert_specs
 from palimpsest._convert import (
     if_set,
     known_name,
@@ -18,8 +17,6 @@ from palimpsest._convert import (
 from palimpsest._convert import number_of as _number_of
 from palimpsest._convert_info import memory as info
 from palimpsest._convert_log import chunk
-from palimpsest._convert_spend import usage
-from palimpsest._schemas import schema_fields
 from palimpsest._values_memories import (
     Amendment,
     ChatMessage,
@@ -39,7 +36,6 @@ from palimpsest._values_memories import (
     Rejection,
     Revision,
     RevisionKind,
-    SchemaDraft,
     StateVector,
     TextPart,
     TreeLevel,
@@ -54,7 +50,6 @@ from palimpsest.v1alpha1 import (
     edits_pb2,
     history_pb2,
     memories_pb2,
-    schemas_pb2,
     states_pb2,
     trees_pb2,
 )
@@ -117,29 +112,6 @@ def memory(message: memories_pb2.Memory) -> MemoryInfo:
         if cause and message.status == memories_pb2.Memory.STATUS_ACTIVE:
             new.status, new.blocked.cause = status, cause
     return info(new)
-
-
-def rebuild_request(
-    session: str, memory: str, new_memory: str, changes: Mapping[str, Any]
-) -> edits_pb2.RebuildMemoryRequest:
-    """Returns the request; None among `changes` takes over what the old memory has.
-
-    Raises ValueError.
-    """
-    given = {name: value for name, value in changes.items() if value is not None}
-    if "schema" in given:
-        given |= schema_fields(given.pop("schema"))
-    for name in ("encoding", "allowed_ops", "steps"):
-        if name in given:
-            given[name] = _convert_specs.number_of(name, given[name])
-    if "allowed_ops" in given:
-        given["operations"] = given.pop("allowed_ops")
-    for name, spec in (("tree", memories_pb2.TreeSpec()), ("state", memories_pb2.StateSpec())):
-        if name in given:
-            given[name] = copied(given[name], spec)
-    return edits_pb2.RebuildMemoryRequest(
-        session=session, memory=memory, new_memory=new_memory, **given
-    )
 
 
 _EDIT_OPS: dict[str, Any] = {
@@ -271,24 +243,6 @@ def edited(message: edits_pb2.ReviseMemoryResponse) -> Edited:
 def folded(message: edits_pb2.FoldMemoryResponse) -> Folded:
     """Returns what a fold changed."""
     return Folded(info=memory(message.memory), folded=message.folded)
-
-
-_DRAFT_STATUSES = {
-    "pending": schemas_pb2.SchemaDraft.STATUS_PENDING,
-    "complete": schemas_pb2.SchemaDraft.STATUS_COMPLETE,
-    "failed": schemas_pb2.SchemaDraft.STATUS_FAILED,
-}
-
-
-def schema_draft(message: schemas_pb2.SchemaDraft) -> SchemaDraft:
-    """Returns a schema that a model was asked to write."""
-    return value_of(
-        SchemaDraft,
-        message,
-        status=known_name(_DRAFT_STATUSES, message.status),
-        usage=usage(message.usage),
-        created_at=moment(message.create_time),
-    )
 
 
 _MADE: dict[Made, Any] = {

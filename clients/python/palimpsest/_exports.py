@@ -93,7 +93,6 @@ from palimpsest._values_memories import (
     Rejection,
     Revision,
     RevisionKind,
-    SchemaDraft,
     StateVector,
     TextPart,
     TreeLevel,
@@ -102,6 +101,13 @@ from palimpsest._values_memories import (
     TreeTail,
     VectorMade,
     WorkingContext,
+)
+from palimpsest._values_operations import (
+    GeneratedSchema,
+    OperationInfo,
+    OperationKind,
+    OperationProgress,
+    OperationState,
 )
 from palimpsest._values_specs import (
     AgentSettings,
@@ -187,6 +193,7 @@ __all__ = [
     "Folded",
     "FoundChunk",
     "Freshness",
+    "GeneratedSchema",
     "InvalidArgument",
     "JsonText",
     "LogCost",
@@ -205,6 +212,10 @@ __all__ = [
     "NoAnswer",
     "NotFound",
     "Op",
+    "OperationInfo",
+    "OperationKind",
+    "OperationProgress",
+    "OperationState",
     "OutOfRange",
     "PalimpsestError",
     "ProducerClosed",
@@ -222,7 +233,6 @@ __all__ = [
     "Revision",
     "RevisionKind",
     "Schema",
-    "SchemaDraft",
     "SearchIndex",
     "SearchMode",
     "SearchResult",

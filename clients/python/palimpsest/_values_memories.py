@@ -16,7 +16,6 @@ from palimpsest._values_specs import (
     Steps,
     TreeSettings,
 )
-from palimpsest._values_spend import Usage
 
 #: Where a summary comes from; "unknown" only where the service is newer.
 Made = Literal["model", "joined", "cut", "skipped", "unknown"]
@@ -422,29 +421,6 @@ class Flushed:
     read_token: str
     #: Position of the newest chunk then.
     head: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SchemaDraft:
-    """A schema that a model was asked to write."""
-
-    draft_id: str
-    #: What the texts are.
-    domain: str
-    #: A question of the kind that will be asked.
-    example_query: str
-    #: "pending", "complete" or "failed".
-    status: str
-    #: Class source, for `Session.create_memory`.
-    schema_source: str
-    #: The model that wrote it. "offline/extractive" is no language model.
-    model: str
-    #: Replies of the model that it took.
-    attempts: int
-    #: Why it failed.
-    failure: str
-    usage: Usage
-    created_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

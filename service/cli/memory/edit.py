@@ -1,6 +1,5 @@
 """Commands that change a memory without new chunks: `palimpsest memory set`, `fold` and others."""
 
-import asyncio
 import json
 from functools import partial
 from typing import Annotated, Any
@@ -12,8 +11,9 @@ from service.cli.command import DEFAULT_NAME, LAST, Json, NamedMemory, SessionNa
 from service.cli.files import read_schema
 from service.cli.memory.create import memory_info
 from service.cli.memory.output import amendment_line, memory_json
+from service.cli.operation import operation_json
 from service.cli.output import CommandError, plain_json, show, show_json
-from service.cli.progress import LOOK_SECONDS, Bar, refuse_stopped
+from service.cli.progress import follow_operation
 
 PathArgument = Annotated[str, typer.Argument(help="$['a']['b'][0], $.'a'.'b'[0] or /a/b/0.")]
 Expect = Annotated[
@@ -126,33 +126,19 @@ async def fold(memory: NamedMemory, as_json: Json = False) -> None:
 
 async def consolidate(
     memory: NamedMemory,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is made.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is done.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Ask for a pass that merges and shortens, once what is in the log now is read."""
-    info = await memory.consolidate()
-    line = f"{memory.id} is consolidated after position {info.head}"
-    if wait:
-        # A command that waits does not wait for more chunks as well.
-        await memory.flush()
-        info = await _consolidated(memory, info)
-        line = f"{memory.id} is consolidated, at revision {info.revision}"
-    _show_info(info, line, as_json)
-
-
-async def _consolidated(memory: Memory, info: MemoryInfo) -> MemoryInfo:
-    goal, before = info.head, info.revision
-    with Bar("revising", goal) as bar:
-        while not [
-            one
-            async for one in memory.revisions()
-            if one.revision > before and one.kind == "consolidation"
-        ]:
-            bar.show(info)
-            refuse_stopped(info)
-            await asyncio.sleep(LOOK_SECONDS)
-            info = (await memory.get()).info
-    return (await memory.get()).info
+    """Request a consolidation: the model merges and shortens, once the log is read."""
+    operation = await memory.consolidate()
+    if not wait:
+        line = f"{memory.id} is to be consolidated by operation {operation.id}"
+        show_json(operation_json(operation.info)) if as_json else show(line)
+        return
+    # A command that waits does not wait for more chunks as well.
+    await memory.flush()
+    info = await follow_operation(operation, "consolidating")
+    _show_info(info, f"{memory.id} is consolidated, at revision {info.revision}", as_json)
 
 
 async def update(

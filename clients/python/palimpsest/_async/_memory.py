@@ -1,15 +1,16 @@
 """A memory: reading it, looking back, changing it by hand, and asking it."""
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from uuid import uuid4
 
 from palimpsest import _convert_memories as convert
 from palimpsest._async._answers import ASK_CONCURRENCY, Answers, AnswerStream, OnEvent
 from palimpsest._async._connection import Connection
 from palimpsest._async._history import Provenance, Watch
+from palimpsest._async._operation import Operation
 from palimpsest._async._resource import Resource
-from palimpsest._async._runtime import RpcError, sleep
 from palimpsest._convert import consistency
 from palimpsest._convert_info import (
     flushed,
@@ -18,15 +19,14 @@ from palimpsest._convert_info import (
     settings_that_differ,
     update_request,
 )
+from palimpsest._convert_operations import rebuild_request
 from palimpsest._errors import (
     AlreadyExists,
     FailedPrecondition,
     PalimpsestError,
     ResourceExhausted,
-    from_rpc,
 )
 from palimpsest._schemas import Schema, schema_fields
-from palimpsest._transport import may_pass
 from palimpsest._values_answers import (
     Answer,
     MemoryAskOptions,
@@ -66,9 +66,6 @@ from palimpsest.v1alpha1 import memories_pb2_grpc as old_memories_pb2_grpc
 
 if TYPE_CHECKING:
     from palimpsest._async._session import Session
-
-#: How often a rebuild is read whose call was lost.
-POLL_SECONDS = 0.5
 
 
 async def create_memory(
@@ -118,9 +115,6 @@ async def _stored_schema(connection: Connection, wanted: memories_pb2.Memory) ->
     )
     stub = schemas_pb2_grpc.SchemaServiceStub(connection.channel)
     return str((await connection.call(stub.CheckSchema, checked)).schema_source)
-
-
-Rebuilt = TypeVar("Rebuilt", bound="Memory")
 
 
 class Memory(Resource):
@@ -285,14 +279,14 @@ class Memory(Resource):
         response = await self._connection.call(self._edits.FoldMemory, request)
         return convert.folded(response)
 
-    async def consolidate(self) -> MemoryInfo:
-        """Asks for a pass that merges and shortens, once what is in the log now is read.
+    async def consolidate(self, *, request_id: str = "") -> Operation[MemoryInfo]:
+        """Requests a consolidation: the model merges and shortens, once the log is read.
 
-        It returns before that.
+        Returns the operation at once: that of an earlier request while it has not ended.
         """
-        request = edits_pb2.ConsolidateMemoryRequest(**self._named)
-        response = await self._connection.call(self._edits.ConsolidateMemory, request)
-        return convert.memory(response.memory)
+        request = memory_service_pb2.ConsolidateMemoryRequest(**self._named, request_id=request_id)
+        response = await self._connection.call(self._memories.ConsolidateMemory, request)
+        return Operation(self._connection, response)
 
     async def update(
         self,
@@ -350,62 +344,39 @@ class Memory(Resource):
         chunk_tokens: int | None = None,
         allowed_ops: AllowedOps | None = None,
         steps: Steps | None = None,
-        on_progress: Callable[[MemoryInfo], None] | None = None,
-    ) -> "Memory":
-        """Reads the whole log again into a new memory; returns it when that is done.
+        request_id: str = "",
+    ) -> Operation[MemoryInfo]:
+        """Reads the whole log again into a new memory; returns the operation at once.
 
-        What is None is as in this memory, which is left as it is. `on_progress` receives
-        how far the new one is; it continues by itself when this call is cancelled. Raises
-        AlreadyExists, FailedPrecondition when the new one stalls.
+        What is None is as in this memory, which is left as it is. `Operation.wait` waits until
+        everything that is in the log now is read; cancelling it deletes the new memory. Raises
+        AlreadyExists, NotFound, InvalidArgument.
         """
-        changes = {
-            "schema": schema,
-            "task": task,
-            "question": question,
-            "final_task": final_task,
-            "model": model,
-            "encoding": encoding,
-            "chunk_tokens": chunk_tokens,
-            "allowed_ops": allowed_ops,
-            "steps": steps,
-        }
         return await self._rebuild(
-            Memory(self._connection, self.session, new_id), changes, on_progress
+            new_id,
+            {
+                "schema": schema,
+                "task": task,
+                "question": question,
+                "final_task": final_task,
+                "model": model,
+                "encoding": encoding,
+                "chunk_tokens": chunk_tokens,
+                "allowed_ops": allowed_ops,
+                "steps": steps,
+            },
+            request_id,
         )
 
     async def _rebuild(
-        self,
-        new: Rebuilt,
-        changes: Mapping[str, Any],
-        on_progress: Callable[[MemoryInfo], None] | None,
-    ) -> Rebuilt:
-        """Starts the rebuild and returns when it is done.
-
-        The new memory continues without its call: when that is lost, the memory is read
-        until it is done, and an error raised when it stalled.
-        """
-        request = convert.rebuild_request(self.session.name, self.id, new.id, changes)
-        goal: int | None = None
-        try:
-            responses = self._connection.responses(self._edits.RebuildMemory, request)
-            async for response in responses:
-                info = convert.memory(response.memory)
-                goal = info.head if goal is None else goal
-                if on_progress is not None:
-                    on_progress(info)
-                if response.done:
-                    return new
-        except RpcError as error:
-            known = from_rpc(error, self._connection.address)
-            if goal is None or not may_pass(known, error.code()):
-                raise known from error
-        while True:
-            info = await new.look()
-            if on_progress is not None:
-                on_progress(info)
-            if _has_all(info, goal or 0):
-                return new
-            await sleep(POLL_SECONDS)
+        self, new_id: str, changes: Mapping[str, Any], request_id: str
+    ) -> Operation[MemoryInfo]:
+        # With an id in any case, so that it may be tried again.
+        request = rebuild_request(
+            self._named, new_id, self._kind, changes, request_id or uuid4().hex
+        )
+        response = await self._connection.call(self._memories.RebuildMemory, request)
+        return Operation(self._connection, response)
 
     async def look(self) -> MemoryInfo:
         """Returns how far it is.
@@ -547,10 +518,3 @@ class Memory(Resource):
         said. Raises FailedPrecondition (no tree).
         """
         return self._answers.export(answer_ids, good)
-
-
-def _has_all(info: MemoryInfo, goal: int) -> bool:
-    """Returns whether all up to `goal` is in it. A state memory leaves what is recent."""
-    if info.kind == "state":
-        return info.idle or info.applied_position > goal
-    return info.applied_position >= goal

@@ -9,9 +9,11 @@ from typing import Any, Unpack
 import grpc
 
 from palimpsest import _convert_info, _convert_log
+from palimpsest._convert_operations import list_request
 from palimpsest._schemas import MAX_JSON_BYTES, MAX_SOURCE_BYTES, bounded
 from palimpsest._sync._agent import WAIT_SECONDS, Agent
 from palimpsest._sync._connection import Connection
+from palimpsest._sync._operation import Operation
 from palimpsest._sync._resource import Resource
 from palimpsest._sync._runtime import Channel
 from palimpsest._sync._session import Session
@@ -19,9 +21,15 @@ from palimpsest._transport import REACH_SECONDS
 from palimpsest._values_answers import Answer, ResumeOptions
 from palimpsest._values_log import SessionInfo
 from palimpsest._values_memories import MemoryInfo, MemoryStatus
+from palimpsest._values_operations import OperationKind, OperationState
 from palimpsest._values_specs import AgentSettings
 from palimpsest._values_spend import Budget, SpendLevel, SpendReport
-from palimpsest.v1 import memory_service_pb2, memory_service_pb2_grpc
+from palimpsest.v1 import (
+    memory_service_pb2,
+    memory_service_pb2_grpc,
+    operation_service_pb2,
+    operation_service_pb2_grpc,
+)
 from palimpsest.v1alpha1 import (
     schemas_pb2,
     schemas_pb2_grpc,
@@ -72,6 +80,7 @@ class Client(Resource):
         super().__init__(connection)
         self._sessions = sessions_pb2_grpc.SessionServiceStub(connection.channel)
         self._memories = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
+        self._operations = operation_service_pb2_grpc.OperationServiceStub(connection.channel)
         self._schemas = schemas_pb2_grpc.SchemaServiceStub(connection.channel)
 
     @property
@@ -157,6 +166,31 @@ class Client(Resource):
         request = memory_service_pb2.RetryMemoryRequest(session=session, request_id=request_id)
         response = self._connection.call(self._memories.RetryMemory, request)
         return int(response.retried)
+
+    def operation(self, id: str) -> Operation[Any]:
+        """Returns an operation. Raises NotFound: it is kept for 30 days."""
+        request = operation_service_pb2.GetOperationRequest(operation=id)
+        response = self._connection.call(self._operations.GetOperation, request)
+        return Operation(self._connection, response)
+
+    def operations(
+        self,
+        *,
+        session: str = "",
+        memory: str = "",
+        kind: OperationKind | None = None,
+        state: OperationState | None = None,
+    ) -> Iterator[Operation[Any]]:
+        """Yields operations, newest first, without their results: all, or those that match.
+
+        `memory` is one of the `session`. Raises NotFound, InvalidArgument.
+        """
+        return self._connection.all_of(
+            self._operations.ListOperations,
+            list_request(session, memory, kind, state),
+            "operations",
+            lambda message: Operation(self._connection, message),
+        )
 
     def agent(
         self,

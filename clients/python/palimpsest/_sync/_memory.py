@@ -1,9 +1,10 @@
 # Generated from palimpsest/_async by `make sync`; do not edit.
 """A memory: reading it, looking back, changing it by hand, and asking it."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from uuid import uuid4
 
 from palimpsest import _convert_memories as convert
 from palimpsest._convert import consistency
@@ -14,20 +15,19 @@ from palimpsest._convert_info import (
     settings_that_differ,
     update_request,
 )
+from palimpsest._convert_operations import rebuild_request
 from palimpsest._errors import (
     AlreadyExists,
     FailedPrecondition,
     PalimpsestError,
     ResourceExhausted,
-    from_rpc,
 )
 from palimpsest._schemas import Schema, schema_fields
 from palimpsest._sync._answers import ASK_CONCURRENCY, Answers, AnswerStream, OnEvent
 from palimpsest._sync._connection import Connection
 from palimpsest._sync._history import Provenance, Watch
+from palimpsest._sync._operation import Operation
 from palimpsest._sync._resource import Resource
-from palimpsest._sync._runtime import RpcError, sleep
-from palimpsest._transport import may_pass
 from palimpsest._values_answers import (
     Answer,
     MemoryAskOptions,
@@ -67,9 +67,6 @@ from palimpsest.v1alpha1 import memories_pb2_grpc as old_memories_pb2_grpc
 
 if TYPE_CHECKING:
     from palimpsest._sync._session import Session
-
-#: How often a rebuild is read whose call was lost.
-POLL_SECONDS = 0.5
 
 
 def create_memory(
@@ -119,9 +116,6 @@ def _stored_schema(connection: Connection, wanted: memories_pb2.Memory) -> str:
     )
     stub = schemas_pb2_grpc.SchemaServiceStub(connection.channel)
     return str((connection.call(stub.CheckSchema, checked)).schema_source)
-
-
-Rebuilt = TypeVar("Rebuilt", bound="Memory")
 
 
 class Memory(Resource):
@@ -286,14 +280,14 @@ class Memory(Resource):
         response = self._connection.call(self._edits.FoldMemory, request)
         return convert.folded(response)
 
-    def consolidate(self) -> MemoryInfo:
-        """Asks for a pass that merges and shortens, once what is in the log now is read.
+    def consolidate(self, *, request_id: str = "") -> Operation[MemoryInfo]:
+        """Requests a consolidation: the model merges and shortens, once the log is read.
 
-        It returns before that.
+        Returns the operation at once: that of an earlier request while it has not ended.
         """
-        request = edits_pb2.ConsolidateMemoryRequest(**self._named)
-        response = self._connection.call(self._edits.ConsolidateMemory, request)
-        return convert.memory(response.memory)
+        request = memory_service_pb2.ConsolidateMemoryRequest(**self._named, request_id=request_id)
+        response = self._connection.call(self._memories.ConsolidateMemory, request)
+        return Operation(self._connection, response)
 
     def update(
         self,
@@ -349,60 +343,39 @@ class Memory(Resource):
         chunk_tokens: int | None = None,
         allowed_ops: AllowedOps | None = None,
         steps: Steps | None = None,
-        on_progress: Callable[[MemoryInfo], None] | None = None,
-    ) -> "Memory":
-        """Reads the whole log again into a new memory; returns it when that is done.
+        request_id: str = "",
+    ) -> Operation[MemoryInfo]:
+        """Reads the whole log again into a new memory; returns the operation at once.
 
-        What is None is as in this memory, which is left as it is. `on_progress` receives
-        how far the new one is; it continues by itself when this call is cancelled. Raises
-        AlreadyExists, FailedPrecondition when the new one stalls.
+        What is None is as in this memory, which is left as it is. `Operation.wait` waits until
+        everything that is in the log now is read; cancelling it deletes the new memory. Raises
+        AlreadyExists, NotFound, InvalidArgument.
         """
-        changes = {
-            "schema": schema,
-            "task": task,
-            "question": question,
-            "final_task": final_task,
-            "model": model,
-            "encoding": encoding,
-            "chunk_tokens": chunk_tokens,
-            "allowed_ops": allowed_ops,
-            "steps": steps,
-        }
-        return self._rebuild(Memory(self._connection, self.session, new_id), changes, on_progress)
+        return self._rebuild(
+            new_id,
+            {
+                "schema": schema,
+                "task": task,
+                "question": question,
+                "final_task": final_task,
+                "model": model,
+                "encoding": encoding,
+                "chunk_tokens": chunk_tokens,
+                "allowed_ops": allowed_ops,
+                "steps": steps,
+            },
+            request_id,
+        )
 
     def _rebuild(
-        self,
-        new: Rebuilt,
-        changes: Mapping[str, Any],
-        on_progress: Callable[[MemoryInfo], None] | None,
-    ) -> Rebuilt:
-        """Starts the rebuild and returns when it is done.
-
-        The new memory continues without its call: when that is lost, the memory is read
-        until it is done, and an error raised when it stalled.
-        """
-        request = convert.rebuild_request(self.session.name, self.id, new.id, changes)
-        goal: int | None = None
-        try:
-            responses = self._connection.responses(self._edits.RebuildMemory, request)
-            for response in responses:
-                info = convert.memory(response.memory)
-                goal = info.head if goal is None else goal
-                if on_progress is not None:
-                    on_progress(info)
-                if response.done:
-                    return new
-        except RpcError as error:
-            known = from_rpc(error, self._connection.address)
-            if goal is None or not may_pass(known, error.code()):
-                raise known from error
-        while True:
-            info = new.look()
-            if on_progress is not None:
-                on_progress(info)
-            if _has_all(info, goal or 0):
-                return new
-            sleep(POLL_SECONDS)
+        self, new_id: str, changes: Mapping[str, Any], request_id: str
+    ) -> Operation[MemoryInfo]:
+        # With an id in any case, so that it may be tried again.
+        request = rebuild_request(
+            self._named, new_id, self._kind, changes, request_id or uuid4().hex
+        )
+        response = self._connection.call(self._memories.RebuildMemory, request)
+        return Operation(self._connection, response)
 
     def look(self) -> MemoryInfo:
         """Returns how far it is.
@@ -544,10 +517,3 @@ class Memory(Resource):
         said. Raises FailedPrecondition (no tree).
         """
         return self._answers.export(answer_ids, good)
-
-
-def _has_all(info: MemoryInfo, goal: int) -> bool:
-    """Returns whether all up to `goal` is in it. A state memory leaves what is recent."""
-    if info.kind == "state":
-        return info.idle or info.applied_position > goal
-    return info.applied_position >= goal

@@ -1,12 +1,14 @@
 # Generated from palimpsest/_async by `make sync`; do not edit.
 """A session: its memories, its questions and its costs, besides its log."""
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 from typing import Unpack
+from uuid import uuid4
 
-from palimpsest import _convert_info, _convert_memories, _convert_specs, _convert_spend
+from palimpsest import _convert_info, _convert_specs, _convert_spend
 from palimpsest._convert_answers import question_of
 from palimpsest._errors import (
     PalimpsestError,
@@ -17,6 +19,7 @@ from palimpsest._sync._connection import Connection
 from palimpsest._sync._kinds import State, Tree
 from palimpsest._sync._log import SessionLog
 from palimpsest._sync._memory import Memory, create_memory
+from palimpsest._sync._operation import Operation
 from palimpsest._transport import SCHEMA_SECONDS
 from palimpsest._values_answers import (
     Answer,
@@ -31,8 +34,8 @@ from palimpsest._values_memories import (
     Flushed,
     MemoryInfo,
     MemoryStatus,
-    SchemaDraft,
 )
+from palimpsest._values_operations import GeneratedSchema
 from palimpsest._values_specs import (
     AllowedOps,
     Coercion,
@@ -46,8 +49,6 @@ from palimpsest._values_specs import (
 from palimpsest._values_spend import Budget, Cost, SpendLevel, SpendReport, UsageReport
 from palimpsest.v1 import memories_pb2, memory_service_pb2, memory_service_pb2_grpc
 from palimpsest.v1alpha1 import (
-    schemas_pb2,
-    schemas_pb2_grpc,
     usage_pb2,
 )
 
@@ -58,7 +59,6 @@ class Session(SessionLog):
     def __init__(self, connection: Connection, name: str) -> None:
         super().__init__(connection, name)
         self._memories = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
-        self._schemas = schemas_pb2_grpc.SchemaServiceStub(connection.channel)
         self._answers = Answers(connection, name)
 
     def create_memory(
@@ -237,33 +237,39 @@ class Session(SessionLog):
         return _convert_info.flushed(response)
 
     def generate_schema(
-        self, domain: str, example_query: str, *, model: str = "", timeout: float | None = None
-    ) -> SchemaDraft:
-        """Lets a model write a schema for texts of `domain` and questions like the example.
+        self,
+        domain: str,
+        example_query: str,
+        *,
+        model: str = "",
+        timeout: float | None = None,
+        request_id: str = "",
+    ) -> GeneratedSchema:
+        """Generates a schema for texts of `domain` and questions like the example.
 
-        It may take `timeout` seconds (120). Raises NotFound, FailedPrecondition
-        (SCHEMA_NOT_GENERATED: the model wrote no valid one), DeadlineExceeded. A schema that
-        comes too late is stored all the same: the error's metadata names the draft for
-        `schema_draft`.
+        Waits for it, at most `timeout` seconds (120); `request_schema` does not. Raises
+        NotFound, FailedPrecondition (SCHEMA_NOT_GENERATED: the model wrote no valid one),
+        DeadlineExceeded. A schema that comes too late is stored all the same: the error's
+        metadata names the operation, for `Client.operation`.
         """
-        request = schemas_pb2.GenerateSchemaRequest(
-            session=self.name, domain=domain, example_query=example_query, model=model
-        )
-        # It costs model calls: not repeated.
-        response = self._connection.call(
-            self._schemas.GenerateSchema,
-            request,
-            timeout=timeout,
-            default=SCHEMA_SECONDS,
-            retry=False,
-        )
-        return _convert_memories.schema_draft(response.draft)
+        until = time.monotonic() + self._connection.seconds(timeout, SCHEMA_SECONDS)
+        operation = self.request_schema(domain, example_query, model=model, request_id=request_id)
+        return operation.wait(timeout=max(until - time.monotonic(), 0.0))
 
-    def schema_draft(self, draft_id: str) -> SchemaDraft:
-        """Reads a schema that was asked for. Raises NotFound."""
-        request = schemas_pb2.GetSchemaDraftRequest(session=self.name, draft_id=draft_id)
-        response = self._connection.call(self._schemas.GetSchemaDraft, request)
-        return _convert_memories.schema_draft(response.draft)
+    def request_schema(
+        self, domain: str, example_query: str, *, model: str = "", request_id: str = ""
+    ) -> Operation[GeneratedSchema]:
+        """As `generate_schema`, but returns the operation at once. Raises NotFound."""
+        request = memory_service_pb2.GenerateSchemaRequest(
+            session=self.name,
+            domain=domain,
+            example_query=example_query,
+            model=model,
+            # In any case, so that it may be tried again at no further cost.
+            request_id=request_id or uuid4().hex,
+        )
+        response = self._connection.call(self._memories.GenerateSchema, request)
+        return Operation(self._connection, response)
 
     def ask(
         self,
