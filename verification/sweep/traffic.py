@@ -322,7 +322,7 @@ class Traffic:
         await self._until(session, lambda info: info.applied_position == info.head)
         facts = session.memory("facts")
         before = (await insist(facts.consolidate)).revision
-        await insist(lambda: session.tree("tree").seal(wait=False))
+        await insist(lambda: session.tree("tree").seal())
         await self._until(
             session, lambda info: info.kind == "prism" or info.status is MemoryStatus.SEALED
         )
