@@ -58,7 +58,7 @@ async def test_a_model_that_is_not_allowed_is_refused_before_anything_is_made(
     assert list(refused.value.fields) == [field]
     assert refused.value.metadata["model"] == model
     assert "\n" not in str(refused.value)
-    made = [one.name for one in await session.memories()]
+    made = [one.id for one in await session.memories()]
     assert made == (["plain"] if called == "rebuild" else [])
     assert [one async for one in session.answers()] == []
 

@@ -10,6 +10,7 @@ from sqlalchemy import text
 
 import palimpsest
 from palimpsest import Tree, sync
+from palimpsest.v1 import memory_service_pb2, memory_service_pb2_grpc
 from palimpsest.v1alpha1 import (
     edits_pb2,
     edits_pb2_grpc,
@@ -59,8 +60,8 @@ async def test_a_tree_is_read_as_any_memory(tree: Tree, nodes: Sequence[Node]) -
 
 
 async def test_the_value_is_canonical(client: palimpsest.Client, tree: Tree) -> None:
-    stub = memories_pb2_grpc.MemoryServiceStub(client.channel)
-    named = memories_pb2.GetMemoryRequest(session=SESSION, memory=TREE)
+    stub = memory_service_pb2_grpc.MemoryServiceStub(client.channel)
+    named = memory_service_pb2.GetMemoryRequest(session=SESSION, memory=TREE)
     response = await stub.GetMemory(named)
     value = json.loads(response.value_json)
     compact = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -174,7 +175,7 @@ async def test_a_rebuilt_tree_is_the_same_but_for_what_is_named(client: palimpse
 
 async def test_lists_and_watches_know_trees(client: palimpsest.Client, tree: Tree) -> None:
     listed = await client.session(SESSION).memories()
-    assert [(one.name, one.kind) for one in listed] == [(TREE, "tree"), ("facts", "prism")]
+    assert [(one.id, one.kind) for one in listed] == [(TREE, "tree"), ("facts", "prism")]
     assert [one.kind async for one in tree.revisions()] == ["create", "step", "build"]
     async with tree.watch(after_revision=0) as watch:
         told = [await anext(watch) for _ in range(2)]
@@ -255,7 +256,7 @@ def test_the_same_without_await(at: tuple[str, str]) -> None:
         assert session.tree("t").outline().tops == ()
         assert list(tree.level(0)) == []
         assert tree.rebuild("n").get().info.rebuilt_from == "t"
-        assert tree.seal(wait=False).seal_position == 0
+        assert tree.seal(wait=False).head == 0
         with pytest.raises(palimpsest.NotFound):
             tree.node("0.1")
         with pytest.raises(palimpsest.NotFound):

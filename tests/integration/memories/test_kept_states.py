@@ -75,7 +75,7 @@ async def test_a_rebuilt_memory_is_done_when_nothing_is_due(
     assert not context.compression_due
     borders = [one.to_position async for one in new.vectors()]
     assert borders == list(range(0, 12, period)), "those of the log, nothing was flushed"
-    assert heard[-1].resting
+    assert heard[-1].idle
     info = (await new.get()).info
     assert (info.rebuilt_from, info.state is not None and info.state.period) == ("state", period)
     assert await state.context() == before

@@ -12,11 +12,10 @@ from grpc import aio
 
 import palimpsest
 from palimpsest import _errors
+from palimpsest.v1 import memory_service_pb2, memory_service_pb2_grpc
 from palimpsest.v1alpha1 import (
     edits_pb2,
     edits_pb2_grpc,
-    memories_pb2,
-    memories_pb2_grpc,
     operations_pb2,
     operations_pb2_grpc,
     schemas_pb2,
@@ -35,7 +34,7 @@ class Stubs:
     def __init__(self, client: palimpsest.Client) -> None:
         channel = client.channel
         self.edits: Any = edits_pb2_grpc.EditServiceStub(channel)
-        self.memories: Any = memories_pb2_grpc.MemoryServiceStub(channel)
+        self.memories: Any = memory_service_pb2_grpc.MemoryServiceStub(channel)
         self.operations: Any = operations_pb2_grpc.OperationServiceStub(channel)
         self.schemas: Any = schemas_pb2_grpc.SchemaServiceStub(channel)
 
@@ -165,9 +164,8 @@ async def test_a_consolidation_is_one_operation_until_it_has_ended(alone: Any) -
     assert ended.state == operations_pb2.OPERATION_STATE_CANCELLED
     assert await stubs.cancel(first.id) == ended == await stubs.get(first.id)
     assert (await waiting)[-1] == ended
-    request = memories_pb2.GetMemoryRequest(session=session, memory="m")
-    memory = (await stubs.memories.GetMemory(request)).memory
-    assert not memory.HasField("consolidate_position")
+    request = memory_service_pb2.GetMemoryRequest(session=session, memory="m")
+    assert (await stubs.memories.GetMemory(request)).applied_position <= 2
     assert (await stubs.consolidate(session)).id != first.id
 
 
@@ -201,7 +199,7 @@ async def test_cancelling_a_rebuild_deletes_what_it_makes(alone: Any) -> None:
     assert (await waiting)[-1] == ended
     memories = alone.session(session)
     assert (await refused_by(memories.memory("n").get())).reason == "MEMORY_NOT_FOUND"
-    assert [one.name for one in await memories.memories()] == ["m"]
+    assert [one.id for one in await memories.memories()] == ["m"]
     # Its rows are gone, so that the name is free; what has it now is another memory's.
     again = await stubs.rebuild(session, "n")
     for fields in ({"request_id": "c"}, {}):
@@ -236,7 +234,7 @@ async def test_a_rebuild_that_ends_while_it_is_cancelled_keeps_its_memory(
                 await asyncio.sleep(0.05)
         worker.commit()
     assert (await cancelling).state == operations_pb2.OPERATION_STATE_DONE
-    assert [one.name for one in await alone.session(session).memories()] == ["m", "n"]
+    assert [one.id for one in await alone.session(session).memories()] == ["m", "n"]
 
 
 async def test_what_is_not_there_is_named(alone: Any) -> None:
