@@ -40,7 +40,8 @@ class MemWalkerStrategy:
         try:
             session = await self._place.opened(document)
             await create(lambda: self._create(session))
-            await session.tree(MEMORY).seal(on_progress=lambda info: patience.look(info.revision))
+            seal = await session.tree(MEMORY).seal()
+            await seal.wait(on_progress=patience.look_at)
             spent = await building(session, MEMORY)
         except palimpsest.PalimpsestError as error:
             raise Failed(f"the tree was not built: {error}") from error

@@ -132,7 +132,7 @@ def refuse_stopped(info: palimpsest.MemoryInfo) -> None:
     if info.status is palimpsest.MemoryStatus.STALLED:
         raise CommandError(f"memory {info.id!r} stalled at position {where}: {cause}")
     if info.status is palimpsest.MemoryStatus.OVER_BUDGET:
-        raise CommandError(f"memory {info.id!r} is over its budget: {cause}")
+        raise CommandError(f"memory {info.id!r} is held: {cause}")
 
 
 async def follow(memory: palimpsest.Memory) -> palimpsest.MemoryState:

@@ -63,7 +63,7 @@ def gather(address: str, superuser_url: str, folder: Path, seed: int) -> Gathere
 async def _gather(address: str, superuser_url: str, folder: Path, rng: random.Random) -> Gathered:
     started = time.monotonic()
     async with palimpsest.connect(address) as client:
-        names = [one.id async for one in client.sessions()]
+        names = [one.name async for one in client.sessions()]
         retries, undrained = await _drain(client, names)
         drained = time.monotonic()
         chains = _chains(superuser_url)

@@ -321,7 +321,8 @@ class Traffic:
         """Waits until all is applied; then a last consolidation and the seal, and again."""
         await self._until(session, lambda info: info.applied_position == info.head)
         facts = session.memory("facts")
-        before = (await insist(facts.consolidate)).revision
+        before = (await insist(facts.get)).revision
+        await insist(facts.consolidate)
         await insist(lambda: session.tree("tree").seal())
         await self._until(
             session, lambda info: info.kind == "prism" or info.status is MemoryStatus.SEALED

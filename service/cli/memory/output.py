@@ -9,7 +9,7 @@ from service.cli.output import VALUE_CHARACTERS, counted, cut, plain_json, posit
 _LOSS_MARKS = {"no_room": "full"}
 #: What is said before the cause of a memory that does not go on.
 _BLOCKED = {
-    MemoryStatus.OVER_BUDGET: "over its budget",
+    MemoryStatus.OVER_BUDGET: "held",
     MemoryStatus.WAITING: "waiting for its model",
 }
 

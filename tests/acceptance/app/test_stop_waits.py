@@ -10,11 +10,10 @@ from grpc import aio
 
 import palimpsest
 from palimpsest import _errors
+from palimpsest.v1 import common_pb2, memory_service_pb2, memory_service_pb2_grpc
 from palimpsest.v1alpha1 import (
     answers_pb2,
     answers_pb2_grpc,
-    memories_pb2,
-    memories_pb2_grpc,
     reading_pb2,
     schemas_pb2,
     schemas_pb2_grpc,
@@ -65,9 +64,13 @@ async def test_calls_that_wait_end_at_once_and_say_where_to_go_on(url: str) -> N
             (0, "reading"),
             (1, "waiting"),
         }
-        reads = memories_pb2_grpc.MemoryServiceStub(client.channel)
+        reads = memory_service_pb2_grpc.MemoryServiceStub(client.channel)
         reading: Any = reads.GetMemory(
-            memories_pb2.GetMemoryRequest(session="s", memory="m", consistency=FRESH)
+            memory_service_pb2.GetMemoryRequest(
+                session="s",
+                memory="m",
+                consistency=common_pb2.ReadConsistency(fully_applied=True),
+            )
         )
         schemas = schemas_pb2_grpc.SchemaServiceStub(client.channel)
         wanted = schemas_pb2.GenerateSchemaRequest(session="s", domain="d", example_query="q")

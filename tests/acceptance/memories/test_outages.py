@@ -45,7 +45,7 @@ async def test_a_wrong_key_is_said_once_and_heals_by_itself(servers: Servers) ->
                     await asyncio.sleep(0.05)
                     waiting = [one async for one in client.memories(status="waiting")]
                 assert [one async for one in client.memories(status="stalled")] == []
-                (cause,) = {one.waiting_cause for one in waiting}
+                (cause,) = {one.blocked.cause for one in waiting if one.blocked}
                 assert cause is not None
                 assert "Incorrect API key provided; check PALIMPSEST_MODEL_API_KEY" in cause
                 memory = client.session("s0").memory("m")
@@ -132,7 +132,7 @@ async def test_a_text_that_the_model_always_fails_at_holds_up_nobody_else(
                 assert "The server had an error" in told["memories"]
                 assert "none is known to fail" in told["models"]
                 async for one in client.memories(status="waiting"):
-                    assert "The server had an error" in (one.waiting_cause or "")
+                    assert "The server had an error" in (one.blocked.cause if one.blocked else "")
                 for number in range(1, 4):
                     await _append(client, f"s{number}")
                     other = client.session(f"s{number}").memory("m")
@@ -200,12 +200,13 @@ async def test_a_model_that_is_allowed_no_more_holds_its_memories(servers: Serve
                 while len(waiting) < 2:
                     await asyncio.sleep(0.05)
                     waiting = [one async for one in client.memories(status="waiting")]
-                assert {"PALIMPSEST_MODELS" in (one.waiting_cause or "") for one in waiting} == {
-                    True
-                }
+                assert {
+                    "PALIMPSEST_MODELS" in (one.blocked.cause if one.blocked else "")
+                    for one in waiting
+                } == {True}
                 assert not model.prompts, "nothing is sent"
                 # One gets a model that is allowed …
-                await infos[0].update_model("openai/fake")
+                await infos[0].update(model="openai/fake")
                 assert (await infos[0].get(fully_applied=True, timeout=120)).applied_position == 1
             # … the other one waits until its own is allowed again.
             with worker(url, **wide):

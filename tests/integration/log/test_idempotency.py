@@ -9,16 +9,17 @@ from uuid import uuid4
 import psycopg
 import pytest
 from google.protobuf import message_factory
+from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 from grpc import StatusCode, aio
 
 import palimpsest
 from palimpsest import _errors
+from palimpsest.v1 import memories_pb2, memory_service_pb2
 from palimpsest.v1alpha1 import (
     answers_pb2,
     budgets_pb2,
     edits_pb2,
-    memories_pb2,
     operations_pb2,
     schemas_pb2,
     sessions_pb2,
@@ -30,6 +31,8 @@ from verification.chaos.switches import Action, Switches, environment
 
 SCHEMA = "class Notes:\n    topics: dict[str, str]\n"
 MORE = SCHEMA + "    people: list[str]\n"
+#: Methods of version 1 that nothing serves yet.
+UNSERVED = {"EditMemory", "RebuildMemory"}
 #: What methods are called that change nothing.
 READS = ("Get", "List", "Check", "Search", "Diff")
 
@@ -41,7 +44,11 @@ def unary_methods() -> Iterator[Any]:
                 yield method
 
 
-MUTATING = {one.name: one for one in unary_methods() if not one.name.startswith(READS)}
+MUTATING = {
+    one.name: one
+    for one in unary_methods()
+    if not one.name.startswith(READS) and one.name not in UNSERVED
+}
 
 
 def call(channel: aio.Channel, request: Message, timeout: float | None = None) -> Any:
@@ -95,17 +102,25 @@ async def requests_of(client: palimpsest.Client, name: str) -> dict[str, Message
     consolidated = await call(client.channel, edits_pb2.ConsolidateMemoryRequest(**memory))
     requests: list[Message] = [
         sessions_pb2.CreateSessionRequest(name=f"new-{uuid4().hex}"),
-        memories_pb2.CreateMemoryRequest(
-            session=name, name="new", prism=memories_pb2.PrismSpec(schema_source=SCHEMA)
+        memory_service_pb2.CreateMemoryRequest(
+            memory=memories_pb2.Memory(
+                session=name, id="new", prism=memories_pb2.PrismSpec(schema_source=SCHEMA)
+            )
         ),
         put(name, "late"),
         edits_pb2.FoldMemoryRequest(**memory),
         edits_pb2.RollbackMemoryRequest(**memory, revision=0),
-        edits_pb2.UpdateSchemaRequest(**memory, schema_source=MORE),
-        edits_pb2.UpdateModelRequest(**memory, model="offline/extractive"),
+        memory_service_pb2.UpdateMemoryRequest(
+            memory=memories_pb2.Memory(
+                session=name,
+                id="notes",
+                prism=memories_pb2.PrismSpec(schema_source=MORE, model="offline/extractive"),
+            ),
+            update_mask=FieldMask(paths=["prism.schema_source", "prism.model"]),
+        ),
         edits_pb2.ConsolidateMemoryRequest(**memory),
-        memories_pb2.RetryMemoryRequest(**memory),
-        memories_pb2.FlushRequest(**memory),
+        memory_service_pb2.RetryMemoryRequest(**memory),
+        memory_service_pb2.FlushMemoryRequest(**memory),
         trees_pb2.SealTreeRequest(session=name, memory="book"),
         answers_pb2.CancelAnswerRequest(**answered),
         answers_pb2.RateAnswerRequest(**answered, rating=good),
@@ -116,7 +131,7 @@ async def requests_of(client: palimpsest.Client, name: str) -> dict[str, Message
         ),
         operations_pb2.CancelOperationRequest(operation=consolidated.operation.id),
         answers_pb2.DeleteAnswerRequest(**answered),
-        memories_pb2.DeleteMemoryRequest(session=name, memory="new"),
+        memory_service_pb2.DeleteMemoryRequest(session=name, memory="new"),
         sessions_pb2.DeleteSessionRequest(name=name),
     ]
     return {one.DESCRIPTOR.name.removesuffix("Request"): one for one in requests}
@@ -215,10 +230,12 @@ async def test_copies_at_two_servers_at_once_take_effect_once(servers: Servers, 
                 copies: list[Message] = [
                     put(session, "text", f"edit {turn}"),
                     sessions_pb2.CreateSessionRequest(name=f"s{turn}", request_id=f"s {turn}"),
-                    memories_pb2.CreateMemoryRequest(
-                        session=session,
-                        name=f"m{turn}",
-                        state=memories_pb2.StateSpec(task="Find it."),
+                    memory_service_pb2.CreateMemoryRequest(
+                        memory=memories_pb2.Memory(
+                            session=session,
+                            id=f"m{turn}",
+                            state=memories_pb2.StateSpec(task="Find it."),
+                        ),
                         request_id=f"m {turn}",
                     ),
                 ]

@@ -82,7 +82,7 @@ async def test_its_calls_are_the_sessions_and_no_memorys(session: Any) -> None:
     await session.generate_schema(DOMAIN, "Another question?")
     report = await session.usage()
     assert [(line.purpose, line.usage.calls) for line in report.lines] == [("schema", 2)]
-    assert (await session.usage(memory.name)).lines == ()
+    assert (await session.usage(memory.id)).lines == ()
 
 
 async def test_a_second_draft_begins_with_the_same_warm_template(session: Any) -> None:

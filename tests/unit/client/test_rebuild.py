@@ -8,6 +8,9 @@ import pytest
 from grpc import aio
 
 import palimpsest
+from palimpsest._convert_memories import copied
+from palimpsest.v1 import memories_pb2 as v1
+from palimpsest.v1 import memory_service_pb2
 from palimpsest.v1alpha1 import edits_pb2, memories_pb2
 from tests.unit.client.server import add, serving
 
@@ -34,13 +37,15 @@ class Service:
         await context.abort(grpc.StatusCode.UNAVAILABLE, "stopping")
 
     async def GetMemory(
-        self, request: memories_pb2.GetMemoryRequest, context: Any
-    ) -> memories_pb2.GetMemoryResponse:
+        self, request: memory_service_pb2.GetMemoryRequest, context: Any
+    ) -> v1.Memory:
         assert request.memory == "n"
-        return memories_pb2.GetMemoryResponse(memory=self.states.pop(0), value_json="{}")
+        found: v1.Memory = copied(self.states.pop(0), v1.Memory(value_json="{}"))
+        return found
 
     def register(self, server: aio.Server) -> None:
-        rebuild_request, get_request = edits_pb2.RebuildMemoryRequest, memories_pb2.GetMemoryRequest
+        rebuild_request = edits_pb2.RebuildMemoryRequest
+        get_request = memory_service_pb2.GetMemoryRequest
         add(server, "EditService", "told", self.RebuildMemory, rebuild_request)
         add(server, "MemoryService", "unary", self.GetMemory, get_request)
 
@@ -50,7 +55,7 @@ async def rebuild(service: Service) -> list[int]:
     async with serving(service.register) as port, palimpsest.connect(f"127.0.0.1:{port}") as client:
         old = client.session("s").memory("m")
         made = await old.rebuild("n", on_progress=lambda info: heard.append(info.applied_position))
-        assert made.name == "n"
+        assert made.id == "n"
     return heard
 
 
@@ -88,12 +93,13 @@ class States(Service):
     """The same of a state memory, which is looked up in the list."""
 
     async def ListMemories(
-        self, request: memories_pb2.ListMemoriesRequest, context: Any
-    ) -> memories_pb2.ListMemoriesResponse:
-        return memories_pb2.ListMemoriesResponse(memories=[Memory(name="m"), self.states.pop(0)])
+        self, request: memory_service_pb2.ListMemoriesRequest, context: Any
+    ) -> memory_service_pb2.ListMemoriesResponse:
+        found = copied(self.states.pop(0), v1.Memory())
+        return memory_service_pb2.ListMemoriesResponse(memories=[v1.Memory(id="m"), found])
 
     def register(self, server: aio.Server) -> None:
-        request = memories_pb2.ListMemoriesRequest
+        request = memory_service_pb2.ListMemoriesRequest
         add(server, "EditService", "told", self.RebuildMemory, edits_pb2.RebuildMemoryRequest)
         add(server, "MemoryService", "unary", self.ListMemories, request)
 
@@ -114,11 +120,9 @@ async def test_a_state_memory_is_followed_until_nothing_is_due(last: dict[str, A
         made = await (
             client.session("s")
             .state("m")
-            .rebuild(
-                "n", on_progress=lambda info: heard.append((info.applied_position, info.resting))
-            )
+            .rebuild("n", on_progress=lambda info: heard.append((info.applied_position, info.idle)))
         )
-    assert made.name == "n"
+    assert made.id == "n"
     assert heard[:3] == [(0, False), (2, False), (3, False)]
     assert len(heard) == 4
     assert service.states == []

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from palimpsest.v1alpha1 import memories_pb2
+from palimpsest.v1 import memories_pb2
 from service.domain.prism.schemas.limits import MAX_JSON_BYTES, MAX_REQUEST_BYTES
 from service.domain.prism.spec import MEMORY_TOKENS, SERVICE_LINGER_MS, PrismSpec, StepScope
 from service.domain.values.errors import SchemaInvalid
-from service.rpc import specs
+from service.rpc.convert import specs
 
 SMALL = "class A:\n    a: str\n"
 

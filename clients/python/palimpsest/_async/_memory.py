@@ -387,7 +387,7 @@ class Memory(Resource):
         blocked = info.blocked
         if blocked is not None and info.status is MemoryStatus.OVER_BUDGET:
             raise ResourceExhausted(
-                f"memory {self.id!r} is over its budget: {blocked.cause}",
+                f"memory {self.id!r} is held: {blocked.cause}",
                 reason="BUDGET_EXHAUSTED",
                 metadata={"memory": self.id, "cause": blocked.cause},
             )
