@@ -11,7 +11,12 @@ import pytest
 
 import palimpsest
 from palimpsest import State
-from palimpsest.v1 import memory_service_pb2, memory_service_pb2_grpc
+from palimpsest.v1 import (
+    memory_service_pb2,
+    memory_service_pb2_grpc,
+    tree_service_pb2,
+    tree_service_pb2_grpc,
+)
 from palimpsest.v1alpha1 import (
     history_pb2,
     history_pb2_grpc,
@@ -321,7 +326,11 @@ FOR_OTHERS = [
         "DiffMemories",
         history_pb2.DiffMemoriesRequest(**NAMED, other_memory="facts"),
     ),
-    (trees_pb2_grpc.TreeServiceStub, "SealTree", trees_pb2.SealTreeRequest(**NAMED)),
+    (
+        tree_service_pb2_grpc.TreeServiceStub,
+        "SealTree",
+        tree_service_pb2.SealTreeRequest(**NAMED),
+    ),
     (trees_pb2_grpc.TreeServiceStub, "GetTree", trees_pb2.GetTreeRequest(**NAMED)),
 ]
 

@@ -6,10 +6,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from google.protobuf.field_mask_pb2 import FieldMask
 from sqlalchemy import text
 
 import palimpsest
 from palimpsest import Tree, sync
+from palimpsest.v1 import memories_pb2 as new_memories_pb2
 from palimpsest.v1 import memory_service_pb2, memory_service_pb2_grpc
 from palimpsest.v1alpha1 import (
     edits_pb2,
@@ -24,7 +26,7 @@ from palimpsest.v1alpha1 import (
 from service.domain.tree.nodes import Node
 from service.domain.values.tenancy import DEFAULT_TENANT
 from storage.engine.database import Database
-from tests.integration.api_alone.refusals import SCHEMA, calls_for_prism, refusal
+from tests.integration.api_alone.refusals import calls_for_prism, refusal
 from tests.integration.api_alone.written_tree import TEXTS, free
 from tests.integration.support.forests import KEY, SESSION, TREE, TREE_ID
 
@@ -110,25 +112,14 @@ async def test_what_is_for_prism_memories_leaves_a_tree_alone(
     assert await rows(database) == before
 
 
-SETTINGS = memories_pb2.TreeSpec(segment_tokens=100, max_children=4)
-
-
 @pytest.mark.parametrize(
     ("memory", "changes", "wanted"),
     [
-        (TREE, {"task": "t"}, "prism"),
-        (TREE, {"question": ""}, "prism"),
-        (TREE, {"schema_source": SCHEMA}, "prism"),
-        (
-            TREE,
-            {"json_schema": '{"type": "object", "properties": {"a": {"type": "string"}}}'},
-            "prism",
-        ),
-        (TREE, {"encoding": 2}, "prism"),
-        (TREE, {"chunk_tokens": 9}, "prism"),
-        (TREE, {"operations": 2}, "prism"),
-        (TREE, {"tree": SETTINGS, "task": "t"}, "prism"),
-        ("facts", {"tree": SETTINGS}, "tree"),
+        (TREE, ["prism.task"], "prism"),
+        (TREE, ["prism.json_schema"], "prism"),
+        (TREE, ["tree", "prism.task"], "prism"),
+        ("facts", ["tree"], "tree"),
+        ("facts", ["tree.model"], "tree"),
     ],
 )
 async def test_a_rebuild_with_settings_of_another_kind_is_refused(
@@ -136,7 +127,7 @@ async def test_a_rebuild_with_settings_of_another_kind_is_refused(
     database: Database,
     tree: Tree,
     memory: str,
-    changes: dict[str, Any],
+    changes: Sequence[str],
     wanted: str,
 ) -> None:
     before = await rows(database)
@@ -144,7 +135,7 @@ async def test_a_rebuild_with_settings_of_another_kind_is_refused(
     request = memory_service_pb2.RebuildMemoryRequest(
         session=SESSION,
         memory=memory,
-        new_memory=memories_pb2.Memory(session=SESSION, id="new"),
+        new_memory=new_memories_pb2.Memory(session=SESSION, id="new"),
         update_mask=FieldMask(paths=changes),
     )
     refused = await refusal(client, stub.RebuildMemory, request)

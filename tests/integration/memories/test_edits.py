@@ -444,7 +444,7 @@ async def test_the_synchronous_face_edits_and_looks_back(address: str) -> None:
                 assert [next(watch).revision.revision for _ in range(2)] == [1, 2]
             assert memory.rollback(1).revision == 3
             assert not memory.fold().folded
-            assert memory.consolidate().head == 0
+            assert memory.consolidate().wait().id == "m"
             assert memory.update(schema=SCHEMA + "    more: str\n").revision >= 4
             assert memory.rebuild("n", task="t").wait().rebuilt_from == "m"
             assert memory.flush().head == session.flush().head == 0

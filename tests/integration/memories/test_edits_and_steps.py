@@ -158,8 +158,9 @@ async def test_a_consolidation_waits_until_the_log_is_read(
     memory = await session.create_memory("m", SCHEMA, chunk_tokens=1, encoding="amendments")
     await send(session, "chunk-a", "chunk-b")
     asked = await memory.consolidate()
-    assert asked.head == 2
-    await memory.consolidate()
+    assert asked.progress is not None
+    assert asked.progress.total == 2
+    assert (await memory.consolidate()).id == asked.id
     assert await kinds(memory) == ["create"]
     async with memory.watch(after_revision=0) as watch:
         go_on.set()
@@ -171,6 +172,7 @@ async def test_a_consolidation_waits_until_the_log_is_read(
     ]
     state = await memory.get()
     assert state.value == {"topics": {"a": ["short"]}}
+    assert (await asked.wait()).revision == 3
     why = await memory.provenance("$.topics.'b'")
     found = [(e.amendment.op, e.amendment.kind, e.best_position) async for e in why]
     assert found == [("remove", "consolidation", 0), ("add", "step", 2)]
@@ -248,9 +250,9 @@ async def test_a_rebuild_that_stalls_says_so_and_stays(
         return add(f"$.topics.'t{number}'", ["x"])
 
     model.reply = reply
-    heard: list[int] = []
+    rebuild = await memory.rebuild("n")
     with pytest.raises(palimpsest.FailedPrecondition) as caught:
-        await memory.rebuild("n", on_progress=lambda info: heard.append(info.applied_position))
+        await rebuild.wait()
     assert caught.value.reason == "MEMORY_STALLED"
     assert caught.value.metadata["memory"] == "n"
     assert caught.value.metadata["position"] == "2"

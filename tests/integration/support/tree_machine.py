@@ -5,10 +5,10 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
+from service.domain.memories.long_operations import OperationKind
 from service.domain.tree.spec import TreeSpec
 from service.domain.values.memory_choices import OnFailure
 from service.domain.values.tenancy import DEFAULT_TENANT
-from service.domain.memories.long_operations import OperationKind
 from service.usecases.tree.sealing import Sealer
 from tests.integration.support.machine_workers import worker_of
 from tests.integration.support.memory_machine import CHUNKS, MemoryMachine

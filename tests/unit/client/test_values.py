@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import palimpsest
-from palimpsest import Edit, _convert_info, _convert_memories, _convert_specs
+from palimpsest import Edit, _convert_info, _convert_memories, _convert_operations, _convert_specs
 from palimpsest.v1 import memories_pb2 as v1
 from palimpsest.v1alpha1 import edits_pb2, history_pb2, memories_pb2
 
@@ -151,16 +151,30 @@ def test_what_a_newer_service_says_is_unknown_and_no_failure() -> None:
     assert (made.op, made.kind) == ("unknown", "unknown")
 
 
+NAMED = {"session": "s", "memory": "m"}
+
+
 def test_a_rebuild_takes_over_what_is_not_named() -> None:
     changes = {"schema": {"type": "object"}, "task": "", "encoding": "in_place", "model": None}
-    request = _convert_memories.rebuild_request("s", "m", "n", changes)
-    assert request.json_schema == '{"type": "object"}'
-    assert request.HasField("task"), "an empty task is another one"
-    assert not request.HasField("model")
-    assert not request.HasField("operations")
-    assert request.encoding == memories_pb2.PrismSpec.ENCODING_IN_PLACE
+    request = _convert_operations.rebuild_request(NAMED, "n", "prism", changes, "r")
+    paths = ["prism.task", "prism.encoding", "prism.json_schema"]
+    assert (list(request.update_mask.paths), request.request_id) == (paths, "r")
+    assert (request.new_memory.session, request.new_memory.id) == ("s", "n")
+    assert request.new_memory.prism.json_schema == '{"type": "object"}'
+    assert request.new_memory.prism.encoding == v1.PrismSpec.ENCODING_IN_PLACE
     with pytest.raises(ValueError, match="allowed_ops must be"):
-        _convert_memories.rebuild_request("s", "m", "n", {"allowed_ops": "none"})
+        _convert_operations.rebuild_request(NAMED, "n", "prism", {"allowed_ops": "none"}, "")
+
+
+def test_a_rebuilt_tree_has_other_settings_or_another_model() -> None:
+    settings = palimpsest.TreeSettings(max_children=3, model="a/b")
+    whole = {"settings": settings, "model": "c/d"}
+    request = _convert_operations.rebuild_request(NAMED, "n", "tree", whole, "")
+    assert list(request.update_mask.paths) == ["tree"]
+    assert (request.new_memory.tree.max_children, request.new_memory.tree.model) == (3, "c/d")
+    model = {"settings": None, "model": "c/d"}
+    request = _convert_operations.rebuild_request(NAMED, "n", "tree", model, "")
+    assert list(request.update_mask.paths) == ["tree.model"]
 
 
 def test_values_are_frozen() -> None:
