@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from typing import Any
 from uuid import uuid4
 
 import pytest
