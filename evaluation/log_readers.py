@@ -116,7 +116,7 @@ class LogStrategy:
 
 async def _compressed(session: palimpsest.Session) -> int:
     """How far the session's state memory is, which the automatic reader may choose; 0: none."""
-    return next((one.applied_position for one in await session.memories() if one.name == STATE), 0)
+    return next((one.applied_position for one in await session.memories() if one.id == STATE), 0)
 
 
 def _outcome(asked: Asked, document: Document, uncompressed: frozenset[int]) -> Outcome:

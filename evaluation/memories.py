@@ -60,13 +60,13 @@ class PrismStrategy:
     async def _schema(self, session: palimpsest.Session, document: Document) -> str:
         if self._settings.schema is SchemaChoice.GENERAL:
             return GENERAL
-        draft = await session.generate_schema(
+        schema = await session.generate_schema(
             DOMAINS[document.chunks[0].kind],
             document.questions[0].text,
             model=self._settings.model,
             timeout=self._place.timeout_seconds,
         )
-        return draft.schema_source
+        return schema.schema_source
 
     async def ask(self, document: Document, prepared: Prepared, question: Question) -> Outcome:
         """The memory's answer, with the chunks that what it rests on was written from."""
@@ -97,7 +97,7 @@ class PccStrategy:
                 )
             )
             state = session.state(STATE)
-            info = await until(state, lambda info: info.resting, self._place.timeout_seconds)
+            info = await until(state, lambda info: info.idle, self._place.timeout_seconds)
             spent = await building(session, STATE)
         except palimpsest.PalimpsestError as error:
             raise Failed(f"the memory was not made: {error}") from error

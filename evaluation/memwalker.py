@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import palimpsest
 from evaluation.asking import ask, request_of
 from evaluation.datasets import Document, Question
-from evaluation.sessions import Patience, Place, building, create
+from evaluation.sessions import Place, building, create, until
 from evaluation.strategies import Failed, Outcome, Prepared
 from palimpsest.v1alpha1 import answers_pb2
 
@@ -27,6 +27,10 @@ class TreeSettings:
     model: str = ""
 
 
+def _is_sealed(info: palimpsest.MemoryInfo) -> bool:
+    return info.status is palimpsest.MemoryStatus.SEALED
+
+
 class MemWalkerStrategy:
     """Seals a tree over the document, and asks it."""
 
@@ -36,11 +40,12 @@ class MemWalkerStrategy:
 
     async def prepare(self, document: Document) -> Prepared:
         """Builds the document's tree; one that is there already is kept."""
-        patience = Patience("the tree", self._place.timeout_seconds)
         try:
             session = await self._place.opened(document)
             await create(lambda: self._create(session))
-            await session.tree(MEMORY).seal(on_progress=lambda info: patience.look(info.revision))
+            tree = session.tree(MEMORY)
+            await tree.seal()
+            await until(tree, _is_sealed, self._place.timeout_seconds)
             spent = await building(session, MEMORY)
         except palimpsest.PalimpsestError as error:
             raise Failed(f"the tree was not built: {error}") from error

@@ -73,7 +73,7 @@ async def until(
     memory: Memory, is_done: Callable[[palimpsest.MemoryInfo], bool], timeout_seconds: float
 ) -> palimpsest.MemoryInfo:
     """Waits for a memory. Raises PalimpsestError when it stalled, Failed when it stands still."""
-    patience = Patience(f"memory {memory.name!r}", timeout_seconds)
+    patience = Patience(f"memory {memory.id!r}", timeout_seconds)
     while True:
         info = await memory.look()
         if is_done(info):

@@ -22,8 +22,9 @@ from service.rpc.edits import EditService
 from service.rpc.history import HistoryService
 from service.rpc.interceptors.lives import Lives
 from service.rpc.log import LogService
-from service.rpc.memories import MemoryService
-from service.rpc.operations import OperationService
+from service.rpc.memories import MemoryService as AmendmentService
+from service.rpc.memory_service import MemoryService
+from service.rpc.operation_service import OperationService
 from service.rpc.pages import Pages
 from service.rpc.schemas import SchemaService
 from service.rpc.search import SearchService
@@ -31,7 +32,8 @@ from service.rpc.server import Server, Services
 from service.rpc.sessions import SessionService
 from service.rpc.states import StateService
 from service.rpc.trajectories import TrajectoryService
-from service.rpc.trees import TreeService
+from service.rpc.tree_service import TreeService
+from service.rpc.trees import TreeService as NodeService
 from service.settings import listening
 from service.settings.config import Config
 from service.usecases.answers.ask import Asker
@@ -55,6 +57,7 @@ from service.usecases.spend.budgets import Budgets
 from service.usecases.spend.comparing import Comparer
 from service.usecases.spend.costs import Costs
 from service.usecases.state.working_contexts import WorkingContexts
+from service.usecases.tree.sealing import Sealer
 from service.usecases.tree.trees import Trees
 
 _log = structlog.get_logger("palimpsest")
@@ -100,7 +103,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             *(database, wake_ups, watcher, keys.token, waiting, interest), max_pending=pending
         )
         operations = LongOperations(database, watcher, deleter.remove)
-        schemas = Schemas(database, wake_ups, watcher, waiting, max_pending=pending)
+        schemas = Schemas(database, wake_ups, max_pending=pending)
         comparer = Comparer(database, Prices(config).of, config)
         trajectories = Trajectories(database, facts, keys.marker, config)
         # Models are asked by searches that rerank, if ever: nothing is started before.
@@ -115,19 +118,23 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             Services(
                 sessions=SessionService(database, deleter, pages, config.search_language),
                 log=LogService(database, appender, pages, config.limits, stop),
-                memories=MemoryService(memories, deleter, history, pages, models),
+                memories=MemoryService(  # type: ignore[abstract]
+                    *(memories, editor, deleter, pages, models),
+                    rebuilder=Rebuilder(memories, models),
+                    schemas=schemas,
+                ),
+                amendments=AmendmentService(history, pages),
                 history=HistoryService(
                     history, Watches(database, watcher, config.limits), pages, stop
                 ),
-                edits=EditService(
-                    editor, Rebuilder(memories, watcher, models), operations, stop, models
-                ),
+                edits=EditService(editor),
                 answers=AnswerService(asker, deleter, waiting, database, pages, stop, models),
-                schemas=SchemaService(schemas, models),
+                schemas=SchemaService(),
                 billing=BillingService(
                     Costs(database, comparer), Budgets(database, wake_ups), pages
                 ),
-                trees=TreeService(Trees(database, memories), pages),
+                trees=TreeService(Sealer(database, memories)),  # type: ignore[abstract]
+                nodes=NodeService(Trees(database, memories), pages),
                 trajectories=TrajectoryService(trajectories, pages, stop),
                 states=StateService(contexts, pages, config.limits),
                 search=SearchService(searcher, pages, config.limits),

@@ -124,9 +124,9 @@ async def ingest(
 async def _name_other_readers(session: Session, memory_name: str) -> None:
     """Says which other memories will read the text, since each of them costs model calls."""
     others = [
-        repr(one.name)
+        repr(one.id)
         for one in await session.memories()
-        if one.name != memory_name and one.status is not MemoryStatus.SEALED
+        if one.id != memory_name and one.status is not MemoryStatus.SEALED
     ]
     if others:
         say(

@@ -168,7 +168,7 @@ async def _vector(state: State, revision: int | None) -> StateVector:
             break
     # Which refuses what is no revision.
     await state.get(revision=revision)
-    raise CommandError(f"revision {revision} of memory {state.name!r} brought no vector")
+    raise CommandError(f"revision {revision} of memory {state.id!r} brought no vector")
 
 
 async def _before(state: State, vector: StateVector) -> int | None:

@@ -10,6 +10,7 @@ from palimpsest import MemoryStatus, TextPart, Tree, TreeNode, TreeOutline
 from service.cli.app import new_group
 from service.cli.command import AtRevision, Json, command
 from service.cli.memory.output import memory_json, problem_lines
+from service.cli.operation import operation_json
 from service.cli.output import (
     CommandError,
     counted,
@@ -23,7 +24,7 @@ from service.cli.output import (
     show_each,
     show_json,
 )
-from service.cli.progress import Bar
+from service.cli.progress import follow_operation
 
 #: Of a node's line, in characters; less on a narrower terminal.
 LINE_CHARACTERS = 110
@@ -127,10 +128,8 @@ def _title(outline: TreeOutline) -> str:
     status = "open"
     if outline.info.status is MemoryStatus.SEALED:
         status = "closed"
-    elif outline.info.seal_position is not None:
-        status = f"to be closed at position {outline.info.seal_position}"
     return (
-        f"{outline.info.name} at revision {outline.revision}, {status}:"
+        f"{outline.info.id} at revision {outline.revision}, {status}:"
         f" {outline.applied_position} of {outline.info.head} chunks applied,"
         f" {counted(nodes, 'node')} on {counted(len(outline.levels), 'level')}"
     )
@@ -191,12 +190,14 @@ async def seal(
 ) -> None:
     """Close a tree: what is in the log now gets a single root, and nothing follows it.
 
-    This cannot be undone. Ctrl-C ends the waiting only.
+    This cannot be undone once it is done. Ctrl-C ends the waiting only: `operation cancel`
+    ends the seal.
     """
-    info = await tree.seal(wait=False)
-    line = f"{tree.name} is to be closed at position {info.seal_position}"
-    if wait:
-        with Bar("closing", info.seal_position or 0) as bar:
-            info = await tree.seal(on_progress=bar.show)
-        line = f"{tree.name} is closed at position {info.applied_position}"
+    operation = await tree.seal()
+    if not wait:
+        line = f"{tree.id} is to be closed by operation {operation.id}"
+        show_json(operation_json(operation.info)) if as_json else show(line)
+        return
+    info = await follow_operation(operation, "closing")
+    line = f"{tree.id} is closed at position {info.applied_position}"
     show_json(memory_json(info)) if as_json else show(line)

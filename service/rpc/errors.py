@@ -37,14 +37,13 @@ MAX_TEXT_BYTES = 1000
 
 #: For ResourceInfo: the proto message that a reason is about, and its metadata key.
 _RESOURCES = {
+    Reason.OPERATION_NOT_FOUND: ("palimpsest.v1.Operation", "operation"),
     Reason.SESSION_NOT_FOUND: ("palimpsest.v1.Session", "session"),
     Reason.SESSION_EXISTS: ("palimpsest.v1.Session", "session"),
     Reason.MEMORY_NOT_FOUND: ("palimpsest.v1.Memory", "memory"),
     Reason.MEMORY_EXISTS: ("palimpsest.v1.Memory", "memory"),
     Reason.ANSWER_NOT_FOUND: ("palimpsest.v1.Answer", "answer"),
     Reason.NODE_NOT_FOUND: ("palimpsest.v1.TreeNode", "node"),
-    Reason.OPERATION_NOT_FOUND: ("palimpsest.v1.Operation", "operation"),
-    Reason.DRAFT_NOT_FOUND: ("palimpsest.v1alpha1.SchemaDraft", "draft"),
 }
 
 

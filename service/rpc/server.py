@@ -8,7 +8,16 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from palimpsest.v1 import billing_service_pb2, billing_service_pb2_grpc
+from palimpsest.v1 import (
+    billing_service_pb2,
+    billing_service_pb2_grpc,
+    memory_service_pb2,
+    memory_service_pb2_grpc,
+    operation_service_pb2,
+    operation_service_pb2_grpc,
+    tree_service_pb2,
+    tree_service_pb2_grpc,
+)
 from palimpsest.v1alpha1 import (
     answers_pb2,
     answers_pb2_grpc,
@@ -20,8 +29,6 @@ from palimpsest.v1alpha1 import (
     log_pb2_grpc,
     memories_pb2,
     memories_pb2_grpc,
-    operations_pb2,
-    operations_pb2_grpc,
     schemas_pb2,
     schemas_pb2_grpc,
     search_pb2,
@@ -49,15 +56,17 @@ from service.rpc.interceptors.tenancy import Tenancy
 from service.rpc.interceptors.tracing import LogSubject, Tracing
 from service.rpc.interceptors.validation import Validation
 from service.rpc.log import LogService
-from service.rpc.memories import MemoryService
-from service.rpc.operations import OperationService
+from service.rpc.memories import MemoryService as AmendmentService
+from service.rpc.memory_service import MemoryService
+from service.rpc.operation_service import OperationService
 from service.rpc.schemas import SchemaService
 from service.rpc.search import SearchService
 from service.rpc.sessions import SessionService
 from service.rpc.states import StateService
 from service.rpc.stream_guard import StreamGuard
 from service.rpc.trajectories import TrajectoryService
-from service.rpc.trees import TreeService
+from service.rpc.tree_service import TreeService
+from service.rpc.trees import TreeService as NodeService
 from service.settings.config import Limits
 from storage.engine.database import Database
 
@@ -69,12 +78,14 @@ class Services:
     sessions: SessionService
     log: LogService
     memories: MemoryService
+    amendments: AmendmentService
     history: HistoryService
     edits: EditService
     answers: AnswerService
     schemas: SchemaService
     billing: BillingService
     trees: TreeService
+    nodes: NodeService
     trajectories: TrajectoryService
     states: StateService
     search: SearchService
@@ -92,6 +103,10 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
         log_pb2.DESCRIPTOR.services_by_name["LogService"],
     ),
     "memories": (
+        memory_service_pb2_grpc.add_MemoryServiceServicer_to_server,
+        memory_service_pb2.DESCRIPTOR.services_by_name["MemoryService"],
+    ),
+    "amendments": (
         memories_pb2_grpc.add_MemoryServiceServicer_to_server,
         memories_pb2.DESCRIPTOR.services_by_name["MemoryService"],
     ),
@@ -116,6 +131,10 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
         billing_service_pb2.DESCRIPTOR.services_by_name["BillingService"],
     ),
     "trees": (
+        tree_service_pb2_grpc.add_TreeServiceServicer_to_server,
+        tree_service_pb2.DESCRIPTOR.services_by_name["TreeService"],
+    ),
+    "nodes": (
         trees_pb2_grpc.add_TreeServiceServicer_to_server,
         trees_pb2.DESCRIPTOR.services_by_name["TreeService"],
     ),
@@ -132,8 +151,8 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
         search_pb2.DESCRIPTOR.services_by_name["SearchService"],
     ),
     "operations": (
-        operations_pb2_grpc.add_OperationServiceServicer_to_server,
-        operations_pb2.DESCRIPTOR.services_by_name["OperationService"],
+        operation_service_pb2_grpc.add_OperationServiceServicer_to_server,
+        operation_service_pb2.DESCRIPTOR.services_by_name["OperationService"],
     ),
 }
 

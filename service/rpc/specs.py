@@ -2,21 +2,18 @@
 
 from typing import Any
 
-from palimpsest.v1alpha1 import edits_pb2, memories_pb2
-from service.domain.memories.specs import MemorySpec, SpecChanges
+from palimpsest.v1alpha1 import memories_pb2
 from service.domain.prism.schemas.json_source import parse_json_schema
 from service.domain.prism.schemas.limits import bounded
 from service.domain.prism.schemas.source import parse_source
-from service.domain.prism.schemas.tree import Schema, render
+from service.domain.prism.schemas.tree import Schema
 from service.domain.prism.spec import (
-    MEMORY_TOKENS,
     SERVICE_LINGER_MS,
     Coercion,
     Encoding,
     Operations,
     PrismSpec,
     StepScope,
-    default_fold_tokens,
 )
 from service.domain.state.spec import DEFAULT_PERIOD_TOKENS, Period, StateSpec
 from service.domain.tree.spec import TreeSpec, WorkingMemory
@@ -84,16 +81,6 @@ _STEPS = {
 def schema_of(schema_source: str, json_schema: str) -> Schema:
     """The schema, in whichever of the two ways it is given. Raises SchemaInvalid."""
     return parse_json_schema(json_schema) if json_schema else parse_source(bounded(schema_source))
-
-
-def memory_spec(request: memories_pb2.CreateMemoryRequest) -> MemorySpec:
-    """The spec of a memory that is to be made. Raises SchemaInvalid."""
-    match request.WhichOneof("spec"):
-        case "tree":
-            return tree_spec(request.tree)
-        case "state":
-            return state_spec(request.state)
-    return prism_spec(request.prism)
 
 
 def tree_spec(message: memories_pb2.TreeSpec) -> TreeSpec:
@@ -166,33 +153,6 @@ def state_message(spec: StateSpec) -> memories_pb2.StateSpec:
     return message
 
 
-def prism_spec(message: memories_pb2.PrismSpec) -> PrismSpec:
-    """A spec with its defaults filled in. Raises SchemaInvalid."""
-    source = bounded(message.schema_source)
-    if message.json_schema:
-        source = render(schema_of("", message.json_schema))
-    encoding = _ENCODINGS[message.encoding]
-    return PrismSpec(
-        schema_source=source,
-        task=message.task,
-        question=message.question,
-        encoding=encoding,
-        chunk_tokens=message.chunk_tokens or DEFAULT_CHUNK_TOKENS,
-        model=message.model,
-        on_failure=_ON_FAILURE[message.on_failure],
-        fold_tokens=message.fold_tokens or default_fold_tokens(encoding),
-        operations=_OPERATIONS[message.operations],
-        coercion=_COERCIONS[message.coercion],
-        reply_format=_REPLY_FORMATS[message.reply_format],
-        memory_tokens=message.memory_tokens or MEMORY_TOKENS,
-        linger_ms=message.linger.ToMilliseconds()
-        if message.HasField("linger")
-        else SERVICE_LINGER_MS,
-        final_task=message.final_task,
-        steps=_STEPS[message.steps],
-    )
-
-
 def prism_message(spec: PrismSpec) -> memories_pb2.PrismSpec:
     """A spec as the proto has it, with the schema as the model is shown it."""
     message = _Message(
@@ -219,30 +179,3 @@ def prism_message(spec: PrismSpec) -> memories_pb2.PrismSpec:
 def _named(table: dict[Any, Any], value: object) -> Any:
     """The proto's name of a value: the last, since the first may be UNSPECIFIED."""
     return [key for key, held in table.items() if held is value][-1]
-
-
-def rebuilt(request: edits_pb2.RebuildMemoryRequest) -> SpecChanges:
-    """What a rebuilt memory has otherwise. Raises SchemaInvalid."""
-    changes: dict[str, Any] = {
-        name: getattr(request, name)
-        for name in ("schema_source", "task", "question", "final_task")
-        if request.HasField(name)
-    }
-    if request.HasField("schema_source"):
-        bounded(request.schema_source)
-    if request.HasField("json_schema"):
-        changes["schema_source"] = render(schema_of("", request.json_schema))
-    if request.HasField("encoding"):
-        changes["encoding"] = _ENCODINGS[request.encoding]
-    if request.HasField("chunk_tokens"):
-        changes["chunk_tokens"] = request.chunk_tokens or DEFAULT_CHUNK_TOKENS
-    if request.HasField("operations"):
-        changes["operations"] = _OPERATIONS[request.operations]
-    if request.HasField("steps"):
-        changes["steps"] = _STEPS[request.steps]
-    return SpecChanges(
-        tree=tree_spec(request.tree) if request.HasField("tree") else None,
-        state=state_spec(request.state) if request.HasField("state") else None,
-        prism=changes,
-        model=request.model if request.HasField("model") else None,
-    )

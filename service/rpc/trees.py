@@ -4,7 +4,6 @@ from palimpsest.v1alpha1 import trees_pb2, trees_pb2_grpc
 from service.domain.tree.nodes import SummarySource, TextOffset
 from service.rpc.convert import v1alpha1 as convert
 from service.rpc.interceptors.base import Context
-from service.rpc.interceptors.idempotency import reply
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages
 from service.usecases.tree.trees import Trees
@@ -28,16 +27,7 @@ class TreeService(trees_pb2_grpc.TreeServiceServicer):
         self._trees = trees
         self._pages = pages
 
-    async def SealTree(  # noqa: N802 - named by the proto
-        self, request: trees_pb2.SealTreeRequest, context: Context
-    ) -> trees_pb2.SealTreeResponse:
-        """Closes a tree."""
-        return await reply(
-            self._trees.seal(current_tenant(), request.session, request.memory),
-            lambda stored: trees_pb2.SealTreeResponse(memory=convert.memory(stored)),
-        )
-
-    async def GetTree(  # noqa: N802
+    async def GetTree(  # noqa: N802 - named by the proto
         self, request: trees_pb2.GetTreeRequest, context: Context
     ) -> trees_pb2.GetTreeResponse:
         """Reads the outline of a tree."""

@@ -373,7 +373,7 @@ async def _stall(found: Watched, client: palimpsest.Client) -> None:
     await found.prometheus.until("sum(palimpsest_steps_failed_total)")
 
     async def gave_up() -> bool:
-        return "refused" in {one.session async for one in client.memories(stalled=True)}
+        return "refused" in {one.session async for one in client.memories(status="stalled")}
 
     await eventually("it gave up", gave_up)
     found.provider.refuses.discard("[no]")

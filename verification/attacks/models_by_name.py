@@ -122,7 +122,7 @@ async def _stored(client: palimpsest.Client, url: str, name: str) -> bool:
     async with asyncio.timeout(_SECONDS):
         while True:
             info = (await memory.get()).info
-            if info.applied_position or info.waiting_cause is not None:
+            if info.applied_position or info.status == "waiting":
                 return not info.applied_position
             await asyncio.sleep(0.1)
 

@@ -125,7 +125,7 @@ async def _append(session: palimpsest.Session) -> tuple[str, int]:
 
 
 async def _stalled(session: palimpsest.Session) -> bool:
-    return (await session.memory("m").get()).info.stall is not None
+    return (await session.memory("m").get()).info.status == "stalled"
 
 
 async def _all_applied(

@@ -181,7 +181,7 @@ async def _edit(desk: Desk, name: str, room: Room, memory: Memory, expected: int
     begun = Edited(
         client=name,
         session=room.session,
-        memory=memory.name,
+        memory=memory.id,
         expected_revision=expected,
         mark=mark,
         revision=0,
@@ -219,7 +219,7 @@ async def _roll_back(
         RolledBack(
             client=name,
             session=room.session,
-            memory=memory.name,
+            memory=memory.id,
             expected_revision=expected,
             restored_revision=restored,
             revision=revision,
@@ -247,8 +247,8 @@ async def retry(desk: Desk, name: str, rng: random.Random) -> None:
         session = client.session(room.session)
         try:
             for one in await session.memories():
-                if one.stall is not None:
-                    await session.memory(one.name).retry()
+                if one.status == "stalled":
+                    await session.memory(one.id).retry()
                     desk.refusals["stalled"] = desk.refusals.get("stalled", 0) + 1
         except PalimpsestError as error:
             desk.reason("retry", error)

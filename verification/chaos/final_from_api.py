@@ -94,10 +94,10 @@ async def _drain(client: palimpsest.Client, names: list[str]) -> tuple[int, list
             session = client.session(name)
             behind = [one for one in await session.memories() if not _is_drained(one)]
             for one in behind:
-                undrained.append(f"{name}/{one.name} at {one.applied_position} of {one.head}")
-                if one.stall is not None:
+                undrained.append(f"{name}/{one.id} at {one.applied_position} of {one.head}")
+                if one.status == "stalled":
                     retries += 1
-                    await session.memory(one.name).retry()
+                    await session.memory(one.id).retry()
             if behind:
                 still.append(name)
         left = still
@@ -107,9 +107,9 @@ async def _drain(client: palimpsest.Client, names: list[str]) -> tuple[int, list
 
 
 def _is_drained(info: MemoryInfo) -> bool:
-    if info.stall is not None:
+    if info.status == "stalled":
         return False
-    return info.resting if info.kind == "state" else info.applied_position >= info.head
+    return info.idle if info.kind == "state" else info.applied_position >= info.head
 
 
 #: Parent and epoch of each revision, by session, memory and number.
@@ -185,7 +185,7 @@ async def _memory(
     budget: list[int],
     rng: random.Random,
 ) -> FinalMemory:
-    memory = session.memory(info.name)
+    memory = session.memory(info.id)
     key = session_key(DEFAULT_TENANT, session.name)
     amendments: dict[int, list[tuple[str, str, str | None]]] = {}
     values: dict[int, str] = {}
@@ -195,7 +195,7 @@ async def _memory(
         values = await _values(memory, info.revision, budget, rng)
     revisions = []
     async for one in memory.revisions():
-        parent, epoch = chains[(key, memory_id(key, info.name), one.revision)]
+        parent, epoch = chains[(key, memory_id(key, info.id), one.revision)]
         revisions.append(
             FinalRevision(
                 revision=one.revision,
@@ -211,7 +211,7 @@ async def _memory(
             )
         )
     return FinalMemory(
-        name=info.name,
+        name=info.id,
         kind=str(info.kind),
         status=str(info.status),
         revision=info.revision,
@@ -242,7 +242,7 @@ async def _values(
 async def _nodes(session: palimpsest.Session, info: MemoryInfo) -> AsyncIterator[FinalNode]:
     if info.kind != "tree":
         return
-    tree = session.tree(info.name)
+    tree = session.tree(info.id)
     for level in (await tree.outline()).levels:
         async for node in tree.level(level.level):
             yield FinalNode(
@@ -261,7 +261,7 @@ async def _nodes(session: palimpsest.Session, info: MemoryInfo) -> AsyncIterator
 async def _vectors(session: palimpsest.Session, info: MemoryInfo) -> AsyncIterator[FinalVector]:
     if info.kind != "state":
         return
-    async for vector in session.state(info.name).vectors():
+    async for vector in session.state(info.id).vectors():
         yield FinalVector(
             revision=vector.revision,
             level=vector.level,

@@ -263,7 +263,7 @@ class Traffic:
         await insist(facts.consolidate)
         await insist(facts.retry)
         await insist(partial(client.retry_stalled, session.name))
-        await insist(facts.update_model)
+        await insist(partial(facts.update, model=""))
 
     async def _edit(self, facts: Memory, told: Told, mark: str) -> None:
         tries = 0
@@ -320,15 +320,16 @@ class Traffic:
     async def _finish(self, session: Session) -> None:
         """Waits until all is applied; then a last consolidation and the seal, and again."""
         await self._until(session, lambda info: info.applied_position == info.head)
-        await insist(session.memory("facts").consolidate)
-        await insist(lambda: session.tree("tree").seal(wait=False))
+        facts = session.memory("facts")
+        before = (await insist(facts.get)).revision
+        await insist(facts.consolidate)
+        await insist(lambda: session.tree("tree").seal())
         await self._until(
-            session,
-            lambda info: (
-                info.consolidate_position is None
-                and (info.kind == "prism" or info.status is MemoryStatus.SEALED)
-            ),
+            session, lambda info: info.kind == "prism" or info.status is MemoryStatus.SEALED
         )
+        while not await insist(partial(_is_consolidated, facts, before)):
+            await self._until(session, lambda _: True)
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _until(self, session: Session, done: Callable[[MemoryInfo], bool]) -> None:
         """Waits for what is so of all memories but the state, and lets go on what stopped."""
@@ -336,7 +337,12 @@ class Traffic:
             infos = await insist(session.memories)
             for info in infos:
                 if info.status is MemoryStatus.STALLED:
-                    await insist(session.memory(info.name).retry)
+                    await insist(session.memory(info.id).retry)
             if all(done(info) for info in infos if info.kind != "state"):
                 return
             await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _is_consolidated(memory: Memory, after_revision: int) -> bool:
+    kinds = [one.kind async for one in memory.revisions() if one.revision > after_revision]
+    return "consolidation" in kinds

@@ -26,6 +26,7 @@ from palimpsest._async._client import Client, connect
 from palimpsest._async._history import Provenance, Watch
 from palimpsest._async._kinds import State, Tree
 from palimpsest._async._memory import Memory
+from palimpsest._async._operation import Operation
 from palimpsest._async._producer import Producer
 from palimpsest._async._session import Session
 from palimpsest._exports import *  # noqa: F403 - it has names that are exported only
@@ -39,6 +40,7 @@ __all__ = [
     "AnswerStream",
     "Client",
     "Memory",
+    "Operation",
     "Producer",
     "Provenance",
     "Session",

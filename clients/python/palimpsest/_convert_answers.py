@@ -336,6 +336,6 @@ def training_example(message: trajectories_pb2.ExportTrajectoriesResponse) -> Tr
     )
 
 
-def losses(messages: Iterable[reading_pb2.Loss]) -> tuple[Loss, ...]:
+def losses(messages: Iterable[Any]) -> tuple[Loss, ...]:
     """Returns what a memory lost."""
     return tuple(value_of(Loss, one, kind=_LOSS_KINDS.get(one.kind, "")) for one in messages)

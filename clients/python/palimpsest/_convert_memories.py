@@ -1,116 +1,61 @@
 """Memories of all kinds, their settings and history, to and from the proto's messages."""
 
 import json
-from collections.abc import Collection, Mapping
-from datetime import timedelta
+from collections.abc import Mapping
 from typing import Any
 
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from palimpsest._convert import (
     if_set,
     known_name,
-    message_of,
-    milliseconds,
     moment,
-    name_of,
     value_of,
 )
 from palimpsest._convert import number_of as _number_of
-from palimpsest._convert_answers import losses
+from palimpsest._convert_info import memory as info
 from palimpsest._convert_log import chunk
-from palimpsest._convert_spend import usage
-from palimpsest._schemas import Schema, schema_fields
 from palimpsest._values_memories import (
     Amendment,
     ChatMessage,
-    Coercion,
     Committed,
     ContextForm,
     Diff,
     Difference,
     Edit,
     Edited,
-    Encoding,
-    Flushed,
     Folded,
     Freshness,
     Made,
     MemoryInfo,
-    MemoryKind,
-    MemoryState,
-    MemoryStatus,
     Op,
-    Operations,
     ProvenanceEntry,
     RecentStep,
     Rejection,
-    ReplyFormat,
     Revision,
     RevisionKind,
-    SchemaDraft,
-    Stall,
-    StatePeriod,
-    StateSettings,
     StateVector,
-    Steps,
     TextPart,
     TreeLevel,
     TreeNode,
     TreeOutline,
-    TreeSettings,
     TreeTail,
     VectorMade,
     WorkingContext,
-    WorkingMemory,
 )
+from palimpsest.v1 import memories_pb2 as v1
 from palimpsest.v1alpha1 import (
     edits_pb2,
     history_pb2,
     memories_pb2,
-    reading_pb2,
-    schemas_pb2,
     states_pb2,
     trees_pb2,
 )
 
-_Spec = memories_pb2.PrismSpec
-_Tree = memories_pb2.TreeSpec
-_State = memories_pb2.StateSpec
 _Context = states_pb2.GetWorkingContextRequest
 
-#: What an enumerated setting may be, and what the proto calls it.
-ENCODINGS: dict[Encoding, Any] = {
-    "adaptive": _Spec.ENCODING_ADAPTIVE,
-    "amendments": _Spec.ENCODING_AMENDMENTS,
-    "in_place": _Spec.ENCODING_IN_PLACE,
-}
-OPERATIONS: dict[Operations, Any] = {
-    "add_and_update": _Spec.OPERATIONS_ADD_AND_UPDATE,
-    "add_only": _Spec.OPERATIONS_ADD_ONLY,
-}
-COERCIONS: dict[Coercion, Any] = {
-    "refuse": _Spec.COERCION_REFUSE,
-    "lossless": _Spec.COERCION_LOSSLESS,
-}
-REPLY_FORMATS: dict[ReplyFormat, Any] = {
-    "auto": _Spec.REPLY_FORMAT_UNSPECIFIED,
-    "text": _Spec.REPLY_FORMAT_TEXT,
-    "structured": _Spec.REPLY_FORMAT_STRUCTURED,
-}
-STEPS: dict[Steps, Any] = {
-    "whole": _Spec.STEPS_WHOLE,
-    "focused": _Spec.STEPS_FOCUSED,
-}
-WORKING_MEMORIES: dict[WorkingMemory, Any] = {
-    "cut": _Tree.WORKING_MEMORY_CUT,
-    "off": _Tree.WORKING_MEMORY_OFF,
-    "summarized": _Tree.WORKING_MEMORY_SUMMARIZED,
-}
-PERIODS: dict[StatePeriod, Any] = {
-    "fixed": _State.PERIOD_FIXED,
-    "adaptive": _State.PERIOD_ADAPTIVE,
-}
 FRESHNESS: dict[Freshness, Any] = {
     "latest": _Context.FRESHNESS_LATEST,
     "wait": _Context.FRESHNESS_WAIT,
@@ -122,17 +67,7 @@ FORMS: dict[ContextForm, Any] = {
 }
 
 
-_TABLES: dict[str, Mapping[Any, Any]] = {
-    "encoding": ENCODINGS,
-    "operations": OPERATIONS,
-    "coercion": COERCIONS,
-    "reply_format": REPLY_FORMATS,
-    "steps": STEPS,
-    "working_memory": WORKING_MEMORIES,
-    "period_kind": PERIODS,
-    "freshness": FRESHNESS,
-    "form": FORMS,
-}
+_TABLES: dict[str, Mapping[Any, Any]] = {"freshness": FRESHNESS, "form": FORMS}
 
 
 def number_of(setting: str, given: object) -> Any:
@@ -140,140 +75,43 @@ def number_of(setting: str, given: object) -> Any:
     return _number_of(setting, _TABLES[setting], given)
 
 
-def consistency(after: str, fully_applied: bool) -> reading_pb2.ReadConsistency | None:
-    """Returns how fresh what is read must be; None when the caller does not say."""
-    if fully_applied:
-        return reading_pb2.ReadConsistency(fully_applied=True)
-    return reading_pb2.ReadConsistency(at_least=after) if after else None
+#: Fields of version 1 by their names in v1alpha1.
+_NAMES = {"name": "id", "operations": "allowed_ops", "create_time": "created_at", "time": "since"}
+_NAMES |= {"resting": "idle", "stall": "blocked"}
 
 
-def _on_failure(skip_failures: bool) -> Any:
-    return _Spec.ON_FAILURE_SKIP if skip_failures else _Spec.ON_FAILURE_STALL
+def copied(message: Message, into: Any) -> Any:
+    """Copies fields of a message into one of the other version; returns that."""
+    known = into.DESCRIPTOR.fields_by_name
+    for field, value in message.ListFields():
+        name = _NAMES.get(field.name, field.name)
+        if name not in known:
+            continue
+        if isinstance(value, Timestamp | Duration):
+            getattr(into, name).CopyFrom(value)
+        elif isinstance(value, Message):
+            getattr(into, name).SetInParent()
+            copied(value, getattr(into, name))
+        elif hasattr(value, "append") and field.message_type is not None:
+            for one in value:
+                copied(one, getattr(into, name).add())
+        elif hasattr(value, "append"):
+            getattr(into, name).extend(value)
+        else:
+            setattr(into, name, value)
+    return into
 
 
-def prism_spec(
-    schema: Schema,
-    *,
-    choices: Mapping[str, str | None],
-    linger: float | timedelta | None,
-    skip_failures: bool,
-    **rest: Any,
-) -> memories_pb2.PrismSpec:
-    """A spec; None among `choices` is the service's to choose. Raises ValueError."""
-    fields: dict[str, Any] = {
-        name: number_of(name, given) for name, given in choices.items() if given is not None
-    }
-    fields |= schema_fields(schema)
-    message = _Spec(
-        **fields,
-        on_failure=_on_failure(skip_failures),
-        **rest,
-    )
-    if linger is not None:
-        message.linger.FromMilliseconds(milliseconds(linger, "linger"))
-    return message
-
-
-#: Settings that are the same with the proto.
-_PLAIN_PRISM = (
-    "schema_source",
-    "task",
-    "question",
-    "final_task",
-    "model",
-    "chunk_tokens",
-    "fold_tokens",
-    "memory_tokens",
-)
-_PLAIN_TREE = (
-    "segment_tokens",
-    "max_children",
-    "summary_tokens",
-    "working_memory_tokens",
-    "model",
-    "navigation_model",
-)
-
-
-def tree_spec(settings: TreeSettings) -> memories_pb2.TreeSpec:
-    """The spec of a tree. Raises ValueError."""
-    return _Tree(
-        reasoning=_Tree.REASONING_ON if settings.reasoning else _Tree.REASONING_OFF,
-        working_memory=number_of("working_memory", settings.working_memory),
-        reply_format=number_of("reply_format", settings.reply_format),
-        on_failure=_on_failure(settings.skip_failures),
-        **{name: getattr(settings, name) for name in _PLAIN_TREE},
-    )
-
-
-def tree_settings(message: memories_pb2.TreeSpec) -> TreeSettings:
-    """The settings of a tree."""
-    return TreeSettings(
-        reasoning=message.reasoning != _Tree.REASONING_OFF,
-        working_memory=name_of(WORKING_MEMORIES, message.working_memory),
-        reply_format=name_of(REPLY_FORMATS, message.reply_format),
-        skip_failures=message.on_failure == _Spec.ON_FAILURE_SKIP,
-        **{name: getattr(message, name) for name in _PLAIN_TREE},
-    )
-
-
-_PLAIN_STATE = ("task", "period", "state_tokens", "episode_vectors", "model")
-
-
-def state_spec(settings: StateSettings) -> memories_pb2.StateSpec:
-    """The spec of a state memory. Raises TypeError and ValueError."""
-    message = message_of(
-        _State,
-        period_kind=number_of("period_kind", settings.period_kind),
-        period_tokens=settings.period_tokens,
-        pinned=settings.pinned,
-        reply_format=number_of("reply_format", settings.reply_format),
-        on_failure=_on_failure(settings.skip_failures),
-        **{name: getattr(settings, name) for name in _PLAIN_STATE},
-    )
-    if settings.idle_seconds:
-        message.idle.FromMilliseconds(milliseconds(settings.idle_seconds, "idle_seconds"))
-    return message
-
-
-def state_settings_of(**given: Any) -> StateSettings:
-    """Returns the settings of a state memory. Raises ValueError for one string of `pinned`."""
-    pinned = given.get("pinned", ())
-    if isinstance(pinned, str):
-        # Each of its letters would be pinned.
-        raise ValueError("pinned must be a sequence of strings, not one string")
-    return StateSettings(**{**given, "pinned": tuple(pinned)})
-
-
-def state_settings(message: memories_pb2.StateSpec) -> StateSettings:
-    """The settings of a state memory."""
-    return StateSettings(
-        period_kind=name_of(PERIODS, message.period_kind),
-        period_tokens=message.period_tokens if message.HasField("period_tokens") else None,
-        idle_seconds=message.idle.ToMilliseconds() / 1000,
-        pinned=tuple(message.pinned),
-        reply_format=name_of(REPLY_FORMATS, message.reply_format),
-        skip_failures=message.on_failure == _Spec.ON_FAILURE_SKIP,
-        **{name: getattr(message, name) for name in _PLAIN_STATE},
-    )
-
-
-def rebuild_request(
-    session: str, memory: str, new_memory: str, changes: Mapping[str, Any]
-) -> edits_pb2.RebuildMemoryRequest:
-    """Returns the request; None among `changes` takes over what the old memory has.
-
-    Raises ValueError.
-    """
-    given = {name: value for name, value in changes.items() if value is not None}
-    if "schema" in given:
-        given |= schema_fields(given.pop("schema"))
-    for name in ("encoding", "operations", "steps"):
-        if name in given:
-            given[name] = number_of(name, given[name])
-    return edits_pb2.RebuildMemoryRequest(
-        session=session, memory=memory, new_memory=new_memory, **given
-    )
+def memory(message: memories_pb2.Memory) -> MemoryInfo:
+    """Returns a memory of v1alpha1."""
+    new: v1.Memory = copied(message, v1.Memory())
+    for status, cause in (
+        (v1.Memory.STATUS_WAITING, message.waiting_cause),
+        (v1.Memory.STATUS_OVER_BUDGET, message.held_reason),
+    ):
+        if cause and message.status == memories_pb2.Memory.STATUS_ACTIVE:
+            new.status, new.blocked.cause = status, cause
+    return info(new)
 
 
 _EDIT_OPS: dict[str, Any] = {
@@ -306,46 +144,6 @@ def _check_keys(value: Any) -> None:
     elif isinstance(value, list | tuple):
         for child in value:
             _check_keys(child)
-
-
-_STATUSES: dict[MemoryStatus, Any] = {
-    MemoryStatus.ACTIVE: memories_pb2.Memory.STATUS_ACTIVE,
-    MemoryStatus.STALLED: memories_pb2.Memory.STATUS_STALLED,
-    MemoryStatus.SEALED: memories_pb2.Memory.STATUS_SEALED,
-}
-
-
-def memory(message: memories_pb2.Memory) -> MemoryInfo:
-    """Returns a memory."""
-    kind: MemoryKind = message.WhichOneof("spec") or "prism"
-    prism = message.prism
-    is_stalled = message.status == memories_pb2.Memory.STATUS_STALLED
-    return value_of(
-        MemoryInfo,
-        message,
-        kind=kind,
-        tree=tree_settings(message.tree) if kind == "tree" else None,
-        state=state_settings(message.state) if kind == "state" else None,
-        **{name: getattr(prism, name) for name in _PLAIN_PRISM},
-        steps=name_of(STEPS, prism.steps),
-        encoding=name_of(ENCODINGS, prism.encoding),
-        operations=name_of(OPERATIONS, prism.operations),
-        coercion=name_of(COERCIONS, prism.coercion),
-        reply_format=name_of(REPLY_FORMATS, prism.reply_format),
-        linger_seconds=if_set(prism, "linger", lambda linger: linger.ToMilliseconds() / 1000),
-        skip_failures=prism.on_failure == _Spec.ON_FAILURE_SKIP,
-        status=name_of(_STATUSES, message.status),
-        stall=value_of(Stall, message.stall) if is_stalled else None,
-        created_at=moment(message.create_time),
-        losses=losses(message.losses),
-    )
-
-
-def memory_state(message: memories_pb2.GetMemoryResponse) -> MemoryState:
-    """Returns a memory's value."""
-    return value_of(
-        MemoryState, message, info=memory(message.memory), value=json.loads(message.value_json)
-    )
 
 
 _OPS: dict[Op, Any] = {
@@ -447,29 +245,6 @@ def folded(message: edits_pb2.FoldMemoryResponse) -> Folded:
     return Folded(info=memory(message.memory), folded=message.folded)
 
 
-def flushed(message: memories_pb2.FlushResponse) -> Flushed:
-    """Returns the log as it was when the wait for more chunks ended."""
-    return value_of(Flushed, message)
-
-
-_DRAFT_STATUSES = {
-    "pending": schemas_pb2.SchemaDraft.STATUS_PENDING,
-    "complete": schemas_pb2.SchemaDraft.STATUS_COMPLETE,
-    "failed": schemas_pb2.SchemaDraft.STATUS_FAILED,
-}
-
-
-def schema_draft(message: schemas_pb2.SchemaDraft) -> SchemaDraft:
-    """Returns a schema that a model was asked to write."""
-    return value_of(
-        SchemaDraft,
-        message,
-        status=known_name(_DRAFT_STATUSES, message.status),
-        usage=usage(message.usage),
-        created_at=moment(message.create_time),
-    )
-
-
 _MADE: dict[Made, Any] = {
     "model": trees_pb2.TreeNode.MADE_MODEL,
     "joined": trees_pb2.TreeNode.MADE_JOINED,
@@ -532,41 +307,3 @@ def working_context(message: states_pb2.GetWorkingContextResponse) -> WorkingCon
         ),
         messages=tuple(value_of(ChatMessage, one) for one in message.messages),
     )
-
-
-#: Settings whose name is another one in the proto.
-_RENAMED = {"linger": "linger_seconds", "idle": "idle_seconds", "on_failure": "skip_failures"}
-
-
-def settings_that_differ(
-    wanted: memories_pb2.CreateMemoryRequest,
-    existing: memories_pb2.Memory,
-    schema_source: str,
-    only: Collection[str] | None = None,
-) -> list[str]:
-    """Returns in words what an existing memory has other than it is wanted.
-
-    What the request leaves to the service is not compared, and of the rest `only` these
-    settings. `schema_source` is the wanted schema as the service keeps it.
-    """
-    kind, there = wanted.WhichOneof("spec") or "prism", existing.WhichOneof("spec")
-    if there != kind:
-        return [f"is a {there} memory, not a {kind} memory"]
-    spec = getattr(wanted, kind)
-    new, old = _settings(memories_pb2.Memory(**{kind: spec})), _settings(existing)
-    found = []
-    for field, _ in spec.ListFields():
-        if field.name in ("schema_source", "json_schema"):
-            if schema_source != old.schema_source:
-                found.append("its schema is another one")
-            continue
-        name = _RENAMED.get(field.name, field.name)
-        asked, has = getattr(new, name), getattr(old, name)
-        if asked != has and (only is None or name in only):
-            found.append(f"{name} is {has!r}, not {asked!r}")
-    return found
-
-
-def _settings(message: memories_pb2.Memory) -> Any:
-    info = memory(message)
-    return info.tree or info.state or info

@@ -1,45 +1,24 @@
 """Memories of all kinds, their history and their contexts: plain values."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 from palimpsest._values_answers import Loss
 from palimpsest._values_log import Chunk
-from palimpsest._values_spend import Usage
+from palimpsest._values_specs import (
+    AllowedOps,
+    Coercion,
+    Encoding,
+    ReplyFormat,
+    StateSettings,
+    Steps,
+    TreeSettings,
+)
 
-#: How the model writes its moves; "auto" is "structured" where the model offers it.
-ReplyFormat = Literal["auto", "text", "structured"]
-#: What navigation carries down the path.
-WorkingMemory = Literal["off", "cut", "summarized"]
 #: Where a summary comes from; "unknown" only where the service is newer.
 Made = Literal["model", "joined", "cut", "skipped", "unknown"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TreeSettings:
-    """How a tree is built and navigated. Zeros and empty texts are the service's defaults."""
-
-    #: Tokens of the text under a leaf at most; 64 to 100,000.
-    segment_tokens: int = 0
-    #: Children of a node at most; 2 to 32.
-    max_children: int = 0
-    #: Tokens of a summary at most; 16 to 8,000.
-    summary_tokens: int = 0
-    #: Whether the model says why before it moves. Weak models do better without.
-    reasoning: bool = True
-    working_memory: WorkingMemory = "cut"
-    #: Tokens of the working memory at most; 16 to 32,000.
-    working_memory_tokens: int = 0
-    #: Model for summaries as provider/name.
-    model: str = ""
-    #: Model for navigation; empty means `model`.
-    navigation_model: str = ""
-    reply_format: ReplyFormat = "auto"
-    #: What cannot be summarized is stood for by its beginning; else the tree stalls.
-    skip_failures: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,59 +84,11 @@ class TextPart:
     text: str
 
 
-#: What the number of steps between two compressions goes by.
-StatePeriod = Literal["fixed", "adaptive"]
 #: What to do when a compression is due that is not made yet: take the older vectors and
 #: more recent steps, or wait for it.
 Freshness = Literal["latest", "wait"]
 #: Where a state vector comes from; "unknown" only where the service is newer.
 VectorMade = Literal["task", "model", "cut", "skipped", "unknown"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StateSettings:
-    """How state vectors are kept. Zeros and empty texts are the service's defaults, unless
-    it is said otherwise.
-    """
-
-    #: The task prompt, the first state vector.
-    task: str = ""
-    #: N: steps that one compression takes; 1 to 1,000.
-    period: int = 0
-    period_kind: StatePeriod = "fixed"
-    #: Steps are also compressed before they have more tokens together; None: 4,000; 0: never
-    #: for that.
-    period_tokens: int | None = None
-    #: Steps are also compressed when none has come for so long; 0: never for that.
-    idle_seconds: float = 0.0
-    #: Tokens of a state vector at most; 32 to 32,000.
-    state_tokens: int = 0
-    #: Strings that every state vector has word for word.
-    pinned: tuple[str, ...] = ()
-    #: K: so many vectors are compressed into one of the next level; 2 to 64, 0: no episodes.
-    episode_vectors: int = 0
-    #: Model as provider/name.
-    model: str = ""
-    #: How the model writes its moves when a question navigates.
-    reply_format: ReplyFormat = "auto"
-    #: What cannot be compressed is stood for by its beginning; else the memory stalls.
-    skip_failures: bool = False
-
-
-class AgentSettings(TypedDict, total=False):
-    """What of `palimpsest.StateSettings` a loop may say about its memory."""
-
-    task: str
-    period: int
-    period_kind: StatePeriod
-    period_tokens: int | None
-    idle_seconds: float
-    state_tokens: int
-    pinned: Sequence[str]
-    episode_vectors: int
-    model: str
-    reply_format: ReplyFormat
-    skip_failures: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -195,16 +126,6 @@ class ChatMessage:
     content: str
 
 
-#: How a memory is written into prompts: a base and a line for each amendment since, or
-#: one JSON object.
-Encoding = Literal["adaptive", "amendments", "in_place"]
-#: What the model may do to a memory.
-Operations = Literal["add_and_update", "add_only"]
-#: What happens to a value of another type than the schema's.
-Coercion = Literal["refuse", "lossless"]
-#: What a step is shown of a memory that is larger than its `memory_tokens`: all of it, and then
-#: the memory is consolidated; or what fits the step's text, and then it may grow.
-Steps = Literal["whole", "focused"]
 #: What a memory is.
 MemoryKind = Literal["prism", "tree", "state"]
 #: A form of a working context.
@@ -229,22 +150,31 @@ RevisionKind = Literal[
 
 
 class MemoryStatus(StrEnum):
-    """Whether a memory continues."""
+    """What a memory is doing. Only a stalled one needs a client: the others go on by themselves."""
 
     ACTIVE = "active"
+    #: It stopped at `blocked.position` and waits for `Memory.retry`.
     STALLED = "stalled"
-    #: A tree that is closed: it reads nothing more.
+    #: A tree that is complete: it reads nothing more.
     SEALED = "sealed"
+    #: Its model gives no reply for now; it tries again.
+    WAITING = "waiting"
+    #: A budget does not allow its next model call.
+    OVER_BUDGET = "over_budget"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stall:
-    """Where and why a memory gave up."""
+class Blocked:
+    """Why a memory does not advance."""
 
-    #: First position of the step that failed.
-    position: int
+    #: In a sentence or two, with what to do.
     cause: str
+    #: First position of the step that failed; 0 unless it is stalled.
+    position: int
+    #: How often that step was tried; 0 unless it is stalled.
     attempts: int
+    #: Since when; None where that is not recorded.
+    since: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -252,7 +182,8 @@ class MemoryInfo:
     """A memory and how far it is."""
 
     session: str
-    name: str
+    #: Unique within the session.
+    id: str
     kind: MemoryKind
     #: Of a tree; None for others.
     tree: TreeSettings | None
@@ -263,16 +194,16 @@ class MemoryInfo:
     schema_source: str
     task: str
     question: str
-    #: How answers are to be: their form, length, language; empty: in full sentences.
+    #: How answers are written: their form, length, language; empty: in full sentences.
     final_task: str
     #: Model that it names; empty for the service's default.
     model: str
     encoding: Encoding
-    operations: Operations
+    allowed_ops: AllowedOps
     coercion: Coercion
     reply_format: ReplyFormat
     steps: Steps
-    #: Chunks are taken together up to this many tokens a step.
+    #: A step reads chunks up to this many tokens.
     chunk_tokens: int
     #: Amendments are folded into a new base when they pass this many tokens, if not before.
     fold_tokens: int
@@ -282,29 +213,21 @@ class MemoryInfo:
     #: How long a step waits for more chunks while it has few; None: the service's default,
     #: while all that waits is messages.
     linger_seconds: float | None
-    #: A step that failed for good is passed over; else the memory stalls.
+    #: A step that failed for good is skipped; else the memory stalls.
     skip_failures: bool
+    status: MemoryStatus
+    #: Why it does not advance, when it is stalled, waiting or over budget; else None.
+    blocked: Blocked | None
+    #: The newest revision.
     revision: int
     #: All chunks up to here are in it.
     applied_position: int
     #: The session's head at the same moment.
     head: int
-    status: MemoryStatus
-    #: Set when it is stalled.
-    stall: Stall | None
     #: The memory that it was rebuilt from; else empty.
     rebuilt_from: str
-    #: Up to here the log is read before the consolidation that was asked for; else None.
-    consolidate_position: int | None
-    #: A tree is closed once everything up to here is in it; None when that was not asked for.
-    seal_position: int | None
-    #: Why a budget does not allow its next model call; None when it continues.
-    held_reason: str | None
-    #: Why its model gives no reply for now; None when that does not delay it. It continues
-    #: by itself.
-    waiting_cause: str | None
     #: Of a state memory: no compression is due.
-    resting: bool
+    idle: bool
     created_at: datetime
     #: Of a PRISM memory: what its steps lost, though it continues; empty when all is well.
     losses: tuple[Loss, ...] = ()
@@ -321,8 +244,8 @@ class MemoryState:
     revision: int
     #: All chunks up to here are in it.
     applied_position: int
-    #: Carry it in a later read to see at least this.
-    token: str
+    #: For `after=` of a later read, which then is at least as fresh.
+    read_token: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -494,33 +417,10 @@ class Folded:
 class Flushed:
     """The log as it was when the wait for more chunks was ended."""
 
-    #: Carry it in a read to see these chunks applied.
-    token: str
+    #: For `after=` of a read that must see these chunks applied.
+    read_token: str
     #: Position of the newest chunk then.
     head: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SchemaDraft:
-    """A schema that a model was asked to write."""
-
-    draft_id: str
-    #: What the texts are.
-    domain: str
-    #: A question of the kind that will be asked.
-    example_query: str
-    #: "pending", "complete" or "failed".
-    status: str
-    #: Class source, for `Session.create_memory`.
-    schema_source: str
-    #: The model that wrote it. "offline/extractive" is no language model.
-    model: str
-    #: Replies of the model that it took.
-    attempts: int
-    #: Why it failed.
-    failure: str
-    usage: Usage
-    created_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -54,26 +54,6 @@ class EditServiceStub(object):
                 request_serializer=palimpsest_dot_v1alpha1_dot_edits__pb2.FoldMemoryRequest.SerializeToString,
                 response_deserializer=palimpsest_dot_v1alpha1_dot_edits__pb2.FoldMemoryResponse.FromString,
                 _registered_method=True)
-        self.ConsolidateMemory = channel.unary_unary(
-                '/palimpsest.v1alpha1.EditService/ConsolidateMemory',
-                request_serializer=palimpsest_dot_v1alpha1_dot_edits__pb2.ConsolidateMemoryRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_edits__pb2.ConsolidateMemoryResponse.FromString,
-                _registered_method=True)
-        self.UpdateSchema = channel.unary_unary(
-                '/palimpsest.v1alpha1.EditService/UpdateSchema',
-                request_serializer=palimpsest_dot_v1alpha1_dot_edits__pb2.UpdateSchemaRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_edits__pb2.UpdateSchemaResponse.FromString,
-                _registered_method=True)
-        self.UpdateModel = channel.unary_unary(
-                '/palimpsest.v1alpha1.EditService/UpdateModel',
-                request_serializer=palimpsest_dot_v1alpha1_dot_edits__pb2.UpdateModelRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_edits__pb2.UpdateModelResponse.FromString,
-                _registered_method=True)
-        self.RebuildMemory = channel.unary_stream(
-                '/palimpsest.v1alpha1.EditService/RebuildMemory',
-                request_serializer=palimpsest_dot_v1alpha1_dot_edits__pb2.RebuildMemoryRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_edits__pb2.RebuildMemoryResponse.FromString,
-                _registered_method=True)
 
 
 class EditServiceServicer(object):
@@ -125,61 +105,6 @@ class EditServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ConsolidateMemory(self, request, context):
-        """Asks for a pass over the whole memory in which the model merges entries
-        that say the same and shortens it, once everything that is in the log now
-        has been read: the end of a document.
-
-        Guarantees: the request is durable on return; a worker makes it. It is a
-        revision of its own (CONSOLIDATION), even when nothing could be merged.
-        Safety: writes and costs a model call; idempotent by `request_id`, and asked
-        again before it was made it counts once; the history keeps what was there.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def UpdateSchema(self, request, context):
-        """Gives a live memory a schema with more fields.
-
-        Guarantees: a revision of its own; the value stays. Fields may be added and
-        guidance may change; where a field is missing or has another type:
-        INVALID_ARGUMENT (SCHEMA_INCOMPATIBLE) naming the place. Chunks that were
-        read before are not read again (RebuildMemory does).
-        Safety: writes; idempotent (the schema it has already makes no revision);
-        not destructive.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def UpdateModel(self, request, context):
-        """Gives a live memory another model for its next steps and answers.
-
-        Guarantees: durable on return; the value, its revision and its history stay.
-        A memory that waits for the model it had tries again at once with the new
-        one; a stalled one stays stalled until RetryMemory.
-        Safety: writes; idempotent; not destructive.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def RebuildMemory(self, request, context):
-        """Reads the whole log again into a new memory beside the old one, with
-        another schema, task, question, model or setting, and tells how far it is.
-
-        Guarantees: the new memory is durable when the first event comes; it goes
-        on and catches up when the call is gone, at its deadline too. The old one
-        is left as it is. When the new one stalls: FAILED_PRECONDITION
-        (MEMORY_STALLED).
-        Safety: writes and costs model calls; not idempotent (a second call of the
-        same name is ALREADY_EXISTS, MEMORY_EXISTS); not destructive.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_EditServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -197,26 +122,6 @@ def add_EditServiceServicer_to_server(servicer, server):
                     servicer.FoldMemory,
                     request_deserializer=palimpsest_dot_v1alpha1_dot_edits__pb2.FoldMemoryRequest.FromString,
                     response_serializer=palimpsest_dot_v1alpha1_dot_edits__pb2.FoldMemoryResponse.SerializeToString,
-            ),
-            'ConsolidateMemory': grpc.unary_unary_rpc_method_handler(
-                    servicer.ConsolidateMemory,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_edits__pb2.ConsolidateMemoryRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_edits__pb2.ConsolidateMemoryResponse.SerializeToString,
-            ),
-            'UpdateSchema': grpc.unary_unary_rpc_method_handler(
-                    servicer.UpdateSchema,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_edits__pb2.UpdateSchemaRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_edits__pb2.UpdateSchemaResponse.SerializeToString,
-            ),
-            'UpdateModel': grpc.unary_unary_rpc_method_handler(
-                    servicer.UpdateModel,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_edits__pb2.UpdateModelRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_edits__pb2.UpdateModelResponse.SerializeToString,
-            ),
-            'RebuildMemory': grpc.unary_stream_rpc_method_handler(
-                    servicer.RebuildMemory,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_edits__pb2.RebuildMemoryRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_edits__pb2.RebuildMemoryResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -305,114 +210,6 @@ class EditService(object):
             '/palimpsest.v1alpha1.EditService/FoldMemory',
             palimpsest_dot_v1alpha1_dot_edits__pb2.FoldMemoryRequest.SerializeToString,
             palimpsest_dot_v1alpha1_dot_edits__pb2.FoldMemoryResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ConsolidateMemory(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/palimpsest.v1alpha1.EditService/ConsolidateMemory',
-            palimpsest_dot_v1alpha1_dot_edits__pb2.ConsolidateMemoryRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_edits__pb2.ConsolidateMemoryResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def UpdateSchema(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/palimpsest.v1alpha1.EditService/UpdateSchema',
-            palimpsest_dot_v1alpha1_dot_edits__pb2.UpdateSchemaRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_edits__pb2.UpdateSchemaResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def UpdateModel(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/palimpsest.v1alpha1.EditService/UpdateModel',
-            palimpsest_dot_v1alpha1_dot_edits__pb2.UpdateModelRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_edits__pb2.UpdateModelResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def RebuildMemory(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
-            target,
-            '/palimpsest.v1alpha1.EditService/RebuildMemory',
-            palimpsest_dot_v1alpha1_dot_edits__pb2.RebuildMemoryRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_edits__pb2.RebuildMemoryResponse.FromString,
             options,
             channel_credentials,
             insecure,

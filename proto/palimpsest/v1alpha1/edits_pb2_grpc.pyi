@@ -67,45 +67,6 @@ class EditServiceStub:
     since its base, or that is encoded in place, is left as it is.
     Safety: writes; idempotent; not destructive.
     """
-    ConsolidateMemory: _grpc.UnaryUnaryMultiCallable[_edits_pb2.ConsolidateMemoryRequest, _edits_pb2.ConsolidateMemoryResponse]
-    """Asks for a pass over the whole memory in which the model merges entries
-    that say the same and shortens it, once everything that is in the log now
-    has been read: the end of a document.
-
-    Guarantees: the request is durable on return; a worker makes it. It is a
-    revision of its own (CONSOLIDATION), even when nothing could be merged.
-    Safety: writes and costs a model call; idempotent by `request_id`, and asked
-    again before it was made it counts once; the history keeps what was there.
-    """
-    UpdateSchema: _grpc.UnaryUnaryMultiCallable[_edits_pb2.UpdateSchemaRequest, _edits_pb2.UpdateSchemaResponse]
-    """Gives a live memory a schema with more fields.
-
-    Guarantees: a revision of its own; the value stays. Fields may be added and
-    guidance may change; where a field is missing or has another type:
-    INVALID_ARGUMENT (SCHEMA_INCOMPATIBLE) naming the place. Chunks that were
-    read before are not read again (RebuildMemory does).
-    Safety: writes; idempotent (the schema it has already makes no revision);
-    not destructive.
-    """
-    UpdateModel: _grpc.UnaryUnaryMultiCallable[_edits_pb2.UpdateModelRequest, _edits_pb2.UpdateModelResponse]
-    """Gives a live memory another model for its next steps and answers.
-
-    Guarantees: durable on return; the value, its revision and its history stay.
-    A memory that waits for the model it had tries again at once with the new
-    one; a stalled one stays stalled until RetryMemory.
-    Safety: writes; idempotent; not destructive.
-    """
-    RebuildMemory: _grpc.UnaryStreamMultiCallable[_edits_pb2.RebuildMemoryRequest, _edits_pb2.RebuildMemoryResponse]
-    """Reads the whole log again into a new memory beside the old one, with
-    another schema, task, question, model or setting, and tells how far it is.
-
-    Guarantees: the new memory is durable when the first event comes; it goes
-    on and catches up when the call is gone, at its deadline too. The old one
-    is left as it is. When the new one stalls: FAILED_PRECONDITION
-    (MEMORY_STALLED).
-    Safety: writes and costs model calls; not idempotent (a second call of the
-    same name is ALREADY_EXISTS, MEMORY_EXISTS); not destructive.
-    """
 
 @_typing.type_check_only
 class EditServiceAsyncStub(EditServiceStub):
@@ -145,45 +106,6 @@ class EditServiceAsyncStub(EditServiceStub):
     Guarantees: the value stays byte for byte. A memory without amendments
     since its base, or that is encoded in place, is left as it is.
     Safety: writes; idempotent; not destructive.
-    """
-    ConsolidateMemory: _aio.UnaryUnaryMultiCallable[_edits_pb2.ConsolidateMemoryRequest, _edits_pb2.ConsolidateMemoryResponse]  # type: ignore[assignment]
-    """Asks for a pass over the whole memory in which the model merges entries
-    that say the same and shortens it, once everything that is in the log now
-    has been read: the end of a document.
-
-    Guarantees: the request is durable on return; a worker makes it. It is a
-    revision of its own (CONSOLIDATION), even when nothing could be merged.
-    Safety: writes and costs a model call; idempotent by `request_id`, and asked
-    again before it was made it counts once; the history keeps what was there.
-    """
-    UpdateSchema: _aio.UnaryUnaryMultiCallable[_edits_pb2.UpdateSchemaRequest, _edits_pb2.UpdateSchemaResponse]  # type: ignore[assignment]
-    """Gives a live memory a schema with more fields.
-
-    Guarantees: a revision of its own; the value stays. Fields may be added and
-    guidance may change; where a field is missing or has another type:
-    INVALID_ARGUMENT (SCHEMA_INCOMPATIBLE) naming the place. Chunks that were
-    read before are not read again (RebuildMemory does).
-    Safety: writes; idempotent (the schema it has already makes no revision);
-    not destructive.
-    """
-    UpdateModel: _aio.UnaryUnaryMultiCallable[_edits_pb2.UpdateModelRequest, _edits_pb2.UpdateModelResponse]  # type: ignore[assignment]
-    """Gives a live memory another model for its next steps and answers.
-
-    Guarantees: durable on return; the value, its revision and its history stay.
-    A memory that waits for the model it had tries again at once with the new
-    one; a stalled one stays stalled until RetryMemory.
-    Safety: writes; idempotent; not destructive.
-    """
-    RebuildMemory: _aio.UnaryStreamMultiCallable[_edits_pb2.RebuildMemoryRequest, _edits_pb2.RebuildMemoryResponse]  # type: ignore[assignment]
-    """Reads the whole log again into a new memory beside the old one, with
-    another schema, task, question, model or setting, and tells how far it is.
-
-    Guarantees: the new memory is durable when the first event comes; it goes
-    on and catches up when the call is gone, at its deadline too. The old one
-    is left as it is. When the new one stalls: FAILED_PRECONDITION
-    (MEMORY_STALLED).
-    Safety: writes and costs model calls; not idempotent (a second call of the
-    same name is ALREADY_EXISTS, MEMORY_EXISTS); not destructive.
     """
 
 class EditServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -239,69 +161,6 @@ class EditServiceServicer(metaclass=_abc_1.ABCMeta):
         Guarantees: the value stays byte for byte. A memory without amendments
         since its base, or that is encoded in place, is left as it is.
         Safety: writes; idempotent; not destructive.
-        """
-
-    @_abc_1.abstractmethod
-    def ConsolidateMemory(
-        self,
-        request: _edits_pb2.ConsolidateMemoryRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_edits_pb2.ConsolidateMemoryResponse, _abc.Awaitable[_edits_pb2.ConsolidateMemoryResponse]]:
-        """Asks for a pass over the whole memory in which the model merges entries
-        that say the same and shortens it, once everything that is in the log now
-        has been read: the end of a document.
-
-        Guarantees: the request is durable on return; a worker makes it. It is a
-        revision of its own (CONSOLIDATION), even when nothing could be merged.
-        Safety: writes and costs a model call; idempotent by `request_id`, and asked
-        again before it was made it counts once; the history keeps what was there.
-        """
-
-    @_abc_1.abstractmethod
-    def UpdateSchema(
-        self,
-        request: _edits_pb2.UpdateSchemaRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_edits_pb2.UpdateSchemaResponse, _abc.Awaitable[_edits_pb2.UpdateSchemaResponse]]:
-        """Gives a live memory a schema with more fields.
-
-        Guarantees: a revision of its own; the value stays. Fields may be added and
-        guidance may change; where a field is missing or has another type:
-        INVALID_ARGUMENT (SCHEMA_INCOMPATIBLE) naming the place. Chunks that were
-        read before are not read again (RebuildMemory does).
-        Safety: writes; idempotent (the schema it has already makes no revision);
-        not destructive.
-        """
-
-    @_abc_1.abstractmethod
-    def UpdateModel(
-        self,
-        request: _edits_pb2.UpdateModelRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_edits_pb2.UpdateModelResponse, _abc.Awaitable[_edits_pb2.UpdateModelResponse]]:
-        """Gives a live memory another model for its next steps and answers.
-
-        Guarantees: durable on return; the value, its revision and its history stay.
-        A memory that waits for the model it had tries again at once with the new
-        one; a stalled one stays stalled until RetryMemory.
-        Safety: writes; idempotent; not destructive.
-        """
-
-    @_abc_1.abstractmethod
-    def RebuildMemory(
-        self,
-        request: _edits_pb2.RebuildMemoryRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_edits_pb2.RebuildMemoryResponse], _abc.AsyncIterator[_edits_pb2.RebuildMemoryResponse]]:
-        """Reads the whole log again into a new memory beside the old one, with
-        another schema, task, question, model or setting, and tells how far it is.
-
-        Guarantees: the new memory is durable when the first event comes; it goes
-        on and catches up when the call is gone, at its deadline too. The old one
-        is left as it is. When the new one stalls: FAILED_PRECONDITION
-        (MEMORY_STALLED).
-        Safety: writes and costs model calls; not idempotent (a second call of the
-        same name is ALREADY_EXISTS, MEMORY_EXISTS); not destructive.
         """
 
 def add_EditServiceServicer_to_server(servicer: EditServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -93,8 +93,6 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """OUT_OF_RANGE. The memory has not read the log so far (yet).
     metadata: {"position": "12", "applied_position": "9"}.
     """
-    ERROR_REASON_DRAFT_NOT_FOUND: _ErrorReason.ValueType  # 25
-    """NOT_FOUND. metadata: {"draft": "…"}."""
     ERROR_REASON_BUDGET_NOT_FOUND: _ErrorReason.ValueType  # 26
     """NOT_FOUND. Nobody set this budget.
     metadata: {"scope": "session 'user-42'", "period": "day"}.
@@ -217,10 +215,6 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_SCHEMA_NOT_GENERATED: _ErrorReason.ValueType  # 64
     """FAILED_PRECONDITION. No schema could be made: the model wrote no valid one,
     or it failed. metadata: {"draft": "…", "cause": "…"}.
-    """
-    ERROR_REASON_SCHEMA_NOT_READY_IN_TIME: _ErrorReason.ValueType  # 65
-    """DEADLINE_EXCEEDED. The schema was not ready in time. It is still being
-    made: GetSchemaDraft will have it. metadata: {"draft": "…"}.
     """
     ERROR_REASON_WRONG_MEMORY_KIND: _ErrorReason.ValueType  # 66
     """FAILED_PRECONDITION. The memory is of another kind than the call is for.
@@ -368,8 +362,6 @@ ERROR_REASON_POSITION_NOT_APPLIED: ErrorReason.ValueType  # 24
 """OUT_OF_RANGE. The memory has not read the log so far (yet).
 metadata: {"position": "12", "applied_position": "9"}.
 """
-ERROR_REASON_DRAFT_NOT_FOUND: ErrorReason.ValueType  # 25
-"""NOT_FOUND. metadata: {"draft": "…"}."""
 ERROR_REASON_BUDGET_NOT_FOUND: ErrorReason.ValueType  # 26
 """NOT_FOUND. Nobody set this budget.
 metadata: {"scope": "session 'user-42'", "period": "day"}.
@@ -492,10 +484,6 @@ its transport's. metadata: {"answer": "…", "cause": "…"}.
 ERROR_REASON_SCHEMA_NOT_GENERATED: ErrorReason.ValueType  # 64
 """FAILED_PRECONDITION. No schema could be made: the model wrote no valid one,
 or it failed. metadata: {"draft": "…", "cause": "…"}.
-"""
-ERROR_REASON_SCHEMA_NOT_READY_IN_TIME: ErrorReason.ValueType  # 65
-"""DEADLINE_EXCEEDED. The schema was not ready in time. It is still being
-made: GetSchemaDraft will have it. metadata: {"draft": "…"}.
 """
 ERROR_REASON_WRONG_MEMORY_KIND: ErrorReason.ValueType  # 66
 """FAILED_PRECONDITION. The memory is of another kind than the call is for.

@@ -35,26 +35,6 @@ class MemoryServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.CreateMemory = channel.unary_unary(
-                '/palimpsest.v1alpha1.MemoryService/CreateMemory',
-                request_serializer=palimpsest_dot_v1alpha1_dot_memories__pb2.CreateMemoryRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_memories__pb2.CreateMemoryResponse.FromString,
-                _registered_method=True)
-        self.GetMemory = channel.unary_unary(
-                '/palimpsest.v1alpha1.MemoryService/GetMemory',
-                request_serializer=palimpsest_dot_v1alpha1_dot_memories__pb2.GetMemoryRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_memories__pb2.GetMemoryResponse.FromString,
-                _registered_method=True)
-        self.ListMemories = channel.unary_unary(
-                '/palimpsest.v1alpha1.MemoryService/ListMemories',
-                request_serializer=palimpsest_dot_v1alpha1_dot_memories__pb2.ListMemoriesRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_memories__pb2.ListMemoriesResponse.FromString,
-                _registered_method=True)
-        self.DeleteMemory = channel.unary_unary(
-                '/palimpsest.v1alpha1.MemoryService/DeleteMemory',
-                request_serializer=palimpsest_dot_v1alpha1_dot_memories__pb2.DeleteMemoryRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_memories__pb2.DeleteMemoryResponse.FromString,
-                _registered_method=True)
         self.ListAmendments = channel.unary_unary(
                 '/palimpsest.v1alpha1.MemoryService/ListAmendments',
                 request_serializer=palimpsest_dot_v1alpha1_dot_memories__pb2.ListAmendmentsRequest.SerializeToString,
@@ -65,82 +45,11 @@ class MemoryServiceStub(object):
                 request_serializer=palimpsest_dot_v1alpha1_dot_memories__pb2.ListRejectionsRequest.SerializeToString,
                 response_deserializer=palimpsest_dot_v1alpha1_dot_memories__pb2.ListRejectionsResponse.FromString,
                 _registered_method=True)
-        self.RetryMemory = channel.unary_unary(
-                '/palimpsest.v1alpha1.MemoryService/RetryMemory',
-                request_serializer=palimpsest_dot_v1alpha1_dot_memories__pb2.RetryMemoryRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_memories__pb2.RetryMemoryResponse.FromString,
-                _registered_method=True)
-        self.Flush = channel.unary_unary(
-                '/palimpsest.v1alpha1.MemoryService/Flush',
-                request_serializer=palimpsest_dot_v1alpha1_dot_memories__pb2.FlushRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_memories__pb2.FlushResponse.FromString,
-                _registered_method=True)
 
 
 class MemoryServiceServicer(object):
     """Memories are views over a session's log, kept up to date by workers.
     """
-
-    def CreateMemory(self, request, context):
-        """Creates a memory. It begins at position 1, however long the log is, and
-        catches up in the background.
-
-        Guarantees: the memory, at revision 0, is durable when the call returns.
-        Safety: writes; idempotent by `request_id` (without one a second call of the
-        same name is ALREADY_EXISTS, MEMORY_EXISTS, and changes nothing); not
-        destructive.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def GetMemory(self, request, context):
-        """Reads a memory: now, at an earlier revision, or as it was when the log had
-        been read up to a position.
-
-        Guarantees: as fresh as `consistency` asks; says at which position and
-        revision it was read. A state memory always has the whole log, in its vectors
-        or as recent chunks. A stalled memory that cannot get there fails at once
-        with FAILED_PRECONDITION (MEMORY_STALLED), one that a budget holds with
-        RESOURCE_EXHAUSTED (BUDGET_EXHAUSTED), a tree that was closed before with
-        FAILED_PRECONDITION (MEMORY_SEALED).
-        Safety: reads only.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ListMemories(self, request, context):
-        """Lists the memories of a session by name, or those of all sessions, in pages:
-        all, or those of one status, or those that wait for their model.
-
-        Guarantees: complete; a page is as of one moment (a session has at most 64,
-        which are one page unless their schemas are very long).
-        Safety: reads only.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def DeleteMemory(self, request, context):
-        """Deletes a memory with its revisions, amendments, nodes and state vectors. The
-        log stays, and so do answers that were read from the memory, with the excerpts
-        that they cite; their `memory` is empty then.
-
-        Guarantees: when the call returns nothing of the memory can be read or changed
-        any more, and that is durable. What is under way ends: a step is not committed,
-        pending answers that read the memory are cancelled, watches and waiting reads
-        end with NOT_FOUND. Its calls lose their texts and stay in the figures of the
-        session and the tenant, as calls of no memory. The name can be used again as
-        soon as the memory's rows are removed, which a worker does, of a small memory
-        before the call returns; until then CreateMemory is ABORTED (BEING_DELETED).
-        Safety: writes; idempotent by `request_id`, or with `allow_missing`;
-        destructive, and cannot be undone: a memory of the same spec reads the log anew,
-        and pays again.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
 
     def ListAmendments(self, request, context):
         """Lists the amendments that made a memory, oldest first, in pages: all of
@@ -164,54 +73,9 @@ class MemoryServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def RetryMemory(self, request, context):
-        """Lets a stalled memory try again from the position it is stuck at, or all of
-        a session, or all there are. What waits for its model needs none of that: it
-        goes on by itself.
-
-        Guarantees: on return the memories are active, and a worker is on its way.
-        Safety: writes; idempotent (an active memory is left as it is); not
-        destructive.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Flush(self, request, context):
-        """Ends the wait for more chunks (`linger`) of a memory, or of all memories of
-        the session: what is in the log now is read without further delay.
-
-        Guarantees: on return a worker is on its way. The reply does not wait for
-        it; read with the reply's token to see the chunks applied.
-        Safety: writes; idempotent; not destructive.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_MemoryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'CreateMemory': grpc.unary_unary_rpc_method_handler(
-                    servicer.CreateMemory,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_memories__pb2.CreateMemoryRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_memories__pb2.CreateMemoryResponse.SerializeToString,
-            ),
-            'GetMemory': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetMemory,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_memories__pb2.GetMemoryRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_memories__pb2.GetMemoryResponse.SerializeToString,
-            ),
-            'ListMemories': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListMemories,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_memories__pb2.ListMemoriesRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_memories__pb2.ListMemoriesResponse.SerializeToString,
-            ),
-            'DeleteMemory': grpc.unary_unary_rpc_method_handler(
-                    servicer.DeleteMemory,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_memories__pb2.DeleteMemoryRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_memories__pb2.DeleteMemoryResponse.SerializeToString,
-            ),
             'ListAmendments': grpc.unary_unary_rpc_method_handler(
                     servicer.ListAmendments,
                     request_deserializer=palimpsest_dot_v1alpha1_dot_memories__pb2.ListAmendmentsRequest.FromString,
@@ -221,16 +85,6 @@ def add_MemoryServiceServicer_to_server(servicer, server):
                     servicer.ListRejections,
                     request_deserializer=palimpsest_dot_v1alpha1_dot_memories__pb2.ListRejectionsRequest.FromString,
                     response_serializer=palimpsest_dot_v1alpha1_dot_memories__pb2.ListRejectionsResponse.SerializeToString,
-            ),
-            'RetryMemory': grpc.unary_unary_rpc_method_handler(
-                    servicer.RetryMemory,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_memories__pb2.RetryMemoryRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_memories__pb2.RetryMemoryResponse.SerializeToString,
-            ),
-            'Flush': grpc.unary_unary_rpc_method_handler(
-                    servicer.Flush,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_memories__pb2.FlushRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_memories__pb2.FlushResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -243,114 +97,6 @@ def add_MemoryServiceServicer_to_server(servicer, server):
 class MemoryService(object):
     """Memories are views over a session's log, kept up to date by workers.
     """
-
-    @staticmethod
-    def CreateMemory(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/palimpsest.v1alpha1.MemoryService/CreateMemory',
-            palimpsest_dot_v1alpha1_dot_memories__pb2.CreateMemoryRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_memories__pb2.CreateMemoryResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def GetMemory(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/palimpsest.v1alpha1.MemoryService/GetMemory',
-            palimpsest_dot_v1alpha1_dot_memories__pb2.GetMemoryRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_memories__pb2.GetMemoryResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ListMemories(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/palimpsest.v1alpha1.MemoryService/ListMemories',
-            palimpsest_dot_v1alpha1_dot_memories__pb2.ListMemoriesRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_memories__pb2.ListMemoriesResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def DeleteMemory(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/palimpsest.v1alpha1.MemoryService/DeleteMemory',
-            palimpsest_dot_v1alpha1_dot_memories__pb2.DeleteMemoryRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_memories__pb2.DeleteMemoryResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
 
     @staticmethod
     def ListAmendments(request,
@@ -396,60 +142,6 @@ class MemoryService(object):
             '/palimpsest.v1alpha1.MemoryService/ListRejections',
             palimpsest_dot_v1alpha1_dot_memories__pb2.ListRejectionsRequest.SerializeToString,
             palimpsest_dot_v1alpha1_dot_memories__pb2.ListRejectionsResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def RetryMemory(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/palimpsest.v1alpha1.MemoryService/RetryMemory',
-            palimpsest_dot_v1alpha1_dot_memories__pb2.RetryMemoryRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_memories__pb2.RetryMemoryResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Flush(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/palimpsest.v1alpha1.MemoryService/Flush',
-            palimpsest_dot_v1alpha1_dot_memories__pb2.FlushRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_memories__pb2.FlushResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -33,51 +33,6 @@ class MemoryServiceStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> MemoryServiceAsyncStub: ...
-    CreateMemory: _grpc.UnaryUnaryMultiCallable[_memories_pb2.CreateMemoryRequest, _memories_pb2.CreateMemoryResponse]
-    """Creates a memory. It begins at position 1, however long the log is, and
-    catches up in the background.
-
-    Guarantees: the memory, at revision 0, is durable when the call returns.
-    Safety: writes; idempotent by `request_id` (without one a second call of the
-    same name is ALREADY_EXISTS, MEMORY_EXISTS, and changes nothing); not
-    destructive.
-    """
-    GetMemory: _grpc.UnaryUnaryMultiCallable[_memories_pb2.GetMemoryRequest, _memories_pb2.GetMemoryResponse]
-    """Reads a memory: now, at an earlier revision, or as it was when the log had
-    been read up to a position.
-
-    Guarantees: as fresh as `consistency` asks; says at which position and
-    revision it was read. A state memory always has the whole log, in its vectors
-    or as recent chunks. A stalled memory that cannot get there fails at once
-    with FAILED_PRECONDITION (MEMORY_STALLED), one that a budget holds with
-    RESOURCE_EXHAUSTED (BUDGET_EXHAUSTED), a tree that was closed before with
-    FAILED_PRECONDITION (MEMORY_SEALED).
-    Safety: reads only.
-    """
-    ListMemories: _grpc.UnaryUnaryMultiCallable[_memories_pb2.ListMemoriesRequest, _memories_pb2.ListMemoriesResponse]
-    """Lists the memories of a session by name, or those of all sessions, in pages:
-    all, or those of one status, or those that wait for their model.
-
-    Guarantees: complete; a page is as of one moment (a session has at most 64,
-    which are one page unless their schemas are very long).
-    Safety: reads only.
-    """
-    DeleteMemory: _grpc.UnaryUnaryMultiCallable[_memories_pb2.DeleteMemoryRequest, _memories_pb2.DeleteMemoryResponse]
-    """Deletes a memory with its revisions, amendments, nodes and state vectors. The
-    log stays, and so do answers that were read from the memory, with the excerpts
-    that they cite; their `memory` is empty then.
-
-    Guarantees: when the call returns nothing of the memory can be read or changed
-    any more, and that is durable. What is under way ends: a step is not committed,
-    pending answers that read the memory are cancelled, watches and waiting reads
-    end with NOT_FOUND. Its calls lose their texts and stay in the figures of the
-    session and the tenant, as calls of no memory. The name can be used again as
-    soon as the memory's rows are removed, which a worker does, of a small memory
-    before the call returns; until then CreateMemory is ABORTED (BEING_DELETED).
-    Safety: writes; idempotent by `request_id`, or with `allow_missing`;
-    destructive, and cannot be undone: a memory of the same spec reads the log anew,
-    and pays again.
-    """
     ListAmendments: _grpc.UnaryUnaryMultiCallable[_memories_pb2.ListAmendmentsRequest, _memories_pb2.ListAmendmentsResponse]
     """Lists the amendments that made a memory, oldest first, in pages: all of
     them, those at or below a path, or those of steps over given positions.
@@ -92,74 +47,12 @@ class MemoryServiceStub:
     Guarantees: complete and in order; rejections never change.
     Safety: reads only.
     """
-    RetryMemory: _grpc.UnaryUnaryMultiCallable[_memories_pb2.RetryMemoryRequest, _memories_pb2.RetryMemoryResponse]
-    """Lets a stalled memory try again from the position it is stuck at, or all of
-    a session, or all there are. What waits for its model needs none of that: it
-    goes on by itself.
-
-    Guarantees: on return the memories are active, and a worker is on its way.
-    Safety: writes; idempotent (an active memory is left as it is); not
-    destructive.
-    """
-    Flush: _grpc.UnaryUnaryMultiCallable[_memories_pb2.FlushRequest, _memories_pb2.FlushResponse]
-    """Ends the wait for more chunks (`linger`) of a memory, or of all memories of
-    the session: what is in the log now is read without further delay.
-
-    Guarantees: on return a worker is on its way. The reply does not wait for
-    it; read with the reply's token to see the chunks applied.
-    Safety: writes; idempotent; not destructive.
-    """
 
 @_typing.type_check_only
 class MemoryServiceAsyncStub(MemoryServiceStub):
     """Memories are views over a session's log, kept up to date by workers."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    CreateMemory: _aio.UnaryUnaryMultiCallable[_memories_pb2.CreateMemoryRequest, _memories_pb2.CreateMemoryResponse]  # type: ignore[assignment]
-    """Creates a memory. It begins at position 1, however long the log is, and
-    catches up in the background.
-
-    Guarantees: the memory, at revision 0, is durable when the call returns.
-    Safety: writes; idempotent by `request_id` (without one a second call of the
-    same name is ALREADY_EXISTS, MEMORY_EXISTS, and changes nothing); not
-    destructive.
-    """
-    GetMemory: _aio.UnaryUnaryMultiCallable[_memories_pb2.GetMemoryRequest, _memories_pb2.GetMemoryResponse]  # type: ignore[assignment]
-    """Reads a memory: now, at an earlier revision, or as it was when the log had
-    been read up to a position.
-
-    Guarantees: as fresh as `consistency` asks; says at which position and
-    revision it was read. A state memory always has the whole log, in its vectors
-    or as recent chunks. A stalled memory that cannot get there fails at once
-    with FAILED_PRECONDITION (MEMORY_STALLED), one that a budget holds with
-    RESOURCE_EXHAUSTED (BUDGET_EXHAUSTED), a tree that was closed before with
-    FAILED_PRECONDITION (MEMORY_SEALED).
-    Safety: reads only.
-    """
-    ListMemories: _aio.UnaryUnaryMultiCallable[_memories_pb2.ListMemoriesRequest, _memories_pb2.ListMemoriesResponse]  # type: ignore[assignment]
-    """Lists the memories of a session by name, or those of all sessions, in pages:
-    all, or those of one status, or those that wait for their model.
-
-    Guarantees: complete; a page is as of one moment (a session has at most 64,
-    which are one page unless their schemas are very long).
-    Safety: reads only.
-    """
-    DeleteMemory: _aio.UnaryUnaryMultiCallable[_memories_pb2.DeleteMemoryRequest, _memories_pb2.DeleteMemoryResponse]  # type: ignore[assignment]
-    """Deletes a memory with its revisions, amendments, nodes and state vectors. The
-    log stays, and so do answers that were read from the memory, with the excerpts
-    that they cite; their `memory` is empty then.
-
-    Guarantees: when the call returns nothing of the memory can be read or changed
-    any more, and that is durable. What is under way ends: a step is not committed,
-    pending answers that read the memory are cancelled, watches and waiting reads
-    end with NOT_FOUND. Its calls lose their texts and stay in the figures of the
-    session and the tenant, as calls of no memory. The name can be used again as
-    soon as the memory's rows are removed, which a worker does, of a small memory
-    before the call returns; until then CreateMemory is ABORTED (BEING_DELETED).
-    Safety: writes; idempotent by `request_id`, or with `allow_missing`;
-    destructive, and cannot be undone: a memory of the same spec reads the log anew,
-    and pays again.
-    """
     ListAmendments: _aio.UnaryUnaryMultiCallable[_memories_pb2.ListAmendmentsRequest, _memories_pb2.ListAmendmentsResponse]  # type: ignore[assignment]
     """Lists the amendments that made a memory, oldest first, in pages: all of
     them, those at or below a path, or those of steps over given positions.
@@ -174,95 +67,9 @@ class MemoryServiceAsyncStub(MemoryServiceStub):
     Guarantees: complete and in order; rejections never change.
     Safety: reads only.
     """
-    RetryMemory: _aio.UnaryUnaryMultiCallable[_memories_pb2.RetryMemoryRequest, _memories_pb2.RetryMemoryResponse]  # type: ignore[assignment]
-    """Lets a stalled memory try again from the position it is stuck at, or all of
-    a session, or all there are. What waits for its model needs none of that: it
-    goes on by itself.
-
-    Guarantees: on return the memories are active, and a worker is on its way.
-    Safety: writes; idempotent (an active memory is left as it is); not
-    destructive.
-    """
-    Flush: _aio.UnaryUnaryMultiCallable[_memories_pb2.FlushRequest, _memories_pb2.FlushResponse]  # type: ignore[assignment]
-    """Ends the wait for more chunks (`linger`) of a memory, or of all memories of
-    the session: what is in the log now is read without further delay.
-
-    Guarantees: on return a worker is on its way. The reply does not wait for
-    it; read with the reply's token to see the chunks applied.
-    Safety: writes; idempotent; not destructive.
-    """
 
 class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
     """Memories are views over a session's log, kept up to date by workers."""
-
-    @_abc_1.abstractmethod
-    def CreateMemory(
-        self,
-        request: _memories_pb2.CreateMemoryRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_memories_pb2.CreateMemoryResponse, _abc.Awaitable[_memories_pb2.CreateMemoryResponse]]:
-        """Creates a memory. It begins at position 1, however long the log is, and
-        catches up in the background.
-
-        Guarantees: the memory, at revision 0, is durable when the call returns.
-        Safety: writes; idempotent by `request_id` (without one a second call of the
-        same name is ALREADY_EXISTS, MEMORY_EXISTS, and changes nothing); not
-        destructive.
-        """
-
-    @_abc_1.abstractmethod
-    def GetMemory(
-        self,
-        request: _memories_pb2.GetMemoryRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_memories_pb2.GetMemoryResponse, _abc.Awaitable[_memories_pb2.GetMemoryResponse]]:
-        """Reads a memory: now, at an earlier revision, or as it was when the log had
-        been read up to a position.
-
-        Guarantees: as fresh as `consistency` asks; says at which position and
-        revision it was read. A state memory always has the whole log, in its vectors
-        or as recent chunks. A stalled memory that cannot get there fails at once
-        with FAILED_PRECONDITION (MEMORY_STALLED), one that a budget holds with
-        RESOURCE_EXHAUSTED (BUDGET_EXHAUSTED), a tree that was closed before with
-        FAILED_PRECONDITION (MEMORY_SEALED).
-        Safety: reads only.
-        """
-
-    @_abc_1.abstractmethod
-    def ListMemories(
-        self,
-        request: _memories_pb2.ListMemoriesRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_memories_pb2.ListMemoriesResponse, _abc.Awaitable[_memories_pb2.ListMemoriesResponse]]:
-        """Lists the memories of a session by name, or those of all sessions, in pages:
-        all, or those of one status, or those that wait for their model.
-
-        Guarantees: complete; a page is as of one moment (a session has at most 64,
-        which are one page unless their schemas are very long).
-        Safety: reads only.
-        """
-
-    @_abc_1.abstractmethod
-    def DeleteMemory(
-        self,
-        request: _memories_pb2.DeleteMemoryRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_memories_pb2.DeleteMemoryResponse, _abc.Awaitable[_memories_pb2.DeleteMemoryResponse]]:
-        """Deletes a memory with its revisions, amendments, nodes and state vectors. The
-        log stays, and so do answers that were read from the memory, with the excerpts
-        that they cite; their `memory` is empty then.
-
-        Guarantees: when the call returns nothing of the memory can be read or changed
-        any more, and that is durable. What is under way ends: a step is not committed,
-        pending answers that read the memory are cancelled, watches and waiting reads
-        end with NOT_FOUND. Its calls lose their texts and stay in the figures of the
-        session and the tenant, as calls of no memory. The name can be used again as
-        soon as the memory's rows are removed, which a worker does, of a small memory
-        before the call returns; until then CreateMemory is ABORTED (BEING_DELETED).
-        Safety: writes; idempotent by `request_id`, or with `allow_missing`;
-        destructive, and cannot be undone: a memory of the same spec reads the log anew,
-        and pays again.
-        """
 
     @_abc_1.abstractmethod
     def ListAmendments(
@@ -288,35 +95,6 @@ class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Guarantees: complete and in order; rejections never change.
         Safety: reads only.
-        """
-
-    @_abc_1.abstractmethod
-    def RetryMemory(
-        self,
-        request: _memories_pb2.RetryMemoryRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_memories_pb2.RetryMemoryResponse, _abc.Awaitable[_memories_pb2.RetryMemoryResponse]]:
-        """Lets a stalled memory try again from the position it is stuck at, or all of
-        a session, or all there are. What waits for its model needs none of that: it
-        goes on by itself.
-
-        Guarantees: on return the memories are active, and a worker is on its way.
-        Safety: writes; idempotent (an active memory is left as it is); not
-        destructive.
-        """
-
-    @_abc_1.abstractmethod
-    def Flush(
-        self,
-        request: _memories_pb2.FlushRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_memories_pb2.FlushResponse, _abc.Awaitable[_memories_pb2.FlushResponse]]:
-        """Ends the wait for more chunks (`linger`) of a memory, or of all memories of
-        the session: what is in the log now is read without further delay.
-
-        Guarantees: on return a worker is on its way. The reply does not wait for
-        it; read with the reply's token to see the chunks applied.
-        Safety: writes; idempotent; not destructive.
         """
 
 def add_MemoryServiceServicer_to_server(servicer: MemoryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -23,55 +23,25 @@ _sym_db = _symbol_database.Default()
 
 
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
-from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
-from palimpsest.v1alpha1 import ids_pb2 as palimpsest_dot_v1alpha1_dot_ids__pb2
-from palimpsest.v1alpha1 import operations_pb2 as palimpsest_dot_v1alpha1_dot_operations__pb2
-from palimpsest.v1alpha1 import reading_pb2 as palimpsest_dot_v1alpha1_dot_reading__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!palimpsest/v1alpha1/schemas.proto\x12\x13palimpsest.v1alpha1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dpalimpsest/v1alpha1/ids.proto\x1a$palimpsest/v1alpha1/operations.proto\x1a!palimpsest/v1alpha1/reading.proto\"\xbd\x01\n\x15GenerateSchemaRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x1a\n\x06\x64omain\x18\x02 \x01(\tB\n\xbaH\x07r\x05\x10\x01(\x80@\x12!\n\rexample_query\x18\x03 \x01(\tB\n\xbaH\x07r\x05\x10\x01(\x80@\x12\x17\n\x05model\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\x12\x31\n\nrequest_id\x18\x05 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$\"|\n\x16GenerateSchemaResponse\x12/\n\x05\x64raft\x18\x01 \x01(\x0b\x32 .palimpsest.v1alpha1.SchemaDraft\x12\x31\n\toperation\x18\x02 \x01(\x0b\x32\x1e.palimpsest.v1alpha1.Operation\"\x93\x03\n\x0bSchemaDraft\x12\x10\n\x08\x64raft_id\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x0e\n\x06\x64omain\x18\x03 \x01(\t\x12\x15\n\rexample_query\x18\x04 \x01(\t\x12\x37\n\x06status\x18\x05 \x01(\x0e\x32\'.palimpsest.v1alpha1.SchemaDraft.Status\x12\x15\n\rschema_source\x18\x06 \x01(\t\x12\r\n\x05model\x18\x07 \x01(\t\x12\x10\n\x08\x61ttempts\x18\x08 \x01(\r\x12\x0f\n\x07\x66\x61ilure\x18\t \x01(\t\x12)\n\x05usage\x18\n \x01(\x0b\x32\x1a.palimpsest.v1alpha1.Usage\x12/\n\x0b\x63reate_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\\\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATUS_PENDING\x10\x01\x12\x13\n\x0fSTATUS_COMPLETE\x10\x02\x12\x11\n\rSTATUS_FAILED\x10\x03\"N\n\x15GetSchemaDraftRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x1a\n\x08\x64raft_id\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xb0\x01\x01\"I\n\x16GetSchemaDraftResponse\x12/\n\x05\x64raft\x18\x01 \x01(\x0b\x32 .palimpsest.v1alpha1.SchemaDraft\"\xe9\x01\n\x12\x43heckSchemaRequest\x12 \n\rschema_source\x18\x01 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x04\x12\x1e\n\x0bjson_schema\x18\x02 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x10:\x90\x01\xbaH\x8c\x01\x1a\x89\x01\n\x17\x63heck_schema.one_schema\x12\x36give schema_source or json_schema, exactly one of them\x1a\x36(this.schema_source == \'\') != (this.json_schema == \'\')\",\n\x13\x43heckSchemaResponse\x12\x15\n\rschema_source\x18\x01 \x01(\t2\xcd\x02\n\rSchemaService\x12k\n\x0eGenerateSchema\x12*.palimpsest.v1alpha1.GenerateSchemaRequest\x1a+.palimpsest.v1alpha1.GenerateSchemaResponse\"\x00\x12k\n\x0eGetSchemaDraft\x12*.palimpsest.v1alpha1.GetSchemaDraftRequest\x1a+.palimpsest.v1alpha1.GetSchemaDraftResponse\"\x00\x12\x62\n\x0b\x43heckSchema\x12\'.palimpsest.v1alpha1.CheckSchemaRequest\x1a(.palimpsest.v1alpha1.CheckSchemaResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!palimpsest/v1alpha1/schemas.proto\x12\x13palimpsest.v1alpha1\x1a\x1b\x62uf/validate/validate.proto\"\xe9\x01\n\x12\x43heckSchemaRequest\x12 \n\rschema_source\x18\x01 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x04\x12\x1e\n\x0bjson_schema\x18\x02 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x10:\x90\x01\xbaH\x8c\x01\x1a\x89\x01\n\x17\x63heck_schema.one_schema\x12\x36give schema_source or json_schema, exactly one of them\x1a\x36(this.schema_source == \'\') != (this.json_schema == \'\')\",\n\x13\x43heckSchemaResponse\x12\x15\n\rschema_source\x18\x01 \x01(\t2s\n\rSchemaService\x12\x62\n\x0b\x43heckSchema\x12\'.palimpsest.v1alpha1.CheckSchemaRequest\x1a(.palimpsest.v1alpha1.CheckSchemaResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'palimpsest.v1alpha1.schemas_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GENERATESCHEMAREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_GENERATESCHEMAREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\360G\001'
-  _globals['_GENERATESCHEMAREQUEST'].fields_by_name['domain']._loaded_options = None
-  _globals['_GENERATESCHEMAREQUEST'].fields_by_name['domain']._serialized_options = b'\272H\007r\005\020\001(\200@'
-  _globals['_GENERATESCHEMAREQUEST'].fields_by_name['example_query']._loaded_options = None
-  _globals['_GENERATESCHEMAREQUEST'].fields_by_name['example_query']._serialized_options = b'\272H\007r\005\020\001(\200@'
-  _globals['_GENERATESCHEMAREQUEST'].fields_by_name['model']._loaded_options = None
-  _globals['_GENERATESCHEMAREQUEST'].fields_by_name['model']._serialized_options = b'\272H\005r\003\030\310\001'
-  _globals['_GENERATESCHEMAREQUEST'].fields_by_name['request_id']._loaded_options = None
-  _globals['_GENERATESCHEMAREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\032r\030\030\200\0012\023^[^\\x00-\\x1f\\x7f]*$'
-  _globals['_GETSCHEMADRAFTREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_GETSCHEMADRAFTREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\360G\001'
-  _globals['_GETSCHEMADRAFTREQUEST'].fields_by_name['draft_id']._loaded_options = None
-  _globals['_GETSCHEMADRAFTREQUEST'].fields_by_name['draft_id']._serialized_options = b'\272H\005r\003\260\001\001'
   _globals['_CHECKSCHEMAREQUEST'].fields_by_name['schema_source']._loaded_options = None
   _globals['_CHECKSCHEMAREQUEST'].fields_by_name['schema_source']._serialized_options = b'\272H\006r\004(\200\200\004'
   _globals['_CHECKSCHEMAREQUEST'].fields_by_name['json_schema']._loaded_options = None
   _globals['_CHECKSCHEMAREQUEST'].fields_by_name['json_schema']._serialized_options = b'\272H\006r\004(\200\200\020'
   _globals['_CHECKSCHEMAREQUEST']._loaded_options = None
   _globals['_CHECKSCHEMAREQUEST']._serialized_options = b'\272H\214\001\032\211\001\n\027check_schema.one_schema\0226give schema_source or json_schema, exactly one of them\0326(this.schema_source == \'\') != (this.json_schema == \'\')'
-  _globals['_GENERATESCHEMAREQUEST']._serialized_start=225
-  _globals['_GENERATESCHEMAREQUEST']._serialized_end=414
-  _globals['_GENERATESCHEMARESPONSE']._serialized_start=416
-  _globals['_GENERATESCHEMARESPONSE']._serialized_end=540
-  _globals['_SCHEMADRAFT']._serialized_start=543
-  _globals['_SCHEMADRAFT']._serialized_end=946
-  _globals['_SCHEMADRAFT_STATUS']._serialized_start=854
-  _globals['_SCHEMADRAFT_STATUS']._serialized_end=946
-  _globals['_GETSCHEMADRAFTREQUEST']._serialized_start=948
-  _globals['_GETSCHEMADRAFTREQUEST']._serialized_end=1026
-  _globals['_GETSCHEMADRAFTRESPONSE']._serialized_start=1028
-  _globals['_GETSCHEMADRAFTRESPONSE']._serialized_end=1101
-  _globals['_CHECKSCHEMAREQUEST']._serialized_start=1104
-  _globals['_CHECKSCHEMAREQUEST']._serialized_end=1337
-  _globals['_CHECKSCHEMARESPONSE']._serialized_start=1339
-  _globals['_CHECKSCHEMARESPONSE']._serialized_end=1383
-  _globals['_SCHEMASERVICE']._serialized_start=1386
-  _globals['_SCHEMASERVICE']._serialized_end=1719
+  _globals['_CHECKSCHEMAREQUEST']._serialized_start=88
+  _globals['_CHECKSCHEMAREQUEST']._serialized_end=321
+  _globals['_CHECKSCHEMARESPONSE']._serialized_start=323
+  _globals['_CHECKSCHEMARESPONSE']._serialized_end=367
+  _globals['_SCHEMASERVICE']._serialized_start=369
+  _globals['_SCHEMASERVICE']._serialized_end=484
 # @@protoc_insertion_point(module_scope)

@@ -26,8 +26,7 @@ if _version_not_supported:
 
 
 class SchemaServiceStub(object):
-    """Schemas of memories: having a model write one, and checking one
-    (arXiv 2412.18914, section 3.4).
+    """Schemas of memories.
     """
 
     def __init__(self, channel):
@@ -36,16 +35,6 @@ class SchemaServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.GenerateSchema = channel.unary_unary(
-                '/palimpsest.v1alpha1.SchemaService/GenerateSchema',
-                request_serializer=palimpsest_dot_v1alpha1_dot_schemas__pb2.GenerateSchemaRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_schemas__pb2.GenerateSchemaResponse.FromString,
-                _registered_method=True)
-        self.GetSchemaDraft = channel.unary_unary(
-                '/palimpsest.v1alpha1.SchemaService/GetSchemaDraft',
-                request_serializer=palimpsest_dot_v1alpha1_dot_schemas__pb2.GetSchemaDraftRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_schemas__pb2.GetSchemaDraftResponse.FromString,
-                _registered_method=True)
         self.CheckSchema = channel.unary_unary(
                 '/palimpsest.v1alpha1.SchemaService/CheckSchema',
                 request_serializer=palimpsest_dot_v1alpha1_dot_schemas__pb2.CheckSchemaRequest.SerializeToString,
@@ -54,39 +43,8 @@ class SchemaServiceStub(object):
 
 
 class SchemaServiceServicer(object):
-    """Schemas of memories: having a model write one, and checking one
-    (arXiv 2412.18914, section 3.4).
+    """Schemas of memories.
     """
-
-    def GenerateSchema(self, request, context):
-        """Has a model write a schema for texts of a domain and questions like the
-        example, and waits for it. It is for a person to read and change, or for
-        CreateMemory as it is.
-
-        Guarantees: a schema that is returned is valid: CreateMemory takes it. A
-        model that writes an invalid one is told why, three times in all; then the
-        call is FAILED_PRECONDITION (SCHEMA_NOT_GENERATED). At the deadline it is
-        DEADLINE_EXCEEDED (SCHEMA_NOT_READY_IN_TIME) and names the draft, which a
-        worker goes on with: GetSchemaDraft will have it. UNAVAILABLE
-        (SERVER_STOPPING) names it as well.
-        Safety: writes the draft and costs model calls; idempotent by `request_id`:
-        sent again it returns the draft as it was stored first, PENDING, at once, and
-        GetSchemaDraft has what became of it; not destructive. What a model writes is
-        parsed, never run.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def GetSchemaDraft(self, request, context):
-        """Reads a stored draft.
-
-        Guarantees: drafts never change once they are complete or failed.
-        Safety: reads only.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
 
     def CheckSchema(self, request, context):
         """Checks a schema and returns it as models will be shown it.
@@ -102,16 +60,6 @@ class SchemaServiceServicer(object):
 
 def add_SchemaServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'GenerateSchema': grpc.unary_unary_rpc_method_handler(
-                    servicer.GenerateSchema,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_schemas__pb2.GenerateSchemaRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_schemas__pb2.GenerateSchemaResponse.SerializeToString,
-            ),
-            'GetSchemaDraft': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetSchemaDraft,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_schemas__pb2.GetSchemaDraftRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_schemas__pb2.GetSchemaDraftResponse.SerializeToString,
-            ),
             'CheckSchema': grpc.unary_unary_rpc_method_handler(
                     servicer.CheckSchema,
                     request_deserializer=palimpsest_dot_v1alpha1_dot_schemas__pb2.CheckSchemaRequest.FromString,
@@ -126,63 +74,8 @@ def add_SchemaServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SchemaService(object):
-    """Schemas of memories: having a model write one, and checking one
-    (arXiv 2412.18914, section 3.4).
+    """Schemas of memories.
     """
-
-    @staticmethod
-    def GenerateSchema(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/palimpsest.v1alpha1.SchemaService/GenerateSchema',
-            palimpsest_dot_v1alpha1_dot_schemas__pb2.GenerateSchemaRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_schemas__pb2.GenerateSchemaResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def GetSchemaDraft(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/palimpsest.v1alpha1.SchemaService/GetSchemaDraft',
-            palimpsest_dot_v1alpha1_dot_schemas__pb2.GetSchemaDraftRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_schemas__pb2.GetSchemaDraftResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
 
     @staticmethod
     def CheckSchema(request,

@@ -27,36 +27,12 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class SchemaServiceStub:
-    """Schemas of memories: having a model write one, and checking one
-    (arXiv 2412.18914, section 3.4).
-    """
+    """Schemas of memories."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> SchemaServiceAsyncStub: ...
-    GenerateSchema: _grpc.UnaryUnaryMultiCallable[_schemas_pb2.GenerateSchemaRequest, _schemas_pb2.GenerateSchemaResponse]
-    """Has a model write a schema for texts of a domain and questions like the
-    example, and waits for it. It is for a person to read and change, or for
-    CreateMemory as it is.
-
-    Guarantees: a schema that is returned is valid: CreateMemory takes it. A
-    model that writes an invalid one is told why, three times in all; then the
-    call is FAILED_PRECONDITION (SCHEMA_NOT_GENERATED). At the deadline it is
-    DEADLINE_EXCEEDED (SCHEMA_NOT_READY_IN_TIME) and names the draft, which a
-    worker goes on with: GetSchemaDraft will have it. UNAVAILABLE
-    (SERVER_STOPPING) names it as well.
-    Safety: writes the draft and costs model calls; idempotent by `request_id`:
-    sent again it returns the draft as it was stored first, PENDING, at once, and
-    GetSchemaDraft has what became of it; not destructive. What a model writes is
-    parsed, never run.
-    """
-    GetSchemaDraft: _grpc.UnaryUnaryMultiCallable[_schemas_pb2.GetSchemaDraftRequest, _schemas_pb2.GetSchemaDraftResponse]
-    """Reads a stored draft.
-
-    Guarantees: drafts never change once they are complete or failed.
-    Safety: reads only.
-    """
     CheckSchema: _grpc.UnaryUnaryMultiCallable[_schemas_pb2.CheckSchemaRequest, _schemas_pb2.CheckSchemaResponse]
     """Checks a schema and returns it as models will be shown it.
 
@@ -67,33 +43,9 @@ class SchemaServiceStub:
 
 @_typing.type_check_only
 class SchemaServiceAsyncStub(SchemaServiceStub):
-    """Schemas of memories: having a model write one, and checking one
-    (arXiv 2412.18914, section 3.4).
-    """
+    """Schemas of memories."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    GenerateSchema: _aio.UnaryUnaryMultiCallable[_schemas_pb2.GenerateSchemaRequest, _schemas_pb2.GenerateSchemaResponse]  # type: ignore[assignment]
-    """Has a model write a schema for texts of a domain and questions like the
-    example, and waits for it. It is for a person to read and change, or for
-    CreateMemory as it is.
-
-    Guarantees: a schema that is returned is valid: CreateMemory takes it. A
-    model that writes an invalid one is told why, three times in all; then the
-    call is FAILED_PRECONDITION (SCHEMA_NOT_GENERATED). At the deadline it is
-    DEADLINE_EXCEEDED (SCHEMA_NOT_READY_IN_TIME) and names the draft, which a
-    worker goes on with: GetSchemaDraft will have it. UNAVAILABLE
-    (SERVER_STOPPING) names it as well.
-    Safety: writes the draft and costs model calls; idempotent by `request_id`:
-    sent again it returns the draft as it was stored first, PENDING, at once, and
-    GetSchemaDraft has what became of it; not destructive. What a model writes is
-    parsed, never run.
-    """
-    GetSchemaDraft: _aio.UnaryUnaryMultiCallable[_schemas_pb2.GetSchemaDraftRequest, _schemas_pb2.GetSchemaDraftResponse]  # type: ignore[assignment]
-    """Reads a stored draft.
-
-    Guarantees: drafts never change once they are complete or failed.
-    Safety: reads only.
-    """
     CheckSchema: _aio.UnaryUnaryMultiCallable[_schemas_pb2.CheckSchemaRequest, _schemas_pb2.CheckSchemaResponse]  # type: ignore[assignment]
     """Checks a schema and returns it as models will be shown it.
 
@@ -103,43 +55,7 @@ class SchemaServiceAsyncStub(SchemaServiceStub):
     """
 
 class SchemaServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Schemas of memories: having a model write one, and checking one
-    (arXiv 2412.18914, section 3.4).
-    """
-
-    @_abc_1.abstractmethod
-    def GenerateSchema(
-        self,
-        request: _schemas_pb2.GenerateSchemaRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_schemas_pb2.GenerateSchemaResponse, _abc.Awaitable[_schemas_pb2.GenerateSchemaResponse]]:
-        """Has a model write a schema for texts of a domain and questions like the
-        example, and waits for it. It is for a person to read and change, or for
-        CreateMemory as it is.
-
-        Guarantees: a schema that is returned is valid: CreateMemory takes it. A
-        model that writes an invalid one is told why, three times in all; then the
-        call is FAILED_PRECONDITION (SCHEMA_NOT_GENERATED). At the deadline it is
-        DEADLINE_EXCEEDED (SCHEMA_NOT_READY_IN_TIME) and names the draft, which a
-        worker goes on with: GetSchemaDraft will have it. UNAVAILABLE
-        (SERVER_STOPPING) names it as well.
-        Safety: writes the draft and costs model calls; idempotent by `request_id`:
-        sent again it returns the draft as it was stored first, PENDING, at once, and
-        GetSchemaDraft has what became of it; not destructive. What a model writes is
-        parsed, never run.
-        """
-
-    @_abc_1.abstractmethod
-    def GetSchemaDraft(
-        self,
-        request: _schemas_pb2.GetSchemaDraftRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_schemas_pb2.GetSchemaDraftResponse, _abc.Awaitable[_schemas_pb2.GetSchemaDraftResponse]]:
-        """Reads a stored draft.
-
-        Guarantees: drafts never change once they are complete or failed.
-        Safety: reads only.
-        """
+    """Schemas of memories."""
 
     @_abc_1.abstractmethod
     def CheckSchema(

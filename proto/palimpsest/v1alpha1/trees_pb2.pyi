@@ -130,58 +130,6 @@ class TreeNode(_message.Message):
 Global___TreeNode: _TypeAlias = TreeNode  # noqa: Y015
 
 @_typing.final
-class SealTreeRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    SESSION_FIELD_NUMBER: _builtins.int
-    MEMORY_FIELD_NUMBER: _builtins.int
-    REQUEST_ID_FIELD_NUMBER: _builtins.int
-    session: _builtins.str
-    """Required."""
-    memory: _builtins.str
-    """Required. Unknown names are NOT_FOUND."""
-    request_id: _builtins.str
-    """Optional. The client's own name for this request, unique within the session: 1 to
-    128 characters without control characters, best a random UUID. Sent again with
-    equal content within 24 hours the request does nothing and returns the first
-    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
-    """
-    def __init__(
-        self,
-        *,
-        session: _builtins.str = ...,
-        memory: _builtins.str = ...,
-        request_id: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory", "request_id", b"request_id", "session", b"session"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___SealTreeRequest: _TypeAlias = SealTreeRequest  # noqa: Y015
-
-@_typing.final
-class SealTreeResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    MEMORY_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def memory(self) -> _memories_pb2.Memory: ...
-    def __init__(
-        self,
-        *,
-        memory: _memories_pb2.Memory | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___SealTreeResponse: _TypeAlias = SealTreeResponse  # noqa: Y015
-
-@_typing.final
 class GetTreeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -38,11 +38,6 @@ class TreeServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.SealTree = channel.unary_unary(
-                '/palimpsest.v1alpha1.TreeService/SealTree',
-                request_serializer=palimpsest_dot_v1alpha1_dot_trees__pb2.SealTreeRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_trees__pb2.SealTreeResponse.FromString,
-                _registered_method=True)
         self.GetTree = channel.unary_unary(
                 '/palimpsest.v1alpha1.TreeService/GetTree',
                 request_serializer=palimpsest_dot_v1alpha1_dot_trees__pb2.GetTreeRequest.SerializeToString,
@@ -71,19 +66,6 @@ class TreeServiceServicer(object):
     A call for a memory that is no tree is FAILED_PRECONDITION
     (WRONG_MEMORY_KIND).
     """
-
-    def SealTree(self, request, context):
-        """Closes a tree: everything in the log now is summarized, and what has no
-        parent is grouped up to a single root. A closed tree reads nothing that is
-        appended later.
-
-        Guarantees: on return a worker is on its way; the memory's status is SEALED
-        when it is done.
-        Safety: writes and costs model calls; idempotent; cannot be undone.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
 
     def GetTree(self, request, context):
         """Reads the outline of a tree: its levels, the nodes that have no parent, and
@@ -131,11 +113,6 @@ class TreeServiceServicer(object):
 
 def add_TreeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'SealTree': grpc.unary_unary_rpc_method_handler(
-                    servicer.SealTree,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_trees__pb2.SealTreeRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_trees__pb2.SealTreeResponse.SerializeToString,
-            ),
             'GetTree': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTree,
                     request_deserializer=palimpsest_dot_v1alpha1_dot_trees__pb2.GetTreeRequest.FromString,
@@ -170,33 +147,6 @@ class TreeService(object):
     A call for a memory that is no tree is FAILED_PRECONDITION
     (WRONG_MEMORY_KIND).
     """
-
-    @staticmethod
-    def SealTree(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/palimpsest.v1alpha1.TreeService/SealTree',
-            palimpsest_dot_v1alpha1_dot_trees__pb2.SealTreeRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_trees__pb2.SealTreeResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
 
     @staticmethod
     def GetTree(request,

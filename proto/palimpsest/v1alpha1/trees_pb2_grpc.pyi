@@ -37,15 +37,6 @@ class TreeServiceStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> TreeServiceAsyncStub: ...
-    SealTree: _grpc.UnaryUnaryMultiCallable[_trees_pb2.SealTreeRequest, _trees_pb2.SealTreeResponse]
-    """Closes a tree: everything in the log now is summarized, and what has no
-    parent is grouped up to a single root. A closed tree reads nothing that is
-    appended later.
-
-    Guarantees: on return a worker is on its way; the memory's status is SEALED
-    when it is done.
-    Safety: writes and costs model calls; idempotent; cannot be undone.
-    """
     GetTree: _grpc.UnaryUnaryMultiCallable[_trees_pb2.GetTreeRequest, _trees_pb2.GetTreeResponse]
     """Reads the outline of a tree: its levels, the nodes that have no parent, and
     the text that is not summarized yet.
@@ -83,15 +74,6 @@ class TreeServiceAsyncStub(TreeServiceStub):
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    SealTree: _aio.UnaryUnaryMultiCallable[_trees_pb2.SealTreeRequest, _trees_pb2.SealTreeResponse]  # type: ignore[assignment]
-    """Closes a tree: everything in the log now is summarized, and what has no
-    parent is grouped up to a single root. A closed tree reads nothing that is
-    appended later.
-
-    Guarantees: on return a worker is on its way; the memory's status is SEALED
-    when it is done.
-    Safety: writes and costs model calls; idempotent; cannot be undone.
-    """
     GetTree: _aio.UnaryUnaryMultiCallable[_trees_pb2.GetTreeRequest, _trees_pb2.GetTreeResponse]  # type: ignore[assignment]
     """Reads the outline of a tree: its levels, the nodes that have no parent, and
     the text that is not summarized yet.
@@ -126,21 +108,6 @@ class TreeServiceServicer(metaclass=_abc_1.ABCMeta):
     A call for a memory that is no tree is FAILED_PRECONDITION
     (WRONG_MEMORY_KIND).
     """
-
-    @_abc_1.abstractmethod
-    def SealTree(
-        self,
-        request: _trees_pb2.SealTreeRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_trees_pb2.SealTreeResponse, _abc.Awaitable[_trees_pb2.SealTreeResponse]]:
-        """Closes a tree: everything in the log now is summarized, and what has no
-        parent is grouped up to a single root. A closed tree reads nothing that is
-        appended later.
-
-        Guarantees: on return a worker is on its way; the memory's status is SEALED
-        when it is done.
-        Safety: writes and costs model calls; idempotent; cannot be undone.
-        """
 
     @_abc_1.abstractmethod
     def GetTree(

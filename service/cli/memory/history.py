@@ -158,7 +158,7 @@ async def diff(
         show_json(found)
         return
     right = f"{other} " if other else ""
-    show(f"{memory.name} r{found.revision} -> {right}r{found.other_revision}")
+    show(f"{memory.id} r{found.revision} -> {right}r{found.other_revision}")
     for one in found.differences:
         sides = [value_line(one.old)] if one.op != "add" else []
         sides += [value_line(one.new)] if one.op != "remove" else []

@@ -2,38 +2,37 @@
 
 from typing import Any
 
-from palimpsest import Amendment, MemoryInfo, Revision
+from palimpsest import Amendment, MemoryInfo, MemoryStatus, Revision
 from service.cli.output import VALUE_CHARACTERS, counted, cut, plain_json, positions, value_line
 
 #: What a list of memories says of their losses.
 _LOSS_MARKS = {"no_room": "full"}
+#: What is said before the cause of a memory that does not go on.
+_BLOCKED = {
+    MemoryStatus.OVER_BUDGET: "held",
+    MemoryStatus.WAITING: "waiting for its model",
+}
 
 
 def memory_json(info: MemoryInfo) -> dict[str, Any]:
     """Returns a memory as plain JSON."""
-    found: dict[str, Any] = plain_json(info, name="memory")
+    found: dict[str, Any] = plain_json(info, id="memory")
     return found
 
 
 def problem_lines(info: MemoryInfo) -> list[str]:
     """Returns why the memory does not go on, if it does not, and what it lost."""
     lines: list[str] = []
-    if info.stall is not None:
-        lines.append(f"stalled at position {info.stall.position}: {info.stall.cause}")
-    if info.held_reason is not None:
-        lines.append(f"held: {info.held_reason}")
-    if info.waiting_cause is not None:
-        lines.append(f"waiting for its model: {info.waiting_cause}")
+    if info.blocked is not None:
+        what = _BLOCKED.get(info.status, str(info.status))
+        where = f" at position {info.blocked.position}" if info.blocked.position else ""
+        lines.append(f"{what}{where}: {info.blocked.cause}")
     return lines + [loss.message for loss in info.losses]
 
 
 def status_of(info: MemoryInfo) -> str:
     """Returns in a word whether the memory goes on, and in another one what it loses."""
-    status = str(info.status)
-    if info.held_reason is not None:
-        status = "held"
-    elif info.waiting_cause is not None:
-        status = "waiting"
+    status = info.status.replace("_", " ")
     marks = [_LOSS_MARKS.get(loss.kind, "rejects") for loss in info.losses]
     return ", ".join((status, *marks))
 

@@ -72,5 +72,4 @@ class Reason(StrEnum):
     OPERATION_NOT_ENDED_IN_TIME = "OPERATION_NOT_ENDED_IN_TIME"
     INTERNAL = "INTERNAL"
     # Of v1alpha1 alone, as long as it has the RPCs.
-    DRAFT_NOT_FOUND = "DRAFT_NOT_FOUND"
     SCHEMA_NOT_READY_IN_TIME = "SCHEMA_NOT_READY_IN_TIME"

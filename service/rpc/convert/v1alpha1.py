@@ -244,11 +244,6 @@ def memory(stored: StoredMemory) -> memories_pb2.Memory:
     return message
 
 
-def memory_status(message: memories_pb2.Memory.Status.ValueType) -> str | None:
-    """Returns a status as storage has it; None for any."""
-    return next((name for name, one in _MEMORY_STATUS.items() if one == message), None)
-
-
 _LOSS_KINDS = {
     LossKind.NO_ROOM: reading_pb2.Loss.KIND_NO_ROOM,
     LossKind.INVALID: reading_pb2.Loss.KIND_INVALID,

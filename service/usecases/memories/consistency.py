@@ -11,6 +11,7 @@ import structlog
 
 from service.domain.answers.answer_updates import NOTHING, AnswerUpdate, Listener, ListenerBatch
 from service.domain.log.read_tokens import ReadToken, TokenInvalid
+from service.domain.memories.long_operations import OperationId
 from service.domain.values.errors import (
     DeadlineExceeded,
     Exhausted,
@@ -224,17 +225,20 @@ class _Wait:
 _NOT_FOUND = {
     WorkKind.MEMORY: Reason.MEMORY_NOT_FOUND,
     WorkKind.ANSWER: Reason.ANSWER_NOT_FOUND,
-    WorkKind.SCHEMA: Reason.DRAFT_NOT_FOUND,
+    WorkKind.SCHEMA: Reason.OPERATION_NOT_FOUND,
 }
 
 
 def _deleted(item: WorkItem) -> NotFound:
     """The error of a call that waits for what was deleted."""
-    kind = "draft" if item.kind is WorkKind.SCHEMA else item.kind.value
+    kind, identity = item.kind.value, str(item.item_id)
+    if item.kind is WorkKind.SCHEMA:
+        kind = "operation"
+        identity = str(OperationId(session_key=item.session_key, operation_id=item.item_id))
     return NotFound(
         _NOT_FOUND[item.kind],
         f"the {kind} was deleted, alone or with its session",
-        {kind: item.item_id},
+        {kind: identity},
     )
 
 
@@ -324,6 +328,21 @@ class ProgressWatcher:
         """Waits until the item is settled; False when the deadline came first."""
         with self._waiting(_Wait(item=item)) as wait:
             return await self._has_news(wait, deadline)
+
+    async def settled_of_read(
+        self, item: WorkItem, *, every: float, deadline: float | None
+    ) -> AsyncGenerator[bool]:
+        """Yields whether the item is settled, `every` so many seconds, until it is.
+
+        Ends at the deadline. Raises Exhausted where too many reads wait.
+        """
+        now = asyncio.get_running_loop().time
+        with self._reads.slot():
+            is_settled = False
+            while not is_settled and (deadline is None or now() < deadline):
+                until = now() + every if deadline is None else min(now() + every, deadline)
+                is_settled = await self.settled(item, deadline=until)
+                yield is_settled
 
     async def told(
         self, listener: Listener, *, deadline: float | None

@@ -5,23 +5,16 @@ from uuid import UUID
 
 from service.domain.tree.nodes import TextOffset
 from service.domain.values.errors import NotFound
-from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.reasons import Reason
-from service.usecases.log.idempotency import store_result
 from service.usecases.log.lookup import (
     find_tree,
     item_key,
-    missing,
-    refuse_other_kind,
-    session_not_found,
 )
 from service.usecases.memories.memories import Memories
 from service.usecases.tree.outline import Outline, read_outline
 from storage.engine.database import Database, Transaction
-from storage.log import sessions
-from storage.memories import revisions
 from storage.memories.memories import StoredMemory
-from storage.tree import trees, views
+from storage.tree import views
 from storage.tree.views import StoredNode, TextPart
 
 #: What a part of a text counts on a page besides its text, in bytes: its place.
@@ -34,26 +27,6 @@ class Trees:
     def __init__(self, database: Database, memories: Memories) -> None:
         self._database = database
         self._memories = memories
-
-    async def seal(self, tenant_id: UUID, session: str, name: str) -> StoredMemory:
-        """Closes a tree once everything that is in the log now is in it.
-
-        A second call changes nothing. Raises NotFound, FailedPrecondition (no tree).
-        """
-        async with self._database.transaction(tenant_id, name="trees") as tx:
-            stored = await find_tree(tx, session, name)
-            # In the order in which a step locks them.
-            held_session = await sessions.lock_head(tx, stored.session_key)
-            if held_session is None:
-                raise session_not_found(session)
-            held = await revisions.lock(tx, *item_key(stored))
-            if held is None:
-                raise await missing(tx, session, name)
-            refuse_other_kind(name, held.spec, MemoryKind.TREE)
-            await trees.want_seal(tx, held, held_session.head)
-            stored = await store_result(tx, await find_tree(tx, session, name))
-        self._memories.wake(tenant_id, stored)
-        return stored
 
     async def outline(
         self, tenant_id: UUID, session: str, name: str, revision: int | None

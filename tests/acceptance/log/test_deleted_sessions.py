@@ -14,7 +14,12 @@ from grpc import aio
 from grpc_status import rpc_status
 
 import palimpsest
-from palimpsest.v1 import billing_service_pb2, billing_service_pb2_grpc
+from palimpsest.v1 import (
+    billing_service_pb2,
+    billing_service_pb2_grpc,
+    memory_service_pb2,
+    memory_service_pb2_grpc,
+)
 from palimpsest.v1alpha1 import (
     answers_pb2,
     answers_pb2_grpc,
@@ -22,8 +27,6 @@ from palimpsest.v1alpha1 import (
     history_pb2_grpc,
     log_pb2,
     log_pb2_grpc,
-    memories_pb2,
-    memories_pb2_grpc,
     sessions_pb2,
     sessions_pb2_grpc,
 )
@@ -115,7 +118,7 @@ async def test_page_tokens_are_of_the_session_and_the_memory_that_they_were_issu
 ) -> None:
     name = f"deleted-{uuid4().hex}"
     history = history_pb2_grpc.HistoryServiceStub(channel)
-    memories = memories_pb2_grpc.MemoryServiceStub(channel)
+    memories = memory_service_pb2_grpc.MemoryServiceStub(channel)
 
     async def page(token: str = "") -> str:
         wanted = history_pb2.ListRevisionsRequest(
@@ -132,7 +135,9 @@ async def test_page_tokens_are_of_the_session_and_the_memory_that_they_were_issu
     await client.create_session(name)
     first = await filled()
     await page(first)
-    await memories.DeleteMemory(memories_pb2.DeleteMemoryRequest(session=name, memory="notes"))
+    await memories.DeleteMemory(
+        memory_service_pb2.DeleteMemoryRequest(session=name, memory="notes")
+    )
     second = await filled()
     await page(second)
     await delete(channel, name)
@@ -153,8 +158,8 @@ async def test_a_memory_and_an_answer_are_deleted(
     memory = await session.create_memory("notes", schema_source=SCHEMA)
     token = await send(session, "The harbour museum is closed on Mondays.")
     answer = await memory.ask("When is the harbour museum closed?", after=token)
-    memories = memories_pb2_grpc.MemoryServiceStub(channel)
-    wanted = memories_pb2.DeleteMemoryRequest(session=name, memory="notes")
+    memories = memory_service_pb2_grpc.MemoryServiceStub(channel)
+    wanted = memory_service_pb2.DeleteMemoryRequest(session=name, memory="notes")
     await memories.DeleteMemory(wanted)
     assert await refused(memories.DeleteMemory(wanted)) == (
         grpc.StatusCode.NOT_FOUND,

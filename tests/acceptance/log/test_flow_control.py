@@ -13,13 +13,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import palimpsest
 from palimpsest import Edit, _errors
+from palimpsest.v1 import memory_service_pb2, memory_service_pb2_grpc
 from palimpsest.v1alpha1 import (
     history_pb2,
     history_pb2_grpc,
     log_pb2,
     log_pb2_grpc,
-    memories_pb2,
-    memories_pb2_grpc,
 )
 from service.app.serve import serve
 from service.settings.config import Config, Limits
@@ -154,8 +153,8 @@ async def test_calls_of_a_server_are_bounded_and_it_stays_healthy(url: str) -> N
         async with AsyncExitStack() as stack:
             for _ in range(2):
                 await stack.enter_async_context(memory.watch())
-            reads = memories_pb2_grpc.MemoryServiceStub(client.channel)
-            request = memories_pb2.GetMemoryRequest(session="s", memory="m")
+            reads = memory_service_pb2_grpc.MemoryServiceStub(client.channel)
+            request = memory_service_pb2.GetMemoryRequest(session="s", memory="m")
             error = await refused(reads.GetMemory(request))
             assert (error.reason, error.metadata) == ("TOO_MANY_CALLS", {"limit": "2"})
             assert error.retry_seconds

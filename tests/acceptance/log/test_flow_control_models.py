@@ -133,7 +133,7 @@ async def test_memories_whose_model_is_silent_leave_places_to_others(
         assert model.left == 0
         states = [await memory.get() for memory in silent]
         assert [state.applied_position for state in states] == [0] * len(silent)
-        assert all(state.stall is None for state in [await one.look() for one in silent])
+        assert all(state.blocked is None for state in [await one.look() for one in silent])
 
 
 async def test_a_producer_waits_for_memories_that_are_behind(url: str) -> None:

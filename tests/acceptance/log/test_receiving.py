@@ -13,7 +13,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import palimpsest
 from palimpsest import _errors
-from palimpsest.v1alpha1 import log_pb2, memories_pb2, memories_pb2_grpc
+from palimpsest.v1 import memory_service_pb2, memory_service_pb2_grpc
+from palimpsest.v1alpha1 import log_pb2
 from service.app.serve import serve
 from service.rpc.interceptors import telemetry
 from service.rpc.stream_guard import StreamGuard
@@ -166,8 +167,8 @@ async def test_one_address_and_one_tenant_have_a_share(url: str, limit: str) -> 
     async with serving_client(url, **{limit: 2}) as client:
         session = await client.create_session("s")
         memory = await session.create_memory("m", SCHEMA)
-        reads = memories_pb2_grpc.MemoryServiceStub(client.channel)
-        request = memories_pb2.GetMemoryRequest(session="s", memory="m")
+        reads = memory_service_pb2_grpc.MemoryServiceStub(client.channel)
+        request = memory_service_pb2.GetMemoryRequest(session="s", memory="m")
         async with AsyncExitStack() as stack:
             for _ in range(2):
                 await stack.enter_async_context(memory.watch())

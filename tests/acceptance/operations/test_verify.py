@@ -61,7 +61,7 @@ async def fill(address: str) -> None:
         await prism.edit(edits[58:])
         await prism.fold()
         await prism.rollback(before)
-        await prism.update_schema(WIDER)
+        await prism.update(schema=WIDER)
         await prism.edit([Edit.put("$.title", "Ships")])
         await state.rollback(1)
         async with session.producer("two") as producer:
@@ -73,9 +73,9 @@ async def fill(address: str) -> None:
         await session.memory("i").get(after=last.token, timeout=200)
         await state.context(freshness="wait", timeout=200)
         await prism.consolidate()
-        while (await prism.look()).consolidate_position is not None:
+        while "consolidation" not in [one.kind async for one in prism.revisions()]:
             await asyncio.sleep(0.1)
-        await tree.seal(timeout=200)
+        await (await tree.seal()).wait(timeout=200)
         await prism.ask("When does the museum number 4 open?", timeout=200)
         await tree.ask("Where is the museum number 5?", timeout=200)
         await state.ask("What was asked?", timeout=200)

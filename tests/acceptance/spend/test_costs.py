@@ -33,10 +33,10 @@ def test_a_budget_holds_a_memory_until_it_is_raised(address: str) -> None:
     assert_one_clear_line(stopped, "memory 'm' is held: the budget of memory 'm'")
     assert "9,000 tokens in total" in stopped.stderr
     (held,) = lines_of("memory", "list", *named, **at)
-    assert (held["status"], held["stall"]) == ("active", None)
-    assert "goes on when the budget is raised or deleted" in held["held_reason"]
+    assert held["status"] == "over_budget"
+    assert "goes on when the budget is raised or deleted" in held["blocked"]["cause"]
     assert 0 < held["applied_position"] < held["head"]
-    assert " held " in succeed("memory", "list", *named, **at)
+    assert " over budget " in succeed("memory", "list", *named, **at)
     assert "held: the budget of memory" in succeed("memory", "show", "m", *named, **at)
     refused = run("ask", "?", *named, "-m", "m", "--applied", **at)
     assert_one_clear_line(refused, "memory 'm' is held: the budget")
@@ -55,7 +55,7 @@ def test_a_budget_holds_a_memory_until_it_is_raised(address: str) -> None:
 
     eventually("the memory goes on", applied)
     (after,) = lines_of("memory", "list", *named, **at)
-    assert after["held_reason"] is None
+    assert after["blocked"] is None
 
 
 def test_costs_are_shown_with_what_is_measured_and_what_is_simulated(address: str) -> None:

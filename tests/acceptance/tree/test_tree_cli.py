@@ -75,7 +75,7 @@ def test_a_tree_is_drawn_down_to_a_depth(address: str) -> None:
 def test_a_tree_is_printed_as_json(address: str) -> None:
     at = {"PALIMPSEST_ADDRESS": address}
     shown = json.loads(succeed("tree", "show", *NAMED, "--json", **at))
-    assert (shown["kind"], shown["revision"], shown["seal_position"]) == ("tree", 1, None)
+    assert (shown["kind"], shown["revision"], shown["status"]) == ("tree", 1, "active")
     assert shown["levels"] == [{"level": 0, "nodes": 13}, {"level": 1, "nodes": 3}]
     tops = shown["tops"]
     assert [top["node"] for top in tops] == ["1.1", "1.2", "1.3", "0.10", "0.11", "0.12", "0.13"]

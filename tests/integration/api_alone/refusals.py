@@ -3,8 +3,11 @@
 from typing import Any
 
 import pytest
+from google.protobuf.field_mask_pb2 import FieldMask
 
 import palimpsest
+from palimpsest.v1 import memories_pb2 as memories
+from palimpsest.v1 import memory_service_pb2, memory_service_pb2_grpc
 from palimpsest.v1alpha1 import (
     edits_pb2,
     edits_pb2_grpc,
@@ -44,16 +47,20 @@ def calls_for_prism(session: str, memory: str) -> list[tuple[Any, str, Any]]:
         ),
         (edits_pb2_grpc.EditServiceStub, "FoldMemory", edits_pb2.FoldMemoryRequest(**named)),
         (
-            edits_pb2_grpc.EditServiceStub,
+            memory_service_pb2_grpc.MemoryServiceStub,
             "ConsolidateMemory",
-            edits_pb2.ConsolidateMemoryRequest(**named),
+            memory_service_pb2.ConsolidateMemoryRequest(**named),
         ),
         (
-            edits_pb2_grpc.EditServiceStub,
-            "UpdateSchema",
-            edits_pb2.UpdateSchemaRequest(**named, schema_source=SCHEMA),
+            memory_service_pb2_grpc.MemoryServiceStub,
+            "UpdateMemory",
+            memory_service_pb2.UpdateMemoryRequest(
+                memory=memories.Memory(
+                    session=session, id=memory, prism=memories.PrismSpec(schema_source=SCHEMA)
+                ),
+                update_mask=FieldMask(paths=["prism.schema_source", "prism.model"]),
+            ),
         ),
-        (edits_pb2_grpc.EditServiceStub, "UpdateModel", edits_pb2.UpdateModelRequest(**named)),
         (
             memories_pb2_grpc.MemoryServiceStub,
             "ListAmendments",

@@ -11,11 +11,15 @@ import pytest
 
 import palimpsest
 from palimpsest import State
+from palimpsest.v1 import (
+    memory_service_pb2,
+    memory_service_pb2_grpc,
+    tree_service_pb2,
+    tree_service_pb2_grpc,
+)
 from palimpsest.v1alpha1 import (
     history_pb2,
     history_pb2_grpc,
-    memories_pb2,
-    memories_pb2_grpc,
     states_pb2,
     states_pb2_grpc,
     trees_pb2,
@@ -161,18 +165,18 @@ async def test_the_value_of_a_memory_is_its_context(
         assert (old.revision, old.applied_position) == (number, then.applied_position)
         assert [one["text"] for one in old.value["vectors"]] == [one.text for one in then.stack]
         assert old.value["recent"] == []
-    stub = memories_pb2_grpc.MemoryServiceStub(client.channel)
-    response = await stub.GetMemory(memories_pb2.GetMemoryRequest(**NAMED))
+    stub = memory_service_pb2_grpc.MemoryServiceStub(client.channel)
+    response = await stub.GetMemory(memory_service_pb2.GetMemoryRequest(**NAMED))
     compact = json.dumps(read.value, ensure_ascii=False, separators=(",", ":"))
     assert response.value_json == compact
 
 
 async def test_what_is_beyond_the_newest_is_refused(state: State) -> None:
-    for number in (5, 2**63, 2**64 - 1):
+    for number in (5, 2**63 - 1):
         with pytest.raises(palimpsest.OutOfRange) as beyond:
             await state.get(revision=number)
         assert beyond.value.reason == "REVISION_NOT_FOUND"
-    for position in (13, 2**63, 2**64 - 1):
+    for position in (13, 2**63 - 1):
         with pytest.raises(palimpsest.OutOfRange) as beyond:
             await state.get(position=position)
         assert beyond.value.reason == "POSITION_NOT_APPLIED"
@@ -322,7 +326,11 @@ FOR_OTHERS = [
         "DiffMemories",
         history_pb2.DiffMemoriesRequest(**NAMED, other_memory="facts"),
     ),
-    (trees_pb2_grpc.TreeServiceStub, "SealTree", trees_pb2.SealTreeRequest(**NAMED)),
+    (
+        tree_service_pb2_grpc.TreeServiceStub,
+        "SealTree",
+        tree_service_pb2.SealTreeRequest(**NAMED),
+    ),
     (trees_pb2_grpc.TreeServiceStub, "GetTree", trees_pb2.GetTreeRequest(**NAMED)),
 ]
 
@@ -349,7 +357,7 @@ async def test_a_rollback_restores_the_vectors(
             await state.rollback(revision)
         assert beyond.value.reason == "REVISION_NOT_FOUND"
     info = await state.rollback(1, expected_revision=2, comment="wrong door")
-    assert (info.revision, info.applied_position, info.resting) == (3, 4, False)
+    assert (info.revision, info.applied_position, info.idle) == (3, 4, False)
     kept.rolled_back(1)
     context = await state.context()
     assert context.text == as_text(kept.context(7))
@@ -379,7 +387,7 @@ async def test_states_are_compared_level_by_level(kept: Keeper, state: State) ->
 
 async def test_lists_and_watches_know_state_memories(state: State) -> None:
     listed = await state.session.memories()
-    assert [(one.name, one.kind) for one in listed] == [
+    assert [(one.id, one.kind) for one in listed] == [
         ("facts", "prism"),
         (STATE, "state"),
         ("tree", "tree"),

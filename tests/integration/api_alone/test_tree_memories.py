@@ -6,10 +6,13 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from google.protobuf.field_mask_pb2 import FieldMask
 from sqlalchemy import text
 
 import palimpsest
 from palimpsest import Tree, sync
+from palimpsest.v1 import memories_pb2 as new_memories_pb2
+from palimpsest.v1 import memory_service_pb2, memory_service_pb2_grpc
 from palimpsest.v1alpha1 import (
     edits_pb2,
     edits_pb2_grpc,
@@ -21,7 +24,7 @@ from palimpsest.v1alpha1 import (
 from service.domain.tree.nodes import Node
 from service.domain.values.tenancy import DEFAULT_TENANT
 from storage.engine.database import Database
-from tests.integration.api_alone.refusals import SCHEMA, calls_for_prism, refusal
+from tests.integration.api_alone.refusals import calls_for_prism, refusal
 from tests.integration.api_alone.written_tree import TEXTS, free
 from tests.integration.support.forests import KEY, SESSION, TREE, TREE_ID
 
@@ -57,8 +60,8 @@ async def test_a_tree_is_read_as_any_memory(tree: Tree, nodes: Sequence[Node]) -
 
 
 async def test_the_value_is_canonical(client: palimpsest.Client, tree: Tree) -> None:
-    stub = memories_pb2_grpc.MemoryServiceStub(client.channel)
-    named = memories_pb2.GetMemoryRequest(session=SESSION, memory=TREE)
+    stub = memory_service_pb2_grpc.MemoryServiceStub(client.channel)
+    named = memory_service_pb2.GetMemoryRequest(session=SESSION, memory=TREE)
     response = await stub.GetMemory(named)
     value = json.loads(response.value_json)
     compact = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -107,25 +110,14 @@ async def test_what_is_for_prism_memories_leaves_a_tree_alone(
     assert await rows(database) == before
 
 
-SETTINGS = memories_pb2.TreeSpec(segment_tokens=100, max_children=4)
-
-
 @pytest.mark.parametrize(
     ("memory", "changes", "wanted"),
     [
-        (TREE, {"task": "t"}, "prism"),
-        (TREE, {"question": ""}, "prism"),
-        (TREE, {"schema_source": SCHEMA}, "prism"),
-        (
-            TREE,
-            {"json_schema": '{"type": "object", "properties": {"a": {"type": "string"}}}'},
-            "prism",
-        ),
-        (TREE, {"encoding": 2}, "prism"),
-        (TREE, {"chunk_tokens": 9}, "prism"),
-        (TREE, {"operations": 2}, "prism"),
-        (TREE, {"tree": SETTINGS, "task": "t"}, "prism"),
-        ("facts", {"tree": SETTINGS}, "tree"),
+        (TREE, ["prism.task"], "prism"),
+        (TREE, ["prism.json_schema"], "prism"),
+        (TREE, ["tree", "prism.task"], "prism"),
+        ("facts", ["tree"], "tree"),
+        ("facts", ["tree.model"], "tree"),
     ],
 )
 async def test_a_rebuild_with_settings_of_another_kind_is_refused(
@@ -133,22 +125,26 @@ async def test_a_rebuild_with_settings_of_another_kind_is_refused(
     database: Database,
     tree: Tree,
     memory: str,
-    changes: dict[str, Any],
+    changes: Sequence[str],
     wanted: str,
 ) -> None:
     before = await rows(database)
-    stub = edits_pb2_grpc.EditServiceStub(client.channel)
-    request = edits_pb2.RebuildMemoryRequest(
-        session=SESSION, memory=memory, new_memory="new", **changes
+    stub = memory_service_pb2_grpc.MemoryServiceStub(client.channel)
+    request = memory_service_pb2.RebuildMemoryRequest(
+        session=SESSION,
+        memory=memory,
+        new_memory=new_memories_pb2.Memory(session=SESSION, id="new"),
+        update_mask=FieldMask(paths=changes),
     )
-
-    async def first(request: Any, **_: Any) -> Any:
-        return await anext(aiter(stub.RebuildMemory(request)))
-
-    refused = await refusal(client, first, request)
+    refused = await refusal(client, stub.RebuildMemory, request)
     assert refused.reason == "WRONG_MEMORY_KIND"
     assert refused.metadata["wanted"] == wanted
     assert await rows(database) == before
+
+
+async def rebuilt(tree: Tree, id: str, **changes: Any) -> palimpsest.MemoryInfo:
+    await tree.rebuild(id, **changes)
+    return (await tree.session.tree(id).get()).info
 
 
 async def test_a_rebuilt_tree_is_the_same_but_for_what_is_named(client: palimpsest.Client) -> None:
@@ -158,13 +154,13 @@ async def test_a_rebuilt_tree_is_the_same_but_for_what_is_named(client: palimpse
     )
     old = (await tree.get()).info.tree
     assert old is not None
-    same = (await (await tree.rebuild("same")).get()).info
+    same = await rebuilt(tree, "same")
     assert (same.tree, same.rebuilt_from, same.kind) == (old, "old", "tree")
-    other = (await (await tree.rebuild("other", model="c/d")).get()).info
+    other = await rebuilt(tree, "other", model="c/d")
     assert other.tree is not None
     assert (other.tree.model, other.tree.segment_tokens) == ("c/d", 90)
     settings = palimpsest.TreeSettings(max_children=3)
-    whole = (await (await tree.rebuild("whole", settings=settings, model="e/f")).get()).info
+    whole = await rebuilt(tree, "whole", settings=settings, model="e/f")
     assert whole.tree is not None
     assert (whole.tree.model, whole.tree.max_children) == ("e/f", 3)
     assert (whole.tree.segment_tokens, whole.tree.navigation_model) == (1000, "")
@@ -172,7 +168,7 @@ async def test_a_rebuilt_tree_is_the_same_but_for_what_is_named(client: palimpse
 
 async def test_lists_and_watches_know_trees(client: palimpsest.Client, tree: Tree) -> None:
     listed = await client.session(SESSION).memories()
-    assert [(one.name, one.kind) for one in listed] == [(TREE, "tree"), ("facts", "prism")]
+    assert [(one.id, one.kind) for one in listed] == [(TREE, "tree"), ("facts", "prism")]
     assert [one.kind async for one in tree.revisions()] == ["create", "step", "build"]
     async with tree.watch(after_revision=0) as watch:
         told = [await anext(watch) for _ in range(2)]
@@ -251,8 +247,9 @@ def test_the_same_without_await(at: tuple[str, str]) -> None:
         tree = session.create_tree("t", max_children=4)
         assert session.tree("t").outline().tops == ()
         assert list(tree.level(0)) == []
-        assert tree.rebuild("n").get().info.rebuilt_from == "t"
-        assert tree.seal(wait=False).seal_position == 0
+        tree.rebuild("n")
+        assert session.tree("n").get().info.rebuilt_from == "t"
+        assert tree.seal().kind == "seal"
         with pytest.raises(palimpsest.NotFound):
             tree.node("0.1")
         with pytest.raises(palimpsest.NotFound):

@@ -115,7 +115,6 @@ WRONG = [
     *(
         (call, {**rest, "memory": name}, reason)
         for call, rest in (
-            ("SealTree", {}),
             ("GetTree", {}),
             ("GetNode", {"node_id": "0.1"}),
             ("ListNodes", {"level": 0}),

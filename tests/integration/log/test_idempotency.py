@@ -9,20 +9,23 @@ from uuid import uuid4
 import psycopg
 import pytest
 from google.protobuf import message_factory
+from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 from grpc import StatusCode, aio
 
 import palimpsest
 from palimpsest import _errors
-from palimpsest.v1 import billing_service_pb2
+from palimpsest.v1 import (
+    billing_service_pb2,
+    memories_pb2,
+    memory_service_pb2,
+    operation_service_pb2,
+    tree_service_pb2,
+)
 from palimpsest.v1alpha1 import (
     answers_pb2,
     edits_pb2,
-    memories_pb2,
-    operations_pb2,
-    schemas_pb2,
     sessions_pb2,
-    trees_pb2,
 )
 from service.rpc.server import _REGISTER
 from service.rpc.subjects import subject_of
@@ -31,6 +34,8 @@ from verification.chaos.switches import Action, Switches, environment
 
 SCHEMA = "class Notes:\n    topics: dict[str, str]\n"
 MORE = SCHEMA + "    people: list[str]\n"
+#: Methods of version 1 that nothing serves yet.
+UNSERVED = {"EditMemory"}
 #: What methods are called that change nothing.
 READS = ("Get", "List", "Check", "Search", "Diff")
 
@@ -42,7 +47,11 @@ def unary_methods() -> Iterator[Any]:
                 yield method
 
 
-MUTATING = {one.name: one for one in unary_methods() if not one.name.startswith(READS)}
+MUTATING = {
+    one.name: one
+    for one in unary_methods()
+    if not one.name.startswith(READS) and one.name not in UNSERVED
+}
 
 
 def call(channel: aio.Channel, request: Message, timeout: float | None = None) -> Any:
@@ -93,31 +102,42 @@ async def requests_of(client: palimpsest.Client, name: str) -> dict[str, Message
     day = billing_service_pb2.BUDGET_PERIOD_DAY
     budget = billing_service_pb2.Budget(session=name, period=day, limit_tokens=10**9)
     good = answers_pb2.Rating(verdict=answers_pb2.Rating.VERDICT_GOOD)
-    consolidated = await call(client.channel, edits_pb2.ConsolidateMemoryRequest(**memory))
+    consolidated = await call(client.channel, memory_service_pb2.ConsolidateMemoryRequest(**memory))
     requests: list[Message] = [
         sessions_pb2.CreateSessionRequest(name=f"new-{uuid4().hex}"),
-        memories_pb2.CreateMemoryRequest(
-            session=name, name="new", prism=memories_pb2.PrismSpec(schema_source=SCHEMA)
+        memory_service_pb2.CreateMemoryRequest(
+            memory=memories_pb2.Memory(
+                session=name, id="new", prism=memories_pb2.PrismSpec(schema_source=SCHEMA)
+            )
         ),
         put(name, "late"),
         edits_pb2.FoldMemoryRequest(**memory),
         edits_pb2.RollbackMemoryRequest(**memory, revision=0),
-        edits_pb2.UpdateSchemaRequest(**memory, schema_source=MORE),
-        edits_pb2.UpdateModelRequest(**memory, model="offline/extractive"),
-        edits_pb2.ConsolidateMemoryRequest(**memory),
-        memories_pb2.RetryMemoryRequest(**memory),
-        memories_pb2.FlushRequest(**memory),
-        trees_pb2.SealTreeRequest(session=name, memory="book"),
+        memory_service_pb2.UpdateMemoryRequest(
+            memory=memories_pb2.Memory(
+                session=name,
+                id="notes",
+                prism=memories_pb2.PrismSpec(schema_source=MORE, model="offline/extractive"),
+            ),
+            update_mask=FieldMask(paths=["prism.schema_source", "prism.model"]),
+        ),
+        memory_service_pb2.ConsolidateMemoryRequest(**memory),
+        memory_service_pb2.RetryMemoryRequest(**memory),
+        memory_service_pb2.FlushMemoryRequest(**memory),
+        memory_service_pb2.RebuildMemoryRequest(
+            **memory, new_memory=memories_pb2.Memory(session=name, id="rebuilt")
+        ),
+        tree_service_pb2.SealTreeRequest(session=name, memory="book"),
         answers_pb2.CancelAnswerRequest(**answered),
         answers_pb2.RateAnswerRequest(**answered, rating=good),
         billing_service_pb2.SetBudgetRequest(budget=budget),
         billing_service_pb2.DeleteBudgetRequest(session=name, period=day),
-        schemas_pb2.GenerateSchemaRequest(
+        memory_service_pb2.GenerateSchemaRequest(
             session=name, domain="Logs of ships.", example_query="Where is the ship?"
         ),
-        operations_pb2.CancelOperationRequest(operation=consolidated.operation.id),
+        operation_service_pb2.CancelOperationRequest(operation=consolidated.id),
         answers_pb2.DeleteAnswerRequest(**answered),
-        memories_pb2.DeleteMemoryRequest(session=name, memory="new"),
+        memory_service_pb2.DeleteMemoryRequest(session=name, memory="new"),
         sessions_pb2.DeleteSessionRequest(name=name),
     ]
     return {one.DESCRIPTOR.name.removesuffix("Request"): one for one in requests}
@@ -138,12 +158,7 @@ async def test_the_first_result_is_returned_again(client: Any) -> None:
         request.request_id = f"of {method} ü {session}"  # type: ignore[attr-defined]
         first = await call(client.channel, request)
         again = await call(client.channel, request)
-        if method == "GenerateSchema":
-            # The draft as it was stored; GetSchemaDraft has the rest.
-            assert again.draft.status == schemas_pb2.SchemaDraft.STATUS_PENDING
-            assert again.draft.draft_id == first.draft.draft_id
-        else:
-            assert again == first, method
+        assert again == first, method
         # Whatever else comes under that id is refused.
         other: Message = edits_pb2.FoldMemoryRequest(session=session, memory="book")
         of_tenant = method == "CreateSession" or method.startswith("Delete")
@@ -217,10 +232,12 @@ async def test_copies_at_two_servers_at_once_take_effect_once(servers: Servers, 
                 copies: list[Message] = [
                     put(session, "text", f"edit {turn}"),
                     sessions_pb2.CreateSessionRequest(name=f"s{turn}", request_id=f"s {turn}"),
-                    memories_pb2.CreateMemoryRequest(
-                        session=session,
-                        name=f"m{turn}",
-                        state=memories_pb2.StateSpec(task="Find it."),
+                    memory_service_pb2.CreateMemoryRequest(
+                        memory=memories_pb2.Memory(
+                            session=session,
+                            id=f"m{turn}",
+                            state=memories_pb2.StateSpec(task="Find it."),
+                        ),
                         request_id=f"m {turn}",
                     ),
                 ]

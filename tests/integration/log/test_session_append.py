@@ -101,7 +101,7 @@ def test_the_client_without_await_appends_as_well(address: str) -> None:
         assert session.append("a", request_id="r") == first
         assert session.append(["b", {"role": "user", "content": "c"}]).positions == range(2, 4)
         memory = session.create_memory("notes", SCHEMA, exist_ok=True)
-        assert session.create_memory("notes", SCHEMA, exist_ok=True).name == memory.name
+        assert session.create_memory("notes", SCHEMA, exist_ok=True).id == memory.id
 
 
 async def test_two_live_producers_of_one_id_are_told_plainly(session: Any) -> None:

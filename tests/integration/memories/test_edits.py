@@ -129,13 +129,13 @@ async def test_texts_that_cannot_be_stored_are_refused(memory: palimpsest.Memory
     for call, field in (
         (memory.edit([Edit.put("$.title", "x")], comment=bad), "comment"),
         (memory.rollback(0, comment=bad), "comment"),
-        (memory.update_schema(SCHEMA + "    more: str\n", comment=bad), "comment"),
+        (memory.update(schema=SCHEMA + "    more: str\n", comment=bad), "comment"),
         (memory.rebuild("n", task=bad), "task"),
         (memory.rebuild("n", final_task=bad), "final_task"),
-        (session.create_memory("n", SCHEMA, task=bad), "prism.task"),
-        (session.create_memory("n", SCHEMA, question=bad), "prism.question"),
-        (session.create_memory("n", SCHEMA, final_task=bad), "prism.final_task"),
-        (session.create_memory("n", SCHEMA, model=bad), "prism.model"),
+        (session.create_memory("n", SCHEMA, task=bad), "memory.prism.task"),
+        (session.create_memory("n", SCHEMA, question=bad), "memory.prism.question"),
+        (session.create_memory("n", SCHEMA, final_task=bad), "memory.prism.final_task"),
+        (session.create_memory("n", SCHEMA, model=bad), "memory.prism.model"),
         (memory.ask(bad), "query"),
     ):
         with pytest.raises(palimpsest.InvalidArgument) as caught:
@@ -172,7 +172,7 @@ async def test_only_one_of_those_who_expect_a_revision_gets_it(memory: palimpses
     assert sorted(taken) == ["first"] + ["late"] * 7
     for late in (
         memory.rollback(0, expected_revision=5),
-        memory.update_schema(SCHEMA + "    more: str\n", expected_revision=0),
+        memory.update(schema=SCHEMA + "    more: str\n", expected_revision=0),
     ):
         with pytest.raises(palimpsest.Aborted) as caught:
             await late
@@ -250,11 +250,11 @@ async def test_a_schema_can_get_more_fields(session: palimpsest.Session) -> None
     with pytest.raises(palimpsest.InvalidArgument, match="has no field 'y'"):
         await memory.edit([Edit.put("$.y", 1)])
     wider = 'class A:\n    """Now with more."""\n    x: str  # a text\n    y: int\n'
-    info = await memory.update_schema(wider, expected_revision=1, comment="wider")
+    info = await memory.update(schema=wider, expected_revision=1, comment="wider")
     assert info.revision == 2
     assert "y: int" in info.schema_source
     assert "a text" in info.schema_source
-    assert (await memory.update_schema(wider)).revision == 2, "it has it already"
+    assert (await memory.update(schema=wider)).revision == 2, "it has it already"
     await memory.edit([Edit.put("$.y", 1)])
     last = [one async for one in memory.revisions()][2]
     assert (last.kind, last.comment, last.amendments) == ("schema", "wider", 0)
@@ -269,7 +269,7 @@ async def test_a_schema_can_get_more_fields(session: palimpsest.Session) -> None
         "properties": {name: {"type": "string"} for name in ("x", "z")}
         | {"y": {"type": "integer"}},
     }
-    assert "z: str" in (await memory.update_schema(document)).schema_source
+    assert "z: str" in (await memory.update(schema=document)).schema_source
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ async def test_a_schema_cannot_lose_or_change_fields(
 ) -> None:
     memory = await session.create_memory("m", "class A:\n    x: str\n    p: list[str]\n")
     with pytest.raises(palimpsest.InvalidArgument, match="can only get more fields") as caught:
-        await memory.update_schema(source)
+        await memory.update(schema=source)
     assert caught.value.reason == "SCHEMA_INCOMPATIBLE"
     assert caught.value.metadata["field"].startswith(place)
     assert (await memory.get()).revision == 0
@@ -308,13 +308,13 @@ async def test_a_json_schema_makes_a_memory_and_a_wrong_one_says_where(
     assert state.info.encoding == "in_place"
     await memory.edit([Edit.put("/names/0", "Ann"), Edit.put("$.size", 3)])
     document["properties"]["size"] = {"type": "bytes"}
-    for refused in (session.create_memory("n", document), memory.update_schema(document)):
+    for refused in (session.create_memory("n", document), memory.update(schema=document)):
         with pytest.raises(palimpsest.InvalidArgument) as caught:
             await refused
         assert caught.value.reason == "SCHEMA_INVALID"
         assert caught.value.metadata["pointer"].startswith("/properties/size")
     with pytest.raises(palimpsest.InvalidArgument) as caught:
-        await memory.update_schema("class A(")
+        await memory.update(schema="class A(")
     assert caught.value.metadata == {"line": "1", "column": "8"}
 
 
@@ -330,12 +330,12 @@ async def test_a_dataclass_makes_a_memory_a_wider_one_and_another(
 ) -> None:
     memory = await session.create_memory("m", Harbour)
     assert "ships: list[str]" in (await memory.get()).info.schema_source
-    info = await memory.update_schema(
-        make_dataclass("Harbour", [("depth", float)], bases=(Harbour,))
+    info = await memory.update(
+        schema=make_dataclass("Harbour", [("depth", float)], bases=(Harbour,))
     )
     assert info.revision == 1
     other = await memory.rebuild("n", schema=make_dataclass("Depth", [("depth", float)]))
-    assert (await other.get()).info.schema_source == "class Depth:\n    depth: float\n"
+    assert (await other.wait()).schema_source == "class Depth:\n    depth: float\n"
 
 
 async def test_settings_are_kept_and_wrong_ones_refused(session: palimpsest.Session) -> None:
@@ -345,7 +345,7 @@ async def test_settings_are_kept_and_wrong_ones_refused(session: palimpsest.Sess
         task="t",
         question="q?",
         encoding="in_place",
-        operations="add_only",
+        allowed_ops="add_only",
         coercion="lossless",
         reply_format="structured",
         chunk_tokens=7,
@@ -359,7 +359,7 @@ async def test_settings_are_kept_and_wrong_ones_refused(session: palimpsest.Sess
     info = (await memory.get()).info
     assert (info.final_task, info.steps) == ("One number.", "focused")
     assert (info.task, info.question, info.encoding) == ("t", "q?", "in_place")
-    assert (info.operations, info.coercion) == ("add_only", "lossless")
+    assert (info.allowed_ops, info.coercion) == ("add_only", "lossless")
     assert (info.reply_format, info.linger_seconds) == ("structured", 1.5)
     assert (info.chunk_tokens, info.fold_tokens, info.memory_tokens) == (7, 8, 9)
     assert info.skip_failures
@@ -380,7 +380,7 @@ async def test_flush_ends_a_long_linger(session: palimpsest.Session) -> None:
     await send(session, "The bakery\n====\n\nThe bakery is the oldest house of the town.")
     flushed = await one.flush()
     assert flushed.head == 1
-    assert (await one.get(after=flushed.token)).applied_position == 1
+    assert (await one.get(after=flushed.read_token)).applied_position == 1
     assert (await two.get()).applied_position == 0, "only the one was named"
     token = await send(session, "The mill\n====\n\nThe mill is a house with a wheel.")
     assert (await session.flush()).head == 2
@@ -393,8 +393,8 @@ async def test_flush_ends_a_long_linger(session: palimpsest.Session) -> None:
 async def test_a_rebuild_does_not_wait_for_more_chunks(session: palimpsest.Session) -> None:
     memory = await session.create_memory("m", SCHEMA, linger=3600, encoding="amendments")
     await send(session, "The bakery\n====\n\nThe bakery is the oldest house of the town.")
-    made = await memory.rebuild("n")
-    assert (await made.get()).applied_position == 1
+    rebuild = await memory.rebuild("n")
+    assert (await rebuild.wait()).applied_position == 1
     assert (await memory.get()).applied_position == 0
 
 
@@ -415,7 +415,7 @@ async def test_who_is_not_there_cannot_be_edited(session: palimpsest.Session) ->
         nobody.rollback(0),
         nobody.fold(),
         nobody.consolidate(),
-        nobody.update_schema(SCHEMA),
+        nobody.update(schema=SCHEMA),
         nobody.rebuild("new"),
         nobody.flush(),
     ):
@@ -444,9 +444,9 @@ async def test_the_synchronous_face_edits_and_looks_back(address: str) -> None:
                 assert [next(watch).revision.revision for _ in range(2)] == [1, 2]
             assert memory.rollback(1).revision == 3
             assert not memory.fold().folded
-            assert memory.consolidate().consolidate_position == 0
-            assert memory.update_schema(SCHEMA + "    more: str\n").revision >= 4
-            assert memory.rebuild("n", task="t").get().info.rebuilt_from == "m"
+            assert memory.consolidate().wait().id == "m"
+            assert memory.update(schema=SCHEMA + "    more: str\n").revision >= 4
+            assert memory.rebuild("n", task="t").wait().rebuilt_from == "m"
             assert memory.flush().head == session.flush().head == 0
             assert len(list(memory.amendments(path="$.title"))) == 2
 

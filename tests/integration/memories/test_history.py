@@ -41,7 +41,7 @@ async def memory(session: palimpsest.Session) -> palimpsest.Memory:
 
 
 def named(memory: palimpsest.Memory) -> dict[str, Any]:
-    return {"session": memory.session.name, "memory": memory.name}
+    return {"session": memory.session.name, "memory": memory.id}
 
 
 async def pages(
@@ -167,7 +167,7 @@ async def test_every_revision_is_listed_with_its_cause_and_digest(
     await memory.edit([Edit.put("$.visitors", 9)], comment="counted")
     await memory.fold()
     await memory.rollback(1)
-    await memory.update_schema(SCHEMA + "    more: str\n")
+    await memory.update(schema=SCHEMA + "    more: str\n")
     revisions = [one async for one in memory.revisions()]
     assert [one.kind for one in revisions] == [
         "create",

@@ -65,17 +65,16 @@ async def test_a_rebuilt_memory_is_done_when_nothing_is_due(
     state = await made(client, period=3)
     await record(state, 11)
     before = await state.context(freshness="wait")
-    heard: list[palimpsest.MemoryInfo] = []
-    new = await state.rebuild(
-        "new", settings=StateSettings(task=TASK, period=period), on_progress=heard.append
-    )
+    rebuild = await state.rebuild("new", settings=StateSettings(task=TASK, period=period))
+    done = await rebuild.wait()
+    new = state.session.state("new")
     context = await new.context()
     assert context.applied_position == 11 // period * period
     assert context.head == 11
     assert not context.compression_due
     borders = [one.to_position async for one in new.vectors()]
     assert borders == list(range(0, 12, period)), "those of the log, nothing was flushed"
-    assert heard[-1].resting
+    assert done.idle
     info = (await new.get()).info
     assert (info.rebuilt_from, info.state is not None and info.state.period) == ("state", period)
     assert await state.context() == before

@@ -442,7 +442,7 @@ async def test_whoever_waits_sees_the_messages_and_others_leave_them(patient: st
         assert answer.applied_position == 4
         await talk(session, "The boat has a sail.")
         flushed = await memory.flush()
-        assert (await memory.get(after=flushed.token)).applied_position == 5
+        assert (await memory.get(after=flushed.read_token)).applied_position == 5
 
 
 async def test_a_question_brings_the_messages_into_the_memory_soon(patient: str) -> None:
@@ -462,8 +462,8 @@ async def test_a_rebuilt_memory_does_not_wait(patient: str) -> None:
         session = await client.create_session(f"l-{uuid4().hex}")
         memory = await session.create_memory("m", SCHEMA)
         await talk(session, "My sister lives in Bern.")
-        made = await memory.rebuild("n")
-        assert (await made.get()).applied_position == 1
+        rebuild = await memory.rebuild("n")
+        assert (await rebuild.wait()).applied_position == 1
         assert (await memory.get()).applied_position == 0
 
 

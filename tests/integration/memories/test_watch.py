@@ -190,7 +190,8 @@ async def test_a_rebuild_is_followed_when_the_server_restarts(
     async with near.session.producer("p") as producer:
         await producer.append("text")
     heard = asyncio.Event()
-    rebuilding = asyncio.create_task(near.rebuild("n", on_progress=lambda _: heard.set()))
+    rebuild = await near.rebuild("n")
+    rebuilding = asyncio.create_task(rebuild.wait(on_progress=lambda _: heard.set()))
     await heard.wait()
     heard.clear()
     await asyncio.to_thread(own.restart, signal.SIGTERM)

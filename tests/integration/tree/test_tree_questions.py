@@ -123,7 +123,7 @@ async def test_a_closed_tree_answers_and_refuses_to_wait_for_more(
     session: palimpsest.Session,
 ) -> None:
     tree = await grown(session)
-    await tree.seal(timeout=60)
+    await (await tree.seal()).wait(timeout=60)
     answer = await tree.ask("What is the owner called?", fully_applied=True, hybrid_leaves=1)
     assert "Amaranta" in answer.text
     async with session.producer("late") as producer:

@@ -9,9 +9,9 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc import aio
 from grpc_status import rpc_status
 
+from palimpsest.v1 import memories_pb2, memory_service_pb2
 from palimpsest.v1alpha1 import (
     log_pb2,
-    memories_pb2,
     sessions_pb2,
     states_pb2,
 )
@@ -56,20 +56,20 @@ class Service:
         return sessions_pb2.GetSessionResponse(session=session)
 
     async def ListMemories(
-        self, request: memories_pb2.ListMemoriesRequest, context: Any
-    ) -> memories_pb2.ListMemoriesResponse:
-        return memories_pb2.ListMemoriesResponse(memories=self.memories)
+        self, request: memory_service_pb2.ListMemoriesRequest, context: Any
+    ) -> memory_service_pb2.ListMemoriesResponse:
+        return memory_service_pb2.ListMemoriesResponse(memories=self.memories)
 
     async def CreateMemory(
-        self, request: memories_pb2.CreateMemoryRequest, context: Any
-    ) -> memories_pb2.CreateMemoryResponse:
-        if any(one.name == request.name for one in self.memories):
+        self, request: memory_service_pb2.CreateMemoryRequest, context: Any
+    ) -> memories_pb2.Memory:
+        if any(one.id == request.memory.id for one in self.memories):
             await refuse(context, grpc.StatusCode.ALREADY_EXISTS, "MEMORY_EXISTS", "it is there")
-        made = memories_pb2.Memory(name=request.name, state=request.state)
+        made = memories_pb2.Memory(id=request.memory.id, state=request.memory.state)
         # As the service does with what is left open.
         made.state.period = made.state.period or 10
         self.memories.append(made)
-        return memories_pb2.CreateMemoryResponse(memory=made)
+        return made
 
     async def GetWorkingContext(
         self, request: Context, context: Any
@@ -126,8 +126,8 @@ class Service:
         served: list[tuple[str, str, Any, Any]] = [
             ("SessionService", "unary", self.CreateSession, sessions_pb2.CreateSessionRequest),
             ("SessionService", "unary", self.GetSession, sessions_pb2.GetSessionRequest),
-            ("MemoryService", "unary", self.ListMemories, memories_pb2.ListMemoriesRequest),
-            ("MemoryService", "unary", self.CreateMemory, memories_pb2.CreateMemoryRequest),
+            ("MemoryService", "unary", self.ListMemories, memory_service_pb2.ListMemoriesRequest),
+            ("MemoryService", "unary", self.CreateMemory, memory_service_pb2.CreateMemoryRequest),
             ("StateService", "unary", self.GetWorkingContext, Context),
             ("LogService", "streams", self.AppendChunks, log_pb2.AppendChunksRequest),
         ]

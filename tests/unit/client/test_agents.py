@@ -11,7 +11,8 @@ import pytest
 
 import palimpsest
 from palimpsest import sync
-from palimpsest.v1alpha1 import memories_pb2, states_pb2
+from palimpsest.v1 import memories_pb2
+from palimpsest.v1alpha1 import states_pb2
 from tests.unit.client.agent_service import Service
 from tests.unit.client.server import serving
 
@@ -49,7 +50,7 @@ async def test_a_loop_makes_its_memory_and_sees_each_step_it_recorded() -> None:
                 assert (ack.position, agent.step) == (number, number + 1)
         assert service.asked == [WAIT] * 7
     made = service.memories[0]
-    assert (made.name, made.state.task, made.state.period) == ("state", "Find the key.", 5)
+    assert (made.id, made.state.task, made.state.period) == ("state", "Find the key.", 5)
     assert list(made.state.pinned) == ["key"]
     step = service.chunks[0].step
     assert (step.observation, step.thought, step.action) == ("a wall", "hm", "go1")
@@ -178,7 +179,7 @@ async def test_steps_of_several_tasks_come_one_after_the_other() -> None:
 
 
 def state_memory(**settings: Any) -> memories_pb2.Memory:
-    return memories_pb2.Memory(name="state", state=memories_pb2.StateSpec(**settings))
+    return memories_pb2.Memory(id="state", state=memories_pb2.StateSpec(**settings))
 
 
 @pytest.mark.parametrize(
@@ -193,7 +194,7 @@ def state_memory(**settings: Any) -> memories_pb2.Memory:
             " settings from the whole log (rebuild)",
         ),
         (
-            memories_pb2.Memory(name="state", tree=memories_pb2.TreeSpec()),
+            memories_pb2.Memory(id="state", tree=memories_pb2.TreeSpec()),
             {},
             "memory 'state' is there already, and is a tree memory, not a state memory. Use it as"
             " it is (session.memory, session.tree or session.state), choose another name, or"
@@ -218,7 +219,7 @@ async def test_a_memory_that_is_there_is_used_as_it_is() -> None:
     async with connected(service) as client:
         for given in same:
             async with client.agent(client.session("run"), **given) as agent:
-                assert agent.memory.name == "state"
+                assert agent.memory.id == "state"
     assert len(service.memories) == 1
 
 

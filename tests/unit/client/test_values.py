@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import palimpsest
-from palimpsest import Edit, _convert_memories
+from palimpsest import Edit, _convert_info, _convert_memories, _convert_operations, _convert_specs
+from palimpsest.v1 import memories_pb2 as v1
 from palimpsest.v1alpha1 import edits_pb2, history_pb2, memories_pb2
 
 JSON = st.recursive(
@@ -18,18 +19,18 @@ JSON = st.recursive(
     max_leaves=5,
 )
 SETTINGS: list[tuple[str, dict[Any, Any]]] = [
-    ("encoding", _convert_memories.ENCODINGS),
-    ("operations", _convert_memories.OPERATIONS),
-    ("coercion", _convert_memories.COERCIONS),
-    ("reply_format", _convert_memories.REPLY_FORMATS),
-    ("steps", _convert_memories.STEPS),
+    ("encoding", _convert_specs.ENCODINGS),
+    ("allowed_ops", _convert_specs.ALLOWED_OPS),
+    ("coercion", _convert_specs.COERCIONS),
+    ("reply_format", _convert_specs.REPLY_FORMATS),
+    ("steps", _convert_specs.STEPS),
 ]
 CHOICES = {name: st.sampled_from([None, *table]) for name, table in SETTINGS}
 
 
-def spec(**given_: Any) -> memories_pb2.PrismSpec:
+def spec(**given_: Any) -> v1.PrismSpec:
     wanted = {"choices": {}, "linger": 0, "skip_failures": False, **given_}
-    return _convert_memories.prism_spec("class A:\n    x: str", **wanted)
+    return _convert_specs.prism_spec("class A:\n    x: str", **wanted)
 
 
 @given(
@@ -47,7 +48,7 @@ def test_settings_come_back_as_they_were_given(
         skip_failures=skip,
         memory_tokens=tokens,
     )
-    info = _convert_memories.memory(memories_pb2.Memory(prism=made))
+    info = _convert_info.memory(v1.Memory(prism=made))
     for name, table in SETTINGS:
         assert getattr(info, name) == (choices[name] or next(iter(table)))
     assert info.linger_seconds == (None if linger is None else linger / 1000)
@@ -150,19 +151,33 @@ def test_what_a_newer_service_says_is_unknown_and_no_failure() -> None:
     assert (made.op, made.kind) == ("unknown", "unknown")
 
 
+NAMED = {"session": "s", "memory": "m"}
+
+
 def test_a_rebuild_takes_over_what_is_not_named() -> None:
     changes = {"schema": {"type": "object"}, "task": "", "encoding": "in_place", "model": None}
-    request = _convert_memories.rebuild_request("s", "m", "n", changes)
-    assert request.json_schema == '{"type": "object"}'
-    assert request.HasField("task"), "an empty task is another one"
-    assert not request.HasField("model")
-    assert not request.HasField("operations")
-    assert request.encoding == memories_pb2.PrismSpec.ENCODING_IN_PLACE
-    with pytest.raises(ValueError, match="operations must be"):
-        _convert_memories.rebuild_request("s", "m", "n", {"operations": "none"})
+    request = _convert_operations.rebuild_request(NAMED, "n", "prism", changes, "r")
+    paths = ["prism.task", "prism.encoding", "prism.json_schema"]
+    assert (list(request.update_mask.paths), request.request_id) == (paths, "r")
+    assert (request.new_memory.session, request.new_memory.id) == ("s", "n")
+    assert request.new_memory.prism.json_schema == '{"type": "object"}'
+    assert request.new_memory.prism.encoding == v1.PrismSpec.ENCODING_IN_PLACE
+    with pytest.raises(ValueError, match="allowed_ops must be"):
+        _convert_operations.rebuild_request(NAMED, "n", "prism", {"allowed_ops": "none"}, "")
+
+
+def test_a_rebuilt_tree_has_other_settings_or_another_model() -> None:
+    settings = palimpsest.TreeSettings(max_children=3, model="a/b")
+    whole = {"settings": settings, "model": "c/d"}
+    request = _convert_operations.rebuild_request(NAMED, "n", "tree", whole, "")
+    assert list(request.update_mask.paths) == ["tree"]
+    assert (request.new_memory.tree.max_children, request.new_memory.tree.model) == (3, "c/d")
+    model = {"settings": None, "model": "c/d"}
+    request = _convert_operations.rebuild_request(NAMED, "n", "tree", model, "")
+    assert list(request.update_mask.paths) == ["tree.model"]
 
 
 def test_values_are_frozen() -> None:
-    flushed = palimpsest.Flushed(token="t", head=1)
+    flushed = palimpsest.Flushed(read_token="t", head=1)
     with pytest.raises(AttributeError):
         flushed.head = 2  # type: ignore[misc]

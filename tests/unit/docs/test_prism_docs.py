@@ -10,7 +10,7 @@ from service.domain.prism.rules import Rules
 from service.domain.prism.spec import MEMORY_TOKENS, PrismSpec, default_fold_tokens
 from service.domain.values.json_values import MAX_NODES, MAX_NUMBER_CHARACTERS
 from service.domain.values.paths import MAX_KEY_CHARACTERS, MAX_PATH_CHARACTERS, MAX_PATH_DEPTH
-from service.rpc.specs import DEFAULT_CHUNK_TOKENS
+from service.rpc.convert.specs import DEFAULT_CHUNK_TOKENS
 from service.settings.config import Config, Limits
 from tests import ROOT
 

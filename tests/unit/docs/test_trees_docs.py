@@ -5,11 +5,12 @@ import re
 from buf.validate import validate_pb2
 
 from palimpsest import TreeSettings
-from palimpsest.v1alpha1 import answers_pb2, memories_pb2, trees_pb2
+from palimpsest.v1 import memories_pb2
+from palimpsest.v1alpha1 import answers_pb2, trees_pb2
 from service.cli.tree import MAX_DRAWN
 from service.domain.tree.spec import TreeSpec
+from service.rpc.convert.specs import tree_message
 from service.rpc.pages import PAGE_BYTES
-from service.rpc.specs import tree_message
 from service.rpc.trees import TEXT_BYTES
 from service.usecases.tree.outline import MAX_SUMMARY_BYTES
 from tests import ROOT
@@ -54,12 +55,12 @@ def test_the_limits_are_those_of_the_code() -> None:
 
 def test_the_defaults_are_said_by_the_proto_too() -> None:
     """The comments of TreeSpec name the same numbers."""
-    proto = (ROOT / "proto/palimpsest/v1alpha1/memories.proto").read_text()
+    proto = (ROOT / "proto/palimpsest/v1/memories.proto").read_text()
     body = proto.partition("message TreeSpec {")[2].partition("\n}\n")[0]
     message = tree_message(TreeSpec())
     for name in ("segment_tokens", "max_children", "summary_tokens", "working_memory_tokens"):
         comment = " ".join(
-            body.partition(f"uint32 {name} =")[0].rpartition("  // Optional.")[2].split()
+            body.partition(f"int32 {name} =")[0].rpartition("  // Optional.")[2].split()
         )
         assert f"0 means {getattr(message, name):,}".replace(" // ", " ") in comment.replace(
             "// ", ""

@@ -101,7 +101,7 @@ async def test_a_page_fits_a_message_and_the_next_goes_on(
     past: Any = Past(make, 1000)
     nothing: Any = None
     pages = Pages(b"key", Limits())
-    memories = MemoryService(nothing, nothing, past, pages, nothing)
+    memories = MemoryService(past, pages)
     history = HistoryService(past, nothing, pages, nothing)
     token = tenancy._tenant.set(nothing)
     try:

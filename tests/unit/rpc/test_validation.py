@@ -16,6 +16,7 @@ from palimpsest import v1, v1alpha1
 from palimpsest.v1 import (
     answer_service_pb2,
     billing_service_pb2,
+    memory_service_pb2,
     session_service_pb2,
     tree_service_pb2,
 )
@@ -153,7 +154,7 @@ ID = (
 )
 def test_ids_are_what_people_have(id_: str) -> None:
     validate(sessions_pb2.CreateSessionRequest(name=id_))
-    validate(memories_pb2.GetMemoryRequest(session=id_, memory=id_))
+    validate(memory_service_pb2.GetMemoryRequest(session=id_, memory=id_))
     opening = log_pb2.AppendChunksRequest.Open(session=id_, producer_id=id_)
     validate(log_pb2.AppendChunksRequest(open=opening))
     validate(chunks_pb2.ChunkFilter(threads=[id_, ""], excluded_threads=[id_], sources=["", id_]))
@@ -193,8 +194,8 @@ def test_ids_are_what_people_have(id_: str) -> None:
 def test_other_ids_are_told_the_rule(id_: str) -> None:
     for request, field in (
         (sessions_pb2.GetSessionRequest(name=id_), "name"),
-        (memories_pb2.ListMemoriesRequest(session=id_ or "/"), "session"),
-        (memories_pb2.GetMemoryRequest(session="a", memory=id_), "memory"),
+        (memory_service_pb2.ListMemoriesRequest(session=id_ or "/"), "session"),
+        (memory_service_pb2.GetMemoryRequest(session="a", memory=id_), "memory"),
         (log_pb2.ListChunksRequest(session=id_), "session"),
         (log_pb2.AppendRequest(session="a", producer_id=id_ or "/", chunks=[ONE]), "producer_id"),
         (chunks_pb2.ChunkFilter(threads=["a", id_ or "/"]), "threads[1]"),
@@ -306,11 +307,11 @@ def test_positions_that_no_log_has_are_refused() -> None:
     ],
 )
 def test_a_duration_that_is_none_is_refused_by_its_name(idle: Duration) -> None:
-    request = memories_pb2.CreateMemoryRequest(session="main", name="notes")
-    request.state.idle.CopyFrom(idle)
+    request = memory_service_pb2.CreateMemoryRequest()
+    request.memory.state.idle.CopyFrom(idle)
     with pytest.raises(InvalidInput, match="must be a duration up to 10,000 years") as caught:
         validate(request)
-    assert caught.value.field == "state.idle"
+    assert caught.value.field == "memory.state.idle"
 
 
 def test_a_time_that_is_none_is_refused_by_its_name() -> None:

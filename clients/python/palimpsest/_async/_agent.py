@@ -17,7 +17,7 @@ from palimpsest._async._memory import create_memory
 from palimpsest._async._producer import Producer
 from palimpsest._async._runtime import Lock
 from palimpsest._async._session import Session
-from palimpsest._convert_memories import state_settings_of, state_spec
+from palimpsest._convert_specs import state_settings_of, state_spec
 from palimpsest._errors import (
     Aborted,
     DeadlineExceeded,
@@ -28,8 +28,9 @@ from palimpsest._errors import (
 )
 from palimpsest._values_answers import Answer, MemoryAskOptions
 from palimpsest._values_log import Ack
-from palimpsest._values_memories import AgentSettings, ContextForm, WorkingContext
-from palimpsest.v1alpha1 import memories_pb2
+from palimpsest._values_memories import ContextForm, WorkingContext
+from palimpsest._values_specs import AgentSettings
+from palimpsest.v1 import memories_pb2
 
 #: How long a context waits for a compression when the caller does not say.
 WAIT_SECONDS = 30.0
@@ -92,10 +93,8 @@ class Agent:
     async def __aenter__(self) -> "Agent":
         """Opens it. Raises AlreadyExists for a memory of another kind or other settings."""
         await self.session.create(exist_ok=True)
-        request = memories_pb2.CreateMemoryRequest(
-            session=self.session.name, name=self.memory.name, state=self._spec
-        )
-        await create_memory(self._connection, request, exist_ok=True, only=self._given)
+        wanted = memories_pb2.Memory(session=self.session.name, id=self.memory.id, state=self._spec)
+        await create_memory(self._connection, wanted, exist_ok=True, only=self._given)
         self._producer, self._failure = await self._open(), None
         try:
             self._head = (await self.session.info()).head

@@ -7,21 +7,29 @@ from typing import Any, Unpack
 
 import grpc
 
-from palimpsest import _convert_log, _convert_memories
+from palimpsest import _convert_info, _convert_log
 from palimpsest._async._agent import WAIT_SECONDS, Agent
 from palimpsest._async._connection import Connection
+from palimpsest._async._operation import Operation
 from palimpsest._async._resource import Resource
 from palimpsest._async._runtime import Channel
 from palimpsest._async._session import Session
+from palimpsest._convert_operations import list_request
 from palimpsest._schemas import MAX_JSON_BYTES, MAX_SOURCE_BYTES, bounded
 from palimpsest._transport import REACH_SECONDS
 from palimpsest._values_answers import Answer, ResumeOptions
 from palimpsest._values_log import SessionInfo
-from palimpsest._values_memories import AgentSettings, MemoryInfo
+from palimpsest._values_memories import MemoryInfo, MemoryStatus
+from palimpsest._values_operations import OperationKind, OperationState
+from palimpsest._values_specs import AgentSettings
 from palimpsest._values_spend import Budget, Grouping, UsageReport
+from palimpsest.v1 import (
+    memory_service_pb2,
+    memory_service_pb2_grpc,
+    operation_service_pb2,
+    operation_service_pb2_grpc,
+)
 from palimpsest.v1alpha1 import (
-    memories_pb2,
-    memories_pb2_grpc,
     schemas_pb2,
     schemas_pb2_grpc,
     sessions_pb2,
@@ -70,7 +78,8 @@ class Client(Resource):
         )
         super().__init__(connection)
         self._sessions = sessions_pb2_grpc.SessionServiceStub(connection.channel)
-        self._memories = memories_pb2_grpc.MemoryServiceStub(connection.channel)
+        self._memories = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
+        self._operations = operation_service_pb2_grpc.OperationServiceStub(connection.channel)
         self._schemas = schemas_pb2_grpc.SchemaServiceStub(connection.channel)
 
     @property
@@ -142,24 +151,47 @@ class Client(Resource):
         method = self._sessions.ListSessions
         return self._connection.all_of(method, request, "sessions", _convert_log.session)
 
-    def memories(
-        self, *, stalled: bool = False, waiting: bool = False
-    ) -> AsyncIterator[MemoryInfo]:
-        """Yields memories of all sessions: all, those that stalled, or that wait for a model."""
-        request = memories_pb2.ListMemoriesRequest(waiting=waiting, page_size=1000)
-        if stalled:
-            request.status = memories_pb2.Memory.STATUS_STALLED
+    def memories(self, *, status: MemoryStatus | str | None = None) -> AsyncIterator[MemoryInfo]:
+        """Yields the memories of all sessions, or those of one status, without an order."""
+        request = memory_service_pb2.ListMemoriesRequest(
+            status=_convert_info.memory_status(status), page_size=1000
+        )
         method = self._memories.ListMemories
-        return self._connection.all_of(method, request, "memories", _convert_memories.memory)
+        return self._connection.all_of(method, request, "memories", _convert_info.memory)
 
-    async def retry_stalled(self, session: str = "") -> int:
-        """Lets all stalled memories try again, of a session or of all; returns how many.
+    async def retry_stalled(self, session: str = "", *, request_id: str = "") -> int:
+        """Retries all stalled memories, of a session or of all; returns how many.
 
         Raises NotFound.
         """
-        request = memories_pb2.RetryMemoryRequest(session=session)
+        request = memory_service_pb2.RetryMemoryRequest(session=session, request_id=request_id)
         response = await self._connection.call(self._memories.RetryMemory, request)
         return int(response.retried)
+
+    async def operation(self, id: str) -> Operation[Any]:
+        """Returns an operation. Raises NotFound: it is kept for 30 days."""
+        request = operation_service_pb2.GetOperationRequest(operation=id)
+        response = await self._connection.call(self._operations.GetOperation, request)
+        return Operation(self._connection, response)
+
+    def operations(
+        self,
+        *,
+        session: str = "",
+        memory: str = "",
+        kind: OperationKind | None = None,
+        state: OperationState | None = None,
+    ) -> AsyncIterator[Operation[Any]]:
+        """Yields operations, newest first, without their results: all, or those that match.
+
+        `memory` is one of the `session`. Raises NotFound, InvalidArgument.
+        """
+        return self._connection.all_of(
+            self._operations.ListOperations,
+            list_request(session, memory, kind, state),
+            "operations",
+            lambda message: Operation(self._connection, message),
+        )
 
     def agent(
         self,

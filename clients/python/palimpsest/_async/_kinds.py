@@ -1,75 +1,69 @@
 """Trees and state memories: what they have beyond other memories."""
 
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from palimpsest import _convert_memories as convert
 from palimpsest._async._connection import Connection
 from palimpsest._async._memory import Memory
-from palimpsest._async._runtime import sleep
+from palimpsest._async._operation import Operation
 from palimpsest._convert import message_of
-from palimpsest._errors import DeadlineExceeded
 from palimpsest._values_memories import (
     ContextForm,
     Freshness,
     MemoryInfo,
-    MemoryStatus,
-    StateSettings,
     StateVector,
     TextPart,
     TreeNode,
     TreeOutline,
-    TreeSettings,
     WorkingContext,
 )
+from palimpsest._values_specs import StateSettings, TreeSettings
+from palimpsest.v1 import tree_service_pb2, tree_service_pb2_grpc
 from palimpsest.v1alpha1 import states_pb2, states_pb2_grpc, trees_pb2, trees_pb2_grpc
 
 if TYPE_CHECKING:
     from palimpsest._async._session import Session
 
-#: How often a tree that is being sealed is read.
-POLL_SECONDS = 0.2
-
 
 class Tree(Memory):
-    """A tree, by its name. What is for PRISM memories only is FailedPrecondition."""
+    """A tree, by its id. What is for PRISM memories only is FailedPrecondition."""
 
-    def __init__(self, connection: Connection, session: "Session", name: str) -> None:
-        super().__init__(connection, session, name)
+    _kind = "tree"
+
+    def __init__(self, connection: Connection, session: "Session", id: str) -> None:
+        super().__init__(connection, session, id)
         self._trees = trees_pb2_grpc.TreeServiceStub(connection.channel)
+        self._sealing = tree_service_pb2_grpc.TreeServiceStub(connection.channel)
 
-    async def seal(
-        self,
-        *,
-        wait: bool = True,
-        timeout: float | None = None,
-        on_progress: Callable[[MemoryInfo], None] | None = None,
-    ) -> MemoryInfo:
+    async def seal(self, *, request_id: str = "") -> Operation[MemoryInfo]:
         """Seals the tree: what is in the log now gets a single root, and nothing follows.
 
-        Waits until that is done, unless `wait` is False, and at most `timeout` seconds; it
-        continues by itself when this call ends. Raises FailedPrecondition when the tree
-        stalls, ResourceExhausted when a budget holds it, DeadlineExceeded.
+        Returns the operation at once: that of an earlier request unless it failed or was
+        cancelled. It cannot be undone once it is done.
         """
-        request = trees_pb2.SealTreeRequest(**self._named)
-        response = await self._connection.call(self._trees.SealTree, request)
-        info = convert.memory(response.memory)
-        if not wait:
-            return info
-        until = None if timeout is None else time.monotonic() + timeout
-        while True:
-            info = await self.look()
-            if on_progress is not None:
-                on_progress(info)
-            if info.status is MemoryStatus.SEALED:
-                return info
-            if until is not None and time.monotonic() + POLL_SECONDS > until:
-                raise DeadlineExceeded(
-                    f"tree {self.name!r} is still being sealed; it continues by itself",
-                    reason="NOT_APPLIED_IN_TIME",
-                )
-            await sleep(POLL_SECONDS)
+        request = tree_service_pb2.SealTreeRequest(**self._named, request_id=request_id)
+        response = await self._connection.call(self._sealing.SealTree, request)
+        return Operation(self._connection, response)
+
+    async def update(  # type: ignore[override]  # what may be changed is another kind's
+        self,
+        *,
+        model: str | None = None,
+        navigation_model: str | None = None,
+        expected_revision: int | None = None,
+        request_id: str = "",
+    ) -> MemoryInfo:
+        """Gives the tree another model for summaries, for navigation, or both; None leaves one.
+
+        Empty means the service's default, and of `navigation_model` the tree's. Raises
+        InvalidArgument (MODEL_NOT_ALLOWED), Aborted (REVISION_CONFLICT).
+        """
+        return await self._update(
+            {"model": model, "navigation_model": navigation_model},
+            expected_revision=expected_revision,
+            request_id=request_id,
+        )
 
     async def outline(self, *, revision: int | None = None) -> TreeOutline:
         """Returns levels, nodes without a parent, and the text that is not summarized yet.
@@ -104,28 +98,27 @@ class Tree(Memory):
 
     async def rebuild(  # type: ignore[override]  # what may be changed is another kind's
         self,
-        new_name: str,
+        new_id: str,
         *,
         settings: TreeSettings | None = None,
         model: str | None = None,
-        on_progress: Callable[[MemoryInfo], None] | None = None,
-    ) -> "Tree":
-        """Reads the whole log again into a new tree; returns it when that is done.
+        request_id: str = "",
+    ) -> Operation[MemoryInfo]:
+        """Reads the whole log again into a new memory; returns the operation at once.
 
         `settings` are the new tree's as a whole; None takes over this one's, and `model`
-        changes that alone. `on_progress` is as in `Memory.rebuild`. The new tree is open, also
-        where this one is closed. Raises AlreadyExists, FailedPrecondition when it stalls.
+        changes that alone. Raises AlreadyExists; see `Memory.rebuild`.
         """
-        tree = None if settings is None else convert.tree_spec(settings)
-        new = Tree(self._connection, self.session, new_name)
-        return await self._rebuild(new, {"tree": tree, "model": model}, on_progress)
+        return await self._rebuild(new_id, {"settings": settings, "model": model}, request_id)
 
 
 class State(Memory):
-    """A state memory, by its name. What is for other kinds is FailedPrecondition."""
+    """A state memory, by its id. What is for other kinds is FailedPrecondition."""
 
-    def __init__(self, connection: Connection, session: "Session", name: str) -> None:
-        super().__init__(connection, session, name)
+    _kind = "state"
+
+    def __init__(self, connection: Connection, session: "Session", id: str) -> None:
+        super().__init__(connection, session, id)
         self._states = states_pb2_grpc.StateServiceStub(connection.channel)
 
     async def context(
@@ -171,24 +164,36 @@ class State(Memory):
 
     async def rebuild(  # type: ignore[override]  # what may be changed is another kind's
         self,
-        new_name: str,
+        new_id: str,
         *,
         settings: StateSettings | None = None,
         model: str | None = None,
-        on_progress: Callable[[MemoryInfo], None] | None = None,
-    ) -> "State":
-        """Reads the whole log again into a new memory; returns it when that is done.
+        request_id: str = "",
+    ) -> Operation[MemoryInfo]:
+        """Reads the whole log again into a new memory; returns the operation at once.
 
         `settings` are the new memory's as a whole; None takes over this one's, and `model`
-        changes that alone. `on_progress` is as in `Memory.rebuild`. Raises AlreadyExists,
-        FailedPrecondition when it stalls.
+        changes that alone. Raises AlreadyExists; see `Memory.rebuild`.
         """
-        state = None if settings is None else convert.state_spec(settings)
-        new = State(self._connection, self.session, new_name)
-        return await self._rebuild(new, {"state": state, "model": model}, on_progress)
+        return await self._rebuild(new_id, {"settings": settings, "model": model}, request_id)
+
+    async def update(  # type: ignore[override]  # what may be changed is another kind's
+        self,
+        *,
+        model: str | None = None,
+        expected_revision: int | None = None,
+        request_id: str = "",
+    ) -> MemoryInfo:
+        """Gives the memory another model; empty means the service's default.
+
+        Raises InvalidArgument (MODEL_NOT_ALLOWED), Aborted (REVISION_CONFLICT).
+        """
+        return await self._update(
+            {"model": model}, expected_revision=expected_revision, request_id=request_id
+        )
 
     async def _info(self) -> MemoryInfo:
         # Its value has all that is recent, which is too much while it catches up.
         listed = await self.session.memories()
-        found = next((one for one in listed if one.name == self.name), None)
+        found = next((one for one in listed if one.id == self.id), None)
         return await super()._info() if found is None else found

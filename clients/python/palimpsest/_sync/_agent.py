@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Unpack
 
-from palimpsest._convert_memories import state_settings_of, state_spec
+from palimpsest._convert_specs import state_settings_of, state_spec
 from palimpsest._errors import (
     Aborted,
     DeadlineExceeded,
@@ -29,8 +29,9 @@ from palimpsest._sync._runtime import Lock
 from palimpsest._sync._session import Session
 from palimpsest._values_answers import Answer, MemoryAskOptions
 from palimpsest._values_log import Ack
-from palimpsest._values_memories import AgentSettings, ContextForm, WorkingContext
-from palimpsest.v1alpha1 import memories_pb2
+from palimpsest._values_memories import ContextForm, WorkingContext
+from palimpsest._values_specs import AgentSettings
+from palimpsest.v1 import memories_pb2
 
 #: How long a context waits for a compression when the caller does not say.
 WAIT_SECONDS = 30.0
@@ -93,10 +94,8 @@ class Agent:
     def __enter__(self) -> "Agent":
         """Opens it. Raises AlreadyExists for a memory of another kind or other settings."""
         self.session.create(exist_ok=True)
-        request = memories_pb2.CreateMemoryRequest(
-            session=self.session.name, name=self.memory.name, state=self._spec
-        )
-        create_memory(self._connection, request, exist_ok=True, only=self._given)
+        wanted = memories_pb2.Memory(session=self.session.name, id=self.memory.id, state=self._spec)
+        create_memory(self._connection, wanted, exist_ok=True, only=self._given)
         self._producer, self._failure = self._open(), None
         try:
             self._head = (self.session.info()).head

@@ -1,0 +1,140 @@
+"""Memories, their status and settings, to and from the proto's messages."""
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from palimpsest._convert import if_set, moment, name_of, number_of, value_of
+from palimpsest._convert_answers import losses
+from palimpsest._convert_specs import (
+    ALLOWED_OPS,
+    COERCIONS,
+    ENCODINGS,
+    PLAIN_PRISM,
+    REPLY_FORMATS,
+    STEPS,
+    state_settings,
+    tree_settings,
+)
+from palimpsest._values_memories import (
+    Blocked,
+    Flushed,
+    MemoryInfo,
+    MemoryKind,
+    MemoryState,
+    MemoryStatus,
+)
+from palimpsest.v1 import common_pb2, memories_pb2, memory_service_pb2
+
+_STATUSES: dict[MemoryStatus, Any] = {
+    MemoryStatus.ACTIVE: memories_pb2.Memory.STATUS_ACTIVE,
+    MemoryStatus.STALLED: memories_pb2.Memory.STATUS_STALLED,
+    MemoryStatus.SEALED: memories_pb2.Memory.STATUS_SEALED,
+    MemoryStatus.WAITING: memories_pb2.Memory.STATUS_WAITING,
+    MemoryStatus.OVER_BUDGET: memories_pb2.Memory.STATUS_OVER_BUDGET,
+}
+
+
+def memory_status(given: MemoryStatus | str | None) -> Any:
+    """Returns the status to list memories by. Raises ValueError for what is none."""
+    if given is None:
+        return memories_pb2.Memory.STATUS_UNSPECIFIED
+    return number_of("status", _STATUSES, given)
+
+
+def memory(message: memories_pb2.Memory) -> MemoryInfo:
+    """Returns a memory without its value."""
+    kind: MemoryKind = message.WhichOneof("spec") or "prism"
+    prism = message.prism
+    return value_of(
+        MemoryInfo,
+        message,
+        kind=kind,
+        tree=tree_settings(message.tree) if kind == "tree" else None,
+        state=state_settings(message.state) if kind == "state" else None,
+        **{name: getattr(prism, name) for name in PLAIN_PRISM},
+        steps=name_of(STEPS, prism.steps),
+        encoding=name_of(ENCODINGS, prism.encoding),
+        allowed_ops=name_of(ALLOWED_OPS, prism.allowed_ops),
+        coercion=name_of(COERCIONS, prism.coercion),
+        reply_format=name_of(REPLY_FORMATS, prism.reply_format),
+        linger_seconds=if_set(prism, "linger", lambda linger: linger.ToMilliseconds() / 1000),
+        skip_failures=prism.on_failure == common_pb2.ON_FAILURE_SKIP,
+        status=name_of(_STATUSES, message.status),
+        blocked=if_set(message, "blocked", _blocked),
+        created_at=moment(message.created_at),
+        losses=losses(message.losses),
+    )
+
+
+def _blocked(message: memories_pb2.Memory.Blocked) -> Blocked:
+    return value_of(Blocked, message, since=if_set(message, "since", moment))
+
+
+def memory_state(message: memories_pb2.Memory) -> MemoryState:
+    """Returns a memory with its value."""
+    return value_of(
+        MemoryState,
+        message.read_point,
+        info=memory(message),
+        value=json.loads(message.value_json),
+    )
+
+
+def update_request(
+    session: str, memory: str, kind: MemoryKind, changes: Mapping[str, Any], **others: Any
+) -> memory_service_pb2.UpdateMemoryRequest:
+    """Returns the request; None among the fields of the spec leaves it as it is."""
+    spec = {name: given for name, given in changes.items() if given is not None}
+    fields: dict[str, Any] = {kind: spec}
+    message = memories_pb2.Memory(session=session, id=memory, **fields)
+    return memory_service_pb2.UpdateMemoryRequest(
+        memory=message,
+        update_mask=FieldMask(paths=[f"{kind}.{name}" for name in spec]),
+        **others,
+    )
+
+
+def flushed(message: memory_service_pb2.FlushMemoryResponse) -> Flushed:
+    """Returns the log as it was when the wait for more chunks ended."""
+    return value_of(Flushed, message)
+
+
+#: Settings whose name is another one in the proto.
+_RENAMED = {"linger": "linger_seconds", "idle": "idle_seconds", "on_failure": "skip_failures"}
+
+
+def settings_that_differ(
+    wanted: memories_pb2.Memory,
+    existing: memories_pb2.Memory,
+    schema_source: str,
+    only: Collection[str] | None = None,
+) -> list[str]:
+    """Returns in words what an existing memory has other than it is wanted.
+
+    What it leaves to the service is not compared, and of the rest `only` these
+    settings. `schema_source` is the wanted schema as the service keeps it.
+    """
+    kind, there = wanted.WhichOneof("spec") or "prism", existing.WhichOneof("spec")
+    if there != kind:
+        return [f"is a {there} memory, not a {kind} memory"]
+    spec = getattr(wanted, kind)
+    new, old = _settings(wanted), _settings(existing)
+    found = []
+    for field, _ in spec.ListFields():
+        if field.name in ("schema_source", "json_schema"):
+            if schema_source != old.schema_source:
+                found.append("its schema is another one")
+            continue
+        name = _RENAMED.get(field.name, field.name)
+        asked, has = getattr(new, name), getattr(old, name)
+        if asked != has and (only is None or name in only):
+            found.append(f"{name} is {has!r}, not {asked!r}")
+    return found
+
+
+def _settings(message: memories_pb2.Memory) -> Any:
+    info = memory(message)
+    return info.tree or info.state or info
