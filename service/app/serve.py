@@ -19,10 +19,10 @@ from service.llm.providers.prices import Prices
 from service.rpc.answers import AnswerService
 from service.rpc.budgets import BudgetService
 from service.rpc.edits import EditService
-from service.rpc.history import HistoryService
 from service.rpc.interceptors.lives import Lives
 from service.rpc.log import LogService
-from service.rpc.memories import MemoryService
+from service.rpc.memories import MemoryService as AlphaMemoryService
+from service.rpc.memory_service import MemoryService
 from service.rpc.operations import OperationService
 from service.rpc.pages import Pages
 from service.rpc.schemas import SchemaService
@@ -90,7 +90,6 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             config.limits,
             lambda spec: facts(spec.model or config.model),
         )
-        history = History(database)
         deleter = Deleter(database, wake_ups)
         editor = Editor(database, memories, config.limits)
         waiting = ConcurrencyLimiter(config.limits.max_waiting_asks)
@@ -116,9 +115,14 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             Services(
                 sessions=SessionService(database, deleter, pages, config.search_language),
                 log=LogService(database, appender, pages, config.limits, stop),
-                memories=MemoryService(memories, deleter, history, pages, models),
-                history=HistoryService(
-                    history, Watches(database, watcher, config.limits), pages, stop
+                memories=AlphaMemoryService(memories, deleter, pages, models),
+                memory_service=MemoryService(  # type: ignore[abstract]  # the rest is v1alpha1
+                    memories,
+                    editor,
+                    History(database),
+                    Watches(database, watcher, config.limits),
+                    pages,
+                    stop,
                 ),
                 edits=EditService(
                     editor, Rebuilder(memories, watcher, models), operations, stop, models

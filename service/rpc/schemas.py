@@ -1,10 +1,7 @@
 """SchemaService."""
 
 from palimpsest.v1alpha1 import schemas_pb2, schemas_pb2_grpc
-from service.domain.prism.schemas.tree import render
-from service.domain.values.errors import SchemaInvalid
 from service.llm.gateway.allowed import AllowedModels
-from service.rpc import specs
 from service.rpc.convert import v1alpha1 as convert
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
@@ -47,18 +44,6 @@ class SchemaService(schemas_pb2_grpc.SchemaServiceServicer):
             current_tenant(), request.session, convert.uuid(request.draft_id)
         )
         return schemas_pb2.GetSchemaDraftResponse(draft=_draft(drafted))
-
-    async def CheckSchema(  # noqa: N802
-        self, request: schemas_pb2.CheckSchemaRequest, context: Context
-    ) -> schemas_pb2.CheckSchemaResponse:
-        """Checks a schema."""
-        try:
-            schema = specs.schema_of(request.schema_source, request.json_schema)
-        except SchemaInvalid as error:
-            # Here the fields stand in no spec.
-            error.field = error.field.removeprefix("prism.")
-            raise
-        return schemas_pb2.CheckSchemaResponse(schema_source=render(schema))
 
 
 _STATUS = {

@@ -8,6 +8,7 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from palimpsest.v1 import memory_service_pb2, memory_service_pb2_grpc
 from palimpsest.v1alpha1 import (
     answers_pb2,
     answers_pb2_grpc,
@@ -15,8 +16,6 @@ from palimpsest.v1alpha1 import (
     budgets_pb2_grpc,
     edits_pb2,
     edits_pb2_grpc,
-    history_pb2,
-    history_pb2_grpc,
     log_pb2,
     log_pb2_grpc,
     memories_pb2,
@@ -42,7 +41,6 @@ from service.rpc.answers import AnswerService
 from service.rpc.arrivals import Arrivals
 from service.rpc.budgets import BudgetService
 from service.rpc.edits import EditService
-from service.rpc.history import HistoryService
 from service.rpc.interceptors.concurrency_limit import ConcurrencyLimit
 from service.rpc.interceptors.errors import Errors
 from service.rpc.interceptors.idempotency import Idempotency
@@ -52,7 +50,8 @@ from service.rpc.interceptors.tenancy import Tenancy
 from service.rpc.interceptors.tracing import LogSubject, Tracing
 from service.rpc.interceptors.validation import Validation
 from service.rpc.log import LogService
-from service.rpc.memories import MemoryService
+from service.rpc.memories import MemoryService as AlphaMemoryService
+from service.rpc.memory_service import MemoryService
 from service.rpc.operations import OperationService
 from service.rpc.schemas import SchemaService
 from service.rpc.search import SearchService
@@ -72,8 +71,8 @@ class Services:
 
     sessions: SessionService
     log: LogService
-    memories: MemoryService
-    history: HistoryService
+    memories: AlphaMemoryService
+    memory_service: MemoryService
     edits: EditService
     answers: AnswerService
     schemas: SchemaService
@@ -100,9 +99,9 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
         memories_pb2_grpc.add_MemoryServiceServicer_to_server,
         memories_pb2.DESCRIPTOR.services_by_name["MemoryService"],
     ),
-    "history": (
-        history_pb2_grpc.add_HistoryServiceServicer_to_server,
-        history_pb2.DESCRIPTOR.services_by_name["HistoryService"],
+    "memory_service": (
+        memory_service_pb2_grpc.add_MemoryServiceServicer_to_server,
+        memory_service_pb2.DESCRIPTOR.services_by_name["MemoryService"],
     ),
     "edits": (
         edits_pb2_grpc.add_EditServiceServicer_to_server,

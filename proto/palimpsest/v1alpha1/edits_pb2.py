@@ -28,45 +28,13 @@ from palimpsest.v1alpha1 import memories_pb2 as palimpsest_dot_v1alpha1_dot_memo
 from palimpsest.v1alpha1 import operations_pb2 as palimpsest_dot_v1alpha1_dot_operations__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpalimpsest/v1alpha1/edits.proto\x12\x13palimpsest.v1alpha1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1dpalimpsest/v1alpha1/ids.proto\x1a\"palimpsest/v1alpha1/memories.proto\x1a$palimpsest/v1alpha1/operations.proto\"\xdb\x01\n\x04\x45\x64it\x12\x36\n\x02op\x18\x01 \x01(\x0e\x32 .palimpsest.v1alpha1.AmendmentOpB\x08\xbaH\x05\x82\x01\x02\x10\x01\x12\x19\n\x04path\x18\x02 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01\x18\xa0\x9c\x01\x12\x1d\n\nvalue_json\x18\x03 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x04:a\xbaH^\x1a\\\n\nedit.value\x12#give value_json, but not for REMOVE\x1a)(this.op == 3) == (this.value_json == \'\')\"\x85\x02\n\x13ReviseMemoryRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x35\n\x05\x65\x64its\x18\x03 \x03(\x0b\x32\x19.palimpsest.v1alpha1.EditB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\xf4\x03\x12\x1e\n\x11\x65xpected_revision\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x19\n\x07\x63omment\x18\x05 \x01(\tB\x08\xbaH\x05r\x03(\x80\x08\x12\x31\n\nrequest_id\x18\x06 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$B\x14\n\x12_expected_revision\"w\n\x14ReviseMemoryResponse\x12+\n\x06memory\x18\x01 \x01(\x0b\x32\x1b.palimpsest.v1alpha1.Memory\x12\x32\n\namendments\x18\x02 \x03(\x0b\x32\x1e.palimpsest.v1alpha1.Amendment\"\xe2\x01\n\x15RollbackMemoryRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x10\n\x08revision\x18\x03 \x01(\x04\x12\x1e\n\x11\x65xpected_revision\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x19\n\x07\x63omment\x18\x05 \x01(\tB\x08\xbaH\x05r\x03(\x80\x08\x12\x31\n\nrequest_id\x18\x06 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$B\x14\n\x12_expected_revision\"E\n\x16RollbackMemoryResponse\x12+\n\x06memory\x18\x01 \x01(\x0b\x32\x1b.palimpsest.v1alpha1.Memory\"{\n\x11\x46oldMemoryRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x31\n\nrequest_id\x18\x03 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$\"Q\n\x12\x46oldMemoryResponse\x12+\n\x06memory\x18\x01 \x01(\x0b\x32\x1b.palimpsest.v1alpha1.Memory\x12\x0e\n\x06\x66olded\x18\x02 \x01(\x08\"\x82\x01\n\x18\x43onsolidateMemoryRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x31\n\nrequest_id\x18\x03 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$\"{\n\x19\x43onsolidateMemoryResponse\x12+\n\x06memory\x18\x01 \x01(\x0b\x32\x1b.palimpsest.v1alpha1.Memory\x12\x31\n\toperation\x18\x02 \x01(\x0b\x32\x1e.palimpsest.v1alpha1.Operation\"\xa4\x03\n\x13UpdateSchemaRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12 \n\rschema_source\x18\x03 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x04\x12\x1e\n\x0bjson_schema\x18\x04 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x10\x12\x1e\n\x11\x65xpected_revision\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x19\n\x07\x63omment\x18\x06 \x01(\tB\x08\xbaH\x05r\x03(\x80\x08\x12\x31\n\nrequest_id\x18\x07 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$:\x91\x01\xbaH\x8d\x01\x1a\x8a\x01\n\x18update_schema.one_schema\x12\x36give schema_source or json_schema, exactly one of them\x1a\x36(this.schema_source == \'\') != (this.json_schema == \'\')B\x14\n\x12_expected_revision\"C\n\x14UpdateSchemaResponse\x12+\n\x06memory\x18\x01 \x01(\x0b\x32\x1b.palimpsest.v1alpha1.Memory\"\x95\x01\n\x12UpdateModelRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x17\n\x05model\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\x12\x31\n\nrequest_id\x18\x04 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$\"B\n\x13UpdateModelResponse\x12+\n\x06memory\x18\x01 \x01(\x0b\x32\x1b.palimpsest.v1alpha1.Memory\"\x83\x08\n\x14RebuildMemoryRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x1c\n\nnew_memory\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\'\n\rschema_source\x18\x04 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01(\x80\x80\x04H\x00\x88\x01\x01\x12%\n\x0bjson_schema\x18\x05 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01(\x80\x80\x10H\x01\x88\x01\x01\x12\x1b\n\x04task\x18\x06 \x01(\tB\x08\xbaH\x05r\x03(\x80@H\x02\x88\x01\x01\x12\x1f\n\x08question\x18\x07 \x01(\tB\x08\xbaH\x05r\x03(\x80@H\x03\x88\x01\x01\x12\x1c\n\x05model\x18\x08 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01H\x04\x88\x01\x01\x12H\n\x08\x65ncoding\x18\t \x01(\x0e\x32\'.palimpsest.v1alpha1.PrismSpec.EncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01H\x05\x88\x01\x01\x12$\n\x0c\x63hunk_tokens\x18\n \x01(\rB\t\xbaH\x06*\x04\x18\xa0\x8d\x06H\x06\x88\x01\x01\x12L\n\noperations\x18\x0b \x01(\x0e\x32).palimpsest.v1alpha1.PrismSpec.OperationsB\x08\xbaH\x05\x82\x01\x02\x10\x01H\x07\x88\x01\x01\x12!\n\nfinal_task\x18\x0e \x01(\tB\x08\xbaH\x05r\x03(\x80@H\x08\x88\x01\x01\x12+\n\x04tree\x18\x0c \x01(\x0b\x32\x1d.palimpsest.v1alpha1.TreeSpec\x12-\n\x05state\x18\r \x01(\x0b\x32\x1e.palimpsest.v1alpha1.StateSpec\x12\x42\n\x05steps\x18\x10 \x01(\x0e\x32$.palimpsest.v1alpha1.PrismSpec.StepsB\x08\xbaH\x05\x82\x01\x02\x10\x01H\t\x88\x01\x01:\xe2\x01\xbaH\xde\x01\x1a}\n\x19rebuild_memory.one_schema\x12+give schema_source or json_schema, not both\x1a\x33!(has(this.schema_source) && has(this.json_schema))\x1a]\n\x17rebuild_memory.new_name\x12\"new_memory must differ from memory\x1a\x1ethis.memory != this.new_memoryB\x10\n\x0e_schema_sourceB\x0e\n\x0c_json_schemaB\x07\n\x05_taskB\x0b\n\t_questionB\x08\n\x06_modelB\x0b\n\t_encodingB\x0f\n\r_chunk_tokensB\r\n\x0b_operationsB\r\n\x0b_final_taskB\x08\n\x06_steps\"\x85\x01\n\x15RebuildMemoryResponse\x12+\n\x06memory\x18\x01 \x01(\x0b\x32\x1b.palimpsest.v1alpha1.Memory\x12\x0c\n\x04\x64one\x18\x02 \x01(\x08\x12\x31\n\toperation\x18\x03 \x01(\x0b\x32\x1e.palimpsest.v1alpha1.Operation2\xef\x05\n\x0b\x45\x64itService\x12\x65\n\x0cReviseMemory\x12(.palimpsest.v1alpha1.ReviseMemoryRequest\x1a).palimpsest.v1alpha1.ReviseMemoryResponse\"\x00\x12k\n\x0eRollbackMemory\x12*.palimpsest.v1alpha1.RollbackMemoryRequest\x1a+.palimpsest.v1alpha1.RollbackMemoryResponse\"\x00\x12_\n\nFoldMemory\x12&.palimpsest.v1alpha1.FoldMemoryRequest\x1a\'.palimpsest.v1alpha1.FoldMemoryResponse\"\x00\x12t\n\x11\x43onsolidateMemory\x12-.palimpsest.v1alpha1.ConsolidateMemoryRequest\x1a..palimpsest.v1alpha1.ConsolidateMemoryResponse\"\x00\x12\x65\n\x0cUpdateSchema\x12(.palimpsest.v1alpha1.UpdateSchemaRequest\x1a).palimpsest.v1alpha1.UpdateSchemaResponse\"\x00\x12\x62\n\x0bUpdateModel\x12\'.palimpsest.v1alpha1.UpdateModelRequest\x1a(.palimpsest.v1alpha1.UpdateModelResponse\"\x00\x12j\n\rRebuildMemory\x12).palimpsest.v1alpha1.RebuildMemoryRequest\x1a*.palimpsest.v1alpha1.RebuildMemoryResponse\"\x00\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpalimpsest/v1alpha1/edits.proto\x12\x13palimpsest.v1alpha1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1dpalimpsest/v1alpha1/ids.proto\x1a\"palimpsest/v1alpha1/memories.proto\x1a$palimpsest/v1alpha1/operations.proto\"\x82\x01\n\x18\x43onsolidateMemoryRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x31\n\nrequest_id\x18\x03 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$\"{\n\x19\x43onsolidateMemoryResponse\x12+\n\x06memory\x18\x01 \x01(\x0b\x32\x1b.palimpsest.v1alpha1.Memory\x12\x31\n\toperation\x18\x02 \x01(\x0b\x32\x1e.palimpsest.v1alpha1.Operation\"\xa4\x03\n\x13UpdateSchemaRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12 \n\rschema_source\x18\x03 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x04\x12\x1e\n\x0bjson_schema\x18\x04 \x01(\tB\t\xbaH\x06r\x04(\x80\x80\x10\x12\x1e\n\x11\x65xpected_revision\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x19\n\x07\x63omment\x18\x06 \x01(\tB\x08\xbaH\x05r\x03(\x80\x08\x12\x31\n\nrequest_id\x18\x07 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$:\x91\x01\xbaH\x8d\x01\x1a\x8a\x01\n\x18update_schema.one_schema\x12\x36give schema_source or json_schema, exactly one of them\x1a\x36(this.schema_source == \'\') != (this.json_schema == \'\')B\x14\n\x12_expected_revision\"C\n\x14UpdateSchemaResponse\x12+\n\x06memory\x18\x01 \x01(\x0b\x32\x1b.palimpsest.v1alpha1.Memory\"\x95\x01\n\x12UpdateModelRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x17\n\x05model\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01\x12\x31\n\nrequest_id\x18\x04 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$\"B\n\x13UpdateModelResponse\x12+\n\x06memory\x18\x01 \x01(\x0b\x32\x1b.palimpsest.v1alpha1.Memory\"\x83\x08\n\x14RebuildMemoryRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x1c\n\nnew_memory\x18\x03 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\'\n\rschema_source\x18\x04 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01(\x80\x80\x04H\x00\x88\x01\x01\x12%\n\x0bjson_schema\x18\x05 \x01(\tB\x0b\xbaH\x08r\x06\x10\x01(\x80\x80\x10H\x01\x88\x01\x01\x12\x1b\n\x04task\x18\x06 \x01(\tB\x08\xbaH\x05r\x03(\x80@H\x02\x88\x01\x01\x12\x1f\n\x08question\x18\x07 \x01(\tB\x08\xbaH\x05r\x03(\x80@H\x03\x88\x01\x01\x12\x1c\n\x05model\x18\x08 \x01(\tB\x08\xbaH\x05r\x03\x18\xc8\x01H\x04\x88\x01\x01\x12H\n\x08\x65ncoding\x18\t \x01(\x0e\x32\'.palimpsest.v1alpha1.PrismSpec.EncodingB\x08\xbaH\x05\x82\x01\x02\x10\x01H\x05\x88\x01\x01\x12$\n\x0c\x63hunk_tokens\x18\n \x01(\rB\t\xbaH\x06*\x04\x18\xa0\x8d\x06H\x06\x88\x01\x01\x12L\n\noperations\x18\x0b \x01(\x0e\x32).palimpsest.v1alpha1.PrismSpec.OperationsB\x08\xbaH\x05\x82\x01\x02\x10\x01H\x07\x88\x01\x01\x12!\n\nfinal_task\x18\x0e \x01(\tB\x08\xbaH\x05r\x03(\x80@H\x08\x88\x01\x01\x12+\n\x04tree\x18\x0c \x01(\x0b\x32\x1d.palimpsest.v1alpha1.TreeSpec\x12-\n\x05state\x18\r \x01(\x0b\x32\x1e.palimpsest.v1alpha1.StateSpec\x12\x42\n\x05steps\x18\x10 \x01(\x0e\x32$.palimpsest.v1alpha1.PrismSpec.StepsB\x08\xbaH\x05\x82\x01\x02\x10\x01H\t\x88\x01\x01:\xe2\x01\xbaH\xde\x01\x1a}\n\x19rebuild_memory.one_schema\x12+give schema_source or json_schema, not both\x1a\x33!(has(this.schema_source) && has(this.json_schema))\x1a]\n\x17rebuild_memory.new_name\x12\"new_memory must differ from memory\x1a\x1ethis.memory != this.new_memoryB\x10\n\x0e_schema_sourceB\x0e\n\x0c_json_schemaB\x07\n\x05_taskB\x0b\n\t_questionB\x08\n\x06_modelB\x0b\n\t_encodingB\x0f\n\r_chunk_tokensB\r\n\x0b_operationsB\r\n\x0b_final_taskB\x08\n\x06_steps\"\x85\x01\n\x15RebuildMemoryResponse\x12+\n\x06memory\x18\x01 \x01(\x0b\x32\x1b.palimpsest.v1alpha1.Memory\x12\x0c\n\x04\x64one\x18\x02 \x01(\x08\x12\x31\n\toperation\x18\x03 \x01(\x0b\x32\x1e.palimpsest.v1alpha1.Operation2\xba\x03\n\x0b\x45\x64itService\x12t\n\x11\x43onsolidateMemory\x12-.palimpsest.v1alpha1.ConsolidateMemoryRequest\x1a..palimpsest.v1alpha1.ConsolidateMemoryResponse\"\x00\x12\x65\n\x0cUpdateSchema\x12(.palimpsest.v1alpha1.UpdateSchemaRequest\x1a).palimpsest.v1alpha1.UpdateSchemaResponse\"\x00\x12\x62\n\x0bUpdateModel\x12\'.palimpsest.v1alpha1.UpdateModelRequest\x1a(.palimpsest.v1alpha1.UpdateModelResponse\"\x00\x12j\n\rRebuildMemory\x12).palimpsest.v1alpha1.RebuildMemoryRequest\x1a*.palimpsest.v1alpha1.RebuildMemoryResponse\"\x00\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'palimpsest.v1alpha1.edits_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EDIT'].fields_by_name['op']._loaded_options = None
-  _globals['_EDIT'].fields_by_name['op']._serialized_options = b'\272H\005\202\001\002\020\001'
-  _globals['_EDIT'].fields_by_name['path']._loaded_options = None
-  _globals['_EDIT'].fields_by_name['path']._serialized_options = b'\272H\010r\006\020\001\030\240\234\001'
-  _globals['_EDIT'].fields_by_name['value_json']._loaded_options = None
-  _globals['_EDIT'].fields_by_name['value_json']._serialized_options = b'\272H\006r\004(\200\200\004'
-  _globals['_EDIT']._loaded_options = None
-  _globals['_EDIT']._serialized_options = b'\272H^\032\\\n\nedit.value\022#give value_json, but not for REMOVE\032)(this.op == 3) == (this.value_json == \'\')'
-  _globals['_REVISEMEMORYREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_REVISEMEMORYREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\360G\001'
-  _globals['_REVISEMEMORYREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_REVISEMEMORYREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\360G\001'
-  _globals['_REVISEMEMORYREQUEST'].fields_by_name['edits']._loaded_options = None
-  _globals['_REVISEMEMORYREQUEST'].fields_by_name['edits']._serialized_options = b'\272H\010\222\001\005\010\001\020\364\003'
-  _globals['_REVISEMEMORYREQUEST'].fields_by_name['comment']._loaded_options = None
-  _globals['_REVISEMEMORYREQUEST'].fields_by_name['comment']._serialized_options = b'\272H\005r\003(\200\010'
-  _globals['_REVISEMEMORYREQUEST'].fields_by_name['request_id']._loaded_options = None
-  _globals['_REVISEMEMORYREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\032r\030\030\200\0012\023^[^\\x00-\\x1f\\x7f]*$'
-  _globals['_ROLLBACKMEMORYREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_ROLLBACKMEMORYREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\360G\001'
-  _globals['_ROLLBACKMEMORYREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_ROLLBACKMEMORYREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\360G\001'
-  _globals['_ROLLBACKMEMORYREQUEST'].fields_by_name['comment']._loaded_options = None
-  _globals['_ROLLBACKMEMORYREQUEST'].fields_by_name['comment']._serialized_options = b'\272H\005r\003(\200\010'
-  _globals['_ROLLBACKMEMORYREQUEST'].fields_by_name['request_id']._loaded_options = None
-  _globals['_ROLLBACKMEMORYREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\032r\030\030\200\0012\023^[^\\x00-\\x1f\\x7f]*$'
-  _globals['_FOLDMEMORYREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_FOLDMEMORYREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\360G\001'
-  _globals['_FOLDMEMORYREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_FOLDMEMORYREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\360G\001'
-  _globals['_FOLDMEMORYREQUEST'].fields_by_name['request_id']._loaded_options = None
-  _globals['_FOLDMEMORYREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\032r\030\030\200\0012\023^[^\\x00-\\x1f\\x7f]*$'
   _globals['_CONSOLIDATEMEMORYREQUEST'].fields_by_name['session']._loaded_options = None
   _globals['_CONSOLIDATEMEMORYREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\360G\001'
   _globals['_CONSOLIDATEMEMORYREQUEST'].fields_by_name['memory']._loaded_options = None
@@ -123,36 +91,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REBUILDMEMORYREQUEST'].fields_by_name['steps']._serialized_options = b'\272H\005\202\001\002\020\001'
   _globals['_REBUILDMEMORYREQUEST']._loaded_options = None
   _globals['_REBUILDMEMORYREQUEST']._serialized_options = b'\272H\336\001\032}\n\031rebuild_memory.one_schema\022+give schema_source or json_schema, not both\0323!(has(this.schema_source) && has(this.json_schema))\032]\n\027rebuild_memory.new_name\022\"new_memory must differ from memory\032\036this.memory != this.new_memory'
-  _globals['_EDIT']._serialized_start=191
-  _globals['_EDIT']._serialized_end=410
-  _globals['_REVISEMEMORYREQUEST']._serialized_start=413
-  _globals['_REVISEMEMORYREQUEST']._serialized_end=674
-  _globals['_REVISEMEMORYRESPONSE']._serialized_start=676
-  _globals['_REVISEMEMORYRESPONSE']._serialized_end=795
-  _globals['_ROLLBACKMEMORYREQUEST']._serialized_start=798
-  _globals['_ROLLBACKMEMORYREQUEST']._serialized_end=1024
-  _globals['_ROLLBACKMEMORYRESPONSE']._serialized_start=1026
-  _globals['_ROLLBACKMEMORYRESPONSE']._serialized_end=1095
-  _globals['_FOLDMEMORYREQUEST']._serialized_start=1097
-  _globals['_FOLDMEMORYREQUEST']._serialized_end=1220
-  _globals['_FOLDMEMORYRESPONSE']._serialized_start=1222
-  _globals['_FOLDMEMORYRESPONSE']._serialized_end=1303
-  _globals['_CONSOLIDATEMEMORYREQUEST']._serialized_start=1306
-  _globals['_CONSOLIDATEMEMORYREQUEST']._serialized_end=1436
-  _globals['_CONSOLIDATEMEMORYRESPONSE']._serialized_start=1438
-  _globals['_CONSOLIDATEMEMORYRESPONSE']._serialized_end=1561
-  _globals['_UPDATESCHEMAREQUEST']._serialized_start=1564
-  _globals['_UPDATESCHEMAREQUEST']._serialized_end=1984
-  _globals['_UPDATESCHEMARESPONSE']._serialized_start=1986
-  _globals['_UPDATESCHEMARESPONSE']._serialized_end=2053
-  _globals['_UPDATEMODELREQUEST']._serialized_start=2056
-  _globals['_UPDATEMODELREQUEST']._serialized_end=2205
-  _globals['_UPDATEMODELRESPONSE']._serialized_start=2207
-  _globals['_UPDATEMODELRESPONSE']._serialized_end=2273
-  _globals['_REBUILDMEMORYREQUEST']._serialized_start=2276
-  _globals['_REBUILDMEMORYREQUEST']._serialized_end=3303
-  _globals['_REBUILDMEMORYRESPONSE']._serialized_start=3306
-  _globals['_REBUILDMEMORYRESPONSE']._serialized_end=3439
-  _globals['_EDITSERVICE']._serialized_start=3442
-  _globals['_EDITSERVICE']._serialized_end=4193
+  _globals['_CONSOLIDATEMEMORYREQUEST']._serialized_start=191
+  _globals['_CONSOLIDATEMEMORYREQUEST']._serialized_end=321
+  _globals['_CONSOLIDATEMEMORYRESPONSE']._serialized_start=323
+  _globals['_CONSOLIDATEMEMORYRESPONSE']._serialized_end=446
+  _globals['_UPDATESCHEMAREQUEST']._serialized_start=449
+  _globals['_UPDATESCHEMAREQUEST']._serialized_end=869
+  _globals['_UPDATESCHEMARESPONSE']._serialized_start=871
+  _globals['_UPDATESCHEMARESPONSE']._serialized_end=938
+  _globals['_UPDATEMODELREQUEST']._serialized_start=941
+  _globals['_UPDATEMODELREQUEST']._serialized_end=1090
+  _globals['_UPDATEMODELRESPONSE']._serialized_start=1092
+  _globals['_UPDATEMODELRESPONSE']._serialized_end=1158
+  _globals['_REBUILDMEMORYREQUEST']._serialized_start=1161
+  _globals['_REBUILDMEMORYREQUEST']._serialized_end=2188
+  _globals['_REBUILDMEMORYRESPONSE']._serialized_start=2191
+  _globals['_REBUILDMEMORYRESPONSE']._serialized_end=2324
+  _globals['_EDITSERVICE']._serialized_start=2327
+  _globals['_EDITSERVICE']._serialized_end=2769
 # @@protoc_insertion_point(module_scope)

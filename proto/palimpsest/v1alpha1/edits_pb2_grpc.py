@@ -39,21 +39,6 @@ class EditServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.ReviseMemory = channel.unary_unary(
-                '/palimpsest.v1alpha1.EditService/ReviseMemory',
-                request_serializer=palimpsest_dot_v1alpha1_dot_edits__pb2.ReviseMemoryRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_edits__pb2.ReviseMemoryResponse.FromString,
-                _registered_method=True)
-        self.RollbackMemory = channel.unary_unary(
-                '/palimpsest.v1alpha1.EditService/RollbackMemory',
-                request_serializer=palimpsest_dot_v1alpha1_dot_edits__pb2.RollbackMemoryRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_edits__pb2.RollbackMemoryResponse.FromString,
-                _registered_method=True)
-        self.FoldMemory = channel.unary_unary(
-                '/palimpsest.v1alpha1.EditService/FoldMemory',
-                request_serializer=palimpsest_dot_v1alpha1_dot_edits__pb2.FoldMemoryRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_edits__pb2.FoldMemoryResponse.FromString,
-                _registered_method=True)
         self.ConsolidateMemory = channel.unary_unary(
                 '/palimpsest.v1alpha1.EditService/ConsolidateMemory',
                 request_serializer=palimpsest_dot_v1alpha1_dot_edits__pb2.ConsolidateMemoryRequest.SerializeToString,
@@ -83,47 +68,6 @@ class EditServiceServicer(object):
     A step that is under way when a memory is edited is made again on the edited
     memory: the edit wins, and no chunk is lost or applied twice.
     """
-
-    def ReviseMemory(self, request, context):
-        """Adds, updates and removes values.
-
-        Guarantees: all edits or none, in order, as one revision, durable on
-        return. Where an edit breaks the schema or a limit: INVALID_ARGUMENT
-        (EDIT_INVALID) naming it. With `expected_revision`: ABORTED
-        (REVISION_CONFLICT) naming the current one when somebody was first. An edit
-        that changes nothing makes no amendment, and by itself no revision.
-        Safety: writes; idempotent by `request_id`; without one `expected_revision`
-        keeps a second call from having an effect; the history keeps what was there.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def RollbackMemory(self, request, context):
-        """Restores the state of an earlier revision, as a new revision.
-
-        Guarantees: the value is byte for byte that of the earlier revision. The
-        log is not read again: `applied_position` stays, and what the chunks since
-        had brought is gone from the value (RebuildMemory reads them again). A state
-        memory gets its vectors back, and recent chunks stay recent.
-        Safety: writes; idempotent by `request_id`; without one `expected_revision`
-        keeps a second call from having an effect; the history keeps what was there.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def FoldMemory(self, request, context):
-        """Writes the amendments into a new base, so that prompts show each value
-        once.
-
-        Guarantees: the value stays byte for byte. A memory without amendments
-        since its base, or that is encoded in place, is left as it is.
-        Safety: writes; idempotent; not destructive.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
 
     def ConsolidateMemory(self, request, context):
         """Asks for a pass over the whole memory in which the model merges entries
@@ -183,21 +127,6 @@ class EditServiceServicer(object):
 
 def add_EditServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'ReviseMemory': grpc.unary_unary_rpc_method_handler(
-                    servicer.ReviseMemory,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_edits__pb2.ReviseMemoryRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_edits__pb2.ReviseMemoryResponse.SerializeToString,
-            ),
-            'RollbackMemory': grpc.unary_unary_rpc_method_handler(
-                    servicer.RollbackMemory,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_edits__pb2.RollbackMemoryRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_edits__pb2.RollbackMemoryResponse.SerializeToString,
-            ),
-            'FoldMemory': grpc.unary_unary_rpc_method_handler(
-                    servicer.FoldMemory,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_edits__pb2.FoldMemoryRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_edits__pb2.FoldMemoryResponse.SerializeToString,
-            ),
             'ConsolidateMemory': grpc.unary_unary_rpc_method_handler(
                     servicer.ConsolidateMemory,
                     request_deserializer=palimpsest_dot_v1alpha1_dot_edits__pb2.ConsolidateMemoryRequest.FromString,
@@ -233,87 +162,6 @@ class EditService(object):
     A step that is under way when a memory is edited is made again on the edited
     memory: the edit wins, and no chunk is lost or applied twice.
     """
-
-    @staticmethod
-    def ReviseMemory(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/palimpsest.v1alpha1.EditService/ReviseMemory',
-            palimpsest_dot_v1alpha1_dot_edits__pb2.ReviseMemoryRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_edits__pb2.ReviseMemoryResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def RollbackMemory(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/palimpsest.v1alpha1.EditService/RollbackMemory',
-            palimpsest_dot_v1alpha1_dot_edits__pb2.RollbackMemoryRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_edits__pb2.RollbackMemoryResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def FoldMemory(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/palimpsest.v1alpha1.EditService/FoldMemory',
-            palimpsest_dot_v1alpha1_dot_edits__pb2.FoldMemoryRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_edits__pb2.FoldMemoryResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
 
     @staticmethod
     def ConsolidateMemory(request,

@@ -38,35 +38,6 @@ class EditServiceStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> EditServiceAsyncStub: ...
-    ReviseMemory: _grpc.UnaryUnaryMultiCallable[_edits_pb2.ReviseMemoryRequest, _edits_pb2.ReviseMemoryResponse]
-    """Adds, updates and removes values.
-
-    Guarantees: all edits or none, in order, as one revision, durable on
-    return. Where an edit breaks the schema or a limit: INVALID_ARGUMENT
-    (EDIT_INVALID) naming it. With `expected_revision`: ABORTED
-    (REVISION_CONFLICT) naming the current one when somebody was first. An edit
-    that changes nothing makes no amendment, and by itself no revision.
-    Safety: writes; idempotent by `request_id`; without one `expected_revision`
-    keeps a second call from having an effect; the history keeps what was there.
-    """
-    RollbackMemory: _grpc.UnaryUnaryMultiCallable[_edits_pb2.RollbackMemoryRequest, _edits_pb2.RollbackMemoryResponse]
-    """Restores the state of an earlier revision, as a new revision.
-
-    Guarantees: the value is byte for byte that of the earlier revision. The
-    log is not read again: `applied_position` stays, and what the chunks since
-    had brought is gone from the value (RebuildMemory reads them again). A state
-    memory gets its vectors back, and recent chunks stay recent.
-    Safety: writes; idempotent by `request_id`; without one `expected_revision`
-    keeps a second call from having an effect; the history keeps what was there.
-    """
-    FoldMemory: _grpc.UnaryUnaryMultiCallable[_edits_pb2.FoldMemoryRequest, _edits_pb2.FoldMemoryResponse]
-    """Writes the amendments into a new base, so that prompts show each value
-    once.
-
-    Guarantees: the value stays byte for byte. A memory without amendments
-    since its base, or that is encoded in place, is left as it is.
-    Safety: writes; idempotent; not destructive.
-    """
     ConsolidateMemory: _grpc.UnaryUnaryMultiCallable[_edits_pb2.ConsolidateMemoryRequest, _edits_pb2.ConsolidateMemoryResponse]
     """Asks for a pass over the whole memory in which the model merges entries
     that say the same and shortens it, once everything that is in the log now
@@ -117,35 +88,6 @@ class EditServiceAsyncStub(EditServiceStub):
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    ReviseMemory: _aio.UnaryUnaryMultiCallable[_edits_pb2.ReviseMemoryRequest, _edits_pb2.ReviseMemoryResponse]  # type: ignore[assignment]
-    """Adds, updates and removes values.
-
-    Guarantees: all edits or none, in order, as one revision, durable on
-    return. Where an edit breaks the schema or a limit: INVALID_ARGUMENT
-    (EDIT_INVALID) naming it. With `expected_revision`: ABORTED
-    (REVISION_CONFLICT) naming the current one when somebody was first. An edit
-    that changes nothing makes no amendment, and by itself no revision.
-    Safety: writes; idempotent by `request_id`; without one `expected_revision`
-    keeps a second call from having an effect; the history keeps what was there.
-    """
-    RollbackMemory: _aio.UnaryUnaryMultiCallable[_edits_pb2.RollbackMemoryRequest, _edits_pb2.RollbackMemoryResponse]  # type: ignore[assignment]
-    """Restores the state of an earlier revision, as a new revision.
-
-    Guarantees: the value is byte for byte that of the earlier revision. The
-    log is not read again: `applied_position` stays, and what the chunks since
-    had brought is gone from the value (RebuildMemory reads them again). A state
-    memory gets its vectors back, and recent chunks stay recent.
-    Safety: writes; idempotent by `request_id`; without one `expected_revision`
-    keeps a second call from having an effect; the history keeps what was there.
-    """
-    FoldMemory: _aio.UnaryUnaryMultiCallable[_edits_pb2.FoldMemoryRequest, _edits_pb2.FoldMemoryResponse]  # type: ignore[assignment]
-    """Writes the amendments into a new base, so that prompts show each value
-    once.
-
-    Guarantees: the value stays byte for byte. A memory without amendments
-    since its base, or that is encoded in place, is left as it is.
-    Safety: writes; idempotent; not destructive.
-    """
     ConsolidateMemory: _aio.UnaryUnaryMultiCallable[_edits_pb2.ConsolidateMemoryRequest, _edits_pb2.ConsolidateMemoryResponse]  # type: ignore[assignment]
     """Asks for a pass over the whole memory in which the model merges entries
     that say the same and shortens it, once everything that is in the log now
@@ -193,53 +135,6 @@ class EditServiceServicer(metaclass=_abc_1.ABCMeta):
     A step that is under way when a memory is edited is made again on the edited
     memory: the edit wins, and no chunk is lost or applied twice.
     """
-
-    @_abc_1.abstractmethod
-    def ReviseMemory(
-        self,
-        request: _edits_pb2.ReviseMemoryRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_edits_pb2.ReviseMemoryResponse, _abc.Awaitable[_edits_pb2.ReviseMemoryResponse]]:
-        """Adds, updates and removes values.
-
-        Guarantees: all edits or none, in order, as one revision, durable on
-        return. Where an edit breaks the schema or a limit: INVALID_ARGUMENT
-        (EDIT_INVALID) naming it. With `expected_revision`: ABORTED
-        (REVISION_CONFLICT) naming the current one when somebody was first. An edit
-        that changes nothing makes no amendment, and by itself no revision.
-        Safety: writes; idempotent by `request_id`; without one `expected_revision`
-        keeps a second call from having an effect; the history keeps what was there.
-        """
-
-    @_abc_1.abstractmethod
-    def RollbackMemory(
-        self,
-        request: _edits_pb2.RollbackMemoryRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_edits_pb2.RollbackMemoryResponse, _abc.Awaitable[_edits_pb2.RollbackMemoryResponse]]:
-        """Restores the state of an earlier revision, as a new revision.
-
-        Guarantees: the value is byte for byte that of the earlier revision. The
-        log is not read again: `applied_position` stays, and what the chunks since
-        had brought is gone from the value (RebuildMemory reads them again). A state
-        memory gets its vectors back, and recent chunks stay recent.
-        Safety: writes; idempotent by `request_id`; without one `expected_revision`
-        keeps a second call from having an effect; the history keeps what was there.
-        """
-
-    @_abc_1.abstractmethod
-    def FoldMemory(
-        self,
-        request: _edits_pb2.FoldMemoryRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_edits_pb2.FoldMemoryResponse, _abc.Awaitable[_edits_pb2.FoldMemoryResponse]]:
-        """Writes the amendments into a new base, so that prompts show each value
-        once.
-
-        Guarantees: the value stays byte for byte. A memory without amendments
-        since its base, or that is encoded in place, is left as it is.
-        Safety: writes; idempotent; not destructive.
-        """
 
     @_abc_1.abstractmethod
     def ConsolidateMemory(

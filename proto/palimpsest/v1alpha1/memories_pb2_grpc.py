@@ -55,16 +55,6 @@ class MemoryServiceStub(object):
                 request_serializer=palimpsest_dot_v1alpha1_dot_memories__pb2.DeleteMemoryRequest.SerializeToString,
                 response_deserializer=palimpsest_dot_v1alpha1_dot_memories__pb2.DeleteMemoryResponse.FromString,
                 _registered_method=True)
-        self.ListAmendments = channel.unary_unary(
-                '/palimpsest.v1alpha1.MemoryService/ListAmendments',
-                request_serializer=palimpsest_dot_v1alpha1_dot_memories__pb2.ListAmendmentsRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_memories__pb2.ListAmendmentsResponse.FromString,
-                _registered_method=True)
-        self.ListRejections = channel.unary_unary(
-                '/palimpsest.v1alpha1.MemoryService/ListRejections',
-                request_serializer=palimpsest_dot_v1alpha1_dot_memories__pb2.ListRejectionsRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_memories__pb2.ListRejectionsResponse.FromString,
-                _registered_method=True)
         self.RetryMemory = channel.unary_unary(
                 '/palimpsest.v1alpha1.MemoryService/RetryMemory',
                 request_serializer=palimpsest_dot_v1alpha1_dot_memories__pb2.RetryMemoryRequest.SerializeToString,
@@ -142,28 +132,6 @@ class MemoryServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ListAmendments(self, request, context):
-        """Lists the amendments that made a memory, oldest first, in pages: all of
-        them, those at or below a path, or those of steps over given positions.
-
-        Guarantees: complete and in order; amendments never change.
-        Safety: reads only.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ListRejections(self, request, context):
-        """Lists what the model proposed and the schema refused, oldest first, in
-        pages.
-
-        Guarantees: complete and in order; rejections never change.
-        Safety: reads only.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def RetryMemory(self, request, context):
         """Lets a stalled memory try again from the position it is stuck at, or all of
         a session, or all there are. What waits for its model needs none of that: it
@@ -211,16 +179,6 @@ def add_MemoryServiceServicer_to_server(servicer, server):
                     servicer.DeleteMemory,
                     request_deserializer=palimpsest_dot_v1alpha1_dot_memories__pb2.DeleteMemoryRequest.FromString,
                     response_serializer=palimpsest_dot_v1alpha1_dot_memories__pb2.DeleteMemoryResponse.SerializeToString,
-            ),
-            'ListAmendments': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListAmendments,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_memories__pb2.ListAmendmentsRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_memories__pb2.ListAmendmentsResponse.SerializeToString,
-            ),
-            'ListRejections': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListRejections,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_memories__pb2.ListRejectionsRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_memories__pb2.ListRejectionsResponse.SerializeToString,
             ),
             'RetryMemory': grpc.unary_unary_rpc_method_handler(
                     servicer.RetryMemory,
@@ -342,60 +300,6 @@ class MemoryService(object):
             '/palimpsest.v1alpha1.MemoryService/DeleteMemory',
             palimpsest_dot_v1alpha1_dot_memories__pb2.DeleteMemoryRequest.SerializeToString,
             palimpsest_dot_v1alpha1_dot_memories__pb2.DeleteMemoryResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ListAmendments(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/palimpsest.v1alpha1.MemoryService/ListAmendments',
-            palimpsest_dot_v1alpha1_dot_memories__pb2.ListAmendmentsRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_memories__pb2.ListAmendmentsResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ListRejections(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/palimpsest.v1alpha1.MemoryService/ListRejections',
-            palimpsest_dot_v1alpha1_dot_memories__pb2.ListRejectionsRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_memories__pb2.ListRejectionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

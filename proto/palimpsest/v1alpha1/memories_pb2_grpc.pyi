@@ -78,20 +78,6 @@ class MemoryServiceStub:
     destructive, and cannot be undone: a memory of the same spec reads the log anew,
     and pays again.
     """
-    ListAmendments: _grpc.UnaryUnaryMultiCallable[_memories_pb2.ListAmendmentsRequest, _memories_pb2.ListAmendmentsResponse]
-    """Lists the amendments that made a memory, oldest first, in pages: all of
-    them, those at or below a path, or those of steps over given positions.
-
-    Guarantees: complete and in order; amendments never change.
-    Safety: reads only.
-    """
-    ListRejections: _grpc.UnaryUnaryMultiCallable[_memories_pb2.ListRejectionsRequest, _memories_pb2.ListRejectionsResponse]
-    """Lists what the model proposed and the schema refused, oldest first, in
-    pages.
-
-    Guarantees: complete and in order; rejections never change.
-    Safety: reads only.
-    """
     RetryMemory: _grpc.UnaryUnaryMultiCallable[_memories_pb2.RetryMemoryRequest, _memories_pb2.RetryMemoryResponse]
     """Lets a stalled memory try again from the position it is stuck at, or all of
     a session, or all there are. What waits for its model needs none of that: it
@@ -159,20 +145,6 @@ class MemoryServiceAsyncStub(MemoryServiceStub):
     Safety: writes; idempotent by `request_id`, or with `allow_missing`;
     destructive, and cannot be undone: a memory of the same spec reads the log anew,
     and pays again.
-    """
-    ListAmendments: _aio.UnaryUnaryMultiCallable[_memories_pb2.ListAmendmentsRequest, _memories_pb2.ListAmendmentsResponse]  # type: ignore[assignment]
-    """Lists the amendments that made a memory, oldest first, in pages: all of
-    them, those at or below a path, or those of steps over given positions.
-
-    Guarantees: complete and in order; amendments never change.
-    Safety: reads only.
-    """
-    ListRejections: _aio.UnaryUnaryMultiCallable[_memories_pb2.ListRejectionsRequest, _memories_pb2.ListRejectionsResponse]  # type: ignore[assignment]
-    """Lists what the model proposed and the schema refused, oldest first, in
-    pages.
-
-    Guarantees: complete and in order; rejections never change.
-    Safety: reads only.
     """
     RetryMemory: _aio.UnaryUnaryMultiCallable[_memories_pb2.RetryMemoryRequest, _memories_pb2.RetryMemoryResponse]  # type: ignore[assignment]
     """Lets a stalled memory try again from the position it is stuck at, or all of
@@ -262,32 +234,6 @@ class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
         Safety: writes; idempotent by `request_id`, or with `allow_missing`;
         destructive, and cannot be undone: a memory of the same spec reads the log anew,
         and pays again.
-        """
-
-    @_abc_1.abstractmethod
-    def ListAmendments(
-        self,
-        request: _memories_pb2.ListAmendmentsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_memories_pb2.ListAmendmentsResponse, _abc.Awaitable[_memories_pb2.ListAmendmentsResponse]]:
-        """Lists the amendments that made a memory, oldest first, in pages: all of
-        them, those at or below a path, or those of steps over given positions.
-
-        Guarantees: complete and in order; amendments never change.
-        Safety: reads only.
-        """
-
-    @_abc_1.abstractmethod
-    def ListRejections(
-        self,
-        request: _memories_pb2.ListRejectionsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_memories_pb2.ListRejectionsResponse, _abc.Awaitable[_memories_pb2.ListRejectionsResponse]]:
-        """Lists what the model proposed and the schema refused, oldest first, in
-        pages.
-
-        Guarantees: complete and in order; rejections never change.
-        Safety: reads only.
         """
 
     @_abc_1.abstractmethod

@@ -46,11 +46,6 @@ class SchemaServiceStub(object):
                 request_serializer=palimpsest_dot_v1alpha1_dot_schemas__pb2.GetSchemaDraftRequest.SerializeToString,
                 response_deserializer=palimpsest_dot_v1alpha1_dot_schemas__pb2.GetSchemaDraftResponse.FromString,
                 _registered_method=True)
-        self.CheckSchema = channel.unary_unary(
-                '/palimpsest.v1alpha1.SchemaService/CheckSchema',
-                request_serializer=palimpsest_dot_v1alpha1_dot_schemas__pb2.CheckSchemaRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_schemas__pb2.CheckSchemaResponse.FromString,
-                _registered_method=True)
 
 
 class SchemaServiceServicer(object):
@@ -88,17 +83,6 @@ class SchemaServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def CheckSchema(self, request, context):
-        """Checks a schema and returns it as models will be shown it.
-
-        Guarantees: what passes here passes in CreateMemory. What a schema cannot
-        hold is INVALID_ARGUMENT (SCHEMA_INVALID) with its place.
-        Safety: reads nothing and writes nothing; the schema is parsed, never run.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_SchemaServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -111,11 +95,6 @@ def add_SchemaServiceServicer_to_server(servicer, server):
                     servicer.GetSchemaDraft,
                     request_deserializer=palimpsest_dot_v1alpha1_dot_schemas__pb2.GetSchemaDraftRequest.FromString,
                     response_serializer=palimpsest_dot_v1alpha1_dot_schemas__pb2.GetSchemaDraftResponse.SerializeToString,
-            ),
-            'CheckSchema': grpc.unary_unary_rpc_method_handler(
-                    servicer.CheckSchema,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_schemas__pb2.CheckSchemaRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_schemas__pb2.CheckSchemaResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -174,33 +153,6 @@ class SchemaService(object):
             '/palimpsest.v1alpha1.SchemaService/GetSchemaDraft',
             palimpsest_dot_v1alpha1_dot_schemas__pb2.GetSchemaDraftRequest.SerializeToString,
             palimpsest_dot_v1alpha1_dot_schemas__pb2.GetSchemaDraftResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def CheckSchema(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/palimpsest.v1alpha1.SchemaService/CheckSchema',
-            palimpsest_dot_v1alpha1_dot_schemas__pb2.CheckSchemaRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_schemas__pb2.CheckSchemaResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,13 +57,6 @@ class SchemaServiceStub:
     Guarantees: drafts never change once they are complete or failed.
     Safety: reads only.
     """
-    CheckSchema: _grpc.UnaryUnaryMultiCallable[_schemas_pb2.CheckSchemaRequest, _schemas_pb2.CheckSchemaResponse]
-    """Checks a schema and returns it as models will be shown it.
-
-    Guarantees: what passes here passes in CreateMemory. What a schema cannot
-    hold is INVALID_ARGUMENT (SCHEMA_INVALID) with its place.
-    Safety: reads nothing and writes nothing; the schema is parsed, never run.
-    """
 
 @_typing.type_check_only
 class SchemaServiceAsyncStub(SchemaServiceStub):
@@ -93,13 +86,6 @@ class SchemaServiceAsyncStub(SchemaServiceStub):
 
     Guarantees: drafts never change once they are complete or failed.
     Safety: reads only.
-    """
-    CheckSchema: _aio.UnaryUnaryMultiCallable[_schemas_pb2.CheckSchemaRequest, _schemas_pb2.CheckSchemaResponse]  # type: ignore[assignment]
-    """Checks a schema and returns it as models will be shown it.
-
-    Guarantees: what passes here passes in CreateMemory. What a schema cannot
-    hold is INVALID_ARGUMENT (SCHEMA_INVALID) with its place.
-    Safety: reads nothing and writes nothing; the schema is parsed, never run.
     """
 
 class SchemaServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -139,19 +125,6 @@ class SchemaServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Guarantees: drafts never change once they are complete or failed.
         Safety: reads only.
-        """
-
-    @_abc_1.abstractmethod
-    def CheckSchema(
-        self,
-        request: _schemas_pb2.CheckSchemaRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_schemas_pb2.CheckSchemaResponse, _abc.Awaitable[_schemas_pb2.CheckSchemaResponse]]:
-        """Checks a schema and returns it as models will be shown it.
-
-        Guarantees: what passes here passes in CreateMemory. What a schema cannot
-        hold is INVALID_ARGUMENT (SCHEMA_INVALID) with its place.
-        Safety: reads nothing and writes nothing; the schema is parsed, never run.
         """
 
 def add_SchemaServiceServicer_to_server(servicer: SchemaServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -14,6 +14,7 @@ from grpc import StatusCode, aio
 
 import palimpsest
 from palimpsest import _errors
+from palimpsest.v1 import memory_service_pb2
 from palimpsest.v1alpha1 import (
     answers_pb2,
     budgets_pb2,
@@ -63,13 +64,13 @@ async def refused(awaited: Any) -> palimpsest.PalimpsestError:
     return _errors.from_rpc(caught.value, "test")
 
 
-def put(session: str, text: str, request_id: str = "") -> edits_pb2.ReviseMemoryRequest:
+def put(session: str, text: str, request_id: str = "") -> memory_service_pb2.EditMemoryRequest:
     """An edit that is a revision each time that it is made."""
     value = f'"{text}"'
-    return edits_pb2.ReviseMemoryRequest(
+    return memory_service_pb2.EditMemoryRequest(
         session=session,
         memory="notes",
-        edits=[edits_pb2.Edit(path=f"$.topics['{uuid4().hex}']", value_json=value)],
+        edits=[memory_service_pb2.Edit(path=f"$.topics['{uuid4().hex}']", value_json=value)],
         request_id=request_id,
     )
 
@@ -99,8 +100,8 @@ async def requests_of(client: palimpsest.Client, name: str) -> dict[str, Message
             session=name, name="new", prism=memories_pb2.PrismSpec(schema_source=SCHEMA)
         ),
         put(name, "late"),
-        edits_pb2.FoldMemoryRequest(**memory),
-        edits_pb2.RollbackMemoryRequest(**memory, revision=0),
+        memory_service_pb2.FoldMemoryRequest(**memory),
+        memory_service_pb2.RollbackMemoryRequest(**memory, revision=0),
         edits_pb2.UpdateSchemaRequest(**memory, schema_source=MORE),
         edits_pb2.UpdateModelRequest(**memory, model="offline/extractive"),
         edits_pb2.ConsolidateMemoryRequest(**memory),
@@ -144,7 +145,7 @@ async def test_the_first_result_is_returned_again(client: Any) -> None:
         else:
             assert again == first, method
         # Whatever else comes under that id is refused.
-        other: Message = edits_pb2.FoldMemoryRequest(session=session, memory="book")
+        other: Message = memory_service_pb2.FoldMemoryRequest(session=session, memory="book")
         if not hasattr(request, "session") or method.startswith("Delete"):
             other = sessions_pb2.CreateSessionRequest(name=f"other-{uuid4().hex}")
         other.request_id = request.request_id  # type: ignore[attr-defined]
@@ -166,9 +167,9 @@ async def test_the_result_stays_as_it_was(client: Any) -> None:
 
 async def test_without_an_id_each_call_has_its_effect(client: Any) -> None:
     session = await prepared(client)
-    request = edits_pb2.RollbackMemoryRequest(session=session, memory="notes", revision=0)
+    request = memory_service_pb2.RollbackMemoryRequest(session=session, memory="notes", revision=0)
     done = [await call(client.channel, request) for _ in range(2)]
-    assert [one.memory.revision for one in done] == [1, 2]
+    assert [one.revision for one in done] == [1, 2]
 
 
 async def test_a_refused_request_is_not_remembered(client: Any) -> None:
@@ -197,7 +198,7 @@ async def test_an_append_and_an_edit_share_the_ids_of_their_session(client: Any)
     assert (edited.reason, edited.metadata["method"]) == ("REQUEST_CONTENT_CHANGED", "Append")
     with pytest.raises(palimpsest.AlreadyExists) as caught:
         await session.append("text", request_id="b")
-    assert caught.value.metadata["method"] == "ReviseMemory"
+    assert caught.value.metadata["method"] == "EditMemory"
 
 
 @pytest.mark.parametrize("request_id", ["a\nb", "a\0b", "r" * 129])

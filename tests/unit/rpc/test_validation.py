@@ -9,12 +9,12 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from palimpsest.v1 import memory_service_pb2
 from palimpsest.v1alpha1 import (
     answers_pb2,
     budgets_pb2,
     chunks_pb2,
     edits_pb2,
-    history_pb2,
     ids_pb2,
     log_pb2,
     memories_pb2,
@@ -33,7 +33,6 @@ FILES = (
     budgets_pb2,
     chunks_pb2,
     edits_pb2,
-    history_pb2,
     log_pb2,
     memories_pb2,
     schemas_pb2,
@@ -249,15 +248,17 @@ def test_a_budget_has_an_owner_a_period_and_a_limit() -> None:
 
 
 def test_positions_that_no_log_has_are_refused() -> None:
-    for field in ("from_position", "to_position"):
-        request = memories_pb2.ListAmendmentsRequest(session="a", memory="a")
-        setattr(request, field, 2**63 - 1)
-        request.to_position = 2**63 - 1
+    request = memory_service_pb2.ListAmendmentsRequest(session="a", memory="a")
+    for field in ("first", "last"):
+        request.positions.Clear()
+        setattr(request.positions, field, 2**63 - 1)
         validate(request)
-        request.ClearField("to_position")
-        setattr(request, field, 2**63)
-        with pytest.raises(InvalidInput, match=f"^{field}: must be less than or equal to 9223"):
+        setattr(request.positions, field, -1)
+        with pytest.raises(InvalidInput, match=rf"^positions\.{field}: must be greater than or"):
             validate(request)
+    request.positions.first, request.positions.last = 3, 2
+    with pytest.raises(InvalidInput, match=r"^positions: first must not be greater than last"):
+        validate(request)
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,10 @@ from palimpsest._values_answers import Answer, ResumeOptions
 from palimpsest._values_log import SessionInfo
 from palimpsest._values_memories import AgentSettings, MemoryInfo
 from palimpsest._values_spend import Budget, SpendLevel, SpendReport
+from palimpsest.v1 import memory_service_pb2, memory_service_pb2_grpc
 from palimpsest.v1alpha1 import (
     memories_pb2,
     memories_pb2_grpc,
-    schemas_pb2,
-    schemas_pb2_grpc,
     sessions_pb2,
     sessions_pb2_grpc,
 )
@@ -71,7 +70,7 @@ class Client(Resource):
         super().__init__(connection)
         self._sessions = sessions_pb2_grpc.SessionServiceStub(connection.channel)
         self._memories = memories_pb2_grpc.MemoryServiceStub(connection.channel)
-        self._schemas = schemas_pb2_grpc.SchemaServiceStub(connection.channel)
+        self._memory_service = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
 
     @property
     def address(self) -> str:
@@ -216,9 +215,15 @@ class Client(Resource):
         Raises InvalidArgument (SCHEMA_INVALID with line and column, or with a pointer), and
         ValueError for more than 64 KiB of class source, or 256 KiB of JSON Schema.
         """
-        request = schemas_pb2.CheckSchemaRequest(
-            schema_source=bounded(source, MAX_SOURCE_BYTES),
-            json_schema=bounded(json_schema, MAX_JSON_BYTES),
+        given = {
+            "schema_source": bounded(source, MAX_SOURCE_BYTES),
+            "json_schema": bounded(json_schema, MAX_JSON_BYTES),
+        }
+        # Both would be one of them.
+        if bool(source) == bool(json_schema):
+            raise ValueError("give class source or json_schema, exactly one of them")
+        request = memory_service_pb2.CheckSchemaRequest(
+            **{name: text for name, text in given.items() if text}
         )
-        response = await self._connection.call(self._schemas.CheckSchema, request)
+        response = await self._connection.call(self._memory_service.CheckSchema, request)
         return str(response.schema_source)
