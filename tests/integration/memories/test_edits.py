@@ -181,6 +181,22 @@ async def test_only_one_of_those_who_expect_a_revision_gets_it(memory: palimpses
     assert (await memory.get()).revision == 1
 
 
+async def test_a_request_that_comes_again_changes_nothing_more(memory: palimpsest.Memory) -> None:
+    for _ in range(2):
+        edited = await memory.edit([Edit.put("$.visitors", 1)], request_id="edit")
+        assert (edited.info.revision, len(edited.amendments)) == (1, 1)
+    for _ in range(2):
+        assert (await memory.rollback(0, request_id="rollback")).revision == 2
+    await memory.edit([Edit.put("$.visitors", 2)])
+    for _ in range(2):
+        folded = await memory.fold(request_id="fold")
+        assert (folded.folded, folded.info.revision) == (True, 4)
+    with pytest.raises(palimpsest.AlreadyExists) as caught:
+        await memory.edit([Edit.put("$.visitors", 3)], request_id="edit")
+    assert caught.value.reason == "REQUEST_CONTENT_CHANGED"
+    assert (await memory.get()).revision == 4
+
+
 async def test_edits_that_come_at_once_all_count(memory: palimpsest.Memory) -> None:
     await asyncio.gather(
         *(memory.edit([Edit.put(f"$.topics.'t{n}'", [str(n)])]) for n in range(12))

@@ -254,7 +254,7 @@ def test_positions_that_no_log_has_are_refused() -> None:
         setattr(request.positions, field, 2**63 - 1)
         validate(request)
         setattr(request.positions, field, -1)
-        with pytest.raises(InvalidInput, match=rf"^positions\.{field}: must be greater than or"):
+        with pytest.raises(InvalidInput, match=r"^positions"):
             validate(request)
     request.positions.first, request.positions.last = 3, 2
     with pytest.raises(InvalidInput, match=r"^positions: first must not be greater than last"):
