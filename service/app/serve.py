@@ -21,7 +21,7 @@ from service.rpc.budgets import BudgetService
 from service.rpc.edits import EditService
 from service.rpc.interceptors.lives import Lives
 from service.rpc.log import LogService
-from service.rpc.memories import MemoryService as AlphaMemoryService
+from service.rpc.memories import AlphaMemoryService
 from service.rpc.memory_service import MemoryService
 from service.rpc.operations import OperationService
 from service.rpc.pages import Pages

@@ -18,7 +18,7 @@ from service.usecases.operations.deleting import Deleter
 MAX_OF_ALL = 100
 
 
-class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
+class AlphaMemoryService(memories_pb2_grpc.MemoryServiceServicer):
     """See memories.proto."""
 
     def __init__(
