@@ -95,13 +95,13 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
         log_pb2_grpc.add_LogServiceServicer_to_server,
         log_pb2.DESCRIPTOR.services_by_name["LogService"],
     ),
-    "memories": (
-        memories_pb2_grpc.add_MemoryServiceServicer_to_server,
-        memories_pb2.DESCRIPTOR.services_by_name["MemoryService"],
-    ),
     "memory_service": (
         memory_service_pb2_grpc.add_MemoryServiceServicer_to_server,
         memory_service_pb2.DESCRIPTOR.services_by_name["MemoryService"],
+    ),
+    "memories": (
+        memories_pb2_grpc.add_MemoryServiceServicer_to_server,
+        memories_pb2.DESCRIPTOR.services_by_name["MemoryService"],
     ),
     "edits": (
         edits_pb2_grpc.add_EditServiceServicer_to_server,

@@ -210,13 +210,14 @@ class Client(Resource):
         """Checks class source, or a JSON Schema; the schema as models will be shown it.
 
         Raises InvalidArgument (SCHEMA_INVALID with line and column, or with a pointer), and
-        ValueError for more than 64 KiB of class source, or 256 KiB of JSON Schema.
+        ValueError for both or neither, and for more than 64 KiB of class source, or 256 KiB of
+        JSON Schema.
         """
         given = {
             "schema_source": bounded(source, MAX_SOURCE_BYTES),
             "json_schema": bounded(json_schema, MAX_JSON_BYTES),
         }
-        # Both would be one of them.
+        # The request holds one of them: of two it would keep the last.
         if bool(source) == bool(json_schema):
             raise ValueError("give class source or json_schema, exactly one of them")
         request = memory_service_pb2.CheckSchemaRequest(
