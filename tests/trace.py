@@ -29,7 +29,7 @@ async def run(address: str) -> SpanContext:
             async with memory.watch() as watch:
                 await session.append("A second chunk.")
                 async for event in watch:
-                    if event.revision.to_position == 2:
+                    if event.revision.positions is not None:
                         break
         return span.get_span_context()
 

@@ -18,15 +18,11 @@ from service.llm.providers.facts import Facts
 from service.llm.providers.prices import Prices
 from service.rpc.answers import AnswerService
 from service.rpc.billing_service import BillingService
-from service.rpc.edits import EditService
-from service.rpc.history import HistoryService
 from service.rpc.interceptors.lives import Lives
 from service.rpc.log import LogService
-from service.rpc.memories import MemoryService as AmendmentService
 from service.rpc.memory_service import MemoryService
 from service.rpc.operation_service import OperationService
 from service.rpc.pages import Pages
-from service.rpc.schemas import SchemaService
 from service.rpc.search import SearchService
 from service.rpc.server import Server, Services
 from service.rpc.sessions import SessionService
@@ -92,7 +88,6 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             config.limits,
             lambda spec: facts(spec.model or config.model),
         )
-        history = History(database)
         deleter = Deleter(database, wake_ups)
         editor = Editor(database, memories, config.limits)
         waiting = ConcurrencyLimiter(config.limits.max_waiting_asks)
@@ -118,18 +113,15 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             Services(
                 sessions=SessionService(database, deleter, pages, config.search_language),
                 log=LogService(database, appender, pages, config.limits, stop),
-                memories=MemoryService(  # type: ignore[abstract]
+                memories=MemoryService(
                     *(memories, editor, deleter, pages, models),
                     rebuilder=Rebuilder(memories, models),
                     schemas=schemas,
+                    history=History(database),
+                    watches=Watches(database, watcher, config.limits),
+                    stopping=stop,
                 ),
-                amendments=AmendmentService(history, pages),
-                history=HistoryService(
-                    history, Watches(database, watcher, config.limits), pages, stop
-                ),
-                edits=EditService(editor),
                 answers=AnswerService(asker, deleter, waiting, database, pages, stop, models),
-                schemas=SchemaService(),
                 billing=BillingService(
                     Costs(database, comparer), Budgets(database, wake_ups), pages
                 ),

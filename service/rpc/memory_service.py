@@ -1,5 +1,6 @@
 """MemoryService."""
 
+import asyncio
 from uuid import UUID
 
 from google.protobuf.empty_pb2 import Empty
@@ -17,11 +18,15 @@ from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.idempotency import reply
 from service.rpc.interceptors.tenancy import current_tenant
+from service.rpc.memory_edits import MemoryEdits
+from service.rpc.memory_history import MemoryHistory
 from service.rpc.memory_operations import MemoryOperations
 from service.rpc.pages import Pages
 from service.usecases.memories.edit import Editor, MemoryUpdate, Target
+from service.usecases.memories.history import History
 from service.usecases.memories.memories import Memories
 from service.usecases.memories.rebuild import Rebuilder
+from service.usecases.memories.watch import Watches
 from service.usecases.operations.deleting import Deleter
 from service.usecases.prism.schemas import Schemas
 
@@ -31,7 +36,9 @@ MAX_OF_ALL = 100
 _SCHEMA_PATHS = ("prism.schema_source", "prism.json_schema")
 
 
-class MemoryService(MemoryOperations, memory_service_pb2_grpc.MemoryServiceServicer):
+class MemoryService(
+    MemoryEdits, MemoryHistory, MemoryOperations, memory_service_pb2_grpc.MemoryServiceServicer
+):
     """See memory_service.proto."""
 
     def __init__(
@@ -44,6 +51,9 @@ class MemoryService(MemoryOperations, memory_service_pb2_grpc.MemoryServiceServi
         *,
         rebuilder: Rebuilder,
         schemas: Schemas,
+        history: History,
+        watches: Watches,
+        stopping: asyncio.Event,
     ) -> None:
         self._memories = memories
         self._editor = editor
@@ -52,6 +62,9 @@ class MemoryService(MemoryOperations, memory_service_pb2_grpc.MemoryServiceServi
         self._models = models
         self._rebuilder = rebuilder
         self._schemas = schemas
+        self._history = history
+        self._watches = watches
+        self._stopping = stopping
 
     async def CreateMemory(  # noqa: N802 - named by the proto
         self, request: memory_service_pb2.CreateMemoryRequest, context: Context

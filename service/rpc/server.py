@@ -21,16 +21,8 @@ from palimpsest.v1 import (
 from palimpsest.v1alpha1 import (
     answers_pb2,
     answers_pb2_grpc,
-    edits_pb2,
-    edits_pb2_grpc,
-    history_pb2,
-    history_pb2_grpc,
     log_pb2,
     log_pb2_grpc,
-    memories_pb2,
-    memories_pb2_grpc,
-    schemas_pb2,
-    schemas_pb2_grpc,
     search_pb2,
     search_pb2_grpc,
     sessions_pb2,
@@ -45,8 +37,6 @@ from palimpsest.v1alpha1 import (
 from service.rpc.answers import AnswerService
 from service.rpc.arrivals import Arrivals
 from service.rpc.billing_service import BillingService
-from service.rpc.edits import EditService
-from service.rpc.history import HistoryService
 from service.rpc.interceptors.concurrency_limit import ConcurrencyLimit
 from service.rpc.interceptors.errors import Errors
 from service.rpc.interceptors.idempotency import Idempotency
@@ -56,10 +46,8 @@ from service.rpc.interceptors.tenancy import Tenancy
 from service.rpc.interceptors.tracing import LogSubject, Tracing
 from service.rpc.interceptors.validation import Validation
 from service.rpc.log import LogService
-from service.rpc.memories import MemoryService as AmendmentService
 from service.rpc.memory_service import MemoryService
 from service.rpc.operation_service import OperationService
-from service.rpc.schemas import SchemaService
 from service.rpc.search import SearchService
 from service.rpc.sessions import SessionService
 from service.rpc.states import StateService
@@ -78,11 +66,7 @@ class Services:
     sessions: SessionService
     log: LogService
     memories: MemoryService
-    amendments: AmendmentService
-    history: HistoryService
-    edits: EditService
     answers: AnswerService
-    schemas: SchemaService
     billing: BillingService
     trees: TreeService
     nodes: NodeService
@@ -106,25 +90,9 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
         memory_service_pb2_grpc.add_MemoryServiceServicer_to_server,
         memory_service_pb2.DESCRIPTOR.services_by_name["MemoryService"],
     ),
-    "amendments": (
-        memories_pb2_grpc.add_MemoryServiceServicer_to_server,
-        memories_pb2.DESCRIPTOR.services_by_name["MemoryService"],
-    ),
-    "history": (
-        history_pb2_grpc.add_HistoryServiceServicer_to_server,
-        history_pb2.DESCRIPTOR.services_by_name["HistoryService"],
-    ),
-    "edits": (
-        edits_pb2_grpc.add_EditServiceServicer_to_server,
-        edits_pb2.DESCRIPTOR.services_by_name["EditService"],
-    ),
     "answers": (
         answers_pb2_grpc.add_AnswerServiceServicer_to_server,
         answers_pb2.DESCRIPTOR.services_by_name["AnswerService"],
-    ),
-    "schemas": (
-        schemas_pb2_grpc.add_SchemaServiceServicer_to_server,
-        schemas_pb2.DESCRIPTOR.services_by_name["SchemaService"],
     ),
     "billing": (
         billing_service_pb2_grpc.add_BillingServiceServicer_to_server,

@@ -101,7 +101,7 @@ async def watch(desk: Desk, name: str, rng: random.Random) -> None:
     """Watches one memory after the other, each for a while."""
     async for client, room in _turns(desk, rng):
         memory = client.session(room.session).memory(room.making.memory)
-        told: list[tuple[int, int]] = []
+        told: list[tuple[int, int | None]] = []
         after = 0
         try:
             if rng.random() < 0.5:
@@ -109,7 +109,8 @@ async def watch(desk: Desk, name: str, rng: random.Random) -> None:
             watching = memory.watch(after_revision=after, give_up_seconds=GIVE_UP_SECONDS)
             async with asyncio.timeout(rng.uniform(*WATCH_SECONDS)), watching:
                 async for one in watching:
-                    told.append((one.revision.revision, one.revision.to_position))
+                    read = one.revision.positions
+                    told.append((one.revision.revision, None if read is None else read.last))
         except TimeoutError:
             pass
         except PalimpsestError as error:

@@ -193,15 +193,16 @@ async def _memory(
         async for made in memory.amendments():
             amendments.setdefault(made.revision, []).append(_amended(made))
         values = await _values(memory, info.revision, budget, rng)
-    revisions = []
+    revisions: list[FinalRevision] = []
     async for one in memory.revisions():
+        applied = revisions[-1].to_position if revisions else 0
         parent, epoch = chains[(key, memory_id(key, info.id), one.revision)]
         revisions.append(
             FinalRevision(
                 revision=one.revision,
                 parent=parent,
-                from_position=one.from_position,
-                to_position=one.to_position,
+                from_position=applied if one.positions is None else one.positions.first - 1,
+                to_position=applied if one.positions is None else one.positions.last,
                 kind=str(one.kind),
                 epoch=epoch,
                 restored_revision=one.restored_revision,

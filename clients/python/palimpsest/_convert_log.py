@@ -19,6 +19,7 @@ from palimpsest._values_log import (
     SessionInfo,
 )
 from palimpsest._values_memories import RecentStep
+from palimpsest.v1 import chunks_pb2
 from palimpsest.v1alpha1 import log_pb2, search_pb2, sessions_pb2
 
 #: Longest role, in characters.
@@ -257,6 +258,24 @@ def chunk(message: log_pb2.LoggedChunk) -> Chunk:
         observed_first=content.step.observed_first if said else None,
         metadata=dict(content.metadata),
         created_at=moment(message.create_time),
+    )
+
+
+def logged_chunk(message: chunks_pb2.Chunk) -> Chunk:
+    """Returns a chunk of the log."""
+    kind = message.WhichOneof("content") or ""
+    return value_of(
+        Chunk,
+        message,
+        kind="step" if kind == "agent_step" else kind,
+        text=message.message.text if kind == "message" else message.text,
+        role=message.message.role,
+        observation=message.agent_step.observation,
+        thought=message.agent_step.thought,
+        action=message.agent_step.action,
+        observed_first=message.agent_step.observed_first,
+        metadata=dict(message.metadata),
+        created_at=moment(message.created_at),
     )
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from palimpsest import Amendment, MemoryInfo, MemoryStatus, Revision
+from palimpsest import Amendment, MemoryInfo, MemoryStatus, PositionRange, Revision
 from service.cli.output import VALUE_CHARACTERS, counted, cut, plain_json, positions, value_line
 
 #: What a list of memories says of their losses.
@@ -39,7 +39,7 @@ def status_of(info: MemoryInfo) -> str:
 
 def amendment_line(change: Amendment) -> str:
     """Returns an amendment on one line."""
-    where = positions(change.from_position, change.to_position) or change.kind
+    where = positions_of(change.positions) or change.kind
     return f"r{change.revision} {where} {change_line(change)}"
 
 
@@ -49,16 +49,21 @@ def change_line(change: Amendment) -> str:
     return f"{change.op} {change.path}{value}"
 
 
+def positions_of(found: PositionRange | None) -> str:
+    """Returns positions in words; empty for none."""
+    return "" if found is None else positions(found.first - 1, found.last)
+
+
 def revision_line(revision: Revision) -> str:
     """Returns a revision on one line."""
     parts = [f"r{revision.revision}", revision.kind]
     if revision.restored_revision is not None:
         parts.append(f"to r{revision.restored_revision}")
-    parts.append(positions(revision.from_position, revision.to_position))
-    if revision.amendments:
-        parts.append(counted(revision.amendments, "amendment"))
-    if revision.rejections:
-        parts.append(f"{revision.rejections} rejected")
+    parts.append(positions_of(revision.positions))
+    if revision.amendment_count:
+        parts.append(counted(revision.amendment_count, "amendment"))
+    if revision.rejection_count:
+        parts.append(f"{revision.rejection_count} rejected")
     if revision.comment:
         parts.append(f"({cut(revision.comment, VALUE_CHARACTERS)})")
     return " ".join(part for part in parts if part)

@@ -249,7 +249,8 @@ async def watch(memory: palimpsest.Memory, seen: list[int]) -> None:
     """Every revision, until all chunks are in one."""
     async for change in memory.watch(after_revision=0):
         seen.append(change.revision.revision)
-        if change.revision.to_position == CHUNKS:
+        read = change.revision.positions
+        if read is not None and read.last == CHUNKS:
             return
 
 

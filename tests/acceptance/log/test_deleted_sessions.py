@@ -23,8 +23,6 @@ from palimpsest.v1 import (
 from palimpsest.v1alpha1 import (
     answers_pb2,
     answers_pb2_grpc,
-    history_pb2,
-    history_pb2_grpc,
     log_pb2,
     log_pb2_grpc,
     sessions_pb2,
@@ -117,11 +115,11 @@ async def test_page_tokens_are_of_the_session_and_the_memory_that_they_were_issu
     client: palimpsest.Client, channel: aio.Channel
 ) -> None:
     name = f"deleted-{uuid4().hex}"
-    history = history_pb2_grpc.HistoryServiceStub(channel)
+    history = memory_service_pb2_grpc.MemoryServiceStub(channel)
     memories = memory_service_pb2_grpc.MemoryServiceStub(channel)
 
     async def page(token: str = "") -> str:
-        wanted = history_pb2.ListRevisionsRequest(
+        wanted = memory_service_pb2.ListRevisionsRequest(
             session=name, memory="notes", page_size=1, page_token=token
         )
         return str((await history.ListRevisions(wanted)).next_page_token)

@@ -15,8 +15,6 @@ import palimpsest
 from palimpsest import Edit, _errors
 from palimpsest.v1 import memory_service_pb2, memory_service_pb2_grpc
 from palimpsest.v1alpha1 import (
-    history_pb2,
-    history_pb2_grpc,
     log_pb2,
     log_pb2_grpc,
 )
@@ -223,8 +221,10 @@ async def test_a_watch_that_is_not_read_is_not_read_ahead_and_delays_nobody(
             await memory.edit([Edit.put("$.text", text + str(number))])
         other = await session.create_memory("n", SCHEMA)
         async with aio.insecure_channel(client.address, options=options) as channel:
-            stub = history_pb2_grpc.HistoryServiceStub(channel)
-            request = history_pb2.WatchMemoryRequest(session="s", memory="m", after_revision=0)
+            stub = memory_service_pb2_grpc.MemoryServiceStub(channel)
+            request = memory_service_pb2.WatchMemoryRequest(
+                session="s", memory="m", after_revision=0
+            )
             unread: Any = stub.WatchMemory(request)
             await unread.read()
             assert await settled(lambda: sum(told.values())) < revisions / 2
@@ -234,7 +234,7 @@ async def test_a_watch_that_is_not_read_is_not_read_ahead_and_delays_nobody(
                     assert (await anext(watch)).revision.revision == number + 1
             # It was only held back.
             for number in range(revisions):
-                assert (await unread.read()).committed.revision.revision == number + 1
+                assert (await unread.read()).revision.revision == number + 1
             unread.cancel()
 
 

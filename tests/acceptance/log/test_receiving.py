@@ -26,7 +26,7 @@ from tests.support.stream_status import raise_status
 MALFORMED = b"\x0a\xff"
 UNARY = "/palimpsest.v1alpha1.SessionService/GetSession"
 HEALTH = "/grpc.health.v1.Health/Check"
-TOLD = "/palimpsest.v1alpha1.HistoryService/WatchMemory"
+TOLD = "/palimpsest.v1.MemoryService/WatchMemory"
 STREAM = "/palimpsest.v1alpha1.LogService/AppendChunks"
 
 pytestmark = pytest.mark.timeout(180)

@@ -161,9 +161,9 @@ async def applied(address: str) -> tuple[list[tuple[int, int]], list[tuple[str, 
         memory = session.memory("m")
         await memory.get(fully_applied=True, timeout=200)
         ranges = [
-            (one.from_position, one.to_position)
+            (one.positions.first - 1, one.positions.last)
             async for one in memory.revisions()
-            if one.kind == "step"
+            if one.kind == "step" and one.positions is not None
         ]
         chunks = [(one.producer_id, one.producer_sequence) async for one in session.chunks()]
     return ranges, chunks

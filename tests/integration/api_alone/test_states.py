@@ -18,8 +18,6 @@ from palimpsest.v1 import (
     tree_service_pb2_grpc,
 )
 from palimpsest.v1alpha1 import (
-    history_pb2,
-    history_pb2_grpc,
     states_pb2,
     states_pb2_grpc,
     trees_pb2,
@@ -322,9 +320,9 @@ async def test_a_reply_that_fits_no_message_is_refused(
 FOR_OTHERS = [
     *calls_for_prism(SESSION, STATE),
     (
-        history_pb2_grpc.HistoryServiceStub,
+        memory_service_pb2_grpc.MemoryServiceStub,
         "DiffMemories",
-        history_pb2.DiffMemoriesRequest(**NAMED, other_memory="facts"),
+        memory_service_pb2.DiffMemoriesRequest(**NAMED, other_memory="facts"),
     ),
     (
         tree_service_pb2_grpc.TreeServiceStub,
@@ -352,7 +350,7 @@ async def test_a_rollback_restores_the_vectors(
     with pytest.raises(palimpsest.Aborted) as conflict:
         await state.rollback(1, expected_revision=1)
     assert conflict.value.reason == "REVISION_CONFLICT"
-    for revision in (3, 2**64 - 1):
+    for revision in (3, 2**63 - 1):
         with pytest.raises(palimpsest.OutOfRange) as beyond:
             await state.rollback(revision)
         assert beyond.value.reason == "REVISION_NOT_FOUND"
@@ -365,8 +363,8 @@ async def test_a_rollback_restores_the_vectors(
     listed = [one async for one in state.revisions()]
     assert [one.kind for one in listed] == ["create", "step", "step", "rollback"]
     assert (listed[3].comment, listed[3].restored_revision) == ("wrong door", 1)
-    stub = history_pb2_grpc.HistoryServiceStub(client.channel)
-    request = history_pb2.ListRevisionsRequest(session=kept.session, memory=STATE)
+    stub = memory_service_pb2_grpc.MemoryServiceStub(client.channel)
+    request = memory_service_pb2.ListRevisionsRequest(session=kept.session, memory=STATE)
     digests = [one.value_digest for one in (await stub.ListRevisions(request)).revisions]
     assert digests[3] == digests[1] != digests[2]
     assert [one.revision async for one in state.vectors()] == [0, 1, 2], "what was undone is kept"
@@ -376,13 +374,13 @@ async def test_states_are_compared_level_by_level(kept: Keeper, state: State) ->
     same = await state.diff(revision=3, other_revision=3)
     assert same.differences == ()
     found = await state.diff(revision=2, other_revision=4)
-    assert (found.revision, found.other_revision) == (2, 4)
+    assert (found.read_point.revision, found.other_read_point.revision) == (2, 4)
     assert {(one.path, one.old, one.new) for one in found.differences} == {
         ("$['levels']['1']", kept.made[2].text, kept.made[4].text),
         ("$['levels']['2']", None, kept.made[3].text),
     }
     with pytest.raises(palimpsest.OutOfRange):
-        await state.diff(revision=0, other_revision=2**64 - 1)
+        await state.diff(revision=0, other_revision=2**63 - 1)
 
 
 async def test_lists_and_watches_know_state_memories(state: State) -> None:

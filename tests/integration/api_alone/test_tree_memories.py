@@ -13,14 +13,6 @@ import palimpsest
 from palimpsest import Tree, sync
 from palimpsest.v1 import memories_pb2 as new_memories_pb2
 from palimpsest.v1 import memory_service_pb2, memory_service_pb2_grpc
-from palimpsest.v1alpha1 import (
-    edits_pb2,
-    edits_pb2_grpc,
-    history_pb2,
-    history_pb2_grpc,
-    memories_pb2,
-    memories_pb2_grpc,
-)
 from service.domain.tree.nodes import Node
 from service.domain.values.tenancy import DEFAULT_TENANT
 from storage.engine.database import Database
@@ -74,19 +66,19 @@ NAMED: dict[str, Any] = {"session": SESSION, "memory": TREE}
 FOR_PRISM = [
     *calls_for_prism(SESSION, TREE),
     (
-        edits_pb2_grpc.EditServiceStub,
+        memory_service_pb2_grpc.MemoryServiceStub,
         "RollbackMemory",
-        edits_pb2.RollbackMemoryRequest(**NAMED, revision=0),
+        memory_service_pb2.RollbackMemoryRequest(**NAMED, revision=0),
     ),
     (
-        memories_pb2_grpc.MemoryServiceStub,
+        memory_service_pb2_grpc.MemoryServiceStub,
         "ListAmendments",
-        memories_pb2.ListAmendmentsRequest(**NAMED, path_prefix="$.a"),
+        memory_service_pb2.ListAmendmentsRequest(**NAMED, path_prefix="$.a"),
     ),
     (
-        history_pb2_grpc.HistoryServiceStub,
+        memory_service_pb2_grpc.MemoryServiceStub,
         "DiffMemories",
-        history_pb2.DiffMemoriesRequest(**NAMED, revision=0),
+        memory_service_pb2.DiffMemoriesRequest(**NAMED, revision=0),
     ),
 ]
 

@@ -24,7 +24,6 @@ from palimpsest.v1 import (
 )
 from palimpsest.v1alpha1 import (
     answers_pb2,
-    edits_pb2,
     sessions_pb2,
 )
 from service.rpc.server import _REGISTER
@@ -34,8 +33,6 @@ from verification.chaos.switches import Action, Switches, environment
 
 SCHEMA = "class Notes:\n    topics: dict[str, str]\n"
 MORE = SCHEMA + "    people: list[str]\n"
-#: Methods of version 1 that nothing serves yet.
-UNSERVED = {"EditMemory"}
 #: What methods are called that change nothing.
 READS = ("Get", "List", "Check", "Search", "Diff")
 
@@ -47,11 +44,7 @@ def unary_methods() -> Iterator[Any]:
                 yield method
 
 
-MUTATING = {
-    one.name: one
-    for one in unary_methods()
-    if not one.name.startswith(READS) and one.name not in UNSERVED
-}
+MUTATING = {one.name: one for one in unary_methods() if not one.name.startswith(READS)}
 
 
 def call(channel: aio.Channel, request: Message, timeout: float | None = None) -> Any:
@@ -73,13 +66,13 @@ async def refused(awaited: Any) -> palimpsest.PalimpsestError:
     return _errors.from_rpc(caught.value, "test")
 
 
-def put(session: str, text: str, request_id: str = "") -> edits_pb2.ReviseMemoryRequest:
+def put(session: str, text: str, request_id: str = "") -> memory_service_pb2.EditMemoryRequest:
     """An edit that is a revision each time that it is made."""
     value = f'"{text}"'
-    return edits_pb2.ReviseMemoryRequest(
+    return memory_service_pb2.EditMemoryRequest(
         session=session,
         memory="notes",
-        edits=[edits_pb2.Edit(path=f"$.topics['{uuid4().hex}']", value_json=value)],
+        edits=[memory_service_pb2.Edit(path=f"$.topics['{uuid4().hex}']", value_json=value)],
         request_id=request_id,
     )
 
@@ -111,8 +104,8 @@ async def requests_of(client: palimpsest.Client, name: str) -> dict[str, Message
             )
         ),
         put(name, "late"),
-        edits_pb2.FoldMemoryRequest(**memory),
-        edits_pb2.RollbackMemoryRequest(**memory, revision=0),
+        memory_service_pb2.FoldMemoryRequest(**memory),
+        memory_service_pb2.RollbackMemoryRequest(**memory, revision=0),
         memory_service_pb2.UpdateMemoryRequest(
             memory=memories_pb2.Memory(
                 session=name,
@@ -160,7 +153,7 @@ async def test_the_first_result_is_returned_again(client: Any) -> None:
         again = await call(client.channel, request)
         assert again == first, method
         # Whatever else comes under that id is refused.
-        other: Message = edits_pb2.FoldMemoryRequest(session=session, memory="book")
+        other: Message = memory_service_pb2.FoldMemoryRequest(session=session, memory="book")
         of_tenant = method == "CreateSession" or method.startswith("Delete")
         if of_tenant or not subject_of(request).session:
             other = sessions_pb2.CreateSessionRequest(name=f"other-{uuid4().hex}")
@@ -183,9 +176,9 @@ async def test_the_result_stays_as_it_was(client: Any) -> None:
 
 async def test_without_an_id_each_call_has_its_effect(client: Any) -> None:
     session = await prepared(client)
-    request = edits_pb2.RollbackMemoryRequest(session=session, memory="notes", revision=0)
+    request = memory_service_pb2.RollbackMemoryRequest(session=session, memory="notes", revision=0)
     done = [await call(client.channel, request) for _ in range(2)]
-    assert [one.memory.revision for one in done] == [1, 2]
+    assert [one.revision for one in done] == [1, 2]
 
 
 async def test_a_refused_request_is_not_remembered(client: Any) -> None:
@@ -214,7 +207,7 @@ async def test_an_append_and_an_edit_share_the_ids_of_their_session(client: Any)
     assert (edited.reason, edited.metadata["method"]) == ("REQUEST_CONTENT_CHANGED", "Append")
     with pytest.raises(palimpsest.AlreadyExists) as caught:
         await session.append("text", request_id="b")
-    assert caught.value.metadata["method"] == "ReviseMemory"
+    assert caught.value.metadata["method"] == "EditMemory"
 
 
 @pytest.mark.parametrize("request_id", ["a\nb", "a\0b", "r" * 129])

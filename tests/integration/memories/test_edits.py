@@ -9,7 +9,7 @@ import pytest
 
 import palimpsest
 from palimpsest import Edit, sync
-from palimpsest.v1alpha1 import edits_pb2, edits_pb2_grpc
+from palimpsest.v1 import memory_service_pb2, memory_service_pb2_grpc
 from tests.support.sending import send
 
 SCHEMA = """
@@ -67,7 +67,7 @@ async def test_edits_are_one_revision_in_their_order(memory: palimpsest.Memory) 
     assert {(one.kind, one.revision) for one in made.amendments} == {("edit", 1)}
     assert [one async for one in memory.amendments()] == list(made.amendments)
     revisions = [one async for one in memory.revisions()]
-    assert [(one.kind, one.comment, one.amendments) for one in revisions] == [
+    assert [(one.kind, one.comment, one.amendment_count) for one in revisions] == [
         ("create", "", 0),
         ("edit", "by hand", 6),
     ]
@@ -103,20 +103,20 @@ async def test_a_wrong_edit_is_named_and_none_is_made(
 
 
 async def test_what_is_no_json_or_too_much_is_refused(memory: palimpsest.Memory) -> None:
-    stub = edits_pb2_grpc.EditServiceStub(memory._connection.channel)
+    stub = memory_service_pb2_grpc.MemoryServiceStub(memory._connection.channel)
 
-    async def send(*edits: edits_pb2.Edit, comment: str = "") -> Any:
-        request = edits_pb2.ReviseMemoryRequest(
+    async def send(*edits: memory_service_pb2.Edit, comment: str = "") -> Any:
+        request = memory_service_pb2.EditMemoryRequest(
             session=memory.session.name, memory="m", edits=edits, comment=comment
         )
-        return await memory._connection.call(stub.ReviseMemory, request, retry=False)
+        return await memory._connection.call(stub.EditMemory, request, retry=False)
 
     for text in ("{", "NaN", "1 2", "'x'"):
         with pytest.raises(palimpsest.InvalidArgument, match="the value is no JSON") as caught:
-            await send(edits_pb2.Edit(path="$.title", value_json=text))
+            await send(memory_service_pb2.Edit(path="$.title", value_json=text))
         assert caught.value.metadata == {"edit": "1", "path": "$.title"}
-    fine = edits_pb2.Edit(path="$.title", value_json='"x"')
-    long = edits_pb2.Edit(path="$.title", value_json=f'"{"x" * 65536}"')
+    fine = memory_service_pb2.Edit(path="$.title", value_json='"x"')
+    long = memory_service_pb2.Edit(path="$.title", value_json=f'"{"x" * 65536}"')
     for edits, comment in (((), ""), ((fine,) * 501, ""), ((long,), ""), ((fine,), "x" * 1025)):
         with pytest.raises(palimpsest.InvalidArgument) as caught:
             await send(*edits, comment=comment)
@@ -179,6 +179,22 @@ async def test_only_one_of_those_who_expect_a_revision_gets_it(memory: palimpses
         assert caught.value.reason == "REVISION_CONFLICT"
         assert caught.value.metadata["current"] == "1"
     assert (await memory.get()).revision == 1
+
+
+async def test_a_request_that_comes_again_changes_nothing_more(memory: palimpsest.Memory) -> None:
+    for _ in range(2):
+        edited = await memory.edit([Edit.put("$.visitors", 1)], request_id="edit")
+        assert (edited.info.revision, len(edited.amendments)) == (1, 1)
+    for _ in range(2):
+        assert (await memory.rollback(0, request_id="rollback")).revision == 2
+    await memory.edit([Edit.put("$.visitors", 2)])
+    for _ in range(2):
+        folded = await memory.fold(request_id="fold")
+        assert (folded.folded, folded.info.revision) == (True, 4)
+    with pytest.raises(palimpsest.AlreadyExists) as caught:
+        await memory.edit([Edit.put("$.visitors", 3)], request_id="edit")
+    assert caught.value.reason == "REQUEST_CONTENT_CHANGED"
+    assert (await memory.get()).revision == 4
 
 
 async def test_edits_that_come_at_once_all_count(memory: palimpsest.Memory) -> None:
@@ -257,7 +273,7 @@ async def test_a_schema_can_get_more_fields(session: palimpsest.Session) -> None
     assert (await memory.update(schema=wider)).revision == 2, "it has it already"
     await memory.edit([Edit.put("$.y", 1)])
     last = [one async for one in memory.revisions()][2]
-    assert (last.kind, last.comment, last.amendments) == ("schema", "wider", 0)
+    assert (last.kind, last.comment, last.amendment_count) == ("schema", "wider", 0)
     assert last.schema_source == info.schema_source
     assert await value_of(memory) == {"x": "a", "y": 1}
     assert await value_of(memory, 1) == {"x": "a"}

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 import palimpsest
-from palimpsest import Edit
+from palimpsest import Edit, PositionRange
 from tests.support.fake_model import FakeModel, fake_model
 from tests.support.harness import Servers, api, worker
 from tests.support.sending import send
@@ -93,8 +93,10 @@ async def test_a_step_under_way_is_made_again_on_the_edited_memory(
     state = await memory.get(after=token)
     assert state.value == {"count": 7, "topics": {"text": ["call 3"]}}
     assert await kinds(memory) == ["create", "edit", "step", "step"]
-    steps = [(one.from_position, one.to_position) async for one in memory.revisions()][2:]
-    assert steps == [(0, 1), (1, 2)], "nothing is lost or read twice"
+    steps = [one.positions async for one in memory.revisions()][2:]
+    assert steps == [PositionRange(first=n, last=n) for n in (1, 2)], (
+        "nothing is lost or read twice"
+    )
     assert len(model.prompts) == 3, "the first of them in vain"
     assert '"count":7' not in model.prompts[0]
     assert "7" in model.prompts[1].rpartition("[MEMORY]")[2]
@@ -117,8 +119,8 @@ async def test_edits_amid_many_steps_lose_nothing(
     assert state.value["count"] == 10
     assert len(state.value["topics"]) == 15
     revisions = [one async for one in memory.revisions()]
-    steps = [(o.from_position, o.to_position) for o in revisions if o.kind == "step"]
-    assert steps == [(n, n + 1) for n in range(15)]
+    steps = [one.positions for one in revisions if one.kind == "step"]
+    assert steps == [PositionRange(first=n, last=n) for n in range(1, 16)]
     assert [one.kind for one in revisions].count("edit") == 10
     assert [one.revision for one in revisions] == list(range(26))
 

@@ -116,7 +116,7 @@ async def test_a_json_schema_is_checked_and_shown_as_a_class(client: Any) -> Non
     assert bad.value.reason == "SCHEMA_INVALID"
     assert bad.value.metadata["pointer"].startswith("/properties/visitors")
     for both_or_none in ({}, {"source": GOOD, "json_schema": "{}"}):
-        with pytest.raises(palimpsest.InvalidArgument, match="exactly one of them"):
+        with pytest.raises(ValueError, match="exactly one of them"):
             await client.check_schema(**both_or_none)
 
 

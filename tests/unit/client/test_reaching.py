@@ -10,7 +10,8 @@ from grpc import aio
 import palimpsest
 from palimpsest import sync
 from palimpsest._async import _connection
-from palimpsest.v1alpha1 import history_pb2, log_pb2, sessions_pb2
+from palimpsest.v1 import memory_service_pb2
+from palimpsest.v1alpha1 import log_pb2, sessions_pb2
 from tests.unit.client.server import add, serving
 
 #: Longer than a test may take.
@@ -30,18 +31,16 @@ async def AppendChunks(
 
 
 async def WatchMemory(
-    request: history_pb2.WatchMemoryRequest, context: Any
-) -> AsyncIterator[history_pb2.WatchMemoryResponse]:
-    yield history_pb2.WatchMemoryResponse(
-        started=history_pb2.WatchMemoryResponse.Started(), resume_token="t"
-    )
+    request: memory_service_pb2.WatchMemoryRequest, context: Any
+) -> AsyncIterator[memory_service_pb2.WatchMemoryResponse]:
+    yield memory_service_pb2.WatchMemoryResponse(resume_token="t")
     await asyncio.Event().wait()
 
 
 def register(server: aio.Server) -> None:
     add(server, "SessionService", "unary", GetSession, sessions_pb2.GetSessionRequest)
     add(server, "LogService", "streams", AppendChunks, log_pb2.AppendChunksRequest)
-    add(server, "HistoryService", "told", WatchMemory, history_pb2.WatchMemoryRequest)
+    add(server, "MemoryService", "told", WatchMemory, memory_service_pb2.WatchMemoryRequest)
 
 
 async def look(client: palimpsest.Client) -> str:

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 from google.protobuf import unknown_fields
 
-from palimpsest.v1alpha1 import edits_pb2, log_pb2, sessions_pb2
+from palimpsest.v1 import memory_service_pb2
+from palimpsest.v1alpha1 import log_pb2, sessions_pb2
 from service.domain.log.requests import ClientRequest
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.rpc.interceptors import tenancy
@@ -19,8 +20,8 @@ def tenant() -> Iterator[None]:
     tenancy._tenant.reset(token)
 
 
-def edit(**fields: object) -> edits_pb2.FoldMemoryRequest:
-    made = edits_pb2.FoldMemoryRequest(session="s", memory="m", request_id="r")
+def edit(**fields: object) -> memory_service_pb2.FoldMemoryRequest:
+    made = memory_service_pb2.FoldMemoryRequest(session="s", memory="m", request_id="r")
     for name, value in fields.items():
         setattr(made, name, value)
     return made
@@ -68,8 +69,10 @@ def test_the_order_of_a_map_does_not_count() -> None:
 
 def test_a_field_that_a_server_does_not_know_counts_as_for_one_that_does() -> None:
     # As a release before `comment`, field 5, sees it, and one that has it.
-    newer = edits_pb2.RollbackMemoryRequest(session="s", memory="m", comment="why", request_id="")
-    older = edits_pb2.FoldMemoryRequest.FromString(newer.SerializeToString())
+    newer = memory_service_pb2.RollbackMemoryRequest(
+        session="s", memory="m", comment="why", request_id=""
+    )
+    older = memory_service_pb2.FoldMemoryRequest.FromString(newer.SerializeToString())
     assert len(unknown_fields.UnknownFieldSet(older)) == 1
     assert identified("Fold", older).digest == identified("Fold", newer).digest
     assert identified("Fold", older).digest != identified("Fold", edit(request_id="")).digest

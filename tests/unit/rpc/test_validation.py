@@ -24,7 +24,6 @@ from palimpsest.v1alpha1 import (
     chunks_pb2,
     ids_pb2,
     log_pb2,
-    memories_pb2,
     search_pb2,
     sessions_pb2,
 )
@@ -286,15 +285,17 @@ def test_a_budget_has_a_period_and_a_limit_and_a_memory_its_session() -> None:
 
 
 def test_positions_that_no_log_has_are_refused() -> None:
-    for field in ("from_position", "to_position"):
-        request = memories_pb2.ListAmendmentsRequest(session="a", memory="a")
-        setattr(request, field, 2**63 - 1)
-        request.to_position = 2**63 - 1
+    request = memory_service_pb2.ListAmendmentsRequest(session="a", memory="a")
+    for field in ("first", "last"):
+        request.positions.Clear()
+        setattr(request.positions, field, 2**63 - 1)
         validate(request)
-        request.ClearField("to_position")
-        setattr(request, field, 2**63)
-        with pytest.raises(InvalidInput, match=f"^{field}: must be less than or equal to 9223"):
+        setattr(request.positions, field, -1)
+        with pytest.raises(InvalidInput, match=r"^positions"):
             validate(request)
+    request.positions.first, request.positions.last = 3, 2
+    with pytest.raises(InvalidInput, match=r"^positions: first must not be greater than last"):
+        validate(request)
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,6 @@ from palimpsest.v1 import (
     operation_service_pb2_grpc,
 )
 from palimpsest.v1alpha1 import (
-    schemas_pb2,
-    schemas_pb2_grpc,
     sessions_pb2,
     sessions_pb2_grpc,
 )
@@ -81,7 +79,6 @@ class Client(Resource):
         self._sessions = sessions_pb2_grpc.SessionServiceStub(connection.channel)
         self._memories = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
         self._operations = operation_service_pb2_grpc.OperationServiceStub(connection.channel)
-        self._schemas = schemas_pb2_grpc.SchemaServiceStub(connection.channel)
 
     @property
     def address(self) -> str:
@@ -244,11 +241,18 @@ class Client(Resource):
         """Checks class source, or a JSON Schema; the schema as models will be shown it.
 
         Raises InvalidArgument (SCHEMA_INVALID with line and column, or with a pointer), and
-        ValueError for more than 64 KiB of class source, or 256 KiB of JSON Schema.
+        ValueError for both or neither, and for more than 64 KiB of class source, or 256 KiB of
+        JSON Schema.
         """
-        request = schemas_pb2.CheckSchemaRequest(
-            schema_source=bounded(source, MAX_SOURCE_BYTES),
-            json_schema=bounded(json_schema, MAX_JSON_BYTES),
+        given = {
+            "schema_source": bounded(source, MAX_SOURCE_BYTES),
+            "json_schema": bounded(json_schema, MAX_JSON_BYTES),
+        }
+        # The request holds one of them: of two it would keep the last.
+        if bool(source) == bool(json_schema):
+            raise ValueError("give class source or json_schema, exactly one of them")
+        request = memory_service_pb2.CheckSchemaRequest(
+            **{name: text for name, text in given.items() if text}
         )
-        response = self._connection.call(self._schemas.CheckSchema, request)
+        response = self._connection.call(self._memories.CheckSchema, request)
         return str(response.schema_source)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 from uuid import uuid4
 
-from palimpsest import _convert_memories as convert
 from palimpsest._convert import consistency
 from palimpsest._convert_info import (
     flushed,
@@ -25,9 +24,8 @@ from palimpsest._errors import (
 from palimpsest._schemas import Schema, schema_fields
 from palimpsest._sync._answers import ASK_CONCURRENCY, Answers, AnswerStream, OnEvent
 from palimpsest._sync._connection import Connection
-from palimpsest._sync._history import Provenance, Watch
+from palimpsest._sync._history import MemoryHistory
 from palimpsest._sync._operation import Operation
-from palimpsest._sync._resource import Resource
 from palimpsest._values_answers import (
     Answer,
     MemoryAskOptions,
@@ -39,31 +37,17 @@ from palimpsest._values_answers import (
     TrajectoryEvent,
 )
 from palimpsest._values_memories import (
-    Amendment,
-    Diff,
-    Edit,
-    Edited,
     Flushed,
-    Folded,
     MemoryInfo,
     MemoryKind,
     MemoryState,
     MemoryStatus,
-    Rejection,
-    Revision,
 )
 from palimpsest._values_specs import AllowedOps, Encoding, Steps
 from palimpsest.v1 import memories_pb2, memory_service_pb2, memory_service_pb2_grpc
 from palimpsest.v1alpha1 import (
-    edits_pb2,
     edits_pb2_grpc,
-    history_pb2,
-    history_pb2_grpc,
-    schemas_pb2,
-    schemas_pb2_grpc,
 )
-from palimpsest.v1alpha1 import memories_pb2 as old_memories_pb2
-from palimpsest.v1alpha1 import memories_pb2_grpc as old_memories_pb2_grpc
 
 if TYPE_CHECKING:
     from palimpsest._sync._session import Session
@@ -111,30 +95,24 @@ def _stored_schema(connection: Connection, wanted: memories_pb2.Memory) -> str:
     """Returns the schema of a PRISM memory as the service keeps it; empty for other kinds."""
     if wanted.WhichOneof("spec") != "prism":
         return ""
-    checked = schemas_pb2.CheckSchemaRequest(
-        schema_source=wanted.prism.schema_source, json_schema=wanted.prism.json_schema
-    )
-    stub = schemas_pb2_grpc.SchemaServiceStub(connection.channel)
+    fields = ("schema_source", "json_schema")
+    given = {name: getattr(wanted.prism, name) for name in fields if getattr(wanted.prism, name)}
+    checked = memory_service_pb2.CheckSchemaRequest(**given)
+    stub = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
     return str((connection.call(stub.CheckSchema, checked)).schema_source)
 
 
-class Memory(Resource):
+class Memory(MemoryHistory):
     """A memory, by its id."""
 
     #: What a memory of this class is.
     _kind: ClassVar[MemoryKind] = "prism"
 
     def __init__(self, connection: Connection, session: "Session", id: str) -> None:
-        super().__init__(connection, session.name, id)
-        self.id = id
-        self.session = session
+        super().__init__(connection, session, id)
         self._memories = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
-        self._amendments = old_memories_pb2_grpc.MemoryServiceStub(connection.channel)
-        self._history = history_pb2_grpc.HistoryServiceStub(connection.channel)
         self._edits = edits_pb2_grpc.EditServiceStub(connection.channel)
         self._answers = Answers(connection, session.name, id)
-        #: In every request about this memory.
-        self._named: dict[str, Any] = {"session": session.name, "memory": id}
 
     def get(
         self,
@@ -159,126 +137,6 @@ class Memory(Resource):
         )
         response = self._connection.call(self._memories.GetMemory, request, timeout=timeout)
         return memory_state(response)
-
-    def amendments(
-        self, *, path: str = "", from_position: int = 0, to_position: int = 0
-    ) -> Iterator[Amendment]:
-        """Yields the changes that made the memory, oldest first.
-
-        `path` asks for those at it or below it; `from_position` and `to_position`, both
-        included, for those of steps over these positions (0 leaves an end open).
-        """
-        request = old_memories_pb2.ListAmendmentsRequest(
-            **self._named,
-            page_size=1000,
-            path_prefix=path,
-            from_position=from_position,
-            to_position=to_position,
-        )
-        method = self._amendments.ListAmendments
-        return self._connection.all_of(method, request, "amendments", convert.amendment)
-
-    def rejections(self) -> Iterator[Rejection]:
-        """Yields everything the model proposed and the schema refused, oldest first."""
-        request = old_memories_pb2.ListRejectionsRequest(**self._named, page_size=1000)
-        method = self._amendments.ListRejections
-        return self._connection.all_of(method, request, "rejections", convert.rejection)
-
-    def revisions(self) -> Iterator[Revision]:
-        """Yields every revision and what caused it, oldest first."""
-        request = history_pb2.ListRevisionsRequest(**self._named, page_size=1000)
-        method = self._history.ListRevisions
-        return self._connection.all_of(method, request, "revisions", convert.revision)
-
-    def provenance(self, path: str, *, revision: int | None = None) -> Provenance:
-        """Returns what the path holds; iterate over it for the amendments that made it.
-
-        Raises InvalidArgument (PATH_INVALID), OutOfRange for a revision that is not there.
-        """
-        request = history_pb2.GetProvenanceRequest(**self._named, path=path, revision=revision)
-        return Provenance._read(self._connection, request)
-
-    def diff(
-        self,
-        *,
-        revision: int | None = None,
-        other: "Memory | str" = "",
-        other_revision: int | None = None,
-    ) -> Diff:
-        """Compares `revision` with `other_revision`, of another memory if one is given.
-
-        The first is the old side. Without a number it is the newest revision; another
-        memory must be of the same session. Raises NotFound, OutOfRange.
-        """
-        request = history_pb2.DiffMemoriesRequest(
-            **self._named,
-            revision=revision,
-            other_memory=other if isinstance(other, str) else other.id,
-            other_revision=other_revision,
-            page_size=1000,
-        )
-        pages = self._connection.pages(self._history.DiffMemories, request)
-        return convert.diff([page for page in pages])
-
-    def watch(
-        self,
-        *,
-        after_revision: int | None = None,
-        resume_token: str = "",
-        give_up_seconds: float = 60.0,
-    ) -> Watch:
-        """Returns a watch of the revisions after `after_revision` (0: all), as they are committed.
-
-        Without it: those after the newest. `resume_token` continues after an event of
-        an earlier watch. The watch survives lost connections; it fails when the
-        service was away for `give_up_seconds`, sooner when it was never reached (see
-        `connect`).
-        """
-        return Watch(
-            self._connection,
-            self.session.name,
-            self.id,
-            after_revision=after_revision,
-            resume_token=resume_token,
-            give_up_seconds=give_up_seconds,
-        )
-
-    def edit(
-        self, edits: Iterable[Edit], *, expected_revision: int | None = None, comment: str = ""
-    ) -> Edited:
-        """Makes all edits, in order, as one revision; or none.
-
-        With `expected_revision` the memory's newest must be this one. Raises
-        InvalidArgument (EDIT_INVALID) naming the edit, Aborted (REVISION_CONFLICT)
-        naming the current revision, ValueError for a value that is no JSON.
-        """
-        request = edits_pb2.ReviseMemoryRequest(
-            **self._named,
-            edits=[convert.edit_message(one) for one in edits],
-            expected_revision=expected_revision,
-            comment=comment,
-        )
-        response = self._connection.call(self._edits.ReviseMemory, request, retry=False)
-        return convert.edited(response)
-
-    def rollback(
-        self, revision: int, *, expected_revision: int | None = None, comment: str = ""
-    ) -> MemoryInfo:
-        """Restores the state of an earlier revision, as a new revision.
-
-        The log is not read again. Raises OutOfRange, Aborted (REVISION_CONFLICT).
-        """
-        request = edits_pb2.RollbackMemoryRequest(
-            **self._named, revision=revision, expected_revision=expected_revision, comment=comment
-        )
-        response = self._connection.call(self._edits.RollbackMemory, request, retry=False)
-        return convert.memory(response.memory)
-
-    def fold(self) -> Folded:
-        """Writes the amendments into a new base; the value stays."""
-        request = edits_pb2.FoldMemoryRequest(**self._named)
-        response = self._connection.call(self._edits.FoldMemory, request)
-        return convert.folded(response)
 
     def consolidate(self, *, request_id: str = "") -> Operation[MemoryInfo]:
         """Requests a consolidation: the model merges and shortens, once the log is read.

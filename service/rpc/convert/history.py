@@ -1,20 +1,26 @@
-"""Amendments, revisions and differences as the proto has them."""
+"""Amendments, revisions and differences."""
 
-from palimpsest.v1alpha1 import history_pb2, memories_pb2
+from typing import Any
+
+from palimpsest.v1 import memories_pb2, memory_service_pb2
 from service.domain.prism.amending import Missing
 from service.domain.prism.amendments import Op
 from service.domain.prism.diffing import ValueDifference
 from service.domain.values.json_values import canonical
-from service.rpc.convert.v1alpha1 import logged_chunk, timestamp
+from service.rpc.convert.chunks import write_chunk
+from service.rpc.convert.common import positions, timestamp
+from service.usecases.memories.edit import Edit
 from service.usecases.memories.history import Explained
 from storage.memories.history import StoredRevision
 from storage.prism.amendment_log import LoggedAmendment, LoggedRejection
 
-OPS = {
-    Op.ADD: memories_pb2.AMENDMENT_OP_ADD,
-    Op.UPDATE: memories_pb2.AMENDMENT_OP_UPDATE,
-    Op.REMOVE: memories_pb2.AMENDMENT_OP_REMOVE,
+_OPS: dict[Any, Op | None] = {
+    memories_pb2.AMENDMENT_OP_UNSPECIFIED: None,
+    memories_pb2.AMENDMENT_OP_ADD: Op.ADD,
+    memories_pb2.AMENDMENT_OP_UPDATE: Op.UPDATE,
+    memories_pb2.AMENDMENT_OP_REMOVE: Op.REMOVE,
 }
+_OP_MESSAGES = {op: message for message, op in _OPS.items()}
 _KINDS = {
     "create": memories_pb2.REVISION_KIND_CREATE,
     "step": memories_pb2.REVISION_KIND_STEP,
@@ -30,68 +36,72 @@ _KINDS = {
 }
 
 
+def edit(message: memory_service_pb2.Edit) -> Edit:
+    """Returns a change by hand."""
+    return Edit(op=_OPS[message.op], path=message.path, value_json=message.value_json)
+
+
 def amendment(logged: LoggedAmendment) -> memories_pb2.Amendment:
-    """An amendment of the log."""
+    """Returns an amendment of the log."""
     return memories_pb2.Amendment(
         revision=logged.revision,
         ordinal=logged.ordinal,
-        from_position=logged.from_position,
-        to_position=logged.to_position,
-        op=OPS[logged.op],
+        kind=_KINDS[logged.kind],
+        positions=positions(logged.from_position + 1, logged.to_position),
+        op=_OP_MESSAGES[logged.op],
         path=logged.path,
         value_json=logged.value,
         op_corrected=logged.op_corrected,
-        create_time=timestamp(logged.created_at),
-        kind=_KINDS[logged.kind],
+        created_at=timestamp(logged.created_at),
     )
 
 
 def rejection(logged: LoggedRejection) -> memories_pb2.Rejection:
-    """A rejection of the log."""
+    """Returns a rejection of the log."""
     return memories_pb2.Rejection(
         revision=logged.revision,
         ordinal=logged.ordinal,
-        from_position=logged.from_position,
-        to_position=logged.to_position,
+        positions=positions(logged.from_position + 1, logged.to_position),
         proposal=logged.proposal,
         reason=logged.reason,
-        create_time=timestamp(logged.created_at),
+        created_at=timestamp(logged.created_at),
     )
 
 
-def revision(stored: StoredRevision) -> history_pb2.Revision:
-    """A revision of the history."""
-    return history_pb2.Revision(
+def revision(stored: StoredRevision) -> memories_pb2.Revision:
+    """Returns a revision of the history."""
+    return memories_pb2.Revision(
         revision=stored.revision,
         kind=_KINDS[stored.kind],
-        from_position=stored.from_position,
-        to_position=stored.to_position,
+        positions=positions(stored.from_position + 1, stored.to_position),
         comment=stored.comment,
         restored_revision=stored.restored_revision,
         schema_source=stored.schema_source or "",
-        amendments=stored.amendments,
-        rejections=stored.rejections,
+        amendment_count=stored.amendments,
+        rejection_count=stored.rejections,
         value_digest=stored.digest,
-        create_time=timestamp(stored.created_at),
+        created_at=timestamp(stored.created_at),
     )
 
 
-def explained(entry: Explained) -> history_pb2.ProvenanceEntry:
-    """An amendment with what it was made from."""
-    return history_pb2.ProvenanceEntry(
+def explained(entry: Explained) -> memory_service_pb2.GetProvenanceResponse.Entry:
+    """Returns an amendment with what it was derived from."""
+    message = memory_service_pb2.GetProvenanceResponse.Entry(
         amendment=amendment(entry.amendment),
         revision=revision(entry.revision),
         in_effect=entry.in_effect,
         origin=entry.origin,
         best_position=entry.best_position,
-        chunks=[logged_chunk(chunk) for chunk in entry.chunks],
         chunks_truncated=entry.chunks_truncated,
     )
+    for chunk in entry.chunks:
+        write_chunk(chunk, message.chunks.add())
+    return message
 
 
-def difference(found: ValueDifference) -> history_pb2.Difference:
-    """A place where two states differ."""
-    return history_pb2.Difference(
+def difference(found: ValueDifference) -> memory_service_pb2.DiffMemoriesResponse.Difference:
+    """Returns a path at which two states differ."""
+    return memory_service_pb2.DiffMemoriesResponse.Difference(
         path=str(found.path),
         old_json=None if isinstance(found.old, Missing) else canonical(found.old),
         new_json=None if isinstance(found.new, Missing) else canonical(found.new),
