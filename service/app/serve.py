@@ -29,9 +29,10 @@ from service.rpc.schemas import SchemaService
 from service.rpc.search import SearchService
 from service.rpc.server import Server, Services
 from service.rpc.sessions import SessionService
-from service.rpc.states import StateService
+from service.rpc.state_service import StateService
 from service.rpc.trajectories import TrajectoryService
-from service.rpc.trees import TreeService
+from service.rpc.tree_service import TreeService
+from service.rpc.trees import TreeService as OldTreeService
 from service.rpc.usage import UsageService
 from service.settings import listening
 from service.settings.config import Config
@@ -103,6 +104,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         operations = LongOperations(database, watcher, deleter.remove)
         schemas = Schemas(database, wake_ups, watcher, waiting, max_pending=pending)
         comparer = Comparer(database, Prices(config).of, config)
+        trees = Trees(database, memories)
         trajectories = Trajectories(database, facts, keys.marker, config)
         # Models are asked by searches that rerank, if ever: nothing is started before.
         remote = remote_executor(config, stack)
@@ -127,7 +129,8 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                 schemas=SchemaService(schemas, models),
                 usage=UsageService(database, Costs(database, comparer), pages),
                 budgets=BudgetService(Budgets(database, wake_ups), pages),
-                trees=TreeService(Trees(database, memories), pages),
+                trees=TreeService(trees, memories, pages),
+                sealing=OldTreeService(trees),
                 trajectories=TrajectoryService(trajectories, pages, stop),
                 states=StateService(contexts, pages, config.limits),
                 search=SearchService(searcher, pages, config.limits),

@@ -42,7 +42,7 @@ _RESOURCES = {
     Reason.MEMORY_NOT_FOUND: ("palimpsest.v1alpha1.Memory", "memory"),
     Reason.MEMORY_EXISTS: ("palimpsest.v1alpha1.Memory", "memory"),
     Reason.ANSWER_NOT_FOUND: ("palimpsest.v1alpha1.Answer", "answer"),
-    Reason.NODE_NOT_FOUND: ("palimpsest.v1alpha1.TreeNode", "node"),
+    Reason.NODE_NOT_FOUND: ("palimpsest.v1.TreeNode", "node"),
     Reason.OPERATION_NOT_FOUND: ("palimpsest.v1alpha1.Operation", "operation"),
     Reason.DRAFT_NOT_FOUND: ("palimpsest.v1alpha1.SchemaDraft", "draft"),
 }

@@ -8,6 +8,12 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from palimpsest.v1 import (
+    state_service_pb2,
+    state_service_pb2_grpc,
+    tree_service_pb2,
+    tree_service_pb2_grpc,
+)
 from palimpsest.v1alpha1 import (
     answers_pb2,
     answers_pb2_grpc,
@@ -29,8 +35,6 @@ from palimpsest.v1alpha1 import (
     search_pb2_grpc,
     sessions_pb2,
     sessions_pb2_grpc,
-    states_pb2,
-    states_pb2_grpc,
     trajectories_pb2,
     trajectories_pb2_grpc,
     trees_pb2,
@@ -57,10 +61,11 @@ from service.rpc.operations import OperationService
 from service.rpc.schemas import SchemaService
 from service.rpc.search import SearchService
 from service.rpc.sessions import SessionService
-from service.rpc.states import StateService
+from service.rpc.state_service import StateService
 from service.rpc.stream_guard import StreamGuard
 from service.rpc.trajectories import TrajectoryService
-from service.rpc.trees import TreeService
+from service.rpc.tree_service import TreeService
+from service.rpc.trees import TreeService as OldTreeService
 from service.rpc.usage import UsageService
 from service.settings.config import Limits
 from storage.engine.database import Database
@@ -80,6 +85,7 @@ class Services:
     usage: UsageService
     budgets: BudgetService
     trees: TreeService
+    sealing: OldTreeService
     trajectories: TrajectoryService
     states: StateService
     search: SearchService
@@ -125,6 +131,10 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
         budgets_pb2.DESCRIPTOR.services_by_name["BudgetService"],
     ),
     "trees": (
+        tree_service_pb2_grpc.add_TreeServiceServicer_to_server,
+        tree_service_pb2.DESCRIPTOR.services_by_name["TreeService"],
+    ),
+    "sealing": (
         trees_pb2_grpc.add_TreeServiceServicer_to_server,
         trees_pb2.DESCRIPTOR.services_by_name["TreeService"],
     ),
@@ -133,8 +143,8 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
         trajectories_pb2.DESCRIPTOR.services_by_name["TrajectoryService"],
     ),
     "states": (
-        states_pb2_grpc.add_StateServiceServicer_to_server,
-        states_pb2.DESCRIPTOR.services_by_name["StateService"],
+        state_service_pb2_grpc.add_StateServiceServicer_to_server,
+        state_service_pb2.DESCRIPTOR.services_by_name["StateService"],
     ),
     "search": (
         search_pb2_grpc.add_SearchServiceServicer_to_server,

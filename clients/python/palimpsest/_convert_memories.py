@@ -5,8 +5,6 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from palimpsest._convert import (
     if_set,
     known_name,
@@ -23,10 +21,9 @@ from palimpsest._convert_spend import usage
 from palimpsest._schemas import Schema, schema_fields
 from palimpsest._values_memories import (
     Amendment,
-    ChatMessage,
+    Blocked,
     Coercion,
     Committed,
-    ContextForm,
     Diff,
     Difference,
     Edit,
@@ -34,8 +31,6 @@ from palimpsest._values_memories import (
     Encoding,
     Flushed,
     Folded,
-    Freshness,
-    Made,
     MemoryInfo,
     MemoryKind,
     MemoryState,
@@ -43,7 +38,6 @@ from palimpsest._values_memories import (
     Op,
     Operations,
     ProvenanceEntry,
-    RecentStep,
     Rejection,
     ReplyFormat,
     Revision,
@@ -52,32 +46,22 @@ from palimpsest._values_memories import (
     Stall,
     StatePeriod,
     StateSettings,
-    StateVector,
     Steps,
-    TextPart,
-    TreeLevel,
-    TreeNode,
-    TreeOutline,
     TreeSettings,
-    TreeTail,
-    VectorMade,
-    WorkingContext,
     WorkingMemory,
 )
+from palimpsest.v1 import memories_pb2 as v1_memories_pb2
 from palimpsest.v1alpha1 import (
     edits_pb2,
     history_pb2,
     memories_pb2,
     reading_pb2,
     schemas_pb2,
-    states_pb2,
-    trees_pb2,
 )
 
 _Spec = memories_pb2.PrismSpec
 _Tree = memories_pb2.TreeSpec
 _State = memories_pb2.StateSpec
-_Context = states_pb2.GetWorkingContextRequest
 
 #: What an enumerated setting may be, and what the proto calls it.
 ENCODINGS: dict[Encoding, Any] = {
@@ -111,17 +95,6 @@ PERIODS: dict[StatePeriod, Any] = {
     "fixed": _State.PERIOD_FIXED,
     "adaptive": _State.PERIOD_ADAPTIVE,
 }
-FRESHNESS: dict[Freshness, Any] = {
-    "latest": _Context.FRESHNESS_LATEST,
-    "wait": _Context.FRESHNESS_WAIT,
-}
-FORMS: dict[ContextForm, Any] = {
-    "parts": _Context.FORM_PARTS,
-    "text": _Context.FORM_TEXT,
-    "messages": _Context.FORM_MESSAGES,
-}
-
-
 _TABLES: dict[str, Mapping[Any, Any]] = {
     "encoding": ENCODINGS,
     "operations": OPERATIONS,
@@ -130,8 +103,6 @@ _TABLES: dict[str, Mapping[Any, Any]] = {
     "steps": STEPS,
     "working_memory": WORKING_MEMORIES,
     "period_kind": PERIODS,
-    "freshness": FRESHNESS,
-    "form": FORMS,
 }
 
 
@@ -341,6 +312,38 @@ def memory(message: memories_pb2.Memory) -> MemoryInfo:
     )
 
 
+def tree_info(message: v1_memories_pb2.Memory) -> MemoryInfo:
+    """Returns a tree as a memory, from the message of version 1."""
+    stopped = if_set(message, "blocked", blocked)
+    cause, status = None if stopped is None else stopped.cause, message.status
+    of = v1_memories_pb2.Memory
+    said = of.DESCRIPTOR.enum_types_by_name["Status"].values_by_number[status].name
+    plain = memories_pb2.Memory(
+        session=message.session,
+        name=message.id,
+        tree=_Tree.FromString(message.tree.SerializeToString()),
+        revision=message.revision,
+        applied_position=message.applied_position,
+        head=message.head,
+        status=memories_pb2.Memory.Status.Value(said)
+        if status != of.STATUS_WAITING and status != of.STATUS_OVER_BUDGET
+        else memories_pb2.Memory.STATUS_ACTIVE,
+        create_time=message.created_at,
+        rebuilt_from=message.rebuilt_from,
+        held_reason=cause if status == of.STATUS_OVER_BUDGET else None,
+        waiting_cause=cause if status == of.STATUS_WAITING else None,
+    )
+    if status == of.STATUS_STALLED and stopped is not None:
+        plain.stall.position, plain.stall.attempts = stopped.position, stopped.attempts
+        plain.stall.cause = stopped.cause
+    return memory(plain)
+
+
+def blocked(message: v1_memories_pb2.Memory.Blocked) -> Blocked:
+    """Returns why a memory does not advance."""
+    return value_of(Blocked, message, since=if_set(message, "since", moment))
+
+
 def memory_state(message: memories_pb2.GetMemoryResponse) -> MemoryState:
     """Returns a memory's value."""
     return value_of(
@@ -467,70 +470,6 @@ def schema_draft(message: schemas_pb2.SchemaDraft) -> SchemaDraft:
         status=known_name(_DRAFT_STATUSES, message.status),
         usage=usage(message.usage),
         created_at=moment(message.create_time),
-    )
-
-
-_MADE: dict[Made, Any] = {
-    "model": trees_pb2.TreeNode.MADE_MODEL,
-    "joined": trees_pb2.TreeNode.MADE_JOINED,
-    "cut": trees_pb2.TreeNode.MADE_CUT,
-    "skipped": trees_pb2.TreeNode.MADE_SKIPPED,
-}
-_VECTORS_MADE: dict[VectorMade, Any] = {
-    "task": states_pb2.StateVector.MADE_TASK,
-    "model": states_pb2.StateVector.MADE_MODEL,
-    "cut": states_pb2.StateVector.MADE_CUT,
-    "skipped": states_pb2.StateVector.MADE_SKIPPED,
-}
-
-
-def tree_node(message: trees_pb2.TreeNode) -> TreeNode:
-    """Returns a node of a tree."""
-    return value_of(
-        TreeNode,
-        message,
-        made=known_name(_MADE, message.made),
-        created_at=moment(message.create_time),
-    )
-
-
-def tree_outline(message: trees_pb2.GetTreeResponse) -> TreeOutline:
-    """Returns the outline of a tree."""
-    return value_of(
-        TreeOutline,
-        message,
-        info=memory(message.memory),
-        levels=tuple(value_of(TreeLevel, one) for one in message.levels),
-        tops=tuple(tree_node(one) for one in message.tops),
-        tail=if_set(message, "tail", lambda tail: value_of(TreeTail, tail)),
-    )
-
-
-def text_part(message: trees_pb2.GetNodeTextResponse.Part) -> TextPart:
-    """Returns a part of the text under a node."""
-    return value_of(TextPart, message)
-
-
-def state_vector(message: states_pb2.StateVector, created: Timestamp | None = None) -> StateVector:
-    """Returns a state vector, and when it was committed."""
-    return value_of(
-        StateVector,
-        message,
-        made=known_name(_VECTORS_MADE, message.made),
-        created_at=None if created is None else moment(created),
-    )
-
-
-def working_context(message: states_pb2.GetWorkingContextResponse) -> WorkingContext:
-    """Returns a working context."""
-    return value_of(
-        WorkingContext,
-        message,
-        vectors=tuple(state_vector(one) for one in message.vectors),
-        recent=tuple(
-            RecentStep(chunk=chunk(one.chunk), tokens=one.tokens) for one in message.recent
-        ),
-        messages=tuple(value_of(ChatMessage, one) for one in message.messages),
     )
 
 

@@ -23,12 +23,11 @@ _sym_db = _symbol_database.Default()
 
 
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
-from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from palimpsest.v1alpha1 import ids_pb2 as palimpsest_dot_v1alpha1_dot_ids__pb2
 from palimpsest.v1alpha1 import memories_pb2 as palimpsest_dot_v1alpha1_dot_memories__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpalimpsest/v1alpha1/trees.proto\x12\x13palimpsest.v1alpha1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dpalimpsest/v1alpha1/ids.proto\x1a\"palimpsest/v1alpha1/memories.proto\"\xc6\x03\n\x08TreeNode\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\r\n\x05level\x18\x02 \x01(\r\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\x11\n\tparent_id\x18\x04 \x01(\t\x12\x11\n\tchild_ids\x18\x05 \x03(\t\x12\x15\n\rfrom_position\x18\x06 \x01(\x04\x12\x13\n\x0b\x66rom_offset\x18\x07 \x01(\x04\x12\x13\n\x0bto_position\x18\x08 \x01(\x04\x12\x11\n\tto_offset\x18\t \x01(\x04\x12\x0f\n\x07summary\x18\n \x01(\t\x12\x30\n\x04made\x18\x0b \x01(\x0e\x32\".palimpsest.v1alpha1.TreeNode.Made\x12\x13\n\x0btext_tokens\x18\x0c \x01(\x04\x12\x16\n\x0esummary_tokens\x18\r \x01(\x04\x12\x10\n\x08revision\x18\x0e \x01(\x04\x12/\n\x0b\x63reate_time\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"]\n\x04Made\x12\x14\n\x10MADE_UNSPECIFIED\x10\x00\x12\x0e\n\nMADE_MODEL\x10\x01\x12\x0f\n\x0bMADE_JOINED\x10\x02\x12\x0c\n\x08MADE_CUT\x10\x03\x12\x10\n\x0cMADE_SKIPPED\x10\x04\"y\n\x0fSealTreeRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x31\n\nrequest_id\x18\x03 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$\"?\n\x10SealTreeResponse\x12+\n\x06memory\x18\x01 \x01(\x0b\x32\x1b.palimpsest.v1alpha1.Memory\"i\n\x0eGetTreeRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x15\n\x08revision\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_revision\"\xfc\x02\n\x0fGetTreeResponse\x12+\n\x06memory\x18\x01 \x01(\x0b\x32\x1b.palimpsest.v1alpha1.Memory\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12\x18\n\x10\x61pplied_position\x18\x03 \x01(\x04\x12:\n\x06levels\x18\x04 \x03(\x0b\x32*.palimpsest.v1alpha1.GetTreeResponse.Level\x12+\n\x04tops\x18\x05 \x03(\x0b\x32\x1d.palimpsest.v1alpha1.TreeNode\x12\x37\n\x04tail\x18\x06 \x01(\x0b\x32).palimpsest.v1alpha1.GetTreeResponse.Tail\x1a%\n\x05Level\x12\r\n\x05level\x18\x01 \x01(\r\x12\r\n\x05nodes\x18\x02 \x01(\x04\x1aG\n\x04Tail\x12\x15\n\rfrom_position\x18\x01 \x01(\x04\x12\x13\n\x0b\x66rom_offset\x18\x02 \x01(\x04\x12\x13\n\x0bto_position\x18\x03 \x01(\x04\"\x80\x01\n\x0eGetNodeRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x39\n\x07node_id\x18\x03 \x01(\tB(\xbaH%r#\x18\x18\x32\x1f^[0-9]{1,3}[.][1-9][0-9]{0,17}$\">\n\x0fGetNodeResponse\x12+\n\x04node\x18\x01 \x01(\x0b\x32\x1d.palimpsest.v1alpha1.TreeNode\"\xe9\x01\n\x10ListNodesRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12=\n\tparent_id\x18\x03 \x01(\tB(\xbaH%r#\x18\x18\x32\x1f^[0-9]{1,3}[.][1-9][0-9]{0,17}$H\x00\x12\x19\n\x05level\x18\x04 \x01(\rB\x08\xbaH\x05*\x03\x18\xe7\x07H\x00\x12\x1b\n\tpage_size\x18\x05 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x1c\n\npage_token\x18\x06 \x01(\tB\x08\xbaH\x05r\x03\x18\x80 B\x0b\n\x02of\x12\x05\xbaH\x02\x08\x01\"Z\n\x11ListNodesResponse\x12,\n\x05nodes\x18\x01 \x03(\x0b\x32\x1d.palimpsest.v1alpha1.TreeNode\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xa2\x01\n\x12GetNodeTextRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x39\n\x07node_id\x18\x03 \x01(\tB(\xbaH%r#\x18\x18\x32\x1f^[0-9]{1,3}[.][1-9][0-9]{0,17}$\x12\x1c\n\npage_token\x18\x04 \x01(\tB\x08\xbaH\x05r\x03\x18\x80 \"\xbc\x01\n\x13GetNodeTextResponse\x12<\n\x05parts\x18\x01 \x03(\x0b\x32-.palimpsest.v1alpha1.GetNodeTextResponse.Part\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x1aN\n\x04Part\x12\x10\n\x08position\x18\x01 \x01(\x04\x12\x13\n\x0b\x66rom_offset\x18\x02 \x01(\x04\x12\x11\n\tto_offset\x18\x03 \x01(\x04\x12\x0c\n\x04text\x18\x04 \x01(\t2\xda\x03\n\x0bTreeService\x12Y\n\x08SealTree\x12$.palimpsest.v1alpha1.SealTreeRequest\x1a%.palimpsest.v1alpha1.SealTreeResponse\"\x00\x12V\n\x07GetTree\x12#.palimpsest.v1alpha1.GetTreeRequest\x1a$.palimpsest.v1alpha1.GetTreeResponse\"\x00\x12V\n\x07GetNode\x12#.palimpsest.v1alpha1.GetNodeRequest\x1a$.palimpsest.v1alpha1.GetNodeResponse\"\x00\x12\\\n\tListNodes\x12%.palimpsest.v1alpha1.ListNodesRequest\x1a&.palimpsest.v1alpha1.ListNodesResponse\"\x00\x12\x62\n\x0bGetNodeText\x12\'.palimpsest.v1alpha1.GetNodeTextRequest\x1a(.palimpsest.v1alpha1.GetNodeTextResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fpalimpsest/v1alpha1/trees.proto\x12\x13palimpsest.v1alpha1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1dpalimpsest/v1alpha1/ids.proto\x1a\"palimpsest/v1alpha1/memories.proto\"y\n\x0fSealTreeRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x18\n\x06memory\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x31\n\nrequest_id\x18\x03 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$\"?\n\x10SealTreeResponse\x12+\n\x06memory\x18\x01 \x01(\x0b\x32\x1b.palimpsest.v1alpha1.Memory2h\n\x0bTreeService\x12Y\n\x08SealTree\x12$.palimpsest.v1alpha1.SealTreeRequest\x1a%.palimpsest.v1alpha1.SealTreeResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,68 +40,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SEALTREEREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\360G\001'
   _globals['_SEALTREEREQUEST'].fields_by_name['request_id']._loaded_options = None
   _globals['_SEALTREEREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\032r\030\030\200\0012\023^[^\\x00-\\x1f\\x7f]*$'
-  _globals['_GETTREEREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_GETTREEREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\360G\001'
-  _globals['_GETTREEREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_GETTREEREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\360G\001'
-  _globals['_GETNODEREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_GETNODEREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\360G\001'
-  _globals['_GETNODEREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_GETNODEREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\360G\001'
-  _globals['_GETNODEREQUEST'].fields_by_name['node_id']._loaded_options = None
-  _globals['_GETNODEREQUEST'].fields_by_name['node_id']._serialized_options = b'\272H%r#\030\0302\037^[0-9]{1,3}[.][1-9][0-9]{0,17}$'
-  _globals['_LISTNODESREQUEST'].oneofs_by_name['of']._loaded_options = None
-  _globals['_LISTNODESREQUEST'].oneofs_by_name['of']._serialized_options = b'\272H\002\010\001'
-  _globals['_LISTNODESREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_LISTNODESREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\360G\001'
-  _globals['_LISTNODESREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_LISTNODESREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\360G\001'
-  _globals['_LISTNODESREQUEST'].fields_by_name['parent_id']._loaded_options = None
-  _globals['_LISTNODESREQUEST'].fields_by_name['parent_id']._serialized_options = b'\272H%r#\030\0302\037^[0-9]{1,3}[.][1-9][0-9]{0,17}$'
-  _globals['_LISTNODESREQUEST'].fields_by_name['level']._loaded_options = None
-  _globals['_LISTNODESREQUEST'].fields_by_name['level']._serialized_options = b'\272H\005*\003\030\347\007'
-  _globals['_LISTNODESREQUEST'].fields_by_name['page_size']._loaded_options = None
-  _globals['_LISTNODESREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\005*\003\030\350\007'
-  _globals['_LISTNODESREQUEST'].fields_by_name['page_token']._loaded_options = None
-  _globals['_LISTNODESREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200 '
-  _globals['_GETNODETEXTREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_GETNODETEXTREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\360G\001'
-  _globals['_GETNODETEXTREQUEST'].fields_by_name['memory']._loaded_options = None
-  _globals['_GETNODETEXTREQUEST'].fields_by_name['memory']._serialized_options = b'\272H\005r\003\360G\001'
-  _globals['_GETNODETEXTREQUEST'].fields_by_name['node_id']._loaded_options = None
-  _globals['_GETNODETEXTREQUEST'].fields_by_name['node_id']._serialized_options = b'\272H%r#\030\0302\037^[0-9]{1,3}[.][1-9][0-9]{0,17}$'
-  _globals['_GETNODETEXTREQUEST'].fields_by_name['page_token']._loaded_options = None
-  _globals['_GETNODETEXTREQUEST'].fields_by_name['page_token']._serialized_options = b'\272H\005r\003\030\200 '
-  _globals['_TREENODE']._serialized_start=186
-  _globals['_TREENODE']._serialized_end=640
-  _globals['_TREENODE_MADE']._serialized_start=547
-  _globals['_TREENODE_MADE']._serialized_end=640
-  _globals['_SEALTREEREQUEST']._serialized_start=642
-  _globals['_SEALTREEREQUEST']._serialized_end=763
-  _globals['_SEALTREERESPONSE']._serialized_start=765
-  _globals['_SEALTREERESPONSE']._serialized_end=828
-  _globals['_GETTREEREQUEST']._serialized_start=830
-  _globals['_GETTREEREQUEST']._serialized_end=935
-  _globals['_GETTREERESPONSE']._serialized_start=938
-  _globals['_GETTREERESPONSE']._serialized_end=1318
-  _globals['_GETTREERESPONSE_LEVEL']._serialized_start=1208
-  _globals['_GETTREERESPONSE_LEVEL']._serialized_end=1245
-  _globals['_GETTREERESPONSE_TAIL']._serialized_start=1247
-  _globals['_GETTREERESPONSE_TAIL']._serialized_end=1318
-  _globals['_GETNODEREQUEST']._serialized_start=1321
-  _globals['_GETNODEREQUEST']._serialized_end=1449
-  _globals['_GETNODERESPONSE']._serialized_start=1451
-  _globals['_GETNODERESPONSE']._serialized_end=1513
-  _globals['_LISTNODESREQUEST']._serialized_start=1516
-  _globals['_LISTNODESREQUEST']._serialized_end=1749
-  _globals['_LISTNODESRESPONSE']._serialized_start=1751
-  _globals['_LISTNODESRESPONSE']._serialized_end=1841
-  _globals['_GETNODETEXTREQUEST']._serialized_start=1844
-  _globals['_GETNODETEXTREQUEST']._serialized_end=2006
-  _globals['_GETNODETEXTRESPONSE']._serialized_start=2009
-  _globals['_GETNODETEXTRESPONSE']._serialized_end=2197
-  _globals['_GETNODETEXTRESPONSE_PART']._serialized_start=2119
-  _globals['_GETNODETEXTRESPONSE_PART']._serialized_end=2197
-  _globals['_TREESERVICE']._serialized_start=2200
-  _globals['_TREESERVICE']._serialized_end=2674
+  _globals['_SEALTREEREQUEST']._serialized_start=152
+  _globals['_SEALTREEREQUEST']._serialized_end=273
+  _globals['_SEALTREERESPONSE']._serialized_start=275
+  _globals['_SEALTREERESPONSE']._serialized_end=338
+  _globals['_TREESERVICE']._serialized_start=340
+  _globals['_TREESERVICE']._serialized_end=444
 # @@protoc_insertion_point(module_scope)

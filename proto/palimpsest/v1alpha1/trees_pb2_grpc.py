@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class TreeServiceStub(object):
-    """Summary trees as resources: their nodes, and the text under them.
+    """Summary trees; palimpsest.v1.TreeService has the rest.
 
     A call for a memory that is no tree is FAILED_PRECONDITION
     (WRONG_MEMORY_KIND).
@@ -43,30 +43,10 @@ class TreeServiceStub(object):
                 request_serializer=palimpsest_dot_v1alpha1_dot_trees__pb2.SealTreeRequest.SerializeToString,
                 response_deserializer=palimpsest_dot_v1alpha1_dot_trees__pb2.SealTreeResponse.FromString,
                 _registered_method=True)
-        self.GetTree = channel.unary_unary(
-                '/palimpsest.v1alpha1.TreeService/GetTree',
-                request_serializer=palimpsest_dot_v1alpha1_dot_trees__pb2.GetTreeRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_trees__pb2.GetTreeResponse.FromString,
-                _registered_method=True)
-        self.GetNode = channel.unary_unary(
-                '/palimpsest.v1alpha1.TreeService/GetNode',
-                request_serializer=palimpsest_dot_v1alpha1_dot_trees__pb2.GetNodeRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_trees__pb2.GetNodeResponse.FromString,
-                _registered_method=True)
-        self.ListNodes = channel.unary_unary(
-                '/palimpsest.v1alpha1.TreeService/ListNodes',
-                request_serializer=palimpsest_dot_v1alpha1_dot_trees__pb2.ListNodesRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_trees__pb2.ListNodesResponse.FromString,
-                _registered_method=True)
-        self.GetNodeText = channel.unary_unary(
-                '/palimpsest.v1alpha1.TreeService/GetNodeText',
-                request_serializer=palimpsest_dot_v1alpha1_dot_trees__pb2.GetNodeTextRequest.SerializeToString,
-                response_deserializer=palimpsest_dot_v1alpha1_dot_trees__pb2.GetNodeTextResponse.FromString,
-                _registered_method=True)
 
 
 class TreeServiceServicer(object):
-    """Summary trees as resources: their nodes, and the text under them.
+    """Summary trees; palimpsest.v1.TreeService has the rest.
 
     A call for a memory that is no tree is FAILED_PRECONDITION
     (WRONG_MEMORY_KIND).
@@ -85,49 +65,6 @@ class TreeServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def GetTree(self, request, context):
-        """Reads the outline of a tree: its levels, the nodes that have no parent, and
-        the text that is not summarized yet.
-
-        Guarantees: as of one revision.
-        Safety: reads only.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def GetNode(self, request, context):
-        """Reads a node.
-
-        Guarantees: nodes never change, but for the parent that they get.
-        Safety: reads only.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ListNodes(self, request, context):
-        """Lists the children of a node, or the nodes of a level, in the order of the
-        text, in pages.
-
-        Guarantees: complete and in order.
-        Safety: reads only.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def GetNodeText(self, request, context):
-        """Reads the text under a node, in pages.
-
-        Guarantees: the pages, one after the other, are the text under the node and
-        nothing else.
-        Safety: reads only.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_TreeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -135,26 +72,6 @@ def add_TreeServiceServicer_to_server(servicer, server):
                     servicer.SealTree,
                     request_deserializer=palimpsest_dot_v1alpha1_dot_trees__pb2.SealTreeRequest.FromString,
                     response_serializer=palimpsest_dot_v1alpha1_dot_trees__pb2.SealTreeResponse.SerializeToString,
-            ),
-            'GetTree': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetTree,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_trees__pb2.GetTreeRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_trees__pb2.GetTreeResponse.SerializeToString,
-            ),
-            'GetNode': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetNode,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_trees__pb2.GetNodeRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_trees__pb2.GetNodeResponse.SerializeToString,
-            ),
-            'ListNodes': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListNodes,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_trees__pb2.ListNodesRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_trees__pb2.ListNodesResponse.SerializeToString,
-            ),
-            'GetNodeText': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetNodeText,
-                    request_deserializer=palimpsest_dot_v1alpha1_dot_trees__pb2.GetNodeTextRequest.FromString,
-                    response_serializer=palimpsest_dot_v1alpha1_dot_trees__pb2.GetNodeTextResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -165,7 +82,7 @@ def add_TreeServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TreeService(object):
-    """Summary trees as resources: their nodes, and the text under them.
+    """Summary trees; palimpsest.v1.TreeService has the rest.
 
     A call for a memory that is no tree is FAILED_PRECONDITION
     (WRONG_MEMORY_KIND).
@@ -188,114 +105,6 @@ class TreeService(object):
             '/palimpsest.v1alpha1.TreeService/SealTree',
             palimpsest_dot_v1alpha1_dot_trees__pb2.SealTreeRequest.SerializeToString,
             palimpsest_dot_v1alpha1_dot_trees__pb2.SealTreeResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def GetTree(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/palimpsest.v1alpha1.TreeService/GetTree',
-            palimpsest_dot_v1alpha1_dot_trees__pb2.GetTreeRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_trees__pb2.GetTreeResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def GetNode(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/palimpsest.v1alpha1.TreeService/GetNode',
-            palimpsest_dot_v1alpha1_dot_trees__pb2.GetNodeRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_trees__pb2.GetNodeResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ListNodes(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/palimpsest.v1alpha1.TreeService/ListNodes',
-            palimpsest_dot_v1alpha1_dot_trees__pb2.ListNodesRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_trees__pb2.ListNodesResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def GetNodeText(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/palimpsest.v1alpha1.TreeService/GetNodeText',
-            palimpsest_dot_v1alpha1_dot_trees__pb2.GetNodeTextRequest.SerializeToString,
-            palimpsest_dot_v1alpha1_dot_trees__pb2.GetNodeTextResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class TreeServiceStub:
-    """Summary trees as resources: their nodes, and the text under them.
+    """Summary trees; palimpsest.v1.TreeService has the rest.
 
     A call for a memory that is no tree is FAILED_PRECONDITION
     (WRONG_MEMORY_KIND).
@@ -46,37 +46,10 @@ class TreeServiceStub:
     when it is done.
     Safety: writes and costs model calls; idempotent; cannot be undone.
     """
-    GetTree: _grpc.UnaryUnaryMultiCallable[_trees_pb2.GetTreeRequest, _trees_pb2.GetTreeResponse]
-    """Reads the outline of a tree: its levels, the nodes that have no parent, and
-    the text that is not summarized yet.
-
-    Guarantees: as of one revision.
-    Safety: reads only.
-    """
-    GetNode: _grpc.UnaryUnaryMultiCallable[_trees_pb2.GetNodeRequest, _trees_pb2.GetNodeResponse]
-    """Reads a node.
-
-    Guarantees: nodes never change, but for the parent that they get.
-    Safety: reads only.
-    """
-    ListNodes: _grpc.UnaryUnaryMultiCallable[_trees_pb2.ListNodesRequest, _trees_pb2.ListNodesResponse]
-    """Lists the children of a node, or the nodes of a level, in the order of the
-    text, in pages.
-
-    Guarantees: complete and in order.
-    Safety: reads only.
-    """
-    GetNodeText: _grpc.UnaryUnaryMultiCallable[_trees_pb2.GetNodeTextRequest, _trees_pb2.GetNodeTextResponse]
-    """Reads the text under a node, in pages.
-
-    Guarantees: the pages, one after the other, are the text under the node and
-    nothing else.
-    Safety: reads only.
-    """
 
 @_typing.type_check_only
 class TreeServiceAsyncStub(TreeServiceStub):
-    """Summary trees as resources: their nodes, and the text under them.
+    """Summary trees; palimpsest.v1.TreeService has the rest.
 
     A call for a memory that is no tree is FAILED_PRECONDITION
     (WRONG_MEMORY_KIND).
@@ -92,36 +65,9 @@ class TreeServiceAsyncStub(TreeServiceStub):
     when it is done.
     Safety: writes and costs model calls; idempotent; cannot be undone.
     """
-    GetTree: _aio.UnaryUnaryMultiCallable[_trees_pb2.GetTreeRequest, _trees_pb2.GetTreeResponse]  # type: ignore[assignment]
-    """Reads the outline of a tree: its levels, the nodes that have no parent, and
-    the text that is not summarized yet.
-
-    Guarantees: as of one revision.
-    Safety: reads only.
-    """
-    GetNode: _aio.UnaryUnaryMultiCallable[_trees_pb2.GetNodeRequest, _trees_pb2.GetNodeResponse]  # type: ignore[assignment]
-    """Reads a node.
-
-    Guarantees: nodes never change, but for the parent that they get.
-    Safety: reads only.
-    """
-    ListNodes: _aio.UnaryUnaryMultiCallable[_trees_pb2.ListNodesRequest, _trees_pb2.ListNodesResponse]  # type: ignore[assignment]
-    """Lists the children of a node, or the nodes of a level, in the order of the
-    text, in pages.
-
-    Guarantees: complete and in order.
-    Safety: reads only.
-    """
-    GetNodeText: _aio.UnaryUnaryMultiCallable[_trees_pb2.GetNodeTextRequest, _trees_pb2.GetNodeTextResponse]  # type: ignore[assignment]
-    """Reads the text under a node, in pages.
-
-    Guarantees: the pages, one after the other, are the text under the node and
-    nothing else.
-    Safety: reads only.
-    """
 
 class TreeServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Summary trees as resources: their nodes, and the text under them.
+    """Summary trees; palimpsest.v1.TreeService has the rest.
 
     A call for a memory that is no tree is FAILED_PRECONDITION
     (WRONG_MEMORY_KIND).
@@ -140,57 +86,6 @@ class TreeServiceServicer(metaclass=_abc_1.ABCMeta):
         Guarantees: on return a worker is on its way; the memory's status is SEALED
         when it is done.
         Safety: writes and costs model calls; idempotent; cannot be undone.
-        """
-
-    @_abc_1.abstractmethod
-    def GetTree(
-        self,
-        request: _trees_pb2.GetTreeRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_trees_pb2.GetTreeResponse, _abc.Awaitable[_trees_pb2.GetTreeResponse]]:
-        """Reads the outline of a tree: its levels, the nodes that have no parent, and
-        the text that is not summarized yet.
-
-        Guarantees: as of one revision.
-        Safety: reads only.
-        """
-
-    @_abc_1.abstractmethod
-    def GetNode(
-        self,
-        request: _trees_pb2.GetNodeRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_trees_pb2.GetNodeResponse, _abc.Awaitable[_trees_pb2.GetNodeResponse]]:
-        """Reads a node.
-
-        Guarantees: nodes never change, but for the parent that they get.
-        Safety: reads only.
-        """
-
-    @_abc_1.abstractmethod
-    def ListNodes(
-        self,
-        request: _trees_pb2.ListNodesRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_trees_pb2.ListNodesResponse, _abc.Awaitable[_trees_pb2.ListNodesResponse]]:
-        """Lists the children of a node, or the nodes of a level, in the order of the
-        text, in pages.
-
-        Guarantees: complete and in order.
-        Safety: reads only.
-        """
-
-    @_abc_1.abstractmethod
-    def GetNodeText(
-        self,
-        request: _trees_pb2.GetNodeTextRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_trees_pb2.GetNodeTextResponse, _abc.Awaitable[_trees_pb2.GetNodeTextResponse]]:
-        """Reads the text under a node, in pages.
-
-        Guarantees: the pages, one after the other, are the text under the node and
-        nothing else.
-        Safety: reads only.
         """
 
 def add_TreeServiceServicer_to_server(servicer: TreeServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

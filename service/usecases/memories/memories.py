@@ -86,18 +86,21 @@ def reading_of(
     token_key: bytes, stored: StoredMemory, value: str, revision: int, applied_position: int
 ) -> MemoryReading:
     """Returns a value with the token of where it was read."""
-    token = ReadToken(
-        session_key=stored.session_key,
-        incarnation=stored.incarnation,
-        position=applied_position,
-    )
     return MemoryReading(
         memory=stored,
         value_json=value,
         revision=revision,
         applied_position=applied_position,
-        token=token.sign(token_key),
+        token=read_token(token_key, stored, applied_position),
     )
+
+
+def read_token(token_key: bytes, stored: StoredMemory, position: int) -> str:
+    """Returns the token of the log of a memory up to `position`."""
+    token = ReadToken(
+        session_key=stored.session_key, incarnation=stored.incarnation, position=position
+    )
+    return token.sign(token_key)
 
 
 #: Stalled memories that one transaction retries.
@@ -291,6 +294,10 @@ class Memories:
         )
         if stored.kind != MemoryKind.STATE and stored.applied_position < wanted:
             await self._wait(tenant_id, stored, wanted, deadline)
+
+    def read_token(self, stored: StoredMemory, position: int) -> str:
+        """Returns the token of the log of a memory up to `position`."""
+        return read_token(self._token_key, stored, position)
 
     async def read_revision(
         self, tenant_id: UUID, session: str, name: str, revision: int
