@@ -129,7 +129,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                 schemas=SchemaService(schemas, models),
                 usage=UsageService(database, Costs(database, comparer), pages),
                 budgets=BudgetService(Budgets(database, wake_ups), pages),
-                trees=TreeService(trees, memories, pages),
+                trees=TreeService(trees, memories, pages),  # type: ignore[abstract]  # without SealTree
                 sealing=OldTreeService(trees),
                 trajectories=TrajectoryService(trajectories, pages, stop),
                 states=StateService(contexts, pages, config.limits),

@@ -71,7 +71,9 @@ async def context(
     """
     after = freshness.token()
     if at is not None and (after or freshness.applied):
-        raise CommandError("give --at alone: a past context has nothing to wait for")
+        raise CommandError(
+            "give --at, or --after or --applied, not both: a past context never changes"
+        )
     if messages and as_json:
         raise CommandError("give --messages or --json, not both")
     forms: list[Literal["parts", "text", "messages"]] = ["parts", "text"]

@@ -130,7 +130,7 @@ def _where(text: TextRange) -> str:
 
 def _title(outline: TreeOutline) -> str:
     nodes = sum(level.node_count for level in outline.levels)
-    status = "sealed" if outline.info.status is MemoryStatus.SEALED else "open"
+    status = "closed" if outline.info.status is MemoryStatus.SEALED else "open"
     read = outline.read_point
     return (
         f"{outline.info.name} at revision {read.revision}, {status}:"

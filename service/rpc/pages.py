@@ -15,7 +15,7 @@ T = TypeVar("T", bound=Message)
 
 #: A page when the client does not say.
 DEFAULT_PAGE_SIZE = 100
-#: Items of a page at most: a client that asks for more gets so many.
+#: A page at most.
 MAX_PAGE_SIZE = 1000
 #: What a page ends at, in bytes of its encoded items; less where messages must be smaller.
 PAGE_BYTES = 2 * 1024 * 1024
@@ -36,7 +36,7 @@ class Pages:
         self.max_bytes = min(PAGE_BYTES, limits.max_message_bytes // 2)
 
     def size(self, asked: int) -> int:
-        """Returns the page size: what is asked for, up to MAX_PAGE_SIZE."""
+        """Returns the page size: what is asked for, up to the limit."""
         return min(asked or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
 
     def next(self, scope: str, cursor: str) -> str:

@@ -26,13 +26,13 @@ _WORKING_MEMORIES = {
 
 
 def memory(stored: StoredMemory) -> memories_pb2.Memory:
-    """Returns a memory without its value; so far one that is a tree."""
+    """Returns a memory without its value; of the specs only that of a tree."""
     return _Memory(
         session=stored.session_name,
         id=stored.name,
         tree=_tree_spec(stored.spec) if isinstance(stored.spec, TreeSpec) else None,
         status=_status(stored),
-        blocked=blocked(stored),
+        blocked=_blocked(stored),
         revision=stored.revision,
         applied_position=stored.applied_position,
         head=stored.head,
@@ -51,8 +51,7 @@ def _status(stored: StoredMemory) -> memories_pb2.Memory.Status.ValueType:
     return _Memory.STATUS_SEALED if stored.status == "sealed" else _Memory.STATUS_ACTIVE
 
 
-def blocked(stored: StoredMemory) -> memories_pb2.Memory.Blocked | None:
-    """Returns why a memory does not advance; None where it does."""
+def _blocked(stored: StoredMemory) -> memories_pb2.Memory.Blocked | None:
     if stored.stall is not None:
         return _Memory.Blocked(
             cause=stored.stall.cause,

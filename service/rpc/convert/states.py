@@ -36,8 +36,11 @@ def working_context(
         memory_tokens=context.memory_tokens,
         recent_tokens=context.recent_tokens,
         compression_due=reading.due,
-        blocked=memories.blocked(reading.memory) if reading.due else None,
     )
+    if reading.due:
+        stored = memories.memory(reading.memory)
+        if stored.HasField("blocked"):
+            message.blocked.CopyFrom(stored.blocked)
     wanted = set(forms or DEFAULT_FORMS)
     if Form.FORM_PARTS in wanted:
         message.vectors.extend(

@@ -11,12 +11,12 @@ import pytest
 
 import palimpsest
 from palimpsest import sync
-from palimpsest.v1alpha1 import memories_pb2, states_pb2
+from palimpsest.v1alpha1 import memories_pb2
 from tests.unit.client.agent_service import Service
 from tests.unit.client.server import serving
 
-LATEST = states_pb2.GetWorkingContextRequest.FRESHNESS_LATEST
-WAIT = states_pb2.GetWorkingContextRequest.FRESHNESS_WAIT
+#: Whether a context waited for what was due.
+LATEST, WAIT = False, True
 
 
 @pytest.fixture(autouse=True)
@@ -272,7 +272,7 @@ async def test_the_same_without_await() -> None:
             with client.agent(client.session("run")) as agent:
                 agent.record(action="go3")
                 assert agent.memory.context().text == agent.context().text
-            assert client.session("run").state("state").context(freshness="wait").head == 3
+            assert client.session("run").state("state").context(fully_applied=True).head == 3
             return [said, client.session("run").state("state").context().text]
 
     async with serving(service.register) as port:

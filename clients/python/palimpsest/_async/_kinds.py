@@ -71,7 +71,12 @@ class Tree(Memory):
             await sleep(POLL_SECONDS)
 
     async def outline(
-        self, *, revision: int | None = None, after: str = "", fully_applied: bool = False
+        self,
+        *,
+        revision: int | None = None,
+        after: str = "",
+        fully_applied: bool = False,
+        timeout: float | None = None,
     ) -> TreeOutline:
         """Returns levels, nodes without a parent, and the text that is not summarized yet.
 
@@ -85,9 +90,18 @@ class Tree(Memory):
             revision=revision,
             consistency=consistency(after, fully_applied),
         )
-        return tree_outline(await self._connection.call(self._trees.GetTree, request))
+        return tree_outline(
+            await self._connection.call(self._trees.GetTree, request, timeout=timeout)
+        )
 
-    async def node(self, node: str, *, after: str = "", fully_applied: bool = False) -> TreeNode:
+    async def node(
+        self,
+        node: str,
+        *,
+        after: str = "",
+        fully_applied: bool = False,
+        timeout: float | None = None,
+    ) -> TreeNode:
         """Returns a node by its id. Raises NotFound (NODE_NOT_FOUND)."""
         request = message_of(
             tree_service_pb2.GetNodeRequest,
@@ -95,7 +109,7 @@ class Tree(Memory):
             node=node,
             consistency=consistency(after, fully_applied),
         )
-        return tree_node(await self._connection.call(self._trees.GetNode, request))
+        return tree_node(await self._connection.call(self._trees.GetNode, request, timeout=timeout))
 
     def children(
         self, parent: str, *, after: str = "", fully_applied: bool = False
