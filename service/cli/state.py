@@ -72,7 +72,7 @@ async def context(
     after = freshness.token()
     if at is not None and (after or freshness.applied):
         raise CommandError(
-            "give --at, or --after or --applied, not both: a past context never changes"
+            "give --at or --applied, not both: a past context never changes"
         )
     if messages and as_json:
         raise CommandError("give --messages or --json, not both")
