@@ -71,9 +71,7 @@ async def context(
     """
     after = freshness.token()
     if at is not None and (after or freshness.applied):
-        raise CommandError(
-            "give --at or --applied, not both: a past context never changes"
-        )
+        raise CommandError("give --at or --applied, not both: a past context never changes")
     if messages and as_json:
         raise CommandError("give --messages or --json, not both")
     forms: list[Literal["parts", "text", "messages"]] = ["parts", "text"]
