@@ -32,7 +32,7 @@ from service.rpc.sessions import SessionService
 from service.rpc.state_service import StateService
 from service.rpc.trajectories import TrajectoryService
 from service.rpc.tree_service import TreeService
-from service.rpc.trees import TreeService as OldTreeService
+from service.rpc.trees import TreeSealService
 from service.rpc.usage import UsageService
 from service.settings import listening
 from service.settings.config import Config
@@ -130,7 +130,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                 usage=UsageService(database, Costs(database, comparer), pages),
                 budgets=BudgetService(Budgets(database, wake_ups), pages),
                 trees=TreeService(trees, memories, pages),  # type: ignore[abstract]  # without SealTree
-                sealing=OldTreeService(trees),
+                sealing=TreeSealService(trees),
                 trajectories=TrajectoryService(trajectories, pages, stop),
                 states=StateService(contexts, pages, config.limits),
                 search=SearchService(searcher, pages, config.limits),

@@ -65,7 +65,7 @@ from service.rpc.state_service import StateService
 from service.rpc.stream_guard import StreamGuard
 from service.rpc.trajectories import TrajectoryService
 from service.rpc.tree_service import TreeService
-from service.rpc.trees import TreeService as OldTreeService
+from service.rpc.trees import TreeSealService
 from service.rpc.usage import UsageService
 from service.settings.config import Limits
 from storage.engine.database import Database
@@ -85,7 +85,7 @@ class Services:
     usage: UsageService
     budgets: BudgetService
     trees: TreeService
-    sealing: OldTreeService
+    sealing: TreeSealService
     trajectories: TrajectoryService
     states: StateService
     search: SearchService

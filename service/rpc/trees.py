@@ -1,4 +1,4 @@
-"""TreeService of v1alpha1: sealing."""
+"""Serves SealTree of v1alpha1."""
 
 from palimpsest.v1alpha1 import trees_pb2, trees_pb2_grpc
 from service.rpc.convert import v1alpha1 as convert
@@ -8,7 +8,7 @@ from service.rpc.interceptors.tenancy import current_tenant
 from service.usecases.tree.trees import Trees
 
 
-class TreeService(trees_pb2_grpc.TreeServiceServicer):
+class TreeSealService(trees_pb2_grpc.TreeServiceServicer):
     """See trees.proto."""
 
     def __init__(self, trees: Trees) -> None:
