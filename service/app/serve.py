@@ -26,10 +26,9 @@ from service.rpc.pages import Pages
 from service.rpc.search import SearchService
 from service.rpc.server import Server, Services
 from service.rpc.sessions import SessionService
-from service.rpc.states import StateService
+from service.rpc.state_service import StateService
 from service.rpc.trajectories import TrajectoryService
 from service.rpc.tree_service import TreeService
-from service.rpc.trees import TreeService as NodeService
 from service.settings import listening
 from service.settings.config import Config
 from service.usecases.answers.ask import Asker
@@ -100,6 +99,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         operations = LongOperations(database, watcher, deleter.remove)
         schemas = Schemas(database, wake_ups, max_pending=pending)
         comparer = Comparer(database, Prices(config).of, config)
+        trees = Trees(database, memories)
         trajectories = Trajectories(database, facts, keys.marker, config)
         # Models are asked by searches that rerank, if ever: nothing is started before.
         remote = remote_executor(config, stack)
@@ -125,8 +125,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                 billing=BillingService(
                     Costs(database, comparer), Budgets(database, wake_ups), pages
                 ),
-                trees=TreeService(Sealer(database, memories)),  # type: ignore[abstract]
-                nodes=NodeService(Trees(database, memories), pages),
+                trees=TreeService(trees, memories, pages, Sealer(database, memories)),
                 trajectories=TrajectoryService(trajectories, pages, stop),
                 states=StateService(contexts, pages, config.limits),
                 search=SearchService(searcher, pages, config.limits),

@@ -15,6 +15,8 @@ from palimpsest.v1 import (
     memory_service_pb2_grpc,
     operation_service_pb2,
     operation_service_pb2_grpc,
+    state_service_pb2,
+    state_service_pb2_grpc,
     tree_service_pb2,
     tree_service_pb2_grpc,
 )
@@ -27,12 +29,8 @@ from palimpsest.v1alpha1 import (
     search_pb2_grpc,
     sessions_pb2,
     sessions_pb2_grpc,
-    states_pb2,
-    states_pb2_grpc,
     trajectories_pb2,
     trajectories_pb2_grpc,
-    trees_pb2,
-    trees_pb2_grpc,
 )
 from service.rpc.answers import AnswerService
 from service.rpc.arrivals import Arrivals
@@ -50,11 +48,10 @@ from service.rpc.memory_service import MemoryService
 from service.rpc.operation_service import OperationService
 from service.rpc.search import SearchService
 from service.rpc.sessions import SessionService
-from service.rpc.states import StateService
+from service.rpc.state_service import StateService
 from service.rpc.stream_guard import StreamGuard
 from service.rpc.trajectories import TrajectoryService
 from service.rpc.tree_service import TreeService
-from service.rpc.trees import TreeService as NodeService
 from service.settings.config import Limits
 from storage.engine.database import Database
 
@@ -69,7 +66,6 @@ class Services:
     answers: AnswerService
     billing: BillingService
     trees: TreeService
-    nodes: NodeService
     trajectories: TrajectoryService
     states: StateService
     search: SearchService
@@ -102,17 +98,13 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
         tree_service_pb2_grpc.add_TreeServiceServicer_to_server,
         tree_service_pb2.DESCRIPTOR.services_by_name["TreeService"],
     ),
-    "nodes": (
-        trees_pb2_grpc.add_TreeServiceServicer_to_server,
-        trees_pb2.DESCRIPTOR.services_by_name["TreeService"],
-    ),
     "trajectories": (
         trajectories_pb2_grpc.add_TrajectoryServiceServicer_to_server,
         trajectories_pb2.DESCRIPTOR.services_by_name["TrajectoryService"],
     ),
     "states": (
-        states_pb2_grpc.add_StateServiceServicer_to_server,
-        states_pb2.DESCRIPTOR.services_by_name["StateService"],
+        state_service_pb2_grpc.add_StateServiceServicer_to_server,
+        state_service_pb2.DESCRIPTOR.services_by_name["StateService"],
     ),
     "search": (
         search_pb2_grpc.add_SearchServiceServicer_to_server,

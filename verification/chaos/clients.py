@@ -301,7 +301,7 @@ async def _drained(client: palimpsest.Client, room: Room) -> bool:
     if room.making.kind == "state":
         # It reads in periods: what is recent is not in it yet.
         state = client.session(room.session).state(room.making.memory)
-        await state.context(freshness="wait", forms=("text",), timeout=5)
+        await state.context(fully_applied=True, forms=("text",), timeout=5)
     else:
         await memory.get(after=room.token, timeout=5)
     return True

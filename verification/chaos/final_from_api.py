@@ -249,11 +249,11 @@ async def _nodes(session: palimpsest.Session, info: MemoryInfo) -> AsyncIterator
             yield FinalNode(
                 level=node.level,
                 index=node.number - 1,
-                first_position=node.from_position,
-                first_offset=node.from_offset,
-                last_position=node.to_position,
-                last_offset=node.to_offset,
-                children=tuple(int(one.rpartition(".")[2]) - 1 for one in node.child_ids),
+                first_position=node.text_range.first_position,
+                first_offset=node.text_range.first_offset,
+                last_position=node.text_range.last_position,
+                last_offset=node.text_range.last_offset,
+                children=tuple(int(one.rpartition(".")[2]) - 1 for one in node.children),
                 serials=_serials(node.summary),
                 revision=node.revision,
             )
@@ -263,12 +263,13 @@ async def _vectors(session: palimpsest.Session, info: MemoryInfo) -> AsyncIterat
     if info.kind != "state":
         return
     async for vector in session.state(info.id).vectors():
+        whole, new = vector.positions, vector.new_positions
         yield FinalVector(
             revision=vector.revision,
             level=vector.level,
-            after_position=vector.after_position,
-            from_position=vector.from_position,
-            to_position=vector.to_position,
+            after_position=whole.first - 1 if whole else 0,
+            from_position=new.first - 1 if new else 0,
+            to_position=whole.last if whole else 0,
             children=vector.children,
             serials=_serials(vector.text),
         )

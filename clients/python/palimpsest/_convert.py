@@ -67,8 +67,10 @@ def read_point(message: common_pb2.ReadPoint) -> ReadPoint:
     return value_of(ReadPoint, message)
 
 
-def consistency(after: str, fully_applied: bool) -> common_pb2.ReadConsistency:
-    """Returns how fresh a read must be."""
+def consistency(after: str, fully_applied: bool) -> common_pb2.ReadConsistency | None:
+    """Returns how fresh a read must be; None when the caller does not say."""
+    if not (after or fully_applied):
+        return None
     return common_pb2.ReadConsistency(at_least=after, fully_applied=fully_applied)
 
 

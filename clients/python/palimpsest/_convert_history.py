@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from palimpsest._convert import known_name, moment, positions, read_point, value_of
-from palimpsest._convert_info import memory
 from palimpsest._convert_log import logged_chunk
+from palimpsest._convert_memories import memory
 from palimpsest._values_history import (
     Amendment,
     Committed,

@@ -18,7 +18,6 @@ from palimpsest._values_log import (
     SearchResult,
     SessionInfo,
 )
-from palimpsest._values_memories import RecentStep
 from palimpsest.v1 import chunks_pb2
 from palimpsest.v1alpha1 import log_pb2, search_pb2, sessions_pb2
 
@@ -50,7 +49,7 @@ class MessageLike(Protocol):
 
 #: A text; a message, or a step of an agent, as a mapping (each may have `metadata`); a message
 #: as an object; a chunk of a log.
-Appendable = str | Mapping[str, Any] | MessageLike | Chunk | RecentStep
+Appendable = str | Mapping[str, Any] | MessageLike | Chunk
 
 
 def text_chunk(text: str, metadata: Mapping[str, str] | None) -> log_pb2.Chunk:
@@ -107,14 +106,10 @@ def chunks_of(
 
 
 def _is_one(items: object) -> bool:
-    return isinstance(items, str | bytes | Mapping | Chunk | RecentStep) or not isinstance(
-        items, Iterable
-    )
+    return isinstance(items, str | bytes | Mapping | Chunk) or not isinstance(items, Iterable)
 
 
 def _chunk(item: Any, metadata: dict[str, str]) -> log_pb2.Chunk:
-    if isinstance(item, RecentStep):
-        item = item.chunk
     if isinstance(item, str):
         return text_chunk(item, metadata)
     if isinstance(item, Chunk):
@@ -130,7 +125,7 @@ def _chunk(item: Any, metadata: dict[str, str]) -> log_pb2.Chunk:
 def _logged(chunk: Chunk, metadata: Mapping[str, str]) -> log_pb2.Chunk:
     if chunk.kind == "message":
         return message_chunk(chunk.role, chunk.text, metadata)
-    if chunk.kind == "step":
+    if chunk.kind in ("step", "agent_step"):
         return step_chunk(
             chunk.observation,
             chunk.thought,
@@ -239,6 +234,24 @@ def _content_bytes(chunk: log_pb2.Chunk) -> int:
 def session(message: sessions_pb2.Session) -> SessionInfo:
     """Returns a session."""
     return value_of(SessionInfo, message, created_at=moment(message.create_time))
+
+
+def logged(message: chunks_pb2.Chunk) -> Chunk:
+    """Returns a chunk of the log, from the message of version 1."""
+    kind, step = message.WhichOneof("content") or "", message.agent_step
+    return value_of(
+        Chunk,
+        message,
+        kind=kind,
+        text=message.message.text if kind == "message" else message.text,
+        role=message.message.role,
+        observation=step.observation,
+        thought=step.thought,
+        action=step.action,
+        observed_first=step.observed_first,
+        metadata=dict(message.metadata),
+        created_at=moment(message.created_at),
+    )
 
 
 def chunk(message: log_pb2.LoggedChunk) -> Chunk:

@@ -1,163 +1,140 @@
-"""Memories of all kinds, their settings and history, to and from the proto's messages."""
+"""Memories, their status and settings, to and from the proto's messages."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import Message
-from google.protobuf.timestamp_pb2 import Timestamp
+from google.protobuf.field_mask_pb2 import FieldMask
 
-from palimpsest._convert import (
-    if_set,
-    known_name,
-    moment,
-    value_of,
+from palimpsest._convert import if_set, moment, name_of, number_of, value_of
+from palimpsest._convert_answers import losses
+from palimpsest._convert_specs import (
+    ALLOWED_OPS,
+    COERCIONS,
+    ENCODINGS,
+    PLAIN_PRISM,
+    REPLY_FORMATS,
+    STEPS,
+    state_settings,
+    tree_settings,
 )
-from palimpsest._convert import number_of as _number_of
-from palimpsest._convert_info import memory as info
-from palimpsest._convert_log import chunk
 from palimpsest._values_memories import (
-    ChatMessage,
-    ContextForm,
-    Freshness,
-    Made,
+    Blocked,
+    Flushed,
     MemoryInfo,
-    RecentStep,
-    StateVector,
-    TextPart,
-    TreeLevel,
-    TreeNode,
-    TreeOutline,
-    TreeTail,
-    VectorMade,
-    WorkingContext,
+    MemoryKind,
+    MemoryState,
+    MemoryStatus,
 )
-from palimpsest.v1 import memories_pb2 as v1
-from palimpsest.v1alpha1 import (
-    memories_pb2,
-    states_pb2,
-    trees_pb2,
-)
+from palimpsest.v1 import common_pb2, memories_pb2, memory_service_pb2
 
-_Context = states_pb2.GetWorkingContextRequest
-
-FRESHNESS: dict[Freshness, Any] = {
-    "latest": _Context.FRESHNESS_LATEST,
-    "wait": _Context.FRESHNESS_WAIT,
-}
-FORMS: dict[ContextForm, Any] = {
-    "parts": _Context.FORM_PARTS,
-    "text": _Context.FORM_TEXT,
-    "messages": _Context.FORM_MESSAGES,
+_STATUSES: dict[MemoryStatus, Any] = {
+    MemoryStatus.ACTIVE: memories_pb2.Memory.STATUS_ACTIVE,
+    MemoryStatus.STALLED: memories_pb2.Memory.STATUS_STALLED,
+    MemoryStatus.SEALED: memories_pb2.Memory.STATUS_SEALED,
+    MemoryStatus.WAITING: memories_pb2.Memory.STATUS_WAITING,
+    MemoryStatus.OVER_BUDGET: memories_pb2.Memory.STATUS_OVER_BUDGET,
 }
 
 
-_TABLES: dict[str, Mapping[Any, Any]] = {"freshness": FRESHNESS, "form": FORMS}
-
-
-def number_of(setting: str, given: object) -> Any:
-    """Returns what the proto calls a setting's value. Raises ValueError."""
-    return _number_of(setting, _TABLES[setting], given)
-
-
-#: Fields of version 1 by their names in v1alpha1.
-_NAMES = {"name": "id", "operations": "allowed_ops", "create_time": "created_at", "time": "since"}
-_NAMES |= {"resting": "idle", "stall": "blocked"}
-
-
-def copied(message: Message, into: Any) -> Any:
-    """Copies fields of a message into one of the other version; returns that."""
-    known = into.DESCRIPTOR.fields_by_name
-    for field, value in message.ListFields():
-        name = _NAMES.get(field.name, field.name)
-        if name not in known:
-            continue
-        if isinstance(value, Timestamp | Duration):
-            getattr(into, name).CopyFrom(value)
-        elif isinstance(value, Message):
-            getattr(into, name).SetInParent()
-            copied(value, getattr(into, name))
-        elif hasattr(value, "append") and field.message_type is not None:
-            for one in value:
-                copied(one, getattr(into, name).add())
-        elif hasattr(value, "append"):
-            getattr(into, name).extend(value)
-        else:
-            setattr(into, name, value)
-    return into
+def memory_status(given: MemoryStatus | str | None) -> Any:
+    """Returns the status to list memories by. Raises ValueError for what is none."""
+    if given is None:
+        return memories_pb2.Memory.STATUS_UNSPECIFIED
+    return number_of("status", _STATUSES, given)
 
 
 def memory(message: memories_pb2.Memory) -> MemoryInfo:
-    """Returns a memory of v1alpha1."""
-    new: v1.Memory = copied(message, v1.Memory())
-    for status, cause in (
-        (v1.Memory.STATUS_WAITING, message.waiting_cause),
-        (v1.Memory.STATUS_OVER_BUDGET, message.held_reason),
-    ):
-        if cause and message.status == memories_pb2.Memory.STATUS_ACTIVE:
-            new.status, new.blocked.cause = status, cause
-    return info(new)
-
-
-_MADE: dict[Made, Any] = {
-    "model": trees_pb2.TreeNode.MADE_MODEL,
-    "joined": trees_pb2.TreeNode.MADE_JOINED,
-    "cut": trees_pb2.TreeNode.MADE_CUT,
-    "skipped": trees_pb2.TreeNode.MADE_SKIPPED,
-}
-_VECTORS_MADE: dict[VectorMade, Any] = {
-    "task": states_pb2.StateVector.MADE_TASK,
-    "model": states_pb2.StateVector.MADE_MODEL,
-    "cut": states_pb2.StateVector.MADE_CUT,
-    "skipped": states_pb2.StateVector.MADE_SKIPPED,
-}
-
-
-def tree_node(message: trees_pb2.TreeNode) -> TreeNode:
-    """Returns a node of a tree."""
+    """Returns a memory without its value."""
+    kind: MemoryKind = message.WhichOneof("spec") or "prism"
+    prism = message.prism
     return value_of(
-        TreeNode,
+        MemoryInfo,
         message,
-        made=known_name(_MADE, message.made),
-        created_at=moment(message.create_time),
+        kind=kind,
+        tree=tree_settings(message.tree) if kind == "tree" else None,
+        state=state_settings(message.state) if kind == "state" else None,
+        **{name: getattr(prism, name) for name in PLAIN_PRISM},
+        steps=name_of(STEPS, prism.steps),
+        encoding=name_of(ENCODINGS, prism.encoding),
+        allowed_ops=name_of(ALLOWED_OPS, prism.allowed_ops),
+        coercion=name_of(COERCIONS, prism.coercion),
+        reply_format=name_of(REPLY_FORMATS, prism.reply_format),
+        linger_seconds=if_set(prism, "linger", lambda linger: linger.ToMilliseconds() / 1000),
+        skip_failures=prism.on_failure == common_pb2.ON_FAILURE_SKIP,
+        status=name_of(_STATUSES, message.status),
+        blocked=if_set(message, "blocked", blocked),
+        created_at=moment(message.created_at),
+        losses=losses(message.losses),
     )
 
 
-def tree_outline(message: trees_pb2.GetTreeResponse) -> TreeOutline:
-    """Returns the outline of a tree."""
+def blocked(message: memories_pb2.Memory.Blocked) -> Blocked:
+    return value_of(Blocked, message, since=if_set(message, "since", moment))
+
+
+def memory_state(message: memories_pb2.Memory) -> MemoryState:
+    """Returns a memory with its value."""
     return value_of(
-        TreeOutline,
-        message,
-        info=memory(message.memory),
-        levels=tuple(value_of(TreeLevel, one) for one in message.levels),
-        tops=tuple(tree_node(one) for one in message.tops),
-        tail=if_set(message, "tail", lambda tail: value_of(TreeTail, tail)),
+        MemoryState,
+        message.read_point,
+        info=memory(message),
+        value=json.loads(message.value_json),
     )
 
 
-def text_part(message: trees_pb2.GetNodeTextResponse.Part) -> TextPart:
-    """Returns a part of the text under a node."""
-    return value_of(TextPart, message)
-
-
-def state_vector(message: states_pb2.StateVector, created: Timestamp | None = None) -> StateVector:
-    """Returns a state vector, and when it was committed."""
-    return value_of(
-        StateVector,
-        message,
-        made=known_name(_VECTORS_MADE, message.made),
-        created_at=None if created is None else moment(created),
+def update_request(
+    session: str, memory: str, kind: MemoryKind, changes: Mapping[str, Any], **others: Any
+) -> memory_service_pb2.UpdateMemoryRequest:
+    """Returns the request; None among the fields of the spec leaves it as it is."""
+    spec = {name: given for name, given in changes.items() if given is not None}
+    fields: dict[str, Any] = {kind: spec}
+    message = memories_pb2.Memory(session=session, id=memory, **fields)
+    return memory_service_pb2.UpdateMemoryRequest(
+        memory=message,
+        update_mask=FieldMask(paths=[f"{kind}.{name}" for name in spec]),
+        **others,
     )
 
 
-def working_context(message: states_pb2.GetWorkingContextResponse) -> WorkingContext:
-    """Returns a working context."""
-    return value_of(
-        WorkingContext,
-        message,
-        vectors=tuple(state_vector(one) for one in message.vectors),
-        recent=tuple(
-            RecentStep(chunk=chunk(one.chunk), tokens=one.tokens) for one in message.recent
-        ),
-        messages=tuple(value_of(ChatMessage, one) for one in message.messages),
-    )
+def flushed(message: memory_service_pb2.FlushMemoryResponse) -> Flushed:
+    """Returns the log as it was when the wait for more chunks ended."""
+    return value_of(Flushed, message)
+
+
+#: Settings whose name is another one in the proto.
+_RENAMED = {"linger": "linger_seconds", "idle": "idle_seconds", "on_failure": "skip_failures"}
+
+
+def settings_that_differ(
+    wanted: memories_pb2.Memory,
+    existing: memories_pb2.Memory,
+    schema_source: str,
+    only: Collection[str] | None = None,
+) -> list[str]:
+    """Returns in words what an existing memory has other than it is wanted.
+
+    What it leaves to the service is not compared, and of the rest `only` these
+    settings. `schema_source` is the wanted schema as the service keeps it.
+    """
+    kind, there = wanted.WhichOneof("spec") or "prism", existing.WhichOneof("spec")
+    if there != kind:
+        return [f"is a {there} memory, not a {kind} memory"]
+    spec = getattr(wanted, kind)
+    new, old = _settings(wanted), _settings(existing)
+    found = []
+    for field, _ in spec.ListFields():
+        if field.name in ("schema_source", "json_schema"):
+            if schema_source != old.schema_source:
+                found.append("its schema is another one")
+            continue
+        name = _RENAMED.get(field.name, field.name)
+        asked, has = getattr(new, name), getattr(old, name)
+        if asked != has and (only is None or name in only):
+            found.append(f"{name} is {has!r}, not {asked!r}")
+    return found
+
+
+def _settings(message: memories_pb2.Memory) -> Any:
+    info = memory(message)
+    return info.tree or info.state or info

@@ -6,7 +6,7 @@ from typing import Any
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from palimpsest._convert import if_set, known_name, moment, number_of, value_of
-from palimpsest._convert_info import memory as memory_info
+from palimpsest._convert_memories import memory as memory_info
 from palimpsest._convert_specs import number_of as setting
 from palimpsest._convert_specs import state_spec, tree_spec
 from palimpsest._errors import PalimpsestError, from_parts
@@ -64,10 +64,10 @@ def operation(message: operations_pb2.Operation) -> OperationInfo[Any]:
 
 
 def _progress(message: operations_pb2.Operation.Progress) -> OperationProgress:
-    return value_of(OperationProgress, message, blocked=if_set(message, "blocked", _blocked))
+    return value_of(OperationProgress, message, blocked=if_set(message, "blocked", blocked))
 
 
-def _blocked(message: memories_pb2.Memory.Blocked) -> Blocked:
+def blocked(message: memories_pb2.Memory.Blocked) -> Blocked:
     return value_of(Blocked, message, since=if_set(message, "since", moment))
 
 

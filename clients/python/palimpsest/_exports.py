@@ -57,7 +57,7 @@ from palimpsest._values_answers import (
     Turn,
     Waiting,
 )
-from palimpsest._values_common import PositionRange, ReadPoint
+from palimpsest._values_common import CharacterRange, ChatMessage, PositionRange, ReadPoint
 from palimpsest._values_history import (
     Amendment,
     Committed,
@@ -86,24 +86,11 @@ from palimpsest._values_log import (
 )
 from palimpsest._values_memories import (
     Blocked,
-    ChatMessage,
-    ContextForm,
     Flushed,
-    Freshness,
-    Made,
     MemoryInfo,
     MemoryKind,
     MemoryState,
     MemoryStatus,
-    RecentStep,
-    StateVector,
-    TextPart,
-    TreeLevel,
-    TreeNode,
-    TreeOutline,
-    TreeTail,
-    VectorMade,
-    WorkingContext,
 )
 from palimpsest._values_operations import (
     GeneratedSchema,
@@ -139,6 +126,15 @@ from palimpsest._values_spend import (
     UsageLine,
     UsageReport,
 )
+from palimpsest._values_states import ContextForm, StateVector, VectorOrigin, WorkingContext
+from palimpsest._values_trees import (
+    NodeOrigin,
+    TextPart,
+    TextRange,
+    TreeLevel,
+    TreeNode,
+    TreeOutline,
+)
 
 __all__ = [
     "MAX_JSON_BYTES",
@@ -166,6 +162,7 @@ __all__ = [
     "BudgetPeriod",
     "CacheLine",
     "Cancelled",
+    "CharacterRange",
     "ChatMessage",
     "Choice",
     "Chunk",
@@ -189,7 +186,6 @@ __all__ = [
     "Flushed",
     "Folded",
     "FoundChunk",
-    "Freshness",
     "GeneratedSchema",
     "Grouping",
     "InvalidArgument",
@@ -197,7 +193,6 @@ __all__ = [
     "LoopCost",
     "Loss",
     "LossKind",
-    "Made",
     "MemoryAskOptions",
     "MemoryInfo",
     "MemoryKind",
@@ -207,6 +202,7 @@ __all__ = [
     "MessageLike",
     "NavigationStatistics",
     "NoAnswer",
+    "NodeOrigin",
     "NotFound",
     "Op",
     "OperationInfo",
@@ -224,7 +220,6 @@ __all__ = [
     "Reader",
     "Reading",
     "ReadingCost",
-    "RecentStep",
     "Rejection",
     "ReplyFormat",
     "ResourceExhausted",
@@ -243,19 +238,19 @@ __all__ = [
     "Steps",
     "TextPart",
     "TextPiece",
+    "TextRange",
     "TrainingExample",
     "TrajectoryEvent",
     "TreeLevel",
     "TreeNode",
     "TreeOutline",
     "TreeSettings",
-    "TreeTail",
     "Turn",
     "Unavailable",
     "Usage",
     "UsageLine",
     "UsageReport",
-    "VectorMade",
+    "VectorOrigin",
     "Waiting",
     "WorkingContext",
     "WorkingMemory",

@@ -1,4 +1,4 @@
-"""Values that several rooms share: ranges of positions and characters, read points."""
+"""Values that several rooms share: ranges of positions and characters, read points, messages."""
 
 from dataclasses import dataclass
 
@@ -29,3 +29,12 @@ class ReadPoint:
     applied_position: int
     #: For `after=` of a later read, which then is at least as fresh.
     read_token: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChatMessage:
+    """A message for a chat model."""
+
+    #: "system", "user", "assistant", or the role of a message chunk.
+    role: str
+    content: str

@@ -43,8 +43,8 @@ class Trees:
 
     async def children(
         self, tenant_id: UUID, session: str, name: str, node_id: str, after: int, limit: int
-    ) -> Sequence[StoredNode]:
-        """Up to `limit` children with numbers behind `after`, in order; none of a leaf.
+    ) -> tuple[StoredMemory, Sequence[StoredNode]]:
+        """Returns up to `limit` children with numbers after `after`, in order; none of a leaf.
 
         Raises NotFound, FailedPrecondition.
         """
@@ -52,7 +52,7 @@ class Trees:
             stored = await find_tree(tx, session, name)
             above = (await _find_node(tx, stored, node_id)).node
             found = await views.read_children(tx, *item_key(stored), above.level, above.number)
-        return [one for one in found if one.node.number > after][:limit]
+        return stored, [one for one in found if one.node.number > after][:limit]
 
     async def level(
         self,
@@ -64,17 +64,18 @@ class Trees:
         limit: int,
         *,
         max_bytes: int,
-    ) -> Sequence[StoredNode]:
-        """Up to `limit` nodes of a level behind the number `after`.
+    ) -> tuple[StoredMemory, Sequence[StoredNode]]:
+        """Returns up to `limit` nodes of a level after the number `after`.
 
         Of more than `max_bytes` of summaries only the first come, and one more. Raises
         NotFound, FailedPrecondition.
         """
         async with self._database.transaction(tenant_id, name="trees") as tx:
             stored = await find_tree(tx, session, name)
-            return await views.list_level(
+            found = await views.list_level(
                 tx, *item_key(stored), level, after, limit, max_bytes=max_bytes
             )
+        return stored, found
 
     async def text(
         self,
@@ -84,8 +85,8 @@ class Trees:
         node_id: str,
         start: TextOffset | None,
         max_bytes: int,
-    ) -> tuple[Sequence[TextPart], TextOffset | None]:
-        """About `max_bytes` of the text under a node, and where it goes on; None: nowhere.
+    ) -> tuple[StoredMemory, Sequence[TextPart], TextOffset | None]:
+        """Returns about `max_bytes` of the text under a node, and where it goes on, if it does.
 
         `start` is None for the first of it. Raises NotFound, FailedPrecondition.
         """
@@ -101,7 +102,7 @@ class Trees:
                 part_bytes=PART_BYTES,
             )
         reached = parts[-1].end if parts else node.end
-        return parts, reached if reached < node.end else None
+        return stored, parts, reached if reached < node.end else None
 
 
 async def _find_node(tx: Transaction, stored: StoredMemory, node_id: str) -> StoredNode:

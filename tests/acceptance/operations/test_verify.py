@@ -52,7 +52,7 @@ async def fill(address: str) -> None:
         for name in ("p", "i"):
             await session.memory(name).get(after=ack.token, timeout=200)
         state = session.state("v")
-        await state.context(freshness="wait", timeout=200)
+        await state.context(fully_applied=True, timeout=200)
         before = (await prism.look()).revision
         edits = [Edit.put(f"$.topics.by_hand_{n}", [f"note {n}", "x"]) for n in range(60)]
         await prism.edit(edits[:55], comment="by hand")
@@ -71,7 +71,7 @@ async def fill(address: str) -> None:
         last = await session.append([{"role": "guide", "content": text} for text in TEXTS[19:]])
         await prism.get(after=last.token, timeout=200)
         await session.memory("i").get(after=last.token, timeout=200)
-        await state.context(freshness="wait", timeout=200)
+        await state.context(fully_applied=True, timeout=200)
         await prism.consolidate()
         while "consolidation" not in [one.kind async for one in prism.revisions()]:
             await asyncio.sleep(0.1)

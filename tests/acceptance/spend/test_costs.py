@@ -107,7 +107,7 @@ def test_the_loops_over_an_agents_steps_are_shown(address: str) -> None:
     assert "nothing is compressed: formula and simulation take the memory's settings" in shown
     rest = "\n".join(STEPS.read_text().splitlines()[1:])
     succeed("state", "record", "-", *named, stdin=rest.encode(), **at)
-    succeed("state", "context", "--wait", *named, "-m", "state", **at)
+    succeed("state", "context", "--applied", *named, "-m", "state", **at)
     (found,) = lines_of("cost", "-s", session, "-m", "state", **at)
     told = found["accounting"]
     assert (told["steps"], told["task_tokens"], told["period"]) == (14, 9, 5)

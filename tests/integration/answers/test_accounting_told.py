@@ -77,7 +77,11 @@ async def test_it_is_what_an_agent_was_given(
     assert found.recursive_ratio == found.recursive.total_tokens / found.pcc.total_tokens
     if steps >= period:
         assert paid > 0
-        held = [one.memory_tokens for one in contexts if one.vectors[-1].revision or one.revision]
+        held = [
+            one.memory_tokens
+            for one in contexts
+            if one.vectors[-1].revision or one.read_point.revision
+        ]
         assert found.state_tokens == pytest.approx(sum(held) / len(held))
     _, instructed = await told(session, system_tokens=3_000)
     assert (found.system_tokens, instructed.system_tokens) == (0, 3_000)
@@ -127,7 +131,7 @@ async def test_a_memory_beside_it_has_an_accounting_of_its_own(client: palimpses
     await lived(client, session.name, 9, period=4)
     _, before = await told(session)
     await session.create_state("often", task=TASK, period=1, state_tokens=40)
-    await session.state("often").context(freshness="wait", timeout=100.0)
+    await session.state("often").context(fully_applied=True, timeout=100.0)
     often = (await session.cost_report("often")).accounting
     assert often is not None
     assert often.period == 1

@@ -12,7 +12,7 @@ from service.domain.values.errors import DeadlineExceeded, Exhausted, FailedPrec
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.settings.config import Limits
-from service.usecases.memories.consistency import ProgressWatcher
+from service.usecases.memories.consistency import Consistency, ProgressWatcher
 from service.usecases.state.working_contexts import ContextReading, WorkingContexts
 from storage.engine.database import Database
 from tests.integration.support.vector_rows import Keeper
@@ -43,7 +43,13 @@ def waiting(
     contexts = WorkingContexts(kept.database, watcher, b"k", limits or Limits())
     deadline = asyncio.get_running_loop().time() + seconds
     return asyncio.create_task(
-        contexts.read(DEFAULT_TENANT, "s", "state", wait=True, deadline=deadline)
+        contexts.read(
+            DEFAULT_TENANT,
+            "s",
+            "state",
+            consistency=Consistency(fully_applied=True),
+            deadline=deadline,
+        )
     )
 
 

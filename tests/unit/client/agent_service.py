@@ -9,15 +9,14 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc import aio
 from grpc_status import rpc_status
 
-from palimpsest.v1 import memories_pb2, memory_service_pb2
+from palimpsest.v1 import memories_pb2, memory_service_pb2, state_service_pb2
 from palimpsest.v1alpha1 import (
     log_pb2,
     sessions_pb2,
-    states_pb2,
 )
 from tests.unit.client.server import add
 
-Context = states_pb2.GetWorkingContextRequest
+Context = state_service_pb2.GetWorkingContextRequest
 
 
 async def refuse(
@@ -42,7 +41,7 @@ class Service:
         self.cuts = 0
         #: Why a context that waits is refused: code and reason.
         self.not_made: tuple[grpc.StatusCode, str] | None = None
-        self.asked: list[int] = []
+        self.asked: list[bool] = []
 
     async def CreateSession(
         self, request: sessions_pb2.CreateSessionRequest, context: Any
@@ -73,12 +72,12 @@ class Service:
 
     async def GetWorkingContext(
         self, request: Context, context: Any
-    ) -> states_pb2.GetWorkingContextResponse:
-        self.asked.append(request.freshness)
-        if request.freshness == Context.FRESHNESS_WAIT and self.not_made is not None:
+    ) -> state_service_pb2.WorkingContext:
+        self.asked.append(request.consistency.fully_applied)
+        if request.consistency.fully_applied and self.not_made is not None:
             await refuse(context, *self.not_made, "as the test says")
         text = "\n".join(chunk.step.action or chunk.message.text for chunk in self.chunks)
-        return states_pb2.GetWorkingContextResponse(head=len(self.chunks), text=text)
+        return state_service_pb2.WorkingContext(head=len(self.chunks), text=text)
 
     async def AppendChunks(
         self, requests: AsyncIterator[log_pb2.AppendChunksRequest], context: Any

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import palimpsest
-from palimpsest import _convert_info, _convert_operations, _convert_specs
+from palimpsest import _convert_memories, _convert_operations, _convert_specs
 from palimpsest.v1 import memories_pb2 as v1
 
 SETTINGS: list[tuple[str, dict[Any, Any]]] = [
@@ -42,7 +42,7 @@ def test_settings_come_back_as_they_were_given(
         skip_failures=skip,
         memory_tokens=tokens,
     )
-    info = _convert_info.memory(v1.Memory(prism=made))
+    info = _convert_memories.memory(v1.Memory(prism=made))
     for name, table in SETTINGS:
         assert getattr(info, name) == (choices[name] or next(iter(table)))
     assert info.linger_seconds == (None if linger is None else linger / 1000)

@@ -11,11 +11,11 @@ import palimpsest
 from palimpsest import AgentSettings
 from palimpsest._async._agent import WAIT_SECONDS
 from palimpsest.v1 import memories_pb2
-from palimpsest.v1alpha1 import states_pb2
 from service.cli.memory import create as options
 from service.domain.state.spec import ADAPTIVE_SPAN, PINNED_SHARE, StateSpec
 from service.domain.state.triggers import NEW_VECTORS
 from service.rpc.convert.specs import state_message, state_spec
+from service.rpc.pages import MAX_PAGE_SIZE
 from service.settings.config import Limits
 from storage.log.ends import CHUNK_BYTES
 from tests import ROOT
@@ -80,9 +80,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     pinned = rule("pinned").repeated
     most, size = pinned.max_items, pinned.items.string.max_bytes
     assert said["pinned strings of a memory"][0] == f"{most}, each {size:,} bytes"
-    asked = states_pb2.ListStateVectorsRequest.DESCRIPTOR.fields_by_name["page_size"]
-    page = asked.GetOptions().Extensions[validate_pb2.field].int32.lte
-    assert said["a page of `ListStateVectors"][0].startswith(f"{page:,} vectors")
+    assert said["a page of `ListStateVectors"][0].startswith(f"{MAX_PAGE_SIZE:,} vectors")
     assert PINNED_SHARE == 1 / 2
     assert "half of `state_tokens`" in PAGE
     assert ADAPTIVE_SPAN == 4

@@ -6,12 +6,12 @@ from buf.validate import validate_pb2
 
 from palimpsest import TreeSettings
 from palimpsest.v1 import memories_pb2
-from palimpsest.v1alpha1 import answers_pb2, trees_pb2
+from palimpsest.v1alpha1 import answers_pb2
 from service.cli.tree import MAX_DRAWN
 from service.domain.tree.spec import TreeSpec
 from service.rpc.convert.specs import tree_message
-from service.rpc.pages import PAGE_BYTES
-from service.rpc.trees import TEXT_BYTES
+from service.rpc.pages import MAX_PAGE_SIZE, PAGE_BYTES
+from service.rpc.tree_service import TEXT_BYTES
 from service.usecases.tree.outline import MAX_SUMMARY_BYTES
 from tests import ROOT
 
@@ -44,9 +44,8 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert said["nodes that tree show` draws".replace("tree", "`tree")] == [f"{MAX_DRAWN}"]
     assert said["summaries of an outline together"][0].startswith(f"{MAX_SUMMARY_BYTES // MIB} MiB")
     assert said["text of a page of `GetNodeText"] == [f"{TEXT_BYTES // MIB} MiB"]
-    size = trees_pb2.ListNodesRequest.DESCRIPTOR.fields_by_name["page_size"]
-    most = size.GetOptions().Extensions[validate_pb2.field].uint32.lte
-    assert said["nodes of a page of `ListNodes"] == [f"{most:,} and {PAGE_BYTES // MIB} MiB"]
+    most = f"{MAX_PAGE_SIZE:,} and {PAGE_BYTES // MIB} MiB"
+    assert said["nodes of a page of `ListNodes"] == [most]
     asked = answers_pb2.NavigationRequest.DESCRIPTOR.fields_by_name
     for name, row in (("hybrid_leaves", "--hybrid N"), ("beam", "--beam N")):
         limit = asked[name].GetOptions().Extensions[validate_pb2.field].uint32.lte

@@ -28,8 +28,8 @@ from palimpsest._errors import (
 )
 from palimpsest._values_answers import Answer, MemoryAskOptions
 from palimpsest._values_log import Ack
-from palimpsest._values_memories import ContextForm, WorkingContext
 from palimpsest._values_specs import AgentSettings
+from palimpsest._values_states import ContextForm, WorkingContext
 from palimpsest.v1 import memories_pb2
 
 #: How long a context waits for a compression when the caller does not say.
@@ -124,7 +124,7 @@ class Agent:
         """What the model is to read before the next step: algorithm 1's M and R.
 
         It waits up to `wait_seconds` for a compression that is due. What is not made by
-        then, or cannot be made (`trouble` says why), leaves the older vectors and more
+        then, or cannot be made (`blocked` says why), leaves the older vectors and more
         recent steps: every step is in the context once, in any case.
         """
         context = await self._waited(forms) if self._wait_seconds > 0 else None
@@ -137,7 +137,7 @@ class Agent:
         """The context with every compression that is due; None where that cannot be had."""
         try:
             return await self.memory.context(
-                freshness="wait", forms=forms, timeout=self._wait_seconds
+                fully_applied=True, forms=forms, timeout=self._wait_seconds
             )
         except (DeadlineExceeded, Unavailable):
             # The read that follows finds out what is left of it.

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 import grpc
 
-from palimpsest import _convert_info, _convert_log
+from palimpsest import _convert_log, _convert_memories
 from palimpsest._async._agent import WAIT_SECONDS, Agent
 from palimpsest._async._connection import Connection
 from palimpsest._async._operation import Operation
@@ -151,10 +151,10 @@ class Client(Resource):
     def memories(self, *, status: MemoryStatus | str | None = None) -> AsyncIterator[MemoryInfo]:
         """Yields the memories of all sessions, or those of one status, without an order."""
         request = memory_service_pb2.ListMemoriesRequest(
-            status=_convert_info.memory_status(status), page_size=1000
+            status=_convert_memories.memory_status(status), page_size=1000
         )
         method = self._memories.ListMemories
-        return self._connection.all_of(method, request, "memories", _convert_info.memory)
+        return self._connection.all_of(method, request, "memories", _convert_memories.memory)
 
     async def retry_stalled(self, session: str = "", *, request_id: str = "") -> int:
         """Retries all stalled memories, of a session or of all; returns how many.

@@ -11,7 +11,7 @@ from palimpsest._async._connection import Connection
 from palimpsest._async._resource import Resource
 from palimpsest._async._runtime import Interrupted, RpcError, is_cancelled, sleep
 from palimpsest._convert import consistency, read_point
-from palimpsest._convert_info import memory
+from palimpsest._convert_memories import memory
 from palimpsest._errors import PalimpsestError, Unavailable
 from palimpsest._transport import STREAM_BACKOFF_SECONDS, headers, may_pass, pause_seconds
 from palimpsest._values_common import ReadPoint

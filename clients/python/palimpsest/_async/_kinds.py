@@ -3,24 +3,22 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from palimpsest import _convert_memories as convert
 from palimpsest._async._connection import Connection
 from palimpsest._async._memory import Memory
 from palimpsest._async._operation import Operation
-from palimpsest._convert import message_of
-from palimpsest._values_memories import (
-    ContextForm,
-    Freshness,
-    MemoryInfo,
-    StateVector,
-    TextPart,
-    TreeNode,
-    TreeOutline,
-    WorkingContext,
-)
+from palimpsest._convert import consistency, message_of
+from palimpsest._convert_states import form_numbers, state_vector, working_context
+from palimpsest._convert_trees import text_part, tree_node, tree_outline
+from palimpsest._values_memories import MemoryInfo
 from palimpsest._values_specs import StateSettings, TreeSettings
-from palimpsest.v1 import tree_service_pb2, tree_service_pb2_grpc
-from palimpsest.v1alpha1 import states_pb2, states_pb2_grpc, trees_pb2, trees_pb2_grpc
+from palimpsest._values_states import ContextForm, StateVector, WorkingContext
+from palimpsest._values_trees import TextPart, TreeNode, TreeOutline
+from palimpsest.v1 import (
+    state_service_pb2,
+    state_service_pb2_grpc,
+    tree_service_pb2,
+    tree_service_pb2_grpc,
+)
 
 if TYPE_CHECKING:
     from palimpsest._async._session import Session
@@ -33,8 +31,7 @@ class Tree(Memory):
 
     def __init__(self, connection: Connection, session: "Session", id: str) -> None:
         super().__init__(connection, session, id)
-        self._trees = trees_pb2_grpc.TreeServiceStub(connection.channel)
-        self._sealing = tree_service_pb2_grpc.TreeServiceStub(connection.channel)
+        self._trees = tree_service_pb2_grpc.TreeServiceStub(connection.channel)
 
     async def seal(self, *, request_id: str = "") -> Operation[MemoryInfo]:
         """Seals the tree: what is in the log now gets a single root, and nothing follows.
@@ -43,7 +40,7 @@ class Tree(Memory):
         cancelled. It cannot be undone once it is done.
         """
         request = tree_service_pb2.SealTreeRequest(**self._named, request_id=request_id)
-        response = await self._connection.call(self._sealing.SealTree, request)
+        response = await self._connection.call(self._trees.SealTree, request)
         return Operation(self._connection, response)
 
     async def update(  # type: ignore[override]  # what may be changed is another kind's
@@ -65,36 +62,80 @@ class Tree(Memory):
             request_id=request_id,
         )
 
-    async def outline(self, *, revision: int | None = None) -> TreeOutline:
+    async def outline(
+        self,
+        *,
+        revision: int | None = None,
+        after: str = "",
+        fully_applied: bool = False,
+        timeout: float | None = None,
+    ) -> TreeOutline:
         """Returns levels, nodes without a parent, and the text that is not summarized yet.
 
-        Now, or as of a revision. Raises NotFound, FailedPrecondition (no tree), OutOfRange.
+        Now, or as of a revision. All reads of a tree take `after`, a read token, or
+        `fully_applied`, and wait as `Memory.get` does. Raises NotFound, FailedPrecondition (no
+        tree), OutOfRange, and what `Memory.get` raises.
         """
-        request = trees_pb2.GetTreeRequest(**self._named, revision=revision)
-        return convert.tree_outline(await self._connection.call(self._trees.GetTree, request))
+        request = message_of(
+            tree_service_pb2.GetTreeRequest,
+            **self._named,
+            revision=revision,
+            consistency=consistency(after, fully_applied),
+        )
+        return tree_outline(
+            await self._connection.call(self._trees.GetTree, request, timeout=timeout)
+        )
 
-    async def node(self, node_id: str) -> TreeNode:
+    async def node(
+        self,
+        node: str,
+        *,
+        after: str = "",
+        fully_applied: bool = False,
+        timeout: float | None = None,
+    ) -> TreeNode:
         """Returns a node by its id. Raises NotFound (NODE_NOT_FOUND)."""
-        request = trees_pb2.GetNodeRequest(**self._named, node_id=node_id)
-        response = await self._connection.call(self._trees.GetNode, request)
-        return convert.tree_node(response.node)
+        request = message_of(
+            tree_service_pb2.GetNodeRequest,
+            **self._named,
+            node=node,
+            consistency=consistency(after, fully_applied),
+        )
+        return tree_node(await self._connection.call(self._trees.GetNode, request, timeout=timeout))
 
-    def children(self, node_id: str) -> AsyncIterator[TreeNode]:
+    def children(
+        self, parent: str, *, after: str = "", fully_applied: bool = False
+    ) -> AsyncIterator[TreeNode]:
         """Yields the children of a node, in the order of the text. Raises NotFound."""
-        return self._nodes(parent_id=node_id)
+        return self._nodes(after, fully_applied, parent=parent)
 
-    def level(self, level: int) -> AsyncIterator[TreeNode]:
+    def level(
+        self, level: int, *, after: str = "", fully_applied: bool = False
+    ) -> AsyncIterator[TreeNode]:
         """Yields the nodes of a level, 0 for the leaves, in the order of the text."""
-        return self._nodes(level=level)
+        return self._nodes(after, fully_applied, level=level)
 
-    def _nodes(self, **of: Any) -> AsyncIterator[TreeNode]:
-        request = trees_pb2.ListNodesRequest(**self._named, page_size=1000, **of)
-        return self._connection.all_of(self._trees.ListNodes, request, "nodes", convert.tree_node)
+    def _nodes(self, after: str, fully_applied: bool, **scope: Any) -> AsyncIterator[TreeNode]:
+        request = message_of(
+            tree_service_pb2.ListNodesRequest,
+            **self._named,
+            consistency=consistency(after, fully_applied),
+            page_size=1000,
+            **scope,
+        )
+        return self._connection.all_of(self._trees.ListNodes, request, "nodes", tree_node)
 
-    def text(self, node_id: str) -> AsyncIterator[TextPart]:
+    def text(
+        self, node: str, *, after: str = "", fully_applied: bool = False
+    ) -> AsyncIterator[TextPart]:
         """Yields the text under a node, chunk by chunk, as models read it. Raises NotFound."""
-        request = trees_pb2.GetNodeTextRequest(**self._named, node_id=node_id)
-        return self._connection.all_of(self._trees.GetNodeText, request, "parts", convert.text_part)
+        request = message_of(
+            tree_service_pb2.GetNodeTextRequest,
+            **self._named,
+            node=node,
+            consistency=consistency(after, fully_applied),
+        )
+        return self._connection.all_of(self._trees.GetNodeText, request, "parts", text_part)
 
     async def rebuild(  # type: ignore[override]  # what may be changed is another kind's
         self,
@@ -119,47 +160,53 @@ class State(Memory):
 
     def __init__(self, connection: Connection, session: "Session", id: str) -> None:
         super().__init__(connection, session, id)
-        self._states = states_pb2_grpc.StateServiceStub(connection.channel)
+        self._states = state_service_pb2_grpc.StateServiceStub(connection.channel)
 
     async def context(
         self,
         *,
-        freshness: Freshness = "latest",
         position: int | None = None,
+        after: str = "",
+        fully_applied: bool = False,
         forms: Sequence[ContextForm] = ("parts", "text", "messages"),
         timeout: float | None = None,
     ) -> WorkingContext:
-        """Returns the working context: the vectors in use, and the steps since.
+        """Returns the working context: the vectors in use, and the chunks since.
 
-        Now, or as it was when the log ended at `position`. `forms` says what it has.
-        With "wait" it waits for every compression that is due, and raises DeadlineExceeded
-        (NOT_APPLIED_IN_TIME) after `timeout` seconds, FailedPrecondition when the memory
-        has stalled, ResourceExhausted when a budget holds it. ResourceExhausted
-        (CONTEXT_TOO_LARGE) when it passes a limit. Raises NotFound, OutOfRange for a position
-        after the head.
+        Now, or as it was when the log ended at `position`. `forms` says what it has. Every
+        chunk is in it, so that only `fully_applied` waits: for every compression that is due.
+        Raises DeadlineExceeded (NOT_APPLIED_IN_TIME) after `timeout` seconds,
+        FailedPrecondition when the memory has stalled, ResourceExhausted when a budget stops
+        it. ResourceExhausted (CONTEXT_TOO_LARGE) when it passes a limit. Raises NotFound,
+        OutOfRange for a position after the head.
         """
         request = message_of(
-            states_pb2.GetWorkingContextRequest,
+            state_service_pb2.GetWorkingContextRequest,
             **self._named,
-            freshness=convert.number_of("freshness", freshness),
             position=position,
-            forms=[convert.number_of("form", form) for form in forms],
+            consistency=consistency(after, fully_applied),
+            forms=form_numbers(forms),
         )
-        response = await self._connection.call(
-            self._states.GetWorkingContext, request, timeout=timeout
+        return working_context(
+            await self._connection.call(self._states.GetWorkingContext, request, timeout=timeout)
         )
-        return convert.working_context(response)
 
-    def vectors(self, *, level: int = 0) -> AsyncIterator[StateVector]:
-        """Yields the state vectors, oldest first, of one level or of all (0)."""
+    def vectors(
+        self, *, level: int = 0, after: str = "", fully_applied: bool = False
+    ) -> AsyncIterator[StateVector]:
+        """Yields the state vectors, oldest first, of one level or of all (0).
+
+        With `fully_applied` every compression that is due is complete before.
+        """
         request = message_of(
-            states_pb2.ListStateVectorsRequest, **self._named, level=level, page_size=1000
+            state_service_pb2.ListStateVectorsRequest,
+            **self._named,
+            level=level,
+            consistency=consistency(after, fully_applied),
+            page_size=1000,
         )
         return self._connection.all_of(
-            self._states.ListStateVectors,
-            request,
-            "entries",
-            lambda entry: convert.state_vector(entry.vector, entry.create_time),
+            self._states.ListStateVectors, request, "vectors", state_vector
         )
 
     async def rebuild(  # type: ignore[override]  # what may be changed is another kind's

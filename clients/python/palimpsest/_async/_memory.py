@@ -10,7 +10,7 @@ from palimpsest._async._connection import Connection
 from palimpsest._async._history import MemoryHistory
 from palimpsest._async._operation import Operation
 from palimpsest._convert import consistency
-from palimpsest._convert_info import (
+from palimpsest._convert_memories import (
     flushed,
     memory,
     memory_state,

@@ -29,8 +29,8 @@ from palimpsest._sync._runtime import Lock
 from palimpsest._sync._session import Session
 from palimpsest._values_answers import Answer, MemoryAskOptions
 from palimpsest._values_log import Ack
-from palimpsest._values_memories import ContextForm, WorkingContext
 from palimpsest._values_specs import AgentSettings
+from palimpsest._values_states import ContextForm, WorkingContext
 from palimpsest.v1 import memories_pb2
 
 #: How long a context waits for a compression when the caller does not say.
@@ -125,7 +125,7 @@ class Agent:
         """What the model is to read before the next step: algorithm 1's M and R.
 
         It waits up to `wait_seconds` for a compression that is due. What is not made by
-        then, or cannot be made (`trouble` says why), leaves the older vectors and more
+        then, or cannot be made (`blocked` says why), leaves the older vectors and more
         recent steps: every step is in the context once, in any case.
         """
         context = self._waited(forms) if self._wait_seconds > 0 else None
@@ -137,7 +137,7 @@ class Agent:
     def _waited(self, forms: Sequence[ContextForm]) -> WorkingContext | None:
         """The context with every compression that is due; None where that cannot be had."""
         try:
-            return self.memory.context(freshness="wait", forms=forms, timeout=self._wait_seconds)
+            return self.memory.context(fully_applied=True, forms=forms, timeout=self._wait_seconds)
         except (DeadlineExceeded, Unavailable):
             # The read that follows finds out what is left of it.
             return None

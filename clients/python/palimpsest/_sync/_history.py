@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from palimpsest import _convert_history as convert
 from palimpsest._convert import consistency, read_point
-from palimpsest._convert_info import memory
+from palimpsest._convert_memories import memory
 from palimpsest._errors import PalimpsestError, Unavailable
 from palimpsest._sync._connection import Connection
 from palimpsest._sync._resource import Resource

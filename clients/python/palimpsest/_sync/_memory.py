@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 from uuid import uuid4
 
 from palimpsest._convert import consistency
-from palimpsest._convert_info import (
+from palimpsest._convert_memories import (
     flushed,
     memory,
     memory_state,

@@ -8,7 +8,7 @@ from datetime import date, timedelta
 from typing import Unpack
 from uuid import uuid4
 
-from palimpsest import _convert_info, _convert_specs, _convert_spend
+from palimpsest import _convert_memories, _convert_specs, _convert_spend
 from palimpsest._convert_answers import question_of
 from palimpsest._errors import (
     PalimpsestError,
@@ -226,17 +226,17 @@ class Session(SessionLog):
     def memories(self, *, status: MemoryStatus | str | None = None) -> Sequence[MemoryInfo]:
         """Returns the session's memories, or those of one status, by id. Raises NotFound."""
         request = memory_service_pb2.ListMemoriesRequest(
-            session=self.name, status=_convert_info.memory_status(status)
+            session=self.name, status=_convert_memories.memory_status(status)
         )
         method = self._memories.ListMemories
-        listed = self._connection.all_of(method, request, "memories", _convert_info.memory)
+        listed = self._connection.all_of(method, request, "memories", _convert_memories.memory)
         return [one for one in listed]
 
     def flush(self, *, request_id: str = "") -> Flushed:
         """Ends the wait for more chunks (`linger`) of all memories. Raises NotFound."""
         request = memory_service_pb2.FlushMemoryRequest(session=self.name, request_id=request_id)
         response = self._connection.call(self._memories.FlushMemory, request)
-        return _convert_info.flushed(response)
+        return _convert_memories.flushed(response)
 
     def generate_schema(
         self,
