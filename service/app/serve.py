@@ -16,7 +16,7 @@ from service.llm.embeddings.embedding import CannotEmbed, Embedder
 from service.llm.gateway.allowed import AllowedModels
 from service.llm.providers.facts import Facts
 from service.llm.providers.prices import Prices
-from service.rpc.answers import AnswerService
+from service.rpc.answer_service import AnswerService
 from service.rpc.budgets import BudgetService
 from service.rpc.edits import EditService
 from service.rpc.history import HistoryService
@@ -30,7 +30,6 @@ from service.rpc.search import SearchService
 from service.rpc.server import Server, Services
 from service.rpc.sessions import SessionService
 from service.rpc.states import StateService
-from service.rpc.trajectories import TrajectoryService
 from service.rpc.trees import TreeService
 from service.rpc.usage import UsageService
 from service.settings import listening
@@ -123,12 +122,15 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                 edits=EditService(
                     editor, Rebuilder(memories, watcher, models), operations, stop, models
                 ),
-                answers=AnswerService(asker, deleter, waiting, database, pages, stop, models),
+                answers=AnswerService(
+                    *(asker, deleter, trajectories, waiting, database, pages, stop, models),
+                    limits=config.limits,
+                    token_key=keys.token,
+                ),
                 schemas=SchemaService(schemas, models),
                 usage=UsageService(database, Costs(database, comparer), pages),
                 budgets=BudgetService(Budgets(database, wake_ups), pages),
                 trees=TreeService(Trees(database, memories), pages),
-                trajectories=TrajectoryService(trajectories, pages, stop),
                 states=StateService(contexts, pages, config.limits),
                 search=SearchService(searcher, pages, config.limits),
                 operations=OperationService(operations, pages, stop),

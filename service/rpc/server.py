@@ -8,9 +8,8 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from palimpsest.v1 import answer_service_pb2, answer_service_pb2_grpc
 from palimpsest.v1alpha1 import (
-    answers_pb2,
-    answers_pb2_grpc,
     budgets_pb2,
     budgets_pb2_grpc,
     edits_pb2,
@@ -31,14 +30,12 @@ from palimpsest.v1alpha1 import (
     sessions_pb2_grpc,
     states_pb2,
     states_pb2_grpc,
-    trajectories_pb2,
-    trajectories_pb2_grpc,
     trees_pb2,
     trees_pb2_grpc,
     usage_pb2,
     usage_pb2_grpc,
 )
-from service.rpc.answers import AnswerService
+from service.rpc.answer_service import AnswerService
 from service.rpc.arrivals import Arrivals
 from service.rpc.budgets import BudgetService
 from service.rpc.edits import EditService
@@ -59,7 +56,6 @@ from service.rpc.search import SearchService
 from service.rpc.sessions import SessionService
 from service.rpc.states import StateService
 from service.rpc.stream_guard import StreamGuard
-from service.rpc.trajectories import TrajectoryService
 from service.rpc.trees import TreeService
 from service.rpc.usage import UsageService
 from service.settings.config import Limits
@@ -80,7 +76,6 @@ class Services:
     usage: UsageService
     budgets: BudgetService
     trees: TreeService
-    trajectories: TrajectoryService
     states: StateService
     search: SearchService
     operations: OperationService
@@ -109,8 +104,8 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
         edits_pb2.DESCRIPTOR.services_by_name["EditService"],
     ),
     "answers": (
-        answers_pb2_grpc.add_AnswerServiceServicer_to_server,
-        answers_pb2.DESCRIPTOR.services_by_name["AnswerService"],
+        answer_service_pb2_grpc.add_AnswerServiceServicer_to_server,
+        answer_service_pb2.DESCRIPTOR.services_by_name["AnswerService"],
     ),
     "schemas": (
         schemas_pb2_grpc.add_SchemaServiceServicer_to_server,
@@ -127,10 +122,6 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
     "trees": (
         trees_pb2_grpc.add_TreeServiceServicer_to_server,
         trees_pb2.DESCRIPTOR.services_by_name["TreeService"],
-    ),
-    "trajectories": (
-        trajectories_pb2_grpc.add_TrajectoryServiceServicer_to_server,
-        trajectories_pb2.DESCRIPTOR.services_by_name["TrajectoryService"],
     ),
     "states": (
         states_pb2_grpc.add_StateServiceServicer_to_server,

@@ -21,9 +21,9 @@ from palimpsest._convert_answers import losses
 from palimpsest._convert_log import chunk
 from palimpsest._convert_spend import usage
 from palimpsest._schemas import Schema, schema_fields
+from palimpsest._values_common import ChatMessage
 from palimpsest._values_memories import (
     Amendment,
-    ChatMessage,
     Coercion,
     Committed,
     ContextForm,

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, Literal, TypedDict
 
 from palimpsest._values_answers import Loss
+from palimpsest._values_common import ChatMessage
 from palimpsest._values_log import Chunk
 from palimpsest._values_spend import Usage
 
@@ -185,14 +186,6 @@ class StateVector:
     appended: tuple[str, ...]
     #: When it was committed; None in a working context.
     created_at: datetime | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChatMessage:
-    """A message for a chat model."""
-
-    role: str
-    content: str
 
 
 #: How a memory is written into prompts: a base and a line for each amendment since, or

@@ -113,7 +113,7 @@ async def test_who_is_refused_for_want_of_room_comes_again(
             _, first = await _ask(session)
             with pytest.raises(palimpsest.ResourceExhausted) as refused:
                 await session.ask("When?", reader="whole", timeout=0.5)
-            assert refused.value.reason == "TOO_MANY_PENDING_ANSWERS"
+            assert refused.value.reason == "TOO_MANY_PENDING"
             assert refused.value.metadata == {"limit": "1"}
             assert refused.value.retry_seconds
             second = asyncio.create_task(session.ask("When?", reader="whole", timeout=SECONDS))

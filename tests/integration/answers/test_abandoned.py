@@ -369,7 +369,7 @@ async def test_a_tenant_has_so_many_pending_and_no_more(database: Database) -> N
             with pytest.raises(Exhausted) as refused:
                 async with aclosing(told) as events:
                     await anext(events)
-            assert refused.value.reason == "TOO_MANY_PENDING_ANSWERS"
+            assert refused.value.reason == "TOO_MANY_PENDING"
             assert refused.value.metadata == {"limit": "2"}
             assert refused.value.retry_seconds
         # Those that are there are read and joined all the same.
@@ -415,7 +415,7 @@ async def test_schemas_are_bounded_likewise(database: Database) -> None:
                     break
     with pytest.raises(Exhausted) as refused:
         await schemas.generate(DEFAULT_TENANT, wanted, deadline=None)
-    assert refused.value.reason == "TOO_MANY_PENDING_ANSWERS"
+    assert refused.value.reason == "TOO_MANY_PENDING"
     first.cancel()
     with suppress(asyncio.CancelledError):
         await first

@@ -149,5 +149,5 @@ async def test_an_answer_that_is_being_made_is_not_rated(by_hand: ByHand) -> Non
             await client.session("s").rate(hearing.answer_id, good=True)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-    assert early.value.reason == "ANSWER_NOT_COMPLETE"
+    assert early.value.reason == "ANSWER_NOT_DONE"
     assert early.value.metadata["status"] == "pending"

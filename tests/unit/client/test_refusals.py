@@ -18,7 +18,7 @@ from tests.unit.client.server import add, serving
 SOON = 0.01
 FULL = Exhausted(Reason.TOO_MANY_CALLS, "full", {"limit": "1"}, retry_seconds=SOON)
 ASKED = Exhausted(Reason.TOO_MANY_ASKS, "full", {"limit": "1"}, retry_seconds=SOON)
-PENDING = Exhausted(Reason.TOO_MANY_PENDING_ANSWERS, "full", {"limit": "1"}, retry_seconds=SOON)
+PENDING = Exhausted(Reason.TOO_MANY_PENDING, "full", {"limit": "1"}, retry_seconds=SOON)
 UNWRITTEN = Exhausted(Reason.TOO_MUCH_UNWRITTEN, "full", {}, retry_seconds=SOON)
 AWAY = Unavailable(Reason.DATABASE_UNAVAILABLE, "away", retry_seconds=SOON)
 GIVEN_UP = Cancelled(Reason.ANSWER_CANCELLED, "cancelled", {"answer": "a"})
