@@ -10,7 +10,11 @@ from grpc import aio
 
 import palimpsest
 from palimpsest import Edit
-from palimpsest.v1alpha1 import answers_pb2, answers_pb2_grpc, edits_pb2, edits_pb2_grpc
+from palimpsest.v1 import answer_service_pb2, answer_service_pb2_grpc
+from palimpsest.v1alpha1 import (
+    edits_pb2,
+    edits_pb2_grpc,
+)
 from service.app.serve import serve
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.rpc import answers as rpc_answers
@@ -103,9 +107,9 @@ async def test_a_stop_does_not_wait_for_who_does_not_read_many_answers(
     async with aio.insecure_channel(ready.result(), options=UNREAD) as channel:
         async with palimpsest.connect(ready.result()) as client:
             await client.create_session("s")
-        question = answers_pb2.AskRequest(session="s", query="q")
-        asked = answers_pb2.AskManyRequest(questions=[question] * QUESTIONS)
-        unread: Any = answers_pb2_grpc.AnswerServiceStub(channel).AskMany(asked)
+        question = answer_service_pb2.AskRequest(session="s", query="q")
+        asked = answer_service_pb2.AskManyRequest(questions=[question] * QUESTIONS)
+        unread: Any = answer_service_pb2_grpc.AnswerServiceStub(channel).AskMany(asked)
         begun = [await unread.read() for _ in range(QUESTIONS)]
         # Nobody works here: all of them are answered at once, with more than a window takes.
         async with database.transaction(DEFAULT_TENANT) as tx:

@@ -14,8 +14,8 @@ from grpc import StatusCode, aio
 
 import palimpsest
 from palimpsest import _errors
+from palimpsest.v1 import answer_service_pb2
 from palimpsest.v1alpha1 import (
-    answers_pb2,
     budgets_pb2,
     edits_pb2,
     memories_pb2,
@@ -88,10 +88,10 @@ async def requests_of(client: palimpsest.Client, name: str) -> dict[str, Message
     memory: dict[str, Any] = {"session": name, "memory": "notes"}
     await session.append("The ship lies in the harbour.")
     answer = await session.ask("Where is the ship?", memory="notes")
-    answered: dict[str, Any] = {"session": name, "answer_id": answer.answer_id}
+    answered: dict[str, Any] = {"session": name, "answer_id": answer.id}
     owner = budgets_pb2.BudgetOwner(session=name)
     budget: dict[str, Any] = {"owner": owner, "period": budgets_pb2.BUDGET_PERIOD_DAY}
-    good = answers_pb2.Rating(verdict=answers_pb2.Rating.VERDICT_GOOD)
+    good = answer_service_pb2.Rating(verdict=answer_service_pb2.Rating.VERDICT_GOOD)
     consolidated = await call(client.channel, edits_pb2.ConsolidateMemoryRequest(**memory))
     requests: list[Message] = [
         sessions_pb2.CreateSessionRequest(name=f"new-{uuid4().hex}"),
@@ -107,15 +107,15 @@ async def requests_of(client: palimpsest.Client, name: str) -> dict[str, Message
         memories_pb2.RetryMemoryRequest(**memory),
         memories_pb2.FlushRequest(**memory),
         trees_pb2.SealTreeRequest(session=name, memory="book"),
-        answers_pb2.CancelAnswerRequest(**answered),
-        answers_pb2.RateAnswerRequest(**answered, rating=good),
+        answer_service_pb2.CancelAnswerRequest(**answered),
+        answer_service_pb2.RateAnswerRequest(**answered, rating=good),
         budgets_pb2.SetBudgetRequest(**budget, limit_tokens=10**9),
         budgets_pb2.ClearBudgetRequest(**budget),
         schemas_pb2.GenerateSchemaRequest(
             session=name, domain="Logs of ships.", example_query="Where is the ship?"
         ),
         operations_pb2.CancelOperationRequest(operation=consolidated.operation.id),
-        answers_pb2.DeleteAnswerRequest(**answered),
+        answer_service_pb2.DeleteAnswerRequest(**answered),
         memories_pb2.DeleteMemoryRequest(session=name, memory="new"),
         sessions_pb2.DeleteSessionRequest(name=name),
     ]

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from palimpsest.v1alpha1 import answers_pb2
+from palimpsest.v1 import answer_service_pb2
 from service.domain.values.errors import InvalidInput
 from service.rpc import answers
 
-ASKED = answers_pb2.AskRequest(session="s", query="q", response_schema='{"type": "string"}')
+ASKED = answer_service_pb2.AskRequest(session="s", query="q", response_schema='{"type": "string"}')
 
 
 async def test_others_go_on_while_a_response_schema_is_checked(
@@ -32,9 +32,9 @@ async def test_others_go_on_while_a_response_schema_is_checked(
 
 
 async def test_a_question_without_a_form_has_none_and_a_wrong_form_is_refused() -> None:
-    plain = answers_pb2.AskRequest(session="s", query="q")
+    plain = answer_service_pb2.AskRequest(session="s", query="q")
     assert (await answers._question(plain)).response_schema is None
     assert (await answers._question(ASKED)).response_schema == {"type": "string"}
-    wrong = answers_pb2.AskRequest(session="s", query="q", response_schema="[]")
+    wrong = answer_service_pb2.AskRequest(session="s", query="q", response_schema="[]")
     with pytest.raises(InvalidInput, match="response_schema: the schema is no JSON object"):
         await answers._question(wrong)
