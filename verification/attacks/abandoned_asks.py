@@ -93,7 +93,7 @@ async def _flood(address: str, asks: int) -> list[str]:
             call = stub.Ask(request, timeout=SECONDS)
             async for told in call:
                 if told.WhichOneof("event") == "reading":
-                    left.append(told.reading.answer_id)
+                    left.append(told.reading.answer)
                     break
             call.cancel()
 

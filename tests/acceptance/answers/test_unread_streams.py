@@ -17,7 +17,7 @@ from palimpsest.v1alpha1 import (
 )
 from service.app.serve import serve
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
-from service.rpc import answers as rpc_answers
+from service.rpc.convert.answers import AnswerMessages
 from service.settings.config import Config
 from service.usecases.memories.memories import Memories
 from storage.answers import answers
@@ -92,14 +92,14 @@ async def test_a_stop_does_not_wait_for_who_does_not_read_many_answers(
     url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = 0
-    respond = rpc_answers._response_of
+    respond = AnswerMessages.event_or_error
 
-    def counted(number: int, event: Any) -> Any:
+    def counted(messages: AnswerMessages, event: Any, index: int) -> Any:
         nonlocal told
         told += 1
-        return respond(number, event)
+        return respond(messages, event, index)
 
-    monkeypatch.setattr(rpc_answers, "_response_of", counted)
+    monkeypatch.setattr(AnswerMessages, "event_or_error", counted)
     config = Config(database_url=url, listen="127.0.0.1:0", stop_seconds=1)  # type: ignore[arg-type]
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
     running = asyncio.create_task(serve(config, stop, ready.set_result))

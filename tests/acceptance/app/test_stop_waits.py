@@ -10,7 +10,7 @@ from grpc import aio
 
 import palimpsest
 from palimpsest import _errors
-from palimpsest.v1 import answer_service_pb2, answer_service_pb2_grpc
+from palimpsest.v1 import answer_service_pb2, answer_service_pb2_grpc, common_pb2
 from palimpsest.v1alpha1 import (
     memories_pb2,
     memories_pb2_grpc,
@@ -24,6 +24,7 @@ from tests.acceptance.app.test_stop import Front
 
 SCHEMA = "class Notes:\n    topics: dict[str, list[str]]\n"
 FRESH = reading_pb2.ReadConsistency(fully_applied=True)
+ASKED_FRESH = common_pb2.ReadConsistency(fully_applied=True)
 
 
 @asynccontextmanager
@@ -55,7 +56,7 @@ async def test_calls_that_wait_end_at_once_and_say_where_to_go_on(url: str) -> N
             await producer.append("text")
         answers = answer_service_pb2_grpc.AnswerServiceStub(client.channel)
         behind = answer_service_pb2.AskRequest(
-            session="s", memory="m", query="q", consistency=FRESH
+            session="s", memory="m", query="q", consistency=ASKED_FRESH
         )
         asking: Any = answers.Ask(behind)
         assert (await asking.read()).WhichOneof("event") == "waiting"

@@ -164,7 +164,7 @@ async def test_a_memory_and_an_answer_are_deleted(
     again = await session.create_memory("notes", schema_source=SCHEMA)
     assert (await again.get(fully_applied=True)).applied_position == 1
     answers = answer_service_pb2_grpc.AnswerServiceStub(channel)
-    one = answer_service_pb2.DeleteAnswerRequest(session=name, answer_id=answer.id)
+    one = answer_service_pb2.DeleteAnswerRequest(session=name, answer=answer.id)
     await answers.DeleteAnswer(one)
     with pytest.raises(palimpsest.NotFound):
         await session.answer(answer.id)

@@ -117,6 +117,7 @@ async def test_a_session_is_asked_without_naming_a_memory(session: palimpsest.Se
     assert [one async for one in session.trajectory(answer.id)] == events
     (cited,) = answer.citations
     (chunk,) = [one async for one in session.chunks()]
+    assert cited.characters is not None
     assert "Mondays" in chunk.text[cited.characters.start : cited.characters.end]
     assert [one async for one in session.answers()] == [answer]
 
@@ -137,9 +138,12 @@ async def test_a_complete_answer_is_rated_and_the_last_rating_counts(
 ) -> None:
     answer = await session.memory("m").ask("When is it closed?")
     assert answer.rating is None
-    first = await session.rate(answer.id, good=True)
+    first = (await session.rate(answer.id, good=True)).rating
+    assert first is not None
     assert (first.good, first.comment, first.expected) == (True, "", "")
-    second = await session.rate(answer.id, good=False, comment="too long", expected="On Mondays.")
+    rated = await session.rate(answer.id, good=False, comment="too long", expected="On Mondays.")
+    second = rated.rating
+    assert second is not None
     assert (second.good, second.comment, second.expected) == (False, "too long", "On Mondays.")
     assert second.created_at > first.created_at
     assert (await session.answer(answer.id)).rating == second
@@ -151,11 +155,11 @@ async def test_a_complete_answer_is_rated_and_the_last_rating_counts(
         ({"expected": "é" * 4097}, "rating.expected"),
     ):
         with pytest.raises(palimpsest.InvalidArgument) as refused:
-            await session.rate(answer.answer_id, good=True, **said)
+            await session.rate(answer.id, good=True, **said)
         assert list(refused.value.fields) == [field]
     with pytest.raises(palimpsest.NotFound):
         await session.rate(str(uuid4()), good=True)
-    assert (await session.answer(answer.answer_id)).rating == second
+    assert (await session.answer(answer.id)).rating == second
 
 
 async def test_the_client_without_await_does_the_same(
@@ -171,8 +175,8 @@ async def test_the_client_without_await_does_the_same(
         assert told.resume_answer(answer.id) == answer
         assert client.resume_answer(session.name, answer.id) == answer
         assert told.cancel_answer(answer.id) == answer
-        rating = told.rate(answer.id, good=True, comment="yes")
-        assert told.answer(answer.id).rating == rating
+        rated = told.rate(answer.id, good=True, comment="yes")
+        assert told.answer(answer.id) == rated
         stream = told.stream_ask("When is it closed?", memory="m")
         assert "".join(piece.text for piece in stream) in ("", stream.answer.text)
         stream = told.memory("m").stream_ask("When is it closed?", timeout=110)

@@ -103,7 +103,7 @@ async def test_answers_are_listed_newest_first(client: palimpsest.Client) -> Non
         ids: dict[int, str] = {}
         call = stub.AskMany(request)
         async for response in call:
-            ids[response.index] = response.response.reading.answer_id
+            ids[response.index] = response.reading.answer
             if len(ids) == 32:
                 break
         call.cancel()

@@ -52,9 +52,10 @@ async def test_a_tree_is_asked_and_says_how_it_came_to_the_answer(
     assert (cited.position, cited.path) == (4, "")
     assert "Amaranta" in cited.excerpt
     assert cited.node.startswith(("0.", "t."))
+    assert cited.positions is not None
     assert cited.positions.first <= 4 <= cited.positions.last
     assert isinstance(heard[0], Reading)
-    assert heard[0].answer == answer.answer
+    assert heard[0].answer == answer.id
     events = [one for one in heard[1:] if isinstance(one, TrajectoryEvent)]
     assert [one.ordinal for one in events] == list(range(1, len(heard)))
     assert (events[0].kind, events[-1].kind) == ("retrieval", "end")
@@ -97,7 +98,7 @@ async def test_many_questions_are_answered_in_their_order(session: palimpsest.Se
     by_answer = {one.answer for one in examples}
     assert by_answer == {one.id for one in (first, third) if one.no_answer is None}
     only = [one async for one in tree.export_trajectories([first.id])]
-    assert {one.answer for one in only} == {first.answer}
+    assert {one.answer for one in only} == {first.id}
     assert [turn.role for turn in only[0].messages] == ["user", "assistant"]
     with pytest.raises(ValueError, match="concurrency"):
         await tree.ask_all(queries, concurrency=0)
@@ -110,7 +111,7 @@ async def test_events_come_in_pages(session: palimpsest.Session, address: str) -
     async with palimpsest.connect(address) as client:
         stub = answer_service_pb2_grpc.AnswerServiceStub(client.channel)
         request = answer_service_pb2.ListTrajectoryEventsRequest(
-            session=session.name, answer_id=answer.id, page_size=1
+            session=session.name, answer=answer.id, page_size=1
         )
         ordinals = [
             [one.ordinal for one in page.events]

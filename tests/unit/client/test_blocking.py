@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import palimpsest
 from palimpsest import sync
-from palimpsest.v1 import answer_service_pb2
+from palimpsest.v1 import answer_service_pb2, common_pb2
 from tests.unit.client.agent_service import Service
 from tests.unit.client.server import add, serving
 from tests.unit.client.test_producer import Log
@@ -122,9 +122,9 @@ async def test_an_agents_loop_goes_on_where_it_was() -> None:
 
 async def test_answers_are_resumed_where_their_call_was_lost() -> None:
     asked: list[Any] = []
-    reading = answer_service_pb2.AskEvent.Reading(answer_id="a")
+    reading = answer_service_pb2.AskEvent.Reading(answer="a")
     answer = answer_service_pb2.Answer(
-        answer_id="a", text="On Mondays.", status=answer_service_pb2.Answer.STATUS_COMPLETE
+        id="a", text="On Mondays.", state=common_pb2.OPERATION_STATE_DONE
     )
 
     async def Ask(request: answer_service_pb2.AskRequest, context: Any) -> Any:
@@ -134,9 +134,7 @@ async def test_answers_are_resumed_where_their_call_was_lost() -> None:
 
     async def ResumeAnswer(request: answer_service_pb2.ResumeAnswerRequest, context: Any) -> Any:
         asked.append(request)
-        yield answer_service_pb2.ResumeAnswerResponse(
-            response=answer_service_pb2.AskEvent(answer=answer)
-        )
+        yield answer_service_pb2.AskEvent(answer=answer)
 
     def register(server: Any) -> None:
         add(server, "AnswerService", "told", Ask, answer_service_pb2.AskRequest)

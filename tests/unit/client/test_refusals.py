@@ -43,9 +43,7 @@ class Sessions:
 
     async def Ask(self, request: Any, context: Any) -> AsyncIterator[Any]:
         await self._refuse(context)
-        yield answer_service_pb2.AskEvent(
-            reading=answer_service_pb2.AskEvent.Reading(answer_id="a")
-        )
+        yield answer_service_pb2.AskEvent(reading=answer_service_pb2.AskEvent.Reading(answer="a"))
 
     async def _refuse(self, context: Any) -> None:
         self.calls += 1

@@ -22,8 +22,10 @@ from evaluation.strategies import (
     StrategyName,
 )
 from palimpsest import _convert_answers
-from palimpsest.v1 import answer_service_pb2
-from service.domain.answers.browse.spec import ALL_ACTIONS, BrowseAction
+from palimpsest.v1 import answer_service_pb2, common_pb2
+from palimpsest.v1.answer_service_pb2 import Citation
+from palimpsest.v1.common_pb2 import CharacterRange, PositionRange
+from service.domain.answers.browse.spec import ALL_ACTIONS, BrowseAction, BrowseRequest
 from tests.unit.evaluation.results import document
 
 Answer = answer_service_pb2.Answer
@@ -65,12 +67,12 @@ async def outcome(
 
 
 def complete(**fields: Any) -> Answer:
-    return Answer(status=Answer.STATUS_COMPLETE, text="1", model="m", answer_id="a", **fields)
+    return Answer(state=common_pb2.OPERATION_STATE_DONE, text="1", model="m", id="a", **fields)
 
 
 def piece(number: int, first: int, last: int) -> Event:
     return Event(
-        kind=Event.KIND_PIECE, node_id=f"p.{number}", from_position=first, to_position=last
+        kind=Event.KIND_PIECE, node=f"p.{number}", positions=PositionRange(first=first, last=last)
     )
 
 
@@ -90,9 +92,7 @@ async def test_every_way_to_browse_can_be_asked_for(
     sent = request.browsing
     assert (sent.window_tokens, sent.pieces, sent.max_calls, sent.rerank) == (1000, 3, 9, True)
     actions = {name for name, number in ACTIONS.items() if number in sent.actions}
-    assert not BrowsingOptions(
-        actions=frozenset(map(BrowseAction, actions)) or ALL_ACTIONS
-    ).problem()
+    assert not BrowseRequest(actions=frozenset(map(BrowseAction, actions)) or ALL_ACTIONS).problem()
 
 
 async def test_ablations_have_the_actions_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ async def test_ablations_have_the_actions_of_the_paper(monkeypatch: pytest.Monke
 
 
 async def test_reading_whole_shows_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    cited = answer_service_pb2.Citation(position=2, from_character=1, to_character=4)
+    cited = Citation(position=2, characters=CharacterRange(start=1, end=4))
     service = Service(complete(reader=answer_service_pb2.READER_WHOLE, citations=[cited]))
     found = await outcome(monkeypatch, StrategyName.WHOLE, service)
     assert not service.asked[0].HasField("browsing")
@@ -125,8 +125,8 @@ async def test_reading_whole_shows_everything(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_browsing_shows_the_pieces_and_cites_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    understood = Event(kind=Event.KIND_UNDERSTANDING, from_position=1, to_position=9)
-    cited = answer_service_pb2.Citation(position=2, from_position=2, to_position=4, node_id="p.2")
+    understood = Event(kind=Event.KIND_UNDERSTANDING, positions=PositionRange(first=1, last=9))
+    cited = Citation(position=2, positions=PositionRange(first=2, last=4), node="p.2")
     service = Service(
         complete(reader=answer_service_pb2.READER_DCISO, citations=[cited]),
         [understood, piece(2, 2, 4), piece(2, 2, 4), piece(3, 7, 7)],
@@ -139,11 +139,11 @@ async def test_browsing_shows_the_pieces_and_cites_chunks(monkeypatch: pytest.Mo
 
 
 def together(*pieces: str) -> Event:
-    return Event(kind=Event.KIND_AGGREGATION, action=Event.ACTION_ANSWER, shown_ids=pieces)
+    return Event(kind=Event.KIND_AGGREGATION, action=Event.ACTION_ANSWER, shown=pieces)
 
 
 async def test_pieces_that_one_prompt_had_are_read_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    cited = answer_service_pb2.Citation(position=5, from_position=5, to_position=6, node_id="p.3")
+    cited = Citation(position=5, positions=PositionRange(first=5, last=6), node="p.3")
     answer = complete(reader=answer_service_pb2.READER_DCISO, citations=[cited])
     service = Service(answer, [together("p.3")])
     found = await outcome(monkeypatch, StrategyName.DCISO_RANK, service)
@@ -158,7 +158,7 @@ async def test_pieces_that_one_prompt_had_are_read_as_well(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("reader", "option", "chosen", "seen", "cited"),
+    ("reader", "strategy", "chosen", "seen", "cited"),
     [
         ("WHOLE", "UNSPECIFIED", "whole", {1, 2}, {1}),
         ("PRISM", "UNSPECIFIED", "prism", None, {1}),
@@ -170,24 +170,24 @@ async def test_pieces_that_one_prompt_had_are_read_as_well(monkeypatch: pytest.M
 async def test_what_was_read_is_as_the_choice_reads(
     monkeypatch: pytest.MonkeyPatch,
     reader: str,
-    option: str,
+    strategy: str,
     chosen: str,
     seen: set[int] | None,
     cited: set[int],
 ) -> None:
     choice = Answer.Choice(
         reader=answer_service_pb2.Reader.Value(f"READER_{reader}"),
-        option=answer_service_pb2.BrowsingOptions.Option.Value(f"OPTION_{option}"),
+        strategy=answer_service_pb2.BrowsingOptions.Strategy.Value(f"STRATEGY_{strategy}"),
     )
     looks = {
-        "MEMWALKER": [Event(kind=Event.KIND_LEAF, from_position=5, to_position=5)],
+        "MEMWALKER": [Event(kind=Event.KIND_LEAF, positions=PositionRange(first=5, last=5))],
         "DCISO": [piece(1, 5, 5)],
     }
     service = Service(
         complete(
             reader=answer_service_pb2.READER_AUTO,
             choice=choice,
-            citations=[answer_service_pb2.Citation(position=1, from_position=1, to_position=3)],
+            citations=[Citation(position=1, positions=PositionRange(first=1, last=3))],
         ),
         looks.get(reader, []),
     )
