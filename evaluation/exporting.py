@@ -61,7 +61,7 @@ def _by_memory(results: Iterable[Result]) -> dict[str, list[str]]:
 def _line(one: TrainingExample, score: float) -> str:
     example = {
         "messages": [{"role": turn.role, "content": turn.content} for turn in one.messages],
-        "answer_id": one.answer,
+        "answer": one.answer,
         "ordinal": one.ordinal,
         "template": one.template,
         "score": score,

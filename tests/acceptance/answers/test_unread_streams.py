@@ -117,7 +117,7 @@ async def test_a_stop_does_not_wait_for_who_does_not_read_many_answers(
                 await answers.complete(
                     tx,
                     session_key(DEFAULT_TENANT, "s"),
-                    UUID(one.response.reading.answer_id),
+                    UUID(one.reading.answer),
                     text="x" * 50_000,
                     citations=(),
                     model="test/none",

@@ -88,7 +88,7 @@ async def requests_of(client: palimpsest.Client, name: str) -> dict[str, Message
     memory: dict[str, Any] = {"session": name, "memory": "notes"}
     await session.append("The ship lies in the harbour.")
     answer = await session.ask("Where is the ship?", memory="notes")
-    answered: dict[str, Any] = {"session": name, "answer_id": answer.id}
+    answered: dict[str, Any] = {"session": name, "answer": answer.id}
     owner = budgets_pb2.BudgetOwner(session=name)
     budget: dict[str, Any] = {"owner": owner, "period": budgets_pb2.BUDGET_PERIOD_DAY}
     good = answer_service_pb2.Rating(verdict=answer_service_pb2.Rating.VERDICT_GOOD)

@@ -4,22 +4,21 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from palimpsest import Answer, CharacterRange, Citation, Usage
+from palimpsest import Answer, CharacterRange, Citation, ReadPoint, Usage
 from service.cli.answer import answer_json
 
 
 def answer(**said: Any) -> Answer:
     return Answer(
         **{
-            "answer_id": "1",
+            "id": "1",
             "query": "Who?",
-            "status": "complete",
+            "state": "done",
             "text": "Ann.",
             "citations": (),
-            "revision": 0,
-            "applied_position": 1,
+            "read_point": ReadPoint(revision=0, applied_position=1, read_token="r"),
             "model": "a/b",
-            "failure": "",
+            "cause": "",
             "usage": Usage(
                 calls=1,
                 input_tokens=1,
