@@ -32,7 +32,7 @@ def test_what_a_newer_service_says_is_unknown() -> None:
     event = _convert_answers.event(message)
     assert (event.kind, event.action, event.cached_tokens) == ("unknown", "unknown", None)
     answer = answer_service_pb2.Answer()
-    answer.MergeFromString(b"\x70\x63")
+    answer.MergeFromString(b"\x58\x63")
     assert _convert_answers.answer(answer).no_answer == "unknown"
 
 

@@ -9,7 +9,6 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from palimpsest.v1 import answer_service_pb2
 from palimpsest.v1alpha1 import (
     budgets_pb2,
     chunks_pb2,
@@ -28,7 +27,6 @@ from service.domain.values.errors import InvalidInput
 from service.rpc.interceptors.validation import PATTERNS, validate
 
 FILES = (
-    answer_service_pb2,
     budgets_pb2,
     chunks_pb2,
     edits_pb2,
@@ -38,7 +36,6 @@ FILES = (
     schemas_pb2,
     search_pb2,
     sessions_pb2,
-    answer_service_pb2,
     trees_pb2,
     usage_pb2,
 )
