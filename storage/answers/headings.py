@@ -1,4 +1,4 @@
-"""Headings: what cited chunks have of thread, source and time, read with the answer."""
+"""Reads thread, source and time of cited chunks with their answer."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
