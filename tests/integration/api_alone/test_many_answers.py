@@ -152,4 +152,4 @@ async def test_an_answer_that_is_being_made_is_not_rated(by_hand: ByHand) -> Non
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
     assert early.value.reason == "ANSWER_NOT_DONE"
-    assert early.value.metadata["status"] == "pending"
+    assert early.value.metadata["state"] == "pending"
