@@ -7,7 +7,7 @@ from evaluation.asking import ask, request_of
 from evaluation.datasets import Document, Question
 from evaluation.sessions import Place, building, create, until
 from evaluation.strategies import Failed, Outcome, Prepared
-from palimpsest.v1alpha1 import answers_pb2
+from palimpsest.v1 import answer_service_pb2
 
 MEMORY = "tree"
 
@@ -65,7 +65,7 @@ class MemWalkerStrategy:
     async def ask(self, document: Document, prepared: Prepared, question: Question) -> Outcome:
         """The answer that the navigation found, with the leaves that it read."""
         settings = self._settings
-        navigation = answers_pb2.NavigationRequest(
+        navigation = answer_service_pb2.NavigationOptions(
             hybrid_leaves=settings.hybrid_leaves,
             beam=settings.beam,
             max_calls=settings.max_calls,

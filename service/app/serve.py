@@ -16,7 +16,7 @@ from service.llm.embeddings.embedding import CannotEmbed, Embedder
 from service.llm.gateway.allowed import AllowedModels
 from service.llm.providers.facts import Facts
 from service.llm.providers.prices import Prices
-from service.rpc.answers import AnswerService
+from service.rpc.answer_service import AnswerService
 from service.rpc.billing_service import BillingService
 from service.rpc.interceptors.lives import Lives
 from service.rpc.log import LogService
@@ -27,7 +27,6 @@ from service.rpc.search import SearchService
 from service.rpc.server import Server, Services
 from service.rpc.sessions import SessionService
 from service.rpc.state_service import StateService
-from service.rpc.trajectories import TrajectoryService
 from service.rpc.tree_service import TreeService
 from service.settings import listening
 from service.settings.config import Config
@@ -121,12 +120,15 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                     watches=Watches(database, watcher, config.limits),
                     stopping=stop,
                 ),
-                answers=AnswerService(asker, deleter, waiting, database, pages, stop, models),
+                answers=AnswerService(
+                    *(asker, deleter, trajectories, waiting, database, pages, stop, models),
+                    limits=config.limits,
+                    token_key=keys.token,
+                ),
                 billing=BillingService(
                     Costs(database, comparer), Budgets(database, wake_ups), pages
                 ),
                 trees=TreeService(trees, memories, pages, Sealer(database, memories)),
-                trajectories=TrajectoryService(trajectories, pages, stop),
                 states=StateService(contexts, pages, config.limits),
                 search=SearchService(searcher, pages, config.limits),
                 operations=OperationService(operations, pages, stop),

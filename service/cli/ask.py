@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any, Literal, get_args
 
 import typer
@@ -45,7 +46,7 @@ class BrowseOptions:
     """Options for readers of the log."""
 
     browse: Annotated[
-        Literal["auto", "dynamic", "rank", "carry", "independent", "scan", "random"],
+        Literal["auto", "dynamic", "rank", "carry", "independent", "scan"],
         typer.Option("--browse", help="Browsing: how the pieces of the log are read."),
     ] = "auto"
     actions: Annotated[
@@ -81,7 +82,7 @@ class BrowseOptions:
             # Sent as nothing it would allow everything.
             raise CommandError("--actions names none")
         settings = BrowseSettings(
-            option=self.browse,
+            strategy=self.browse,
             actions=tuple(one for one in ACTIONS if one in named),
             order=self.order,
             window_tokens=self.window,
@@ -90,6 +91,42 @@ class BrowseOptions:
             rerank=self.rerank,
         )
         return None if settings == BrowseSettings() else settings
+
+
+@dataclass(frozen=True, slots=True)
+class CitedChunks:
+    """Options that limit what is cited."""
+
+    thread: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Cite, and of the log read, only this thread; '' is chunks without one."
+            " May be repeated."
+        ),
+    ] = None
+    excluded_thread: Annotated[
+        list[str] | None,
+        typer.Option("--not-thread", help="None of this thread; may be repeated."),
+    ] = None
+    source: Annotated[list[str] | None, typer.Option(help="Only this source; may be repeated.")] = (
+        None
+    )
+    occurred_after: Annotated[
+        datetime | None, typer.Option(help="Only what occurred at this time or later, in UTC.")
+    ] = None
+    occurred_before: Annotated[
+        datetime | None, typer.Option(help="Only what occurred before this time, in UTC.")
+    ] = None
+
+    def options(self) -> dict[str, Any]:
+        """Returns them as `Session.ask` takes them."""
+        return {
+            "threads": self.thread or (),
+            "excluded_threads": self.excluded_thread or (),
+            "sources": self.source or (),
+            "occurred_after": self.occurred_after,
+            "occurred_before": self.occurred_before,
+        }
 
 
 def register(app: typer.Typer) -> None:
@@ -101,6 +138,7 @@ async def ask(
     session: Session,
     freshness: Freshness,
     browse: BrowseOptions,
+    cited: CitedChunks,
     query: Annotated[str, typer.Argument(help="The question.", show_default=False)] = "",
     memory: Annotated[
         str | None,
@@ -189,6 +227,7 @@ async def ask(
         "navigate": navigate,
         "response_schema": read_text(schema) if schema else None,
         "stream": stream,
+        **cited.options(),
     }
     reading = {"memory": memory, "reader": reader, "model": model, "browsing": browsing}
     _check_resumed(query, resume, any((wanted | reading).values()))
@@ -200,7 +239,7 @@ async def ask(
     def hear(event: AskEvent) -> None:
         known.hear(event)
         if isinstance(event, Waiting):
-            say(f"waiting: applied {event.applied_position} of {event.wanted_position}")
+            say(f"waiting: applied {event.applied_position} of {event.position}")
         elif isinstance(event, TrajectoryEvent):
             drawing.hear(event) if is_drawn else drawing.events.append(event)
         elif not (explain or as_json):
@@ -292,7 +331,7 @@ class AnswerInProgress:
     def hear(self, event: AskEvent) -> None:
         """Takes the id from the first event that has it."""
         if isinstance(event, Reading):
-            self._answer_id = event.answer_id
+            self._answer_id = event.answer
 
     @contextmanager
     def interrupted(self, session: str) -> Iterator[None]:

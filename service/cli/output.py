@@ -14,6 +14,8 @@ from rich.table import Column, Table
 from rich.text import Text
 from rich.tree import Tree
 
+from palimpsest import PositionRange
+
 #: What could do something to a terminal, as it is shown instead.
 _CONTROLS = {
     code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
@@ -194,6 +196,11 @@ def _grow(tree: Tree, value: Any, width: int, items: int) -> None:
 def value_line(value: Any) -> str:
     """Returns a JSON value on one line."""
     return cut(json.dumps(value, ensure_ascii=False), VALUE_CHARACTERS)
+
+
+def range_text(found: PositionRange | None) -> str:
+    """Returns positions as `positions` does; of none as of an empty range."""
+    return positions(0, 0) if found is None else positions(found.first - 1, found.last)
 
 
 def positions(from_position: int, to_position: int) -> str:

@@ -9,6 +9,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from palimpsest.v1 import (
+    answer_service_pb2,
+    answer_service_pb2_grpc,
     billing_service_pb2,
     billing_service_pb2_grpc,
     memory_service_pb2,
@@ -21,18 +23,14 @@ from palimpsest.v1 import (
     tree_service_pb2_grpc,
 )
 from palimpsest.v1alpha1 import (
-    answers_pb2,
-    answers_pb2_grpc,
     log_pb2,
     log_pb2_grpc,
     search_pb2,
     search_pb2_grpc,
     sessions_pb2,
     sessions_pb2_grpc,
-    trajectories_pb2,
-    trajectories_pb2_grpc,
 )
-from service.rpc.answers import AnswerService
+from service.rpc.answer_service import AnswerService
 from service.rpc.arrivals import Arrivals
 from service.rpc.billing_service import BillingService
 from service.rpc.interceptors.concurrency_limit import ConcurrencyLimit
@@ -50,7 +48,6 @@ from service.rpc.search import SearchService
 from service.rpc.sessions import SessionService
 from service.rpc.state_service import StateService
 from service.rpc.stream_guard import StreamGuard
-from service.rpc.trajectories import TrajectoryService
 from service.rpc.tree_service import TreeService
 from service.settings.config import Limits
 from storage.engine.database import Database
@@ -66,7 +63,6 @@ class Services:
     answers: AnswerService
     billing: BillingService
     trees: TreeService
-    trajectories: TrajectoryService
     states: StateService
     search: SearchService
     operations: OperationService
@@ -87,8 +83,8 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
         memory_service_pb2.DESCRIPTOR.services_by_name["MemoryService"],
     ),
     "answers": (
-        answers_pb2_grpc.add_AnswerServiceServicer_to_server,
-        answers_pb2.DESCRIPTOR.services_by_name["AnswerService"],
+        answer_service_pb2_grpc.add_AnswerServiceServicer_to_server,
+        answer_service_pb2.DESCRIPTOR.services_by_name["AnswerService"],
     ),
     "billing": (
         billing_service_pb2_grpc.add_BillingServiceServicer_to_server,
@@ -97,10 +93,6 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
     "trees": (
         tree_service_pb2_grpc.add_TreeServiceServicer_to_server,
         tree_service_pb2.DESCRIPTOR.services_by_name["TreeService"],
-    ),
-    "trajectories": (
-        trajectories_pb2_grpc.add_TrajectoryServiceServicer_to_server,
-        trajectories_pb2.DESCRIPTOR.services_by_name["TrajectoryService"],
     ),
     "states": (
         state_service_pb2_grpc.add_StateServiceServicer_to_server,

@@ -70,6 +70,7 @@ def memory(message: memories_pb2.Memory) -> MemoryInfo:
 
 
 def blocked(message: memories_pb2.Memory.Blocked) -> Blocked:
+    """Returns why a memory does not advance."""
     return value_of(Blocked, message, since=if_set(message, "since", moment))
 
 

@@ -5,24 +5,22 @@ from typing import Any
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from palimpsest._convert import if_set, known_name, moment, number_of, value_of
+from palimpsest._convert import STATES, error_of, if_set, known_name, moment, number_of, value_of
+from palimpsest._convert_memories import blocked
 from palimpsest._convert_memories import memory as memory_info
 from palimpsest._convert_specs import number_of as setting
 from palimpsest._convert_specs import state_spec, tree_spec
-from palimpsest._errors import PalimpsestError, from_parts
 from palimpsest._schemas import schema_fields
-from palimpsest._values_memories import Blocked, MemoryKind
+from palimpsest._values_common import OperationState
+from palimpsest._values_memories import MemoryKind
 from palimpsest._values_operations import (
     GeneratedSchema,
     OperationInfo,
     OperationKind,
     OperationProgress,
-    OperationState,
 )
 from palimpsest._values_spend import Usage
 from palimpsest.v1 import (
-    common_pb2,
-    errors_pb2,
     memories_pb2,
     memory_service_pb2,
     operation_service_pb2,
@@ -37,14 +35,6 @@ _KINDS: dict[OperationKind, Any] = {
     "schema": _Message.KIND_SCHEMA,
     "seal": _Message.KIND_SEAL,
 }
-_STATES: dict[OperationState, Any] = {
-    "pending": common_pb2.OPERATION_STATE_PENDING,
-    "running": common_pb2.OPERATION_STATE_RUNNING,
-    "done": common_pb2.OPERATION_STATE_DONE,
-    "failed": common_pb2.OPERATION_STATE_FAILED,
-    "cancelled": common_pb2.OPERATION_STATE_CANCELLED,
-}
-_PREFIX = "ERROR_REASON_"
 
 
 def operation(message: operations_pb2.Operation) -> OperationInfo[Any]:
@@ -53,9 +43,9 @@ def operation(message: operations_pb2.Operation) -> OperationInfo[Any]:
         OperationInfo,
         message,
         kind=known_name(_KINDS, message.kind),
-        state=known_name(_STATES, message.state),
+        state=known_name(STATES, message.state),
         progress=if_set(message, "progress", _progress),
-        error=if_set(message, "error", error),
+        error=if_set(message, "error", error_of),
         result=_result(message),
         usage=if_set(message, "usage", lambda usage: value_of(Usage, usage)),
         created_at=moment(message.created_at),
@@ -67,10 +57,6 @@ def _progress(message: operations_pb2.Operation.Progress) -> OperationProgress:
     return value_of(OperationProgress, message, blocked=if_set(message, "blocked", blocked))
 
 
-def blocked(message: memories_pb2.Memory.Blocked) -> Blocked:
-    return value_of(Blocked, message, since=if_set(message, "since", moment))
-
-
 def _result(message: operations_pb2.Operation) -> Any:
     match message.WhichOneof("result"):
         case "memory_result":
@@ -78,14 +64,6 @@ def _result(message: operations_pb2.Operation) -> Any:
         case "schema_result":
             return value_of(GeneratedSchema, message.schema_result)
     return None
-
-
-def error(message: errors_pb2.ErrorStatus) -> PalimpsestError:
-    """Returns the error of something that failed, as a call would raise it."""
-    names = errors_pb2.ErrorReason.DESCRIPTOR.values_by_number
-    known = names.get(message.reason)
-    reason = known.name.removeprefix(_PREFIX) if known is not None and known.number else ""
-    return from_parts(message.code, message.message, reason, dict(message.metadata))
 
 
 def list_request(
@@ -98,7 +76,7 @@ def list_request(
     if kind is not None:
         request.kind = number_of("kind", _KINDS, kind)
     if state is not None:
-        request.state = number_of("state", _STATES, state)
+        request.state = number_of("state", STATES, state)
     return request
 
 

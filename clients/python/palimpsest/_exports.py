@@ -1,9 +1,6 @@
 """What both faces of the client export: values, errors and schemas."""
 
-from palimpsest._convert_log import (
-    Appendable,
-    MessageLike,
-)
+from palimpsest._convert_log import Appendable, MessageLike
 from palimpsest._errors import (
     Aborted,
     AlreadyExists,
@@ -29,13 +26,12 @@ from palimpsest._schemas import (
 )
 from palimpsest._values_answers import (
     Answer,
-    AnswerStatus,
     AskEvent,
     AskOptions,
     BrowseAction,
-    BrowseOption,
     BrowseOrder,
     BrowseSettings,
+    BrowseStrategy,
     Choice,
     Citation,
     EventAction,
@@ -54,10 +50,15 @@ from palimpsest._values_answers import (
     TextPiece,
     TrainingExample,
     TrajectoryEvent,
-    Turn,
     Waiting,
 )
-from palimpsest._values_common import CharacterRange, ChatMessage, PositionRange, ReadPoint
+from palimpsest._values_common import (
+    CharacterRange,
+    ChatMessage,
+    OperationState,
+    PositionRange,
+    ReadPoint,
+)
 from palimpsest._values_history import (
     Amendment,
     Committed,
@@ -97,7 +98,6 @@ from palimpsest._values_operations import (
     OperationInfo,
     OperationKind,
     OperationProgress,
-    OperationState,
 )
 from palimpsest._values_specs import (
     AgentSettings,
@@ -148,16 +148,15 @@ __all__ = [
     "AlreadyExists",
     "Amendment",
     "Answer",
-    "AnswerStatus",
     "Appendable",
     "Appended",
     "AskEvent",
     "AskOptions",
     "Blocked",
     "BrowseAction",
-    "BrowseOption",
     "BrowseOrder",
     "BrowseSettings",
+    "BrowseStrategy",
     "Budget",
     "BudgetPeriod",
     "CacheLine",
@@ -245,7 +244,6 @@ __all__ = [
     "TreeNode",
     "TreeOutline",
     "TreeSettings",
-    "Turn",
     "Unavailable",
     "Usage",
     "UsageLine",

@@ -1,6 +1,12 @@
 """Values that several rooms share: ranges of positions and characters, read points, messages."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+#: How far long work is; "abandoned" only of answers. "unknown" only where the service is newer.
+OperationState = Literal[
+    "pending", "running", "done", "failed", "cancelled", "abandoned", "unknown"
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,13 +5,12 @@ from datetime import datetime
 from typing import Generic, Literal, TypeVar
 
 from palimpsest._errors import PalimpsestError
+from palimpsest._values_common import OperationState
 from palimpsest._values_memories import Blocked, MemoryInfo
 from palimpsest._values_spend import Usage
 
 #: What an operation does; "unknown" only where the service is newer.
 OperationKind = Literal["rebuild", "consolidation", "schema", "seal", "unknown"]
-#: How far it is. The last three are ends: it never changes again.
-OperationState = Literal["pending", "running", "done", "failed", "cancelled"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -189,7 +189,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     that is not written yet. Append is refused, nothing of it is written;
     AppendChunks is not read meanwhile. metadata: {"limit_bytes": "268435456"}.
     """
-    ERROR_REASON_TOO_MANY_PENDING_ANSWERS: _ErrorReason.ValueType  # 59
+    ERROR_REASON_TOO_MANY_PENDING: _ErrorReason.ValueType  # 59
     """RESOURCE_EXHAUSTED with RetryInfo. As many answers of the tenant are pending as
     may be at once, or as many schemas. Nothing was stored: ask again, or cancel some
     of them. Those that exist can be read and resumed. metadata: {"limit": "1000"}.
@@ -226,7 +226,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_ANSWER_CANCELLED: _ErrorReason.ValueType  # 80
     """CANCELLED. Somebody cancelled the answer. metadata: {"answer": "…"}."""
-    ERROR_REASON_ANSWER_NOT_COMPLETE: _ErrorReason.ValueType  # 81
+    ERROR_REASON_ANSWER_NOT_DONE: _ErrorReason.ValueType  # 81
     """FAILED_PRECONDITION. Only complete answers can be rated.
     metadata: {"answer": "…", "status": "pending"}.
     """
@@ -458,7 +458,7 @@ ERROR_REASON_TOO_MUCH_UNWRITTEN: ErrorReason.ValueType  # 58
 that is not written yet. Append is refused, nothing of it is written;
 AppendChunks is not read meanwhile. metadata: {"limit_bytes": "268435456"}.
 """
-ERROR_REASON_TOO_MANY_PENDING_ANSWERS: ErrorReason.ValueType  # 59
+ERROR_REASON_TOO_MANY_PENDING: ErrorReason.ValueType  # 59
 """RESOURCE_EXHAUSTED with RetryInfo. As many answers of the tenant are pending as
 may be at once, or as many schemas. Nothing was stored: ask again, or cancel some
 of them. Those that exist can be read and resumed. metadata: {"limit": "1000"}.
@@ -495,7 +495,7 @@ metadata: {"memory": "book", "wanted": "20", "applied_position": "12"}.
 """
 ERROR_REASON_ANSWER_CANCELLED: ErrorReason.ValueType  # 80
 """CANCELLED. Somebody cancelled the answer. metadata: {"answer": "…"}."""
-ERROR_REASON_ANSWER_NOT_COMPLETE: ErrorReason.ValueType  # 81
+ERROR_REASON_ANSWER_NOT_DONE: ErrorReason.ValueType  # 81
 """FAILED_PRECONDITION. Only complete answers can be rated.
 metadata: {"answer": "…", "status": "pending"}.
 """

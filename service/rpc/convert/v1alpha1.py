@@ -1,14 +1,12 @@
 """Between the proto's messages and our values."""
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from palimpsest.v1alpha1 import (
-    answers_pb2,
     log_pb2,
     memories_pb2,
     reading_pb2,
@@ -22,12 +20,9 @@ from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
 from service.domain.values.errors import InvalidInput
 from service.domain.values.reasons import Reason
-from service.rpc import browse, navigations, specs
+from service.rpc import specs
 from service.settings.config import Limits
-from service.usecases.answers.ask import AskDone
 from service.usecases.memories.consistency import Consistency
-from storage.answers.answers import Chosen, Heading, StoredCitation
-from storage.answers.ratings import StoredRating
 from storage.calls.calls import UsageLine
 from storage.log.sessions import StoredSession
 from storage.memories.memories import StoredMemory
@@ -266,98 +261,6 @@ def consistency(message: reading_pb2.ReadConsistency) -> Consistency:
     if kind == "at_least":
         return Consistency(at_least=message.at_least)
     return Consistency(fully_applied=kind == "fully_applied")
-
-
-_ANSWER_STATUS = {
-    "pending": answers_pb2.Answer.STATUS_PENDING,
-    "complete": answers_pb2.Answer.STATUS_COMPLETE,
-    "failed": answers_pb2.Answer.STATUS_FAILED,
-    "cancelled": answers_pb2.Answer.STATUS_CANCELLED,
-    "abandoned": answers_pb2.Answer.STATUS_ABANDONED,
-}
-_STATUS_NAMES = {message: name for name, message in _ANSWER_STATUS.items()}
-
-
-def answer(answered: AskDone) -> answers_pb2.Answer:
-    """A stored answer."""
-    stored = answered.answer
-    return answers_pb2.Answer(
-        answer_id=str(stored.answer_id),
-        session=stored.session_name,
-        memory=stored.memory_name,
-        query=stored.query,
-        status=_ANSWER_STATUS[stored.status],
-        text=stored.text,
-        citations=[_citation(cited, stored.headings) for cited in stored.citations],
-        revision=stored.revision,
-        applied_position=stored.applied_position,
-        model=stored.model,
-        failure=stored.failure,
-        usage=usage(answered.usage),
-        create_time=timestamp(stored.created_at),
-        no_answer=navigations.NO_ANSWER[stored.no_answer],
-        statistics=navigations.of_answer(stored),
-        reader=browse.READER_MESSAGES[stored.reader],
-        choice=None if stored.chosen is None else _choice(stored.chosen),
-        rating=None if stored.rating is None else rating(stored.rating),
-        value_json=json.dumps(stored.value, ensure_ascii=False) if stored.has_value else "",
-        losses=[_loss(one) for one in losses_of(stored.losses)],
-        guessed=stored.guessed,
-        truncated=stored.truncated,
-        left_out=None if stored.left_out is None else _range(*stored.left_out),
-    )
-
-
-def _citation(cited: StoredCitation, headings: Mapping[int, Heading]) -> answers_pb2.Citation:
-    message = answers_pb2.Citation(
-        position=cited.position,
-        path=cited.path,
-        revision=cited.revision,
-        excerpt=cited.excerpt,
-        node_id=cited.node_id,
-        from_position=cited.from_position,
-        to_position=cited.to_position,
-        from_character=cited.from_character,
-        to_character=cited.to_character,
-    )
-    heading = headings.get(cited.position)
-    if heading is not None:
-        message.thread = heading.thread
-        message.source = heading.source
-        if heading.occurred_at is not None:
-            _write_timestamp(heading.occurred_at, message.occurred_at)
-    return message
-
-
-def _range(first: int, last: int) -> answers_pb2.Answer.Range:
-    return answers_pb2.Answer.Range(from_position=first, to_position=last)
-
-
-def rating(stored: StoredRating) -> answers_pb2.Rating:
-    """What somebody thinks of an answer."""
-    verdict = answers_pb2.Rating.VERDICT_GOOD if stored.good else answers_pb2.Rating.VERDICT_BAD
-    return answers_pb2.Rating(
-        verdict=verdict,
-        comment=stored.comment,
-        expected=stored.expected,
-        rate_time=timestamp(stored.rated_at),
-    )
-
-
-def answer_status(message: answers_pb2.Answer.Status.ValueType) -> str | None:
-    """How far answers are to be; None: it does not matter."""
-    return _STATUS_NAMES.get(message)
-
-
-def _choice(chosen: Chosen) -> answers_pb2.Answer.Choice:
-    option = None if chosen.browsing is None else chosen.browsing.option
-    return answers_pb2.Answer.Choice(
-        reader=browse.READER_MESSAGES[chosen.reader],
-        memory=chosen.memory_name,
-        option=browse.OPTION_MESSAGES[option],
-        reason=chosen.reason,
-        expected_tokens=chosen.expected_tokens,
-    )
 
 
 def usage(lines: Iterable[UsageLine]) -> reading_pb2.Usage:

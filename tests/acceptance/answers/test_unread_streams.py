@@ -9,11 +9,15 @@ import pytest
 from grpc import aio
 
 import palimpsest
-from palimpsest.v1 import operation_service_pb2, operation_service_pb2_grpc
-from palimpsest.v1alpha1 import answers_pb2, answers_pb2_grpc
+from palimpsest.v1 import (
+    answer_service_pb2,
+    answer_service_pb2_grpc,
+    operation_service_pb2,
+    operation_service_pb2_grpc,
+)
 from service.app.serve import serve
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
-from service.rpc import answers as rpc_answers
+from service.rpc.convert.answers import AnswerMessages
 from service.settings.config import Config
 from storage.answers import answers
 from storage.engine.database import Database
@@ -66,14 +70,14 @@ async def test_a_stop_does_not_wait_for_who_does_not_read_many_answers(
     url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = 0
-    respond = rpc_answers._response_of
+    respond = AnswerMessages.event_or_error
 
-    def counted(number: int, event: Any) -> Any:
+    def counted(messages: AnswerMessages, event: Any, index: int) -> Any:
         nonlocal told
         told += 1
-        return respond(number, event)
+        return respond(messages, event, index)
 
-    monkeypatch.setattr(rpc_answers, "_response_of", counted)
+    monkeypatch.setattr(AnswerMessages, "event_or_error", counted)
     config = Config(database_url=url, listen="127.0.0.1:0", stop_seconds=1)  # type: ignore[arg-type]
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
     running = asyncio.create_task(serve(config, stop, ready.set_result))
@@ -81,9 +85,9 @@ async def test_a_stop_does_not_wait_for_who_does_not_read_many_answers(
     async with aio.insecure_channel(ready.result(), options=UNREAD) as channel:
         async with palimpsest.connect(ready.result()) as client:
             await client.create_session("s")
-        question = answers_pb2.AskRequest(session="s", query="q")
-        asked = answers_pb2.AskManyRequest(questions=[question] * QUESTIONS)
-        unread: Any = answers_pb2_grpc.AnswerServiceStub(channel).AskMany(asked)
+        question = answer_service_pb2.AskRequest(session="s", query="q")
+        asked = answer_service_pb2.AskManyRequest(questions=[question] * QUESTIONS)
+        unread: Any = answer_service_pb2_grpc.AnswerServiceStub(channel).AskMany(asked)
         begun = [await unread.read() for _ in range(QUESTIONS)]
         # Nobody works here: all of them are answered at once, with more than a window takes.
         async with database.transaction(DEFAULT_TENANT) as tx:
@@ -91,7 +95,7 @@ async def test_a_stop_does_not_wait_for_who_does_not_read_many_answers(
                 await answers.complete(
                     tx,
                     session_key(DEFAULT_TENANT, "s"),
-                    UUID(one.response.reading.answer_id),
+                    UUID(one.reading.answer),
                     text="x" * 50_000,
                     citations=(),
                     model="test/none",

@@ -225,7 +225,7 @@ def test_a_server_that_stops_is_followed_by_another_and_no_client_notices(
                 assert ack.position == CHUNKS
                 assert await asyncio.to_thread(first.wait, SLACK_SECONDS) == 0, first.log()
                 release.set()
-                assert (await asking).status == "complete"
+                assert (await asking).state == "done"
                 state = await memory.get(after=ack.token, timeout=200)
                 await watching
                 assert watched == list(range(1, state.revision + 1))

@@ -11,6 +11,8 @@ from grpc import aio
 import palimpsest
 from palimpsest import _errors
 from palimpsest.v1 import (
+    answer_service_pb2,
+    answer_service_pb2_grpc,
     common_pb2,
     memory_service_pb2,
     memory_service_pb2_grpc,
@@ -18,8 +20,6 @@ from palimpsest.v1 import (
     operation_service_pb2_grpc,
 )
 from palimpsest.v1alpha1 import (
-    answers_pb2,
-    answers_pb2_grpc,
     reading_pb2,
 )
 from service.app.serve import serve
@@ -28,6 +28,7 @@ from tests.acceptance.app.test_stop import Front
 
 SCHEMA = "class Notes:\n    topics: dict[str, list[str]]\n"
 FRESH = reading_pb2.ReadConsistency(fully_applied=True)
+ASKED_FRESH = common_pb2.ReadConsistency(fully_applied=True)
 
 
 @asynccontextmanager
@@ -57,12 +58,14 @@ async def test_calls_that_wait_end_at_once_and_say_where_to_go_on(url: str) -> N
         await session.create_memory("m", SCHEMA, chunk_tokens=1)
         async with session.producer("p") as producer:
             await producer.append("text")
-        answers = answers_pb2_grpc.AnswerServiceStub(client.channel)
-        behind = answers_pb2.AskRequest(session="s", memory="m", query="q", consistency=FRESH)
+        answers = answer_service_pb2_grpc.AnswerServiceStub(client.channel)
+        behind = answer_service_pb2.AskRequest(
+            session="s", memory="m", query="q", consistency=ASKED_FRESH
+        )
         asking: Any = answers.Ask(behind)
         assert (await asking.read()).WhichOneof("event") == "waiting"
-        begun = answers_pb2.AskRequest(session="s", memory="m", query="q")
-        many: Any = answers.AskMany(answers_pb2.AskManyRequest(questions=[begun, behind]))
+        begun = answer_service_pb2.AskRequest(session="s", memory="m", query="q")
+        many: Any = answers.AskMany(answer_service_pb2.AskManyRequest(questions=[begun, behind]))
         told = [await many.read() for _ in range(2)]
         assert {(one.index, one.response.WhichOneof("event")) for one in told} == {
             (0, "reading"),

@@ -15,14 +15,14 @@ from grpc_status import rpc_status
 
 import palimpsest
 from palimpsest.v1 import (
+    answer_service_pb2,
+    answer_service_pb2_grpc,
     billing_service_pb2,
     billing_service_pb2_grpc,
     memory_service_pb2,
     memory_service_pb2_grpc,
 )
 from palimpsest.v1alpha1 import (
-    answers_pb2,
-    answers_pb2_grpc,
     log_pb2,
     log_pb2_grpc,
     sessions_pb2,
@@ -163,15 +163,15 @@ async def test_a_memory_and_an_answer_are_deleted(
         grpc.StatusCode.NOT_FOUND,
         "MEMORY_NOT_FOUND",
     )
-    kept = await session.answer(answer.answer_id)
+    kept = await session.answer(answer.id)
     assert (kept.text, kept.citations) == (answer.text, answer.citations)
     again = await session.create_memory("notes", schema_source=SCHEMA)
     assert (await again.get(fully_applied=True)).applied_position == 1
-    answers = answers_pb2_grpc.AnswerServiceStub(channel)
-    one = answers_pb2.DeleteAnswerRequest(session=name, answer_id=answer.answer_id)
+    answers = answer_service_pb2_grpc.AnswerServiceStub(channel)
+    one = answer_service_pb2.DeleteAnswerRequest(session=name, answer=answer.id)
     await answers.DeleteAnswer(one)
     with pytest.raises(palimpsest.NotFound):
-        await session.answer(answer.answer_id)
+        await session.answer(answer.id)
     one.allow_missing = True
     await answers.DeleteAnswer(one)
 

@@ -102,8 +102,8 @@ async def _cancel_an_answer(session: palimpsest.Session, model: UnresponsiveMode
     # Who asks hears of its answer by another way than the model.
     while not told:
         await asyncio.sleep(0.02)
-    (answer_id,) = (one.answer_id for one in told if isinstance(one, Reading))
-    assert (await session.cancel_answer(answer_id)).status == "cancelled"
+    (answer_id,) = (one.answer for one in told if isinstance(one, Reading))
+    assert (await session.cancel_answer(answer_id)).state == "cancelled"
     with pytest.raises(palimpsest.Cancelled):
         await asking
     await model.until(left=before + 1)

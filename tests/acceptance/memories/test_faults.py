@@ -154,7 +154,7 @@ def test_a_deadline_says_how_far_the_memory_is(servers: Servers) -> None:
             assert read.metadata == caught.metadata
             assert late.reason == "ANSWER_NOT_READY_IN_TIME"
             stored = await client.session("s").answer(late.metadata["answer"])
-            assert stored.status == "pending"
+            assert stored.state == "pending"
         return caught
 
     with api(url) as (_, address):

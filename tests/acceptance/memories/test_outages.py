@@ -74,7 +74,7 @@ async def test_a_wrong_key_is_said_once_and_heals_by_itself(servers: Servers) ->
                     held = client.session(f"s{number}").memory("m")
                     await held.get(fully_applied=True, timeout=120)
                 resumed = await client.resume_answer("s0", answer, timeout=120)
-                assert resumed.answer_id == answer
+                assert resumed.id == answer
                 told = cli(address, "doctor", "--json", PALIMPSEST_DATABASE_URL=url, **settings)
                 assert '"name":"models"' in told.stdout.replace(" ", "")
                 assert "none is known to fail" in told.stdout

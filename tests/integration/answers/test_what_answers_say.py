@@ -90,9 +90,9 @@ def answers(text: str) -> Callable[[str], str]:
 
 def is_none(answer: Answer) -> bool:
     """Whether it says that there is no answer, in every way that it can."""
-    assert answer.status == "complete"
+    assert answer.state == "done"
     assert answer.no_answer in ("not_found", "unreadable")
-    assert answer.failure.startswith("There is no answer")
+    assert answer.cause.startswith("There is no answer")
     assert (answer.text, answer.citations, answer.has_value) == ("", (), False)
     return not (answer.guessed or answer.truncated)
 
@@ -106,7 +106,7 @@ async def test_an_answer_that_says_there_is_none_is_none(
     schema = {"type": "object", "properties": {"place": {"type": "string"}}}
     said = await session.ask(QUERY, response_schema=schema, timeout=SECONDS, **READERS[reader])
     assert is_none(said)
-    assert await session.answer(said.answer_id) == said
+    assert await session.answer(said.id) == said
     pieces = [
         piece.text async for piece in session.stream_ask(QUERY, timeout=SECONDS, **READERS[reader])
     ]
@@ -149,7 +149,7 @@ async def test_an_answer_in_other_words_is_brought_to_an_option(
         assert (said.text, said.guessed) == (wanted, False)
         assert said.no_answer == (None if wanted else "not_found")
         assert bool(said.citations) == bool(wanted)
-        events = [one async for one in session.trajectory(said.answer_id)]
+        events = [one async for one in session.trajectory(said.id)]
         assert events[-1].kind == "shaping"
 
 
@@ -169,7 +169,7 @@ async def test_options_and_a_schema_are_two_things(
         QUERY, memory="prism", options=OPTIONS, response_schema=schema, timeout=SECONDS
     )
     assert (said.text, said.value) == ("at sea", {"place": "far away"})
-    events = [one async for one in session.trajectory(said.answer_id)]
+    events = [one async for one in session.trajectory(said.id)]
     assert [(one.ordinal, one.kind, one.text) for one in events] == [
         (1, "shaping", '"at sea"'),
         (2, "shaping", '{"place":"far away"}'),

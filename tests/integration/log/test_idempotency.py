@@ -16,6 +16,7 @@ from grpc import StatusCode, aio
 import palimpsest
 from palimpsest import _errors
 from palimpsest.v1 import (
+    answer_service_pb2,
     billing_service_pb2,
     memories_pb2,
     memory_service_pb2,
@@ -23,7 +24,6 @@ from palimpsest.v1 import (
     tree_service_pb2,
 )
 from palimpsest.v1alpha1 import (
-    answers_pb2,
     sessions_pb2,
 )
 from service.rpc.server import _REGISTER
@@ -91,10 +91,10 @@ async def requests_of(client: palimpsest.Client, name: str) -> dict[str, Message
     memory: dict[str, Any] = {"session": name, "memory": "notes"}
     await session.append("The ship lies in the harbour.")
     answer = await session.ask("Where is the ship?", memory="notes")
-    answered: dict[str, Any] = {"session": name, "answer_id": answer.answer_id}
+    answered: dict[str, Any] = {"session": name, "answer": answer.id}
     day = billing_service_pb2.BUDGET_PERIOD_DAY
     budget = billing_service_pb2.Budget(session=name, period=day, limit_tokens=10**9)
-    good = answers_pb2.Rating(verdict=answers_pb2.Rating.VERDICT_GOOD)
+    good = answer_service_pb2.Rating(verdict=answer_service_pb2.Rating.VERDICT_GOOD)
     consolidated = await call(client.channel, memory_service_pb2.ConsolidateMemoryRequest(**memory))
     requests: list[Message] = [
         sessions_pb2.CreateSessionRequest(name=f"new-{uuid4().hex}"),
@@ -121,15 +121,15 @@ async def requests_of(client: palimpsest.Client, name: str) -> dict[str, Message
             **memory, new_memory=memories_pb2.Memory(session=name, id="rebuilt")
         ),
         tree_service_pb2.SealTreeRequest(session=name, memory="book"),
-        answers_pb2.CancelAnswerRequest(**answered),
-        answers_pb2.RateAnswerRequest(**answered, rating=good),
+        answer_service_pb2.CancelAnswerRequest(**answered),
+        answer_service_pb2.RateAnswerRequest(**answered, rating=good),
         billing_service_pb2.SetBudgetRequest(budget=budget),
         billing_service_pb2.DeleteBudgetRequest(session=name, period=day),
         memory_service_pb2.GenerateSchemaRequest(
             session=name, domain="Logs of ships.", example_query="Where is the ship?"
         ),
         operation_service_pb2.CancelOperationRequest(operation=consolidated.id),
-        answers_pb2.DeleteAnswerRequest(**answered),
+        answer_service_pb2.DeleteAnswerRequest(**answered),
         memory_service_pb2.DeleteMemoryRequest(session=name, memory="new"),
         sessions_pb2.DeleteSessionRequest(name=name),
     ]

@@ -23,7 +23,7 @@ from palimpsest.v1alpha1 import (
 )
 from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.values.tenancy import DEFAULT_TENANT
-from service.rpc.convert import v1alpha1 as convert
+from service.rpc.convert.answers import AnswerMessages
 from service.usecases.answers.ask import AskDone
 from service.usecases.log.chunk_filter import ChunkFilter
 from service.usecases.log.sessions import read_chunks
@@ -269,7 +269,7 @@ async def test_citations_say_thread_source_and_time(database: Database) -> None:
     async with database.transaction(DEFAULT_TENANT) as tx:
         await answers.complete(tx, KEY, item.item_id, text="x", citations=cited, model="m")
     stored = await read_answer(database, item)
-    shown = convert.answer(AskDone(answer=stored, usage=())).citations
+    shown = AnswerMessages(b"k").answer(AskDone(answer=stored, usage=())).citations
     assert [(one.thread, one.source, one.HasField("occurred_at")) for one in shown] == [
         ("", "", False),
         ("auth0|5f7c", "é", True),

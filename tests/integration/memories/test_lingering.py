@@ -442,7 +442,7 @@ async def test_whoever_waits_sees_the_messages_and_others_leave_them(patient: st
         ]
         said = await talk(session, "The boat is new.")
         answer = await memory.ask("What colour is the boat?", after=said)
-        assert answer.applied_position == 4
+        assert answer.read_point.applied_position == 4
         await talk(session, "The boat has a sail.")
         flushed = await memory.flush()
         assert (await memory.get(after=flushed.read_token)).applied_position == 5

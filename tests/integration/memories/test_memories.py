@@ -41,7 +41,7 @@ async def test_an_ask_with_the_acks_token_sees_what_was_written(session: Any) ->
     assert answer.citations[0].position == 3
     assert (answer.applied_position, answer.model) == (3, "offline/extractive")
     assert isinstance(heard[-1], Reading)
-    assert heard[-1].answer_id == answer.answer_id
+    assert heard[-1].answer == answer.answer
     assert await session.answer(answer.answer_id) == answer
     assert answer.usage.calls == 1
 

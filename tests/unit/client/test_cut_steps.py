@@ -1,10 +1,12 @@
 """Steps that are too large are cut where the loop wishes it, and say so."""
 
+from dataclasses import asdict
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palimpsest import TrainingExample, Turn
+from palimpsest import ChatMessage, TrainingExample
 from palimpsest._async._agent import shortened
 from tests.unit.client.agent_service import Service
 from tests.unit.client.test_agents import connected
@@ -40,9 +42,9 @@ async def test_a_step_is_cut_if_the_loop_wishes_it() -> None:
 
 
 def test_a_training_example_has_the_names_of_the_export() -> None:
-    turns = (Turn(role="user", content="?"), Turn(role="assistant", content="!"))
-    example = TrainingExample(answer_id="a", ordinal=1, template="t/1", turns=turns)
-    assert example.messages == [
+    messages = (ChatMessage(role="user", content="?"), ChatMessage(role="assistant", content="!"))
+    example = TrainingExample(answer="a", ordinal=1, template="t/1", messages=messages)
+    assert [asdict(one) for one in example.messages] == [
         {"role": "user", "content": "?"},
         {"role": "assistant", "content": "!"},
     ]

@@ -9,7 +9,11 @@ import pytest
 from grpc import aio
 
 import palimpsest
-from palimpsest.v1alpha1 import answers_pb2, answers_pb2_grpc, sessions_pb2, sessions_pb2_grpc
+from palimpsest.v1 import answer_service_pb2, answer_service_pb2_grpc
+from palimpsest.v1alpha1 import (
+    sessions_pb2,
+    sessions_pb2_grpc,
+)
 from service.domain.values.errors import Cancelled, Exhausted, PalimpsestError, Unavailable
 from service.domain.values.reasons import Reason
 from service.rpc.errors import abort_arguments
@@ -39,7 +43,7 @@ class Sessions:
 
     async def Ask(self, request: Any, context: Any) -> AsyncIterator[Any]:
         await self._refuse(context)
-        yield answers_pb2.AskResponse(reading=answers_pb2.AskResponse.Reading(answer_id="a"))
+        yield answer_service_pb2.AskEvent(reading=answer_service_pb2.AskEvent.Reading(answer="a"))
 
     async def _refuse(self, context: Any) -> None:
         self.calls += 1
@@ -53,7 +57,7 @@ class Sessions:
 
     def register(self, server: aio.Server) -> None:
         add(server, "SessionService", "unary", self.GetSession, sessions_pb2.GetSessionRequest)
-        add(server, "AnswerService", "told", self.Ask, answers_pb2.AskRequest)
+        add(server, "AnswerService", "told", self.Ask, answer_service_pb2.AskRequest)
 
 
 @asynccontextmanager
@@ -120,13 +124,13 @@ async def test_a_stream_is_made_again_where_it_was_not_begun(
 ) -> None:
     sessions = Sessions([refusal, refusal])
     async with connected(sessions) as client:
-        stub = answers_pb2_grpc.AnswerServiceStub(client.channel)
+        stub = answer_service_pb2_grpc.AnswerServiceStub(client.channel)
         told = client._connection.responses(
-            stub.Ask, answers_pb2.AskRequest(session="s", query="q")
+            stub.Ask, answer_service_pb2.AskRequest(session="s", query="q")
         )
         if calls == 1:
             with pytest.raises(aio.AioRpcError):
                 await anext(told)
         else:
-            assert (await anext(told)).reading.answer_id == "a"
+            assert (await anext(told)).reading.answer == "a"
     assert sessions.calls == calls

@@ -5,8 +5,7 @@ import re
 from buf.validate import validate_pb2
 
 from palimpsest import TreeSettings
-from palimpsest.v1 import memories_pb2
-from palimpsest.v1alpha1 import answers_pb2
+from palimpsest.v1 import answer_service_pb2, memories_pb2
 from service.cli.tree import MAX_DRAWN
 from service.domain.tree.spec import TreeSpec
 from service.rpc.convert.specs import tree_message
@@ -46,7 +45,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert said["text of a page of `GetNodeText"] == [f"{TEXT_BYTES // MIB} MiB"]
     most = f"{MAX_PAGE_SIZE:,} and {PAGE_BYTES // MIB} MiB"
     assert said["nodes of a page of `ListNodes"] == [most]
-    asked = answers_pb2.NavigationRequest.DESCRIPTOR.fields_by_name
+    asked = answer_service_pb2.NavigationOptions.DESCRIPTOR.fields_by_name
     for name, row in (("hybrid_leaves", "--hybrid N"), ("beam", "--beam N")):
         limit = asked[name].GetOptions().Extensions[validate_pb2.field].uint32.lte
         assert f"at most {limit}" in said[row][0]

@@ -18,9 +18,10 @@ from palimpsest._convert_operations import list_request
 from palimpsest._schemas import MAX_JSON_BYTES, MAX_SOURCE_BYTES, bounded
 from palimpsest._transport import REACH_SECONDS
 from palimpsest._values_answers import Answer, ResumeOptions
+from palimpsest._values_common import OperationState
 from palimpsest._values_log import SessionInfo
 from palimpsest._values_memories import MemoryInfo, MemoryStatus
-from palimpsest._values_operations import OperationKind, OperationState
+from palimpsest._values_operations import OperationKind
 from palimpsest._values_specs import AgentSettings
 from palimpsest._values_spend import Budget, Grouping, UsageReport
 from palimpsest.v1 import (

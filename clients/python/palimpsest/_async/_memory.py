@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 from uuid import uuid4
 
@@ -284,6 +285,12 @@ class Memory(MemoryHistory):
         *,
         after: str = "",
         fully_applied: bool = False,
+        threads: Sequence[str] = (),
+        excluded_threads: Sequence[str] = (),
+        sources: Sequence[str] = (),
+        occurred_after: datetime | None = None,
+        occurred_before: datetime | None = None,
+        metadata: Mapping[str, str] | None = None,
         options: Sequence[str] = (),
         hybrid_leaves: int = 0,
         beam: int = 0,
@@ -302,7 +309,8 @@ class Memory(MemoryHistory):
         the text as it is written (`stream_ask` iterates over it). `reader` is the one of the
         memory's kind when it is None. `response_schema` asks for `Answer.value`. An answer that
         comes too late is not lost: the error's metadata names it for `Session.resume_answer`. Of a
-        multiple-choice question the answer is one of `options`, or there is none.
+        multiple-choice question the answer is one of `options`, or there is none. `threads` and
+        what follows limit what is cited, as `palimpsest.Question` has it.
 
         For trees, and state memories: `hybrid_leaves` begins with so many leaves that retrieval
         names; `beam` nodes are explored at once, with at most `max_calls` model calls. Zeros are
@@ -316,6 +324,12 @@ class Memory(MemoryHistory):
             response_schema=response_schema,
             after=after,
             fully_applied=fully_applied,
+            threads=threads,
+            excluded_threads=excluded_threads,
+            sources=sources,
+            occurred_after=occurred_after,
+            occurred_before=occurred_before,
+            metadata=metadata,
             options=options,
             hybrid_leaves=hybrid_leaves,
             beam=beam,

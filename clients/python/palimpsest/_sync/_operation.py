@@ -16,11 +16,11 @@ from palimpsest._transport import (
     may_pass,
     pause_seconds,
 )
+from palimpsest._values_common import OperationState
 from palimpsest._values_operations import (
     OperationInfo,
     OperationKind,
     OperationProgress,
-    OperationState,
     Result,
 )
 from palimpsest._values_spend import Usage

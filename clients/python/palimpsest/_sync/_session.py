@@ -23,13 +23,12 @@ from palimpsest._sync._operation import Operation
 from palimpsest._transport import SCHEMA_SECONDS
 from palimpsest._values_answers import (
     Answer,
-    AnswerStatus,
     AskOptions,
     Question,
-    Rating,
     TrainingExample,
     TrajectoryEvent,
 )
+from palimpsest._values_common import OperationState
 from palimpsest._values_memories import (
     Flushed,
     MemoryInfo,
@@ -356,26 +355,45 @@ class Session(SessionLog):
         """Reads a stored answer; one that is pending is continued for a while. Raises NotFound."""
         return self._answers.get(answer_id)
 
-    def answers(self, *, memory: str = "", status: AnswerStatus | None = None) -> Iterator[Answer]:
-        """Yields the stored answers, newest first: of a memory, with a status, or all.
+    def answers(self, *, memory: str = "", state: OperationState | None = None) -> Iterator[Answer]:
+        """Yields the stored answers, newest first: of a memory, in a state, or all.
 
         Raises NotFound.
         """
-        return self._answers.list(memory, status)
+        return self._answers.list(memory, state)
 
-    def cancel_answer(self, answer_id: str) -> Answer:
+    def cancel_answer(self, answer_id: str, *, request_id: str = "") -> Answer:
         """Ends the work on an answer; returns it as it is then. Raises NotFound.
 
         One that has ended before stays as it is.
         """
-        return self._answers.cancel(answer_id)
+        return self._answers.cancel(answer_id, request_id)
 
-    def rate(self, answer_id: str, *, good: bool, comment: str = "", expected: str = "") -> Rating:
-        """Says whether a complete answer was good; the last rating counts.
+    def delete_answer(
+        self, answer_id: str, *, missing_ok: bool = False, request_id: str = ""
+    ) -> None:
+        """Deletes an answer with all that belongs to it; its usage stays.
+
+        Raises NotFound, unless `missing_ok`.
+        """
+        self._answers.delete(answer_id, missing_ok=missing_ok, request_id=request_id)
+
+    def rate(
+        self,
+        answer_id: str,
+        *,
+        good: bool,
+        comment: str = "",
+        expected: str = "",
+        request_id: str = "",
+    ) -> Answer:
+        """Rates an answer that is done; returns it. The last rating counts.
 
         `expected` is what would have been right. Raises NotFound, FailedPrecondition.
         """
-        return self._answers.rate(answer_id, good=good, comment=comment, expected=expected)
+        return self._answers.rate(
+            answer_id, good=good, comment=comment, expected=expected, request_id=request_id
+        )
 
     def trajectory(self, answer_id: str) -> Iterator[TrajectoryEvent]:
         """Yields what the reader of an answer did, in order. Raises NotFound."""
