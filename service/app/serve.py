@@ -26,9 +26,8 @@ from service.rpc.memories import MemoryService
 from service.rpc.operations import OperationService
 from service.rpc.pages import Pages
 from service.rpc.schemas import SchemaService
-from service.rpc.search import SearchService
 from service.rpc.server import Server, Services
-from service.rpc.sessions import SessionService
+from service.rpc.session_service import SessionService
 from service.rpc.states import StateService
 from service.rpc.trajectories import TrajectoryService
 from service.rpc.trees import TreeService
@@ -50,6 +49,7 @@ from service.usecases.memories.watch import Watches
 from service.usecases.operations.deleting import Deleter
 from service.usecases.operations.gauges import DeploymentGauges
 from service.usecases.prism.schemas import Schemas
+from service.usecases.search.consistent import ConsistentSearch
 from service.usecases.search.reranking import Reranker
 from service.usecases.search.search import Searcher
 from service.usecases.spend.budgets import Budgets
@@ -114,7 +114,14 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         searcher = Searcher(database, embedder, reranker.order, config, call_off=gateway.call_off)
         server = Server(
             Services(
-                sessions=SessionService(database, deleter, pages, config.search_language),
+                sessions=SessionService(  # type: ignore[abstract]
+                    database,
+                    deleter,
+                    ConsistentSearch(database, searcher, watcher, keys.token),
+                    pages,
+                    config.limits,
+                    language=config.search_language,
+                ),
                 log=LogService(database, appender, pages, config.limits, stop),
                 memories=MemoryService(memories, deleter, history, pages, models),
                 history=HistoryService(
@@ -130,7 +137,6 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                 trees=TreeService(Trees(database, memories), pages),
                 trajectories=TrajectoryService(trajectories, pages, stop),
                 states=StateService(contexts, pages, config.limits),
-                search=SearchService(searcher, pages, config.limits),
                 operations=OperationService(operations, pages, stop),
             ),
             config.limits,

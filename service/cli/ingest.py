@@ -130,7 +130,7 @@ async def _name_other_readers(session: Session, memory_name: str) -> None:
     ]
     if others:
         say(
-            f"read by {', '.join(others)} of session {session.name!r} too; a text of its own"
+            f"read by {', '.join(others)} of session {session.id!r} too; a text of its own"
             " has a session of its own (--session)"
         )
 

@@ -8,6 +8,7 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
 from palimpsest.v1alpha1 import (
     answers_pb2,
     answers_pb2_grpc,
@@ -25,10 +26,6 @@ from palimpsest.v1alpha1 import (
     operations_pb2_grpc,
     schemas_pb2,
     schemas_pb2_grpc,
-    search_pb2,
-    search_pb2_grpc,
-    sessions_pb2,
-    sessions_pb2_grpc,
     states_pb2,
     states_pb2_grpc,
     trajectories_pb2,
@@ -55,8 +52,7 @@ from service.rpc.log import LogService
 from service.rpc.memories import MemoryService
 from service.rpc.operations import OperationService
 from service.rpc.schemas import SchemaService
-from service.rpc.search import SearchService
-from service.rpc.sessions import SessionService
+from service.rpc.session_service import SessionService
 from service.rpc.states import StateService
 from service.rpc.stream_guard import StreamGuard
 from service.rpc.trajectories import TrajectoryService
@@ -82,15 +78,14 @@ class Services:
     trees: TreeService
     trajectories: TrajectoryService
     states: StateService
-    search: SearchService
     operations: OperationService
 
 
 #: What registers each service, and its name for health and reflection.
 _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
     "sessions": (
-        sessions_pb2_grpc.add_SessionServiceServicer_to_server,
-        sessions_pb2.DESCRIPTOR.services_by_name["SessionService"],
+        session_service_pb2_grpc.add_SessionServiceServicer_to_server,
+        session_service_pb2.DESCRIPTOR.services_by_name["SessionService"],
     ),
     "log": (
         log_pb2_grpc.add_LogServiceServicer_to_server,
@@ -135,10 +130,6 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
     "states": (
         states_pb2_grpc.add_StateServiceServicer_to_server,
         states_pb2.DESCRIPTOR.services_by_name["StateService"],
-    ),
-    "search": (
-        search_pb2_grpc.add_SearchServiceServicer_to_server,
-        search_pb2.DESCRIPTOR.services_by_name["SearchService"],
     ),
     "operations": (
         operations_pb2_grpc.add_OperationServiceServicer_to_server,

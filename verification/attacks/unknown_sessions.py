@@ -44,7 +44,7 @@ async def _attack(stage: Stage) -> Outcome:
         )
         try:
             async with palimpsest.connect(address) as client:
-                one = _One(client.channel, (await client.create_session("one")).name)
+                one = _One(client.channel, (await client.create_session("one")).id)
                 await one.append(appends)
                 for _ in range(SHORT_ROUNDS if stage.short else ROUNDS):
                     for what, times in took.items():

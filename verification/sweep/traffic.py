@@ -165,7 +165,7 @@ class Traffic:
                 ):
                     durable = producer.last_acked_sequence
                     for sequence in range(durable + 1, STREAMED + 1):
-                        self._sent(session.name, name, sequence)
+                        self._sent(session.id, name, sequence)
                         await producer.append(chunk_text(name, sequence))
                         if chosen.random() < 0.7:
                             ack = await producer.flush()
@@ -189,9 +189,9 @@ class Traffic:
                     producer_sequence=sequence, chunk=chunk, digest=_convert_log.digest(chunk)
                 )
                 request = log_pb2.AppendRequest(
-                    session=session.name, producer_id=name, epoch=1, chunks=[produced]
+                    session=session.id, producer_id=name, epoch=1, chunks=[produced]
                 )
-                self._sent(session.name, name, sequence)
+                self._sent(session.id, name, sequence)
                 said: log_pb2.AppendResponse = await insist(
                     partial(stub.Append, request, timeout=CALL_SECONDS)
                 )
@@ -204,7 +204,7 @@ class Traffic:
             await asyncio.sleep(4 * chosen.random() * AGAIN_SECONDS)
             sequences = range(first, last + 1)
             for sequence in sequences:
-                self._sent(session.name, name, sequence)
+                self._sent(session.id, name, sequence)
             texts = [chunk_text(name, sequence) for sequence in sequences]
             request_id = f"{name}-{first}"
             done = await insist(
@@ -215,7 +215,7 @@ class Traffic:
             self._history.write(
                 Requested(
                     client=name,
-                    session=session.name,
+                    session=session.id,
                     producer=name,
                     first_sequence=first,
                     last_sequence=last,
@@ -262,7 +262,7 @@ class Traffic:
         await self._roll_back(facts)
         await insist(facts.consolidate)
         await insist(facts.retry)
-        await insist(partial(client.retry_stalled, session.name))
+        await insist(partial(client.retry_stalled, session.id))
         await insist(facts.update_model)
 
     async def _edit(self, facts: Memory, told: Told, mark: str) -> None:

@@ -2,24 +2,14 @@
 
 import hashlib
 import struct
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from palimpsest._convert import known_name, message_of, moment, number_of, value_of
+from palimpsest._convert import if_set, message_of, moment, value_of
 from palimpsest._errors import InvalidArgument
-from palimpsest._values_log import (
-    Ack,
-    Chunk,
-    ChunkKind,
-    FoundChunk,
-    SearchIndex,
-    SearchMode,
-    SearchResult,
-    SessionInfo,
-)
+from palimpsest._values_log import Ack, Chunk
 from palimpsest._values_memories import RecentStep
-from palimpsest.v1alpha1 import log_pb2, search_pb2, sessions_pb2
+from palimpsest.v1alpha1 import log_pb2
 
 #: Longest role, in characters.
 MAX_ROLE_CHARACTERS = 64
@@ -129,7 +119,7 @@ def _chunk(item: Any, metadata: dict[str, str]) -> log_pb2.Chunk:
 def _logged(chunk: Chunk, metadata: Mapping[str, str]) -> log_pb2.Chunk:
     if chunk.kind == "message":
         return message_chunk(chunk.role, chunk.text, metadata)
-    if chunk.kind == "step":
+    if chunk.kind == "agent_step":
         return step_chunk(
             chunk.observation,
             chunk.thought,
@@ -235,27 +225,26 @@ def _content_bytes(chunk: log_pb2.Chunk) -> int:
     return sum(len(part.encode()) for part in (step.observation, step.thought, step.action))
 
 
-def session(message: sessions_pb2.Session) -> SessionInfo:
-    """Returns a session."""
-    return value_of(SessionInfo, message, created_at=moment(message.create_time))
-
-
 def chunk(message: log_pb2.LoggedChunk) -> Chunk:
     """Returns a chunk of the log."""
     content = message.chunk
     kind = content.WhichOneof("content") or ""
-    said = kind != "step" or content.step.HasField("observed_first")
+    # What does not say so is read with the observation first.
+    unsaid = kind == "step" and not content.step.HasField("observed_first")
     return value_of(
         Chunk,
         message,
-        kind=kind,
+        kind="agent_step" if kind == "step" else kind,
         text=content.message.text if kind == "message" else content.text,
         role=content.message.role,
         observation=content.step.observation,
         thought=content.step.thought,
         action=content.step.action,
-        observed_first=content.step.observed_first if said else None,
+        observed_first=content.step.observed_first or unsaid,
         metadata=dict(content.metadata),
+        thread=content.thread,
+        source=content.source,
+        occurred_at=if_set(content, "occurred_at", moment),
         created_at=moment(message.create_time),
     )
 
@@ -267,98 +256,3 @@ def ack(message: log_pb2.Ack) -> Ack:
         position=message.through_position,
         token=message.token,
     )
-
-
-_MODES: dict[SearchMode, Any] = {
-    "auto": search_pb2.SEARCH_MODE_UNSPECIFIED,
-    "words": search_pb2.SEARCH_MODE_WORDS,
-    "vectors": search_pb2.SEARCH_MODE_VECTORS,
-    "hybrid": search_pb2.SEARCH_MODE_HYBRID,
-}
-_KINDS: dict[ChunkKind, Any] = {
-    "text": search_pb2.CHUNK_KIND_TEXT,
-    "message": search_pb2.CHUNK_KIND_MESSAGE,
-    "step": search_pb2.CHUNK_KIND_STEP,
-}
-_SEARCHED_BY = {name: number for name, number in _MODES.items() if name != "auto"}
-
-
-def search_request(
-    session: str,
-    query: str,
-    *,
-    limit: int,
-    mode: SearchMode,
-    since: datetime | None,
-    until: datetime | None,
-    kinds: Collection[ChunkKind],
-    metadata: Mapping[str, str] | None,
-    rerank: bool,
-    **positions: int,
-) -> search_pb2.SearchChunksRequest:
-    """Returns the request of a search. Raises TypeError and ValueError that name the field."""
-    if isinstance(kinds, str):
-        # Each of its letters would be a kind.
-        raise ValueError("kinds must be a collection of strings, not one string")
-    chunk_filter = message_of(
-        search_pb2.ChunkFilter,
-        from_time=_instant("since", since),
-        to_time=_instant("until", until),
-        kinds=[number_of("kinds", _KINDS, kind) for kind in dict.fromkeys(kinds)],
-        metadata=dict(metadata or {}),
-        **positions,
-    )
-    return message_of(
-        search_pb2.SearchChunksRequest,
-        session=session,
-        query=query,
-        limit=limit,
-        mode=number_of("mode", _MODES, mode),
-        filter=chunk_filter,
-        rerank=rerank,
-    )
-
-
-def _instant(setting: str, given: datetime | None) -> datetime | None:
-    if given is not None and given.tzinfo is None:
-        raise ValueError(f"{setting} must have a time zone, as in datetime.now(UTC)")
-    return given
-
-
-def search_result(message: search_pb2.SearchChunksResponse) -> SearchResult:
-    """Returns what a search found."""
-    return value_of(
-        SearchResult,
-        message,
-        chunks=tuple(_found(one) for one in message.chunks),
-        mode=known_name(_SEARCHED_BY, message.mode),
-        index=search_index(message.index),
-    )
-
-
-def search_index(message: search_pb2.SearchIndex) -> SearchIndex:
-    """Returns how far words and vectors of a session are."""
-    return value_of(SearchIndex, message)
-
-
-def _found(message: search_pb2.FoundChunk) -> FoundChunk:
-    found = chunk(message.chunk)
-    return value_of(
-        FoundChunk,
-        message,
-        chunk=found,
-        text=_text_of(found),
-        words_rank=message.words_rank or None,
-        vectors_rank=message.vectors_rank or None,
-        words_score=message.words_score if message.words_rank else None,
-        vectors_score=message.vectors_score if message.vectors_rank else None,
-    )
-
-
-def _text_of(chunk: Chunk) -> str:
-    """Returns a chunk as one text, as the service counts its characters."""
-    if chunk.kind == "message":
-        return f"{chunk.role}: {chunk.text}"
-    if chunk.kind == "step":
-        return "\n".join(f"{name}: {text}" for name, text in chunk.step_parts)
-    return chunk.text

@@ -57,17 +57,13 @@ from palimpsest._values_answers import (
     Turn,
     Waiting,
 )
+from palimpsest._values_common import CharacterRange, PositionRange, ReadPoint
 from palimpsest._values_log import (
     Ack,
     Appended,
     Chunk,
+    ChunkFilterOptions,
     ChunkKind,
-    FoundChunk,
-    SearchedBy,
-    SearchIndex,
-    SearchMode,
-    SearchResult,
-    SessionInfo,
 )
 from palimpsest._values_memories import (
     AgentSettings,
@@ -113,6 +109,14 @@ from palimpsest._values_memories import (
     WorkingContext,
     WorkingMemory,
 )
+from palimpsest._values_search import (
+    FoundChunk,
+    SearchedBy,
+    SearchIndex,
+    SearchMode,
+    SearchResult,
+)
+from palimpsest._values_sessions import SessionInfo
 from palimpsest._values_spend import (
     MAX_LIMIT,
     Accounting,
@@ -158,9 +162,11 @@ __all__ = [
     "BudgetPeriod",
     "BudgetSet",
     "Cancelled",
+    "CharacterRange",
     "ChatMessage",
     "Choice",
     "Chunk",
+    "ChunkFilterOptions",
     "ChunkKind",
     "Citation",
     "Coercion",
@@ -204,10 +210,12 @@ __all__ = [
     "Operations",
     "OutOfRange",
     "PalimpsestError",
+    "PositionRange",
     "ProducerClosed",
     "ProvenanceEntry",
     "Question",
     "Rating",
+    "ReadPoint",
     "Reader",
     "Reading",
     "RecentStep",

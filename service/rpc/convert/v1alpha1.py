@@ -12,7 +12,6 @@ from palimpsest.v1alpha1 import (
     log_pb2,
     memories_pb2,
     reading_pb2,
-    sessions_pb2,
 )
 from service.domain.log.appending import SubmittedChunk
 from service.domain.log.chunks import Chunk, ChunkKind, LoggedChunk
@@ -29,7 +28,6 @@ from service.usecases.memories.consistency import Consistency
 from storage.answers.answers import Chosen, Heading, StoredCitation
 from storage.answers.ratings import StoredRating
 from storage.calls.calls import UsageLine
-from storage.log.sessions import StoredSession
 from storage.memories.memories import StoredMemory
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -48,17 +46,6 @@ def _write_timestamp(at: datetime, message: Timestamp) -> None:
     since = at - _EPOCH
     message.seconds = since.days * _DAY_SECONDS + since.seconds
     message.nanos = since.microseconds * 1000
-
-
-def session(stored: StoredSession) -> sessions_pb2.Session:
-    """A session's row."""
-    return sessions_pb2.Session(
-        name=stored.name,
-        head=stored.head,
-        content_bytes=stored.content_bytes,
-        create_time=timestamp(stored.created_at),
-        language=stored.language,
-    )
 
 
 def submitted_chunks(

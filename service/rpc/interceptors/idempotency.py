@@ -86,6 +86,9 @@ def identified(method: str, request: Any) -> ClientRequest:
     content.CopyFrom(request)
     content.ClearField("request_id")
     session = "" if method in _OF_THE_TENANT else getattr(request, "session", "")
+    if isinstance(session, Message):
+        # A session that is updated.
+        session = session.id  # type: ignore[attr-defined]
     return ClientRequest(
         session_key=session_key(current_tenant(), session),
         request_id=request.request_id,

@@ -1,11 +1,11 @@
 """Creating, reading and listing sessions, and reading their logs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
 from service.domain.log.chunks import LoggedChunk
-from service.domain.values.errors import AlreadyExists, InvalidInput
+from service.domain.values.errors import AlreadyExists, Conflict, InvalidInput
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import session_key
 from service.usecases.log.chunk_filter import ChunkFilter
@@ -28,7 +28,14 @@ class ChunkPage:
     next_position: int
 
 
-async def create(database: Database, tenant_id: UUID, name: str, *, language: str) -> StoredSession:
+async def create(
+    database: Database,
+    tenant_id: UUID,
+    name: str,
+    *,
+    language: str,
+    metadata: Mapping[str, str] | None = None,
+) -> StoredSession:
     """Makes a session that is searched in `language`. Raises AlreadyExists, Conflict,
     InvalidInput."""
     async with database.transaction(tenant_id, name="sessions") as tx:
@@ -38,10 +45,10 @@ async def create(database: Database, tenant_id: UUID, name: str, *, language: st
                 f"the database cannot search texts in the language {language!r}; palimpsest"
                 " has those of PostgreSQL's text search: english, german, simple and others",
                 {"language": language},
-                field="language",
+                field="session.language",
             )
         key = session_key(tenant_id, name)
-        made = await sessions.create(tx, key, name, language)
+        made = await sessions.create(tx, key, name, language, metadata)
         is_going = made is None and await deleting.is_being_removed(tx, key, key)
         if is_going:
             raise being_deleted("session", name)
@@ -59,6 +66,29 @@ async def get(database: Database, tenant_id: UUID, name: str) -> StoredSession:
     if stored is None:
         raise session_not_found(name)
     return stored
+
+
+async def update_metadata(
+    database: Database, tenant_id: UUID, name: str, metadata: Mapping[str, str], *, etag: str
+) -> StoredSession:
+    """Replaces the metadata of a session; with an `etag` only of one that is as it was then.
+
+    Raises NotFound, Conflict.
+    """
+    key = session_key(tenant_id, name)
+    async with database.transaction(tenant_id, name="sessions") as tx:
+        stored = await sessions.lock_alone(tx, key)
+        if stored is None:
+            raise session_not_found(name)
+        if etag and etag != stored.etag:
+            raise Conflict(
+                Reason.ETAG_MISMATCH,
+                f"session {name!r} was updated since it was read: read it again",
+                {"current": stored.etag},
+            )
+        if dict(stored.metadata) != dict(metadata):
+            stored = await sessions.set_metadata(tx, key, metadata)
+        return await store_result(tx, stored)
 
 
 async def list_after(

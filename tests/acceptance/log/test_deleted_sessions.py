@@ -14,6 +14,7 @@ from grpc import aio
 from grpc_status import rpc_status
 
 import palimpsest
+from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
 from palimpsest.v1alpha1 import (
     answers_pb2,
     answers_pb2_grpc,
@@ -23,8 +24,6 @@ from palimpsest.v1alpha1 import (
     log_pb2_grpc,
     memories_pb2,
     memories_pb2_grpc,
-    sessions_pb2,
-    sessions_pb2_grpc,
     usage_pb2,
     usage_pb2_grpc,
 )
@@ -59,8 +58,8 @@ async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
 
 
 async def delete(channel: aio.Channel, name: str, **more: Any) -> None:
-    stub = sessions_pb2_grpc.SessionServiceStub(channel)
-    await stub.DeleteSession(sessions_pb2.DeleteSessionRequest(name=name, **more))
+    stub = session_service_pb2_grpc.SessionServiceStub(channel)
+    await stub.DeleteSession(session_service_pb2.DeleteSessionRequest(session=name, **more))
 
 
 def batch(first: int) -> log_pb2.AppendChunksRequest:

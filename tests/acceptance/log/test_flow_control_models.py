@@ -12,7 +12,8 @@ from grpc import aio
 
 import palimpsest
 from palimpsest import Reading
-from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc, search_pb2, search_pb2_grpc
+from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
+from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
 from service.app import executor, serve, work
 from service.settings.config import Config, Limits
 from tests.support.unresponsive_model import UnresponsiveModel, unresponsive_model, warm_litellm
@@ -83,8 +84,8 @@ async def test_a_deadline_and_a_cancellation_end_the_call_at_the_model(
 
 
 async def _search_until_the_deadline(client: palimpsest.Client, model: UnresponsiveModel) -> None:
-    stub = search_pb2_grpc.SearchServiceStub(client.channel)
-    request = search_pb2.SearchChunksRequest(session="s", query="closed", rerank=True)
+    stub = session_service_pb2_grpc.SessionServiceStub(client.channel)
+    request = session_service_pb2.SearchChunksRequest(session="s", query="closed", rerank=True)
     # On a busy machine the time may be up before anything is sent.
     seconds = 2.0
     while not model.requests:

@@ -31,7 +31,7 @@ async def test_what_was_not_taken_for_sure_is_not_asked_again(
     async with cutting(address) as proxy, palimpsest.connect(proxy.address) as client:
         await proxy.close()
         with pytest.raises(palimpsest.ConnectionFailed):
-            await client.session(session.name).ask("?")
+            await client.session(session.id).ask("?")
     assert [one.answer_id async for one in session.answers()] == before
 
 
@@ -164,14 +164,14 @@ async def test_the_client_without_await_does_the_same(
     session: palimpsest.Session, address: str
 ) -> None:
     with sync.Client(address) as client:
-        told = client.session(session.name)
+        told = client.session(session.id)
         answer = told.ask("When is it closed?", memory="m")
         assert [one.answer_id for one in told.answers(status="complete")] == [answer.answer_id]
         (again,) = told.ask_all(["When is it closed?"], memory="m")
         assert isinstance(again, palimpsest.Answer)
         assert again.text == answer.text
         assert told.resume_answer(answer.answer_id) == answer
-        assert client.resume_answer(session.name, answer.answer_id) == answer
+        assert client.resume_answer(session.id, answer.answer_id) == answer
         assert told.cancel_answer(answer.answer_id) == answer
         rating = told.rate(answer.answer_id, good=True, comment="yes")
         assert told.answer(answer.answer_id).rating == rating

@@ -33,7 +33,7 @@ def produced(sequence: int, text: str = "", **fields: Any) -> log_pb2.ProducedCh
 
 
 def request(session: palimpsest.Session, *chunks: log_pb2.ProducedChunk, **fields: Any) -> Any:
-    return log_pb2.AppendRequest(session=session.name, producer_id="p", chunks=chunks, **fields)
+    return log_pb2.AppendRequest(session=session.id, producer_id="p", chunks=chunks, **fields)
 
 
 async def refused(call: Any) -> palimpsest.PalimpsestError:
@@ -160,7 +160,7 @@ async def frames(*requests: log_pb2.AppendChunksRequest) -> AsyncIterator[Any]:
 
 
 def opening(session: palimpsest.Session, **fields: Any) -> log_pb2.AppendChunksRequest:
-    open_frame = log_pb2.AppendChunksRequest.Open(session=session.name, producer_id="p", **fields)
+    open_frame = log_pb2.AppendChunksRequest.Open(session=session.id, producer_id="p", **fields)
     return log_pb2.AppendChunksRequest(open=open_frame)
 
 

@@ -28,7 +28,7 @@ async def stub(client: palimpsest.Client) -> log_pb2_grpc.LogServiceStub:
 
 def request(session: palimpsest.Session, *texts: str, **fields: Any) -> log_pb2.AppendRequest:
     chunks = [log_pb2.ProducedChunk(chunk=log_pb2.Chunk(text=text)) for text in texts]
-    return log_pb2.AppendRequest(session=session.name, chunks=chunks, **fields)
+    return log_pb2.AppendRequest(session=session.id, chunks=chunks, **fields)
 
 
 async def refused(call: Any) -> palimpsest.PalimpsestError:

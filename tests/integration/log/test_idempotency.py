@@ -9,11 +9,13 @@ from uuid import uuid4
 import psycopg
 import pytest
 from google.protobuf import message_factory
+from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 from grpc import StatusCode, aio
 
 import palimpsest
 from palimpsest import _errors
+from palimpsest.v1 import session_service_pb2
 from palimpsest.v1alpha1 import (
     answers_pb2,
     budgets_pb2,
@@ -21,7 +23,6 @@ from palimpsest.v1alpha1 import (
     memories_pb2,
     operations_pb2,
     schemas_pb2,
-    sessions_pb2,
     trees_pb2,
 )
 from service.rpc.server import _REGISTER
@@ -74,11 +75,17 @@ def put(session: str, text: str, request_id: str = "") -> edits_pb2.ReviseMemory
     )
 
 
+def created(name: str, request_id: str = "") -> session_service_pb2.CreateSessionRequest:
+    return session_service_pb2.CreateSessionRequest(
+        session=session_service_pb2.Session(id=name), request_id=request_id
+    )
+
+
 async def prepared(client: palimpsest.Client) -> str:
     """A session with a PRISM memory; its name."""
     session = await client.create_session(f"idempotent-{uuid4().hex}")
     await session.create_memory("notes", SCHEMA)
-    return session.name
+    return session.id
 
 
 async def requests_of(client: palimpsest.Client, name: str) -> dict[str, Message]:
@@ -94,7 +101,11 @@ async def requests_of(client: palimpsest.Client, name: str) -> dict[str, Message
     good = answers_pb2.Rating(verdict=answers_pb2.Rating.VERDICT_GOOD)
     consolidated = await call(client.channel, edits_pb2.ConsolidateMemoryRequest(**memory))
     requests: list[Message] = [
-        sessions_pb2.CreateSessionRequest(name=f"new-{uuid4().hex}"),
+        created(f"new-{uuid4().hex}"),
+        session_service_pb2.UpdateSessionRequest(
+            session=session_service_pb2.Session(id=name, metadata={"team": "red"}),
+            update_mask=FieldMask(paths=["metadata"]),
+        ),
         memories_pb2.CreateMemoryRequest(
             session=name, name="new", prism=memories_pb2.PrismSpec(schema_source=SCHEMA)
         ),
@@ -117,7 +128,7 @@ async def requests_of(client: palimpsest.Client, name: str) -> dict[str, Message
         operations_pb2.CancelOperationRequest(operation=consolidated.operation.id),
         answers_pb2.DeleteAnswerRequest(**answered),
         memories_pb2.DeleteMemoryRequest(session=name, memory="new"),
-        sessions_pb2.DeleteSessionRequest(name=name),
+        session_service_pb2.DeleteSessionRequest(session=name),
     ]
     return {one.DESCRIPTOR.name.removesuffix("Request"): one for one in requests}
 
@@ -145,8 +156,8 @@ async def test_the_first_result_is_returned_again(client: Any) -> None:
             assert again == first, method
         # Whatever else comes under that id is refused.
         other: Message = edits_pb2.FoldMemoryRequest(session=session, memory="book")
-        if not hasattr(request, "session") or method.startswith("Delete"):
-            other = sessions_pb2.CreateSessionRequest(name=f"other-{uuid4().hex}")
+        if not hasattr(request, "session") or method.startswith(("CreateSession", "Delete")):
+            other = created(f"other-{uuid4().hex}")
         other.request_id = request.request_id  # type: ignore[attr-defined]
         error = await refused(call(client.channel, other))
         assert isinstance(error, palimpsest.AlreadyExists)
@@ -192,8 +203,8 @@ async def test_an_id_is_one_of_its_session(client: Any) -> None:
 async def test_an_append_and_an_edit_share_the_ids_of_their_session(client: Any) -> None:
     session = client.session(await prepared(client))
     await session.append("text", request_id="a")
-    await call(client.channel, put(session.name, "text", "b"))
-    edited = await refused(call(client.channel, put(session.name, "text", "a")))
+    await call(client.channel, put(session.id, "text", "b"))
+    edited = await refused(call(client.channel, put(session.id, "text", "a")))
     assert (edited.reason, edited.metadata["method"]) == ("REQUEST_CONTENT_CHANGED", "Append")
     with pytest.raises(palimpsest.AlreadyExists) as caught:
         await session.append("text", request_id="b")
@@ -214,7 +225,7 @@ async def test_copies_at_two_servers_at_once_take_effect_once(servers: Servers, 
             for turn in range(30):
                 copies: list[Message] = [
                     put(session, "text", f"edit {turn}"),
-                    sessions_pb2.CreateSessionRequest(name=f"s{turn}", request_id=f"s {turn}"),
+                    created(f"s{turn}", f"s {turn}"),
                     memories_pb2.CreateMemoryRequest(
                         session=session,
                         name=f"m{turn}",

@@ -79,9 +79,9 @@ async def test_a_legal_log_is_read_to_its_end(address: str, runs: list[Run]) -> 
                 await producer.append(text, metadata=metadata)
         read = [(one.text, one.metadata) async for one in session.chunks()]
         assert read == sent
-        await check_pages(client.channel, session.name, len(sent))
+        await check_pages(client.channel, session.id, len(sent))
         found = await session.search(WORD, limit=100)
-        assert 0 < len(found.chunks) <= min(len(sent), 100)
+        assert 0 < len(found.results) <= min(len(sent), 100)
 
 
 async def check_pages(channel: aio.Channel, session: str, count: int) -> None:

@@ -132,7 +132,7 @@ async def test_a_producer_that_comes_back_behind_another_one_loses_nothing_unsai
         palimpsest.connect(address) as client,
     ):
         session = await client.create_session(f"back-{uuid4().hex}")
-        first = cut_client.session(session.name).producer("app")
+        first = cut_client.session(session.id).producer("app")
         await first.__aenter__()
         async with session.producer("app") as second:
             for number in range(5):

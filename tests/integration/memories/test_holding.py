@@ -299,7 +299,7 @@ async def test_budgets_are_set_listed_and_cleared(client: palimpsest.Client) -> 
     done = await session.set_budget("day", limit_tokens=5, limit_micro_usd=7)
     assert (done.budget.limit_tokens, done.budget.limit_micro_usd) == (5, 7)
     assert (done.budget.session, done.budget.memory, done.budget.period) == (
-        session.name,
+        session.id,
         "",
         "day",
     )
@@ -347,5 +347,5 @@ def test_the_synchronous_client_has_budgets(address: str) -> None:
         session.set_budget("total", limit_tokens=5)
         memory_.set_budget("day", limit_tokens=5)
         assert [one.memory for one in session.budgets()] == ["", "m"]
-        assert session.name in {one.session for one in client.budgets()}
+        assert session.id in {one.session for one in client.budgets()}
         assert (session.clear_budget("total"), memory_.clear_budget("day")) == (0, 0)

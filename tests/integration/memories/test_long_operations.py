@@ -92,7 +92,7 @@ async def prepared(client: palimpsest.Client) -> str:
     session = await client.create_session(f"operation-{uuid4().hex}")
     await session.create_memory("m", SCHEMA)
     await session.append("The ship lies in the harbour.")
-    return session.name
+    return session.id
 
 
 @pytest.fixture

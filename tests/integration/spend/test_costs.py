@@ -256,8 +256,8 @@ async def test_what_was_spent_is_listed(
     await session.generate_schema("Piers.", "Which pier is made of stone?")
     found = await session.spend()
     assert [(line.session, line.memory, line.day) for line in found.lines] == [
-        (session.name, "", None),
-        (session.name, "m", None),
+        (session.id, "", None),
+        (session.id, "m", None),
     ]
     assert found.total.calls == 5
     assert (await session.spend("m")).total.calls == 4
@@ -265,11 +265,11 @@ async def test_what_was_spent_is_listed(
     assert sum(line.spend.calls for line in by_day.lines) == 5
     assert {(line.session, line.memory) for line in by_day.lines} == {("", "")}
     everyones = await client.spend()
-    mine = [line for line in everyones.lines if line.session == session.name]
+    mine = [line for line in everyones.lines if line.session == session.id]
     assert [line.spend for line in mine] == [found.total]
     stub = usage_pb2_grpc.UsageServiceStub(client.channel)
     request = usage_pb2.ListSpendRequest(
-        session=session.name, level=usage_pb2.SPEND_LEVEL_MEMORY, page_size=1
+        session=session.id, level=usage_pb2.SPEND_LEVEL_MEMORY, page_size=1
     )
     pages = [page async for page in client._connection.pages(stub.ListSpend, request)]
     assert [[line.memory for line in page.lines] for page in pages] == [[""], ["m"]]
@@ -286,7 +286,7 @@ async def test_bad_input_is_refused(client: palimpsest.Client, session: palimpse
         return f"{type(error.value).__name__}: {error.value} {sorted(error.value.fields)}"
 
     for kind in (usage_pb2.ListSpendRequest, usage_pb2.GetCostRequest):
-        name = session.name
+        name = session.id
         no_day = await refused(kind(session=name, from_day="2026-02-30"))
         assert no_day.startswith("InvalidArgument: from_day: there is no day 2026-02-30")
         assert "to_day" in await refused(kind(session=name, to_day="yesterday"))

@@ -45,7 +45,7 @@ async def test_what_is_wrong_with_a_spec_is_said_before_anything_is_made(
     session = await client.create_session(f"run-{uuid4().hex}")
     stub = memories_pb2_grpc.MemoryServiceStub(client.channel)
     wanted = memories_pb2.StateSpec(**spec)
-    request = memories_pb2.CreateMemoryRequest(session=session.name, name=STATE, state=wanted)
+    request = memories_pb2.CreateMemoryRequest(session=session.id, name=STATE, state=wanted)
     with pytest.raises(palimpsest.InvalidArgument) as refused:
         await client.call(stub.CreateMemory, request, retry=False)
     assert refused.value.reason == "FIELD_INVALID"

@@ -110,7 +110,7 @@ async def test_events_come_in_pages(session: palimpsest.Session, address: str) -
     async with palimpsest.connect(address) as client:
         stub = trajectories_pb2_grpc.TrajectoryServiceStub(client.channel)
         request = trajectories_pb2.ListTrajectoryEventsRequest(
-            session=session.name, answer_id=answer.answer_id, page_size=1
+            session=session.id, answer_id=answer.answer_id, page_size=1
         )
         ordinals = [
             [one.ordinal for one in page.events]
@@ -211,7 +211,7 @@ async def test_the_client_without_await_does_the_same(
 ) -> None:
     await grown(session)
     with sync.Client(address) as client:
-        told = client.session(session.name)
+        told = client.session(session.id)
         tree = told.tree("t")
         answer = tree.ask("What is the owner called?", hybrid_leaves=1)
         assert list(tree.trajectory(answer.answer_id)) == list(told.trajectory(answer.answer_id))

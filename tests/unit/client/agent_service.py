@@ -9,12 +9,8 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc import aio
 from grpc_status import rpc_status
 
-from palimpsest.v1alpha1 import (
-    log_pb2,
-    memories_pb2,
-    sessions_pb2,
-    states_pb2,
-)
+from palimpsest.v1 import session_service_pb2
+from palimpsest.v1alpha1 import log_pb2, memories_pb2, states_pb2
 from tests.unit.client.server import add
 
 Context = states_pb2.GetWorkingContextRequest
@@ -45,15 +41,14 @@ class Service:
         self.asked: list[int] = []
 
     async def CreateSession(
-        self, request: sessions_pb2.CreateSessionRequest, context: Any
-    ) -> sessions_pb2.CreateSessionResponse:
-        return sessions_pb2.CreateSessionResponse()
+        self, request: session_service_pb2.CreateSessionRequest, context: Any
+    ) -> session_service_pb2.Session:
+        return request.session
 
     async def GetSession(
-        self, request: sessions_pb2.GetSessionRequest, context: Any
-    ) -> sessions_pb2.GetSessionResponse:
-        session = sessions_pb2.Session(name=request.name, head=len(self.chunks))
-        return sessions_pb2.GetSessionResponse(session=session)
+        self, request: session_service_pb2.GetSessionRequest, context: Any
+    ) -> session_service_pb2.Session:
+        return session_service_pb2.Session(id=request.session, head=len(self.chunks))
 
     async def ListMemories(
         self, request: memories_pb2.ListMemoriesRequest, context: Any
@@ -124,8 +119,13 @@ class Service:
     def register(self, server: aio.Server) -> None:
         """Serves all of it."""
         served: list[tuple[str, str, Any, Any]] = [
-            ("SessionService", "unary", self.CreateSession, sessions_pb2.CreateSessionRequest),
-            ("SessionService", "unary", self.GetSession, sessions_pb2.GetSessionRequest),
+            (
+                "SessionService",
+                "unary",
+                self.CreateSession,
+                session_service_pb2.CreateSessionRequest,
+            ),
+            ("SessionService", "unary", self.GetSession, session_service_pb2.GetSessionRequest),
             ("MemoryService", "unary", self.ListMemories, memories_pb2.ListMemoriesRequest),
             ("MemoryService", "unary", self.CreateMemory, memories_pb2.CreateMemoryRequest),
             ("StateService", "unary", self.GetWorkingContext, Context),

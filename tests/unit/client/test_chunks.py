@@ -13,7 +13,7 @@ from palimpsest.v1alpha1 import log_pb2
 
 LOGGED = Chunk(
     position=3,
-    kind="step",
+    kind="agent_step",
     action="jump",
     metadata={"a": "own"},
     producer_id="p",

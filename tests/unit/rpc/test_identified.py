@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 from google.protobuf import unknown_fields
 
-from palimpsest.v1alpha1 import edits_pb2, log_pb2, sessions_pb2
+from palimpsest.v1 import session_service_pb2
+from palimpsest.v1alpha1 import edits_pb2, log_pb2
 from service.domain.log.requests import ClientRequest
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.rpc.interceptors import tenancy
@@ -76,8 +77,12 @@ def test_a_field_that_a_server_does_not_know_counts_as_for_one_that_does() -> No
 
 
 def test_what_is_about_the_sessions_of_a_tenant_is_kept_with_the_tenant() -> None:
-    created = sessions_pb2.CreateSessionRequest(name="s", request_id="r")
+    created = session_service_pb2.CreateSessionRequest(
+        session=session_service_pb2.Session(id="s"), request_id="r"
+    )
     of_tenant = session_key(DEFAULT_TENANT, "")
     assert identified("CreateSession", created).session_key == of_tenant
+    updated = session_service_pb2.UpdateSessionRequest(session=created.session, request_id="r")
+    assert identified("UpdateSession", updated).session_key == session_key(DEFAULT_TENANT, "s")
     assert identified("DeleteSession", edit()).session_key == of_tenant
     assert identified("FoldMemory", edit()).session_key == session_key(DEFAULT_TENANT, "s")

@@ -9,6 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from palimpsest.v1 import session_service_pb2
 from palimpsest.v1alpha1 import (
     answers_pb2,
     budgets_pb2,
@@ -19,8 +20,6 @@ from palimpsest.v1alpha1 import (
     log_pb2,
     memories_pb2,
     schemas_pb2,
-    search_pb2,
-    sessions_pb2,
     trajectories_pb2,
     trees_pb2,
     usage_pb2,
@@ -37,8 +36,8 @@ FILES = (
     log_pb2,
     memories_pb2,
     schemas_pb2,
-    search_pb2,
-    sessions_pb2,
+    session_service_pb2,
+    session_service_pb2,
     trajectories_pb2,
     trees_pb2,
     usage_pb2,
@@ -108,7 +107,7 @@ ID = (
     ],
 )
 def test_ids_are_what_people_have(id_: str) -> None:
-    validate(sessions_pb2.CreateSessionRequest(name=id_))
+    validate(session_service_pb2.CreateSessionRequest(session=session_service_pb2.Session(id=id_)))
     validate(memories_pb2.GetMemoryRequest(session=id_, memory=id_))
     opening = log_pb2.AppendChunksRequest.Open(session=id_, producer_id=id_)
     validate(log_pb2.AppendChunksRequest(open=opening))
@@ -148,7 +147,6 @@ def test_ids_are_what_people_have(id_: str) -> None:
 )
 def test_other_ids_are_told_the_rule(id_: str) -> None:
     for request, field in (
-        (sessions_pb2.GetSessionRequest(name=id_), "name"),
         (memories_pb2.ListMemoriesRequest(session=id_ or "/"), "session"),
         (memories_pb2.GetMemoryRequest(session="a", memory=id_), "memory"),
         (log_pb2.ListChunksRequest(session=id_), "session"),
@@ -166,9 +164,9 @@ def test_other_ids_are_told_the_rule(id_: str) -> None:
 
 def test_an_id_without_utf8_is_no_message() -> None:
     with pytest.raises(UnicodeEncodeError):
-        sessions_pb2.GetSessionRequest(name="\ud800")
+        session_service_pb2.GetSessionRequest(session="\ud800")
     with pytest.raises(DecodeError):
-        sessions_pb2.GetSessionRequest.FromString(b"\x0a\x01\xff")
+        session_service_pb2.GetSessionRequest.FromString(b"\x0a\x01\xff")
 
 
 def test_each_id_of_the_proto_has_the_rule() -> None:
@@ -278,9 +276,10 @@ def test_a_duration_that_is_none_is_refused_by_its_name(idle: Duration) -> None:
 
 
 def test_a_time_that_is_none_is_refused_by_its_name() -> None:
-    request = search_pb2.SearchChunksRequest(session="main", query="x")
-    request.filter.from_time.seconds = 2**62
+    request = session_service_pb2.SearchChunksRequest(session="main", query="x")
+    request.filter.created.start.seconds = 2**62
     with pytest.raises(
-        InvalidInput, match="from_time: must be a time from the year 1 to the year 9999"
+        InvalidInput,
+        match=r"filter[.]created[.]start: must be a time from the year 1 to the year 9999",
     ):
         validate(request)

@@ -1,13 +1,12 @@
-"""A session's log: appending to it, reading it, searching it."""
+"""A session's log: appending to it, reading it."""
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
-from datetime import datetime
+from collections.abc import AsyncIterator, Iterable, Mapping
 from uuid import uuid4
 
 from palimpsest import _convert_log as convert
 from palimpsest._async._connection import Connection
 from palimpsest._async._producer import BATCH_CHUNKS, Producer
-from palimpsest._async._resource import Resource
+from palimpsest._async._session_base import SessionBase
 from palimpsest._convert import message_of
 from palimpsest._convert_log import Appendable
 from palimpsest._errors import (
@@ -20,23 +19,8 @@ from palimpsest._errors import (
     PalimpsestError,
 )
 from palimpsest._transport import APPEND_SECONDS, MAX_SENT_BYTES
-from palimpsest._values_log import (
-    Appended,
-    Chunk,
-    ChunkKind,
-    SearchIndex,
-    SearchMode,
-    SearchResult,
-    SessionInfo,
-)
-from palimpsest.v1alpha1 import (
-    log_pb2,
-    log_pb2_grpc,
-    search_pb2,
-    search_pb2_grpc,
-    sessions_pb2,
-    sessions_pb2_grpc,
-)
+from palimpsest._values_log import Appended, Chunk
+from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
 
 #: Chunks of a page; the service gives no more.
 PAGE_CHUNKS = 1000
@@ -45,39 +29,12 @@ PAGE_CHUNKS = 1000
 _REFUSED = (Aborted, AlreadyExists, FailedPrecondition, InvalidArgument, NotFound)
 
 
-class SessionLog(Resource):
+class SessionLog(SessionBase):
     """What `Session` has of its log."""
 
-    def __init__(self, connection: Connection, name: str) -> None:
-        super().__init__(connection, name)
-        self.name = name
-        channel = connection.channel
-        self._sessions = sessions_pb2_grpc.SessionServiceStub(channel)
-        self._log = log_pb2_grpc.LogServiceStub(channel)
-        self._search = search_pb2_grpc.SearchServiceStub(channel)
-
-    async def create(self, *, exist_ok: bool = False, language: str = "") -> None:
-        """Creates it. See `Client.create_session`."""
-        request = sessions_pb2.CreateSessionRequest(name=self.name, language=language)
-        try:
-            await self._connection.call(self._sessions.CreateSession, request, retry=exist_ok)
-        except AlreadyExists as error:
-            if not exist_ok:
-                raise
-            existing = (await self.info()).language if language else language
-            if existing != language:
-                raise AlreadyExists(
-                    f"session {self.name!r} is there already, and its language is {existing!r},"
-                    f" not {language!r}: leave the language out, or choose another name",
-                    reason=error.reason,
-                    metadata=error.metadata,
-                ) from error
-
-    async def info(self) -> SessionInfo:
-        """Reads the session. Raises NotFound."""
-        request = sessions_pb2.GetSessionRequest(name=self.name)
-        response = await self._connection.call(self._sessions.GetSession, request)
-        return convert.session(response.session)
+    def __init__(self, connection: Connection, id: str) -> None:
+        super().__init__(connection, id)
+        self._log = log_pb2_grpc.LogServiceStub(connection.channel)
 
     async def append(
         self,
@@ -105,7 +62,7 @@ class SessionLog(Resource):
         """
         chunks = convert.chunks_of(items, metadata)
         request = log_pb2.AppendRequest(
-            session=self.name,
+            session=self.id,
             expected_head=expected_head,
             request_id=uuid4().hex if request_id is None else request_id,
             chunks=[log_pb2.ProducedChunk(chunk=one, digest=convert.digest(one)) for one in chunks],
@@ -143,7 +100,7 @@ class SessionLog(Resource):
         """
         return Producer(
             self._connection,
-            self.name,
+            self.id,
             producer_id,
             epoch=epoch,
             expected_head=expected_head,
@@ -173,7 +130,7 @@ class SessionLog(Resource):
         page = await self._page(position, 1)
         if position < 1 or not page.chunks:
             raise OutOfRange(
-                f"session {self.name!r} has no chunk at position {position}: its log ends at"
+                f"session {self.id!r} has no chunk at position {position}: its log ends at"
                 f" {page.head}",
                 metadata={"position": str(position), "head": str(page.head)},
             )
@@ -181,60 +138,11 @@ class SessionLog(Resource):
 
     async def _page(self, position: int, size: int) -> log_pb2.ListChunksResponse:
         request = message_of(
-            log_pb2.ListChunksRequest, session=self.name, from_position=position, page_size=size
+            log_pb2.ListChunksRequest, session=self.id, from_position=position, page_size=size
         )
         page: log_pb2.ListChunksResponse
         page = await self._connection.call(self._log.ListChunks, request)
         return page
-
-    async def search(
-        self,
-        query: str,
-        *,
-        limit: int = 0,
-        mode: SearchMode = "auto",
-        from_position: int = 0,
-        to_position: int = 0,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        kinds: Collection[ChunkKind] = (),
-        metadata: Mapping[str, str] | None = None,
-        rerank: bool = False,
-        timeout: float | None = None,
-    ) -> SearchResult:
-        """Finds the chunks that fit a query best: words, not an expression.
-
-        At most `limit` (1 to 100; 0: 10), and fewer where they are long. Only chunks from
-        `from_position` to `to_position`, committed from `since` to before `until`, of one
-        of `kinds`, whose metadata has all of `metadata`; what is not given excludes none.
-        `rerank` lets a model order the best. Raises NotFound, InvalidArgument, ValueError
-        for what cannot be sent, FailedPrecondition (VECTORS_UNAVAILABLE, RERANK_FAILED),
-        Unavailable (EMBEDDING_FAILED).
-        """
-        request = convert.search_request(
-            self.name,
-            query,
-            limit=limit,
-            mode=mode,
-            from_position=from_position,
-            to_position=to_position,
-            since=since,
-            until=until,
-            kinds=kinds,
-            metadata=metadata,
-            rerank=rerank,
-        )
-        # With a model in it, it costs: not repeated.
-        response = await self._connection.call(
-            self._search.SearchChunks, request, timeout=timeout, retry=not rerank
-        )
-        return convert.search_result(response)
-
-    async def search_index(self) -> SearchIndex:
-        """Returns how far words and vectors of the session are. Raises NotFound."""
-        request = search_pb2.GetSearchIndexRequest(session=self.name)
-        response = await self._connection.call(self._search.GetSearchIndex, request)
-        return convert.search_index(response.index)
 
 
 def _check_size(request: log_pb2.AppendRequest) -> None:

@@ -9,8 +9,8 @@ from palimpsest import _convert_memories, _convert_spend
 from palimpsest._async._answers import Answers, AnswerStream, OnEvent, OnManyEvents
 from palimpsest._async._connection import Connection
 from palimpsest._async._kinds import State, Tree
-from palimpsest._async._log import SessionLog
 from palimpsest._async._memory import Memory, create_memory
+from palimpsest._async._search import SessionSearch
 from palimpsest._convert_answers import question_of
 from palimpsest._errors import (
     PalimpsestError,
@@ -49,14 +49,14 @@ from palimpsest.v1alpha1 import (
 )
 
 
-class Session(SessionLog):
-    """A session, by its name."""
+class Session(SessionSearch):
+    """A session, by its id."""
 
-    def __init__(self, connection: Connection, name: str) -> None:
-        super().__init__(connection, name)
+    def __init__(self, connection: Connection, id: str) -> None:
+        super().__init__(connection, id)
         self._memories = memories_pb2_grpc.MemoryServiceStub(connection.channel)
         self._schemas = schemas_pb2_grpc.SchemaServiceStub(connection.channel)
-        self._answers = Answers(connection, name)
+        self._answers = Answers(connection, id)
 
     async def create_memory(
         self,
@@ -117,7 +117,7 @@ class Session(SessionLog):
             memory_tokens=memory_tokens,
             model=model,
         )
-        request = memories_pb2.CreateMemoryRequest(session=self.name, name=name, prism=spec)
+        request = memories_pb2.CreateMemoryRequest(session=self.id, name=name, prism=spec)
         await create_memory(self._connection, request, exist_ok=exist_ok)
         return Memory(self._connection, self, name)
 
@@ -160,7 +160,7 @@ class Session(SessionLog):
             skip_failures=skip_failures,
         )
         spec = _convert_memories.tree_spec(settings)
-        request = memories_pb2.CreateMemoryRequest(session=self.name, name=name, tree=spec)
+        request = memories_pb2.CreateMemoryRequest(session=self.id, name=name, tree=spec)
         await create_memory(self._connection, request, exist_ok=exist_ok)
         return Tree(self._connection, self, name)
 
@@ -206,7 +206,7 @@ class Session(SessionLog):
             skip_failures=skip_failures,
         )
         spec = _convert_memories.state_spec(settings)
-        request = memories_pb2.CreateMemoryRequest(session=self.name, name=name, state=spec)
+        request = memories_pb2.CreateMemoryRequest(session=self.id, name=name, state=spec)
         await create_memory(self._connection, request, exist_ok=exist_ok)
         return State(self._connection, self, name)
 
@@ -216,14 +216,14 @@ class Session(SessionLog):
 
     async def memories(self) -> Sequence[MemoryInfo]:
         """Returns the session's memories, by name. Raises NotFound."""
-        request = memories_pb2.ListMemoriesRequest(session=self.name)
+        request = memories_pb2.ListMemoriesRequest(session=self.id)
         method = self._memories.ListMemories
         listed = self._connection.all_of(method, request, "memories", _convert_memories.memory)
         return [one async for one in listed]
 
     async def flush(self) -> Flushed:
         """Ends the wait for more chunks (`linger`) of all memories. Raises NotFound."""
-        request = memories_pb2.FlushRequest(session=self.name)
+        request = memories_pb2.FlushRequest(session=self.id)
         response = await self._connection.call(self._memories.Flush, request)
         return _convert_memories.flushed(response)
 
@@ -238,7 +238,7 @@ class Session(SessionLog):
         `schema_draft`.
         """
         request = schemas_pb2.GenerateSchemaRequest(
-            session=self.name, domain=domain, example_query=example_query, model=model
+            session=self.id, domain=domain, example_query=example_query, model=model
         )
         # It costs model calls: not repeated.
         response = await self._connection.call(
@@ -252,7 +252,7 @@ class Session(SessionLog):
 
     async def schema_draft(self, draft_id: str) -> SchemaDraft:
         """Reads a schema that was asked for. Raises NotFound."""
-        request = schemas_pb2.GetSchemaDraftRequest(session=self.name, draft_id=draft_id)
+        request = schemas_pb2.GetSchemaDraftRequest(session=self.id, draft_id=draft_id)
         response = await self._connection.call(self._schemas.GetSchemaDraft, request)
         return _convert_memories.schema_draft(response.draft)
 
@@ -379,14 +379,14 @@ class Session(SessionLog):
 
     async def usage(self, memory: str = "") -> UsageReport:
         """Returns the model usage of the session, or of a memory."""
-        request = usage_pb2.GetUsageRequest(session=self.name, memory=memory)
+        request = usage_pb2.GetUsageRequest(session=self.id, memory=memory)
         return _convert_spend.usage_report(
             await self._connection.call(self._usage.GetUsage, request)
         )
 
     def budgets(self) -> AsyncIterator[Budget]:
         """Yields the budgets of the session, then those of its memories. Raises NotFound."""
-        return self._list_budgets(self.name)
+        return self._list_budgets(self.id)
 
     async def spend(
         self,
@@ -402,7 +402,7 @@ class Session(SessionLog):
         See `Client.spend`. Raises NotFound.
         """
         return await self._read_spend(
-            session=self.name,
+            session=self.id,
             memory=memory,
             level=level,
             by_day=by_day,
@@ -426,7 +426,7 @@ class Session(SessionLog):
         context there. Raises NotFound.
         """
         request = usage_pb2.GetCostRequest(
-            session=self.name,
+            session=self.id,
             memory=memory,
             from_day=_convert_spend.day(from_day),
             to_day=_convert_spend.day(to_day),

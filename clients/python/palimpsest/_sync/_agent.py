@@ -94,7 +94,7 @@ class Agent:
         """Opens it. Raises AlreadyExists for a memory of another kind or other settings."""
         self.session.create(exist_ok=True)
         request = memories_pb2.CreateMemoryRequest(
-            session=self.session.name, name=self.memory.name, state=self._spec
+            session=self.session.id, name=self.memory.name, state=self._spec
         )
         create_memory(self._connection, request, exist_ok=True, only=self._given)
         self._producer, self._failure = self._open(), None
@@ -243,7 +243,7 @@ class Agent:
 
     def _taken_over(self, error: PalimpsestError) -> Aborted:
         return Aborted(
-            f"another loop has taken over session {self.session.name!r} as producer"
+            f"another loop has taken over session {self.session.id!r} as producer"
             f" {self._producer_id!r}; this one must end",
             reason=error.reason,
             metadata=error.metadata,

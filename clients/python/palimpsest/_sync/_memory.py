@@ -117,15 +117,15 @@ class Memory(Resource):
     """A memory, by its name."""
 
     def __init__(self, connection: Connection, session: "Session", name: str) -> None:
-        super().__init__(connection, session.name, name)
+        super().__init__(connection, session.id, name)
         self.name = name
         self.session = session
         self._memories = memories_pb2_grpc.MemoryServiceStub(connection.channel)
         self._history = history_pb2_grpc.HistoryServiceStub(connection.channel)
         self._edits = edits_pb2_grpc.EditServiceStub(connection.channel)
-        self._answers = Answers(connection, session.name, name)
+        self._answers = Answers(connection, session.id, name)
         #: In every request about this memory.
-        self._named: dict[str, Any] = {"session": session.name, "memory": name}
+        self._named: dict[str, Any] = {"session": session.id, "memory": name}
 
     def get(
         self,
@@ -229,7 +229,7 @@ class Memory(Resource):
         """
         return Watch(
             self._connection,
-            self.session.name,
+            self.session.id,
             self.name,
             after_revision=after_revision,
             resume_token=resume_token,
@@ -358,7 +358,7 @@ class Memory(Resource):
         The new memory continues without its call: when that is lost, the memory is read
         until it is done, and an error raised when it stalled.
         """
-        request = convert.rebuild_request(self.session.name, self.name, new.name, changes)
+        request = convert.rebuild_request(self.session.id, self.name, new.name, changes)
         goal: int | None = None
         try:
             responses = self._connection.responses(self._edits.RebuildMemory, request)

@@ -15,8 +15,8 @@ from palimpsest._schemas import Schema
 from palimpsest._sync._answers import Answers, AnswerStream, OnEvent, OnManyEvents
 from palimpsest._sync._connection import Connection
 from palimpsest._sync._kinds import State, Tree
-from palimpsest._sync._log import SessionLog
 from palimpsest._sync._memory import Memory, create_memory
+from palimpsest._sync._search import SessionSearch
 from palimpsest._transport import SCHEMA_SECONDS
 from palimpsest._values_answers import (
     Answer,
@@ -50,14 +50,14 @@ from palimpsest.v1alpha1 import (
 )
 
 
-class Session(SessionLog):
-    """A session, by its name."""
+class Session(SessionSearch):
+    """A session, by its id."""
 
-    def __init__(self, connection: Connection, name: str) -> None:
-        super().__init__(connection, name)
+    def __init__(self, connection: Connection, id: str) -> None:
+        super().__init__(connection, id)
         self._memories = memories_pb2_grpc.MemoryServiceStub(connection.channel)
         self._schemas = schemas_pb2_grpc.SchemaServiceStub(connection.channel)
-        self._answers = Answers(connection, name)
+        self._answers = Answers(connection, id)
 
     def create_memory(
         self,
@@ -118,7 +118,7 @@ class Session(SessionLog):
             memory_tokens=memory_tokens,
             model=model,
         )
-        request = memories_pb2.CreateMemoryRequest(session=self.name, name=name, prism=spec)
+        request = memories_pb2.CreateMemoryRequest(session=self.id, name=name, prism=spec)
         create_memory(self._connection, request, exist_ok=exist_ok)
         return Memory(self._connection, self, name)
 
@@ -161,7 +161,7 @@ class Session(SessionLog):
             skip_failures=skip_failures,
         )
         spec = _convert_memories.tree_spec(settings)
-        request = memories_pb2.CreateMemoryRequest(session=self.name, name=name, tree=spec)
+        request = memories_pb2.CreateMemoryRequest(session=self.id, name=name, tree=spec)
         create_memory(self._connection, request, exist_ok=exist_ok)
         return Tree(self._connection, self, name)
 
@@ -207,7 +207,7 @@ class Session(SessionLog):
             skip_failures=skip_failures,
         )
         spec = _convert_memories.state_spec(settings)
-        request = memories_pb2.CreateMemoryRequest(session=self.name, name=name, state=spec)
+        request = memories_pb2.CreateMemoryRequest(session=self.id, name=name, state=spec)
         create_memory(self._connection, request, exist_ok=exist_ok)
         return State(self._connection, self, name)
 
@@ -217,14 +217,14 @@ class Session(SessionLog):
 
     def memories(self) -> Sequence[MemoryInfo]:
         """Returns the session's memories, by name. Raises NotFound."""
-        request = memories_pb2.ListMemoriesRequest(session=self.name)
+        request = memories_pb2.ListMemoriesRequest(session=self.id)
         method = self._memories.ListMemories
         listed = self._connection.all_of(method, request, "memories", _convert_memories.memory)
         return [one for one in listed]
 
     def flush(self) -> Flushed:
         """Ends the wait for more chunks (`linger`) of all memories. Raises NotFound."""
-        request = memories_pb2.FlushRequest(session=self.name)
+        request = memories_pb2.FlushRequest(session=self.id)
         response = self._connection.call(self._memories.Flush, request)
         return _convert_memories.flushed(response)
 
@@ -239,7 +239,7 @@ class Session(SessionLog):
         `schema_draft`.
         """
         request = schemas_pb2.GenerateSchemaRequest(
-            session=self.name, domain=domain, example_query=example_query, model=model
+            session=self.id, domain=domain, example_query=example_query, model=model
         )
         # It costs model calls: not repeated.
         response = self._connection.call(
@@ -253,7 +253,7 @@ class Session(SessionLog):
 
     def schema_draft(self, draft_id: str) -> SchemaDraft:
         """Reads a schema that was asked for. Raises NotFound."""
-        request = schemas_pb2.GetSchemaDraftRequest(session=self.name, draft_id=draft_id)
+        request = schemas_pb2.GetSchemaDraftRequest(session=self.id, draft_id=draft_id)
         response = self._connection.call(self._schemas.GetSchemaDraft, request)
         return _convert_memories.schema_draft(response.draft)
 
@@ -376,12 +376,12 @@ class Session(SessionLog):
 
     def usage(self, memory: str = "") -> UsageReport:
         """Returns the model usage of the session, or of a memory."""
-        request = usage_pb2.GetUsageRequest(session=self.name, memory=memory)
+        request = usage_pb2.GetUsageRequest(session=self.id, memory=memory)
         return _convert_spend.usage_report(self._connection.call(self._usage.GetUsage, request))
 
     def budgets(self) -> Iterator[Budget]:
         """Yields the budgets of the session, then those of its memories. Raises NotFound."""
-        return self._list_budgets(self.name)
+        return self._list_budgets(self.id)
 
     def spend(
         self,
@@ -397,7 +397,7 @@ class Session(SessionLog):
         See `Client.spend`. Raises NotFound.
         """
         return self._read_spend(
-            session=self.name,
+            session=self.id,
             memory=memory,
             level=level,
             by_day=by_day,
@@ -421,7 +421,7 @@ class Session(SessionLog):
         context there. Raises NotFound.
         """
         request = usage_pb2.GetCostRequest(
-            session=self.name,
+            session=self.id,
             memory=memory,
             from_day=_convert_spend.day(from_day),
             to_day=_convert_spend.day(to_day),
