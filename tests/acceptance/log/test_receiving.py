@@ -23,7 +23,7 @@ from tests.support.stream_status import raise_status
 
 #: No protobuf: a field that is longer than what follows.
 MALFORMED = b"\x0a\xff"
-UNARY = "/palimpsest.v1alpha1.SessionService/GetSession"
+UNARY = "/palimpsest.v1.SessionService/GetSession"
 HEALTH = "/grpc.health.v1.Health/Check"
 TOLD = "/palimpsest.v1alpha1.HistoryService/WatchMemory"
 STREAM = "/palimpsest.v1alpha1.LogService/AppendChunks"

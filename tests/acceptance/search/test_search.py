@@ -60,6 +60,9 @@ async def test_words_and_vectors_find_together(served: tuple[str, FakeEmbeddings
             await producer.flush()
         index = await indexed(session)
         assert index.embedding_model
+        await session.append("The lamp is lit.")
+        caught_up = await session.search("lamp", fully_applied=True, timeout=120)
+        assert caught_up.index.embedded_position == caught_up.read_point.applied_position == index.head + 1
         assert index.vectors_unavailable == ""
         result = await session.search("a wolf and the sea", timeout=120)
         assert result.mode == "hybrid"

@@ -47,7 +47,7 @@ async def test_a_service_hears_which_client_calls() -> None:
     async with serving(register) as port:
         connection = Connection(f"127.0.0.1:{port}")
         method = connection.channel.unary_unary(
-            "/palimpsest.v1alpha1.SessionService/GetSession",
+            "/palimpsest.v1.SessionService/GetSession",
             request_serializer=session_service_pb2.GetSessionRequest.SerializeToString,
             response_deserializer=session_service_pb2.Session.FromString,
         )

@@ -36,8 +36,6 @@ FILES = (
     log_pb2,
     memories_pb2,
     schemas_pb2,
-    session_service_pb2,
-    session_service_pb2,
     trajectories_pb2,
     trees_pb2,
     usage_pb2,
