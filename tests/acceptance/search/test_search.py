@@ -1,7 +1,5 @@
 """Searching by words and vectors, as it is run: an API, a worker, a server of vectors."""
 
-import asyncio
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -18,8 +16,6 @@ TEXTS = (
     "The sea was calm and wide.",
     "A wolf and the sea.",
 )
-#: An index follows its log within some seconds.
-INDEX_SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -37,17 +33,6 @@ def served(servers: Servers) -> Iterator[tuple[str, FakeEmbeddings]]:
             yield address, fake
 
 
-async def indexed(session: palimpsest.Session) -> palimpsest.SearchIndex:
-    """The index, when it has everything."""
-    until = time.monotonic() + INDEX_SECONDS
-    while True:
-        index = await session.search_index()
-        if index.embedded_position == index.indexed_position == index.head:
-            return index
-        assert time.monotonic() < until, index
-        await asyncio.sleep(0.1)
-
-
 # The processes import what asks for vectors, which takes long on a busy machine.
 @pytest.mark.timeout(400)
 async def test_words_and_vectors_find_together(served: tuple[str, FakeEmbeddings]) -> None:
@@ -58,11 +43,10 @@ async def test_words_and_vectors_find_together(served: tuple[str, FakeEmbeddings
             for text in TEXTS:
                 await producer.append(text)
             await producer.flush()
-        index = await indexed(session)
+        waited = await session.search("wolf", fully_applied=True, timeout=120)
+        assert waited.read_point.applied_position == waited.index.embedded_position == len(TEXTS)
+        index = await session.search_index()
         assert index.embedding_model
-        await session.append("The lamp is lit.")
-        caught_up = await session.search("lamp", fully_applied=True, timeout=120)
-        assert caught_up.index.embedded_position == caught_up.read_point.applied_position == index.head + 1
         assert index.vectors_unavailable == ""
         result = await session.search("a wolf and the sea", timeout=120)
         assert result.mode == "hybrid"
