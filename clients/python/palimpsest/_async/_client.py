@@ -147,7 +147,7 @@ class Client(Resource):
     ) -> None:
         """Deletes a session with all that belongs to it: log, memories, answers, budgets.
 
-        Nothing of it can be read once this returns, and nothing brings it back. What it cost
+        Nothing of it can be read once this returns, and that cannot be undone. What it cost
         stays in the tenant's usage. Raises NotFound unless `missing_ok`. `request_id` as in
         `create_session`.
         """
