@@ -16,12 +16,12 @@ from service.llm.embeddings.embedding import CannotEmbed, Embedder
 from service.llm.gateway.allowed import AllowedModels
 from service.llm.providers.facts import Facts
 from service.llm.providers.prices import Prices
+from service.rpc import session_service
 from service.rpc.answers import AnswerService
 from service.rpc.budgets import BudgetService
 from service.rpc.edits import EditService
 from service.rpc.history import HistoryService
 from service.rpc.interceptors.lives import Lives
-from service.rpc.log import LogService
 from service.rpc.memories import MemoryService
 from service.rpc.operations import OperationService
 from service.rpc.pages import Pages
@@ -115,7 +115,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         server = Server(
             Services(
                 sessions=SessionService(database, deleter, pages, config.search_language),
-                log=LogService(database, appender, pages, config.limits, stop),
+                log=session_service.SessionService(database, appender, pages, config.limits, stop),
                 memories=MemoryService(memories, deleter, history, pages, models),
                 history=HistoryService(
                     history, Watches(database, watcher, config.limits), pages, stop

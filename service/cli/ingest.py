@@ -110,7 +110,7 @@ async def ingest(
                 "chunks": len(pieces),
                 "skipped": skipped,
                 "position": ack.position if ack else None,
-                "token": ack.token if ack else None,
+                "read_token": ack.read_token if ack else None,
                 "applied_position": state.applied_position if state else None,
                 "revision": state.revision if state else None,
             }
@@ -118,7 +118,7 @@ async def ingest(
     elif state is not None:
         show(f"memory {memory!r} is at revision {state.revision}, everything applied")
     else:
-        show(f"token {ack.token}" if ack else "nothing new")
+        show(f"token {ack.read_token}" if ack else "nothing new")
 
 
 async def _name_other_readers(session: Session, memory_name: str) -> None:

@@ -8,6 +8,7 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
 from palimpsest.v1alpha1 import (
     answers_pb2,
     answers_pb2_grpc,
@@ -17,8 +18,6 @@ from palimpsest.v1alpha1 import (
     edits_pb2_grpc,
     history_pb2,
     history_pb2_grpc,
-    log_pb2,
-    log_pb2_grpc,
     memories_pb2,
     memories_pb2_grpc,
     operations_pb2,
@@ -38,6 +37,7 @@ from palimpsest.v1alpha1 import (
     usage_pb2,
     usage_pb2_grpc,
 )
+from service.rpc import session_service
 from service.rpc.answers import AnswerService
 from service.rpc.arrivals import Arrivals
 from service.rpc.budgets import BudgetService
@@ -51,7 +51,6 @@ from service.rpc.interceptors.telemetry import Telemetry
 from service.rpc.interceptors.tenancy import Tenancy
 from service.rpc.interceptors.tracing import LogSubject, Tracing
 from service.rpc.interceptors.validation import Validation
-from service.rpc.log import LogService
 from service.rpc.memories import MemoryService
 from service.rpc.operations import OperationService
 from service.rpc.schemas import SchemaService
@@ -71,7 +70,7 @@ class Services:
     """One of each service of the proto."""
 
     sessions: SessionService
-    log: LogService
+    log: session_service.SessionService
     memories: MemoryService
     history: HistoryService
     edits: EditService
@@ -93,8 +92,8 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
         sessions_pb2.DESCRIPTOR.services_by_name["SessionService"],
     ),
     "log": (
-        log_pb2_grpc.add_LogServiceServicer_to_server,
-        log_pb2.DESCRIPTOR.services_by_name["LogService"],
+        session_service_pb2_grpc.add_SessionServiceServicer_to_server,
+        session_service_pb2.DESCRIPTOR.services_by_name["SessionService"],
     ),
     "memories": (
         memories_pb2_grpc.add_MemoryServiceServicer_to_server,

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import palimpsest
-from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
+from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
 from tests.support.harness import api
 from verification.attacks.attack import Attack, Outcome, Stage
 
@@ -41,10 +41,10 @@ async def _attack(stage: Stage) -> Outcome:
 async def _page(address: str) -> int:
     """Reads all of the log, by pages as large as may be asked for; how many chunks came."""
     async with palimpsest.connect(address) as client:
-        stub = log_pb2_grpc.LogServiceStub(client.channel)
+        stub = session_service_pb2_grpc.SessionServiceStub(client.channel)
         position, seen = 1, 0
         while position:
-            request = log_pb2.ListChunksRequest(
+            request = session_service_pb2.ListChunksRequest(
                 session="large", from_position=position, page_size=1000
             )
             page = await stub.ListChunks(request)

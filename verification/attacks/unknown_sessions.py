@@ -16,7 +16,7 @@ import grpc
 from grpc import aio
 
 import palimpsest
-from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
+from palimpsest.v1 import chunks_pb2, session_service_pb2, session_service_pb2_grpc
 from tests.support.harness import api
 from verification.attacks.attack import Attack, Outcome, Stage
 
@@ -79,7 +79,7 @@ class _One:
     """The client that does nothing wrong."""
 
     def __init__(self, channel: aio.Channel, session: str) -> None:
-        self._stub = log_pb2_grpc.LogServiceStub(channel)
+        self._stub = session_service_pb2_grpc.SessionServiceStub(channel)
         self._session = session
         self._numbers = count(1)
 
@@ -94,12 +94,12 @@ class _One:
         return took
 
 
-def _request(session: str, producer_id: str, number: int) -> log_pb2.AppendRequest:
-    chunk = log_pb2.Chunk(text=f"chunk {number}")
-    return log_pb2.AppendRequest(
+def _request(session: str, producer_id: str, number: int) -> session_service_pb2.AppendRequest:
+    chunk = chunks_pb2.Chunk(text=f"chunk {number}")
+    return session_service_pb2.AppendRequest(
         session=session,
         producer_id=producer_id,
-        chunks=[log_pb2.ProducedChunk(producer_sequence=number, chunk=chunk)],
+        chunks=[chunks_pb2.Chunk(producer_sequence=number, chunk=chunk)],
     )
 
 
@@ -107,7 +107,7 @@ class _Many:
     """The others."""
 
     def __init__(self, channel: aio.Channel) -> None:
-        self._stub = log_pb2_grpc.LogServiceStub(channel)
+        self._stub = session_service_pb2_grpc.SessionServiceStub(channel)
         self._doing: list[asyncio.Task[None]] = []
         #: How often an append was refused for its session.
         self.refused = 0

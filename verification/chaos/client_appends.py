@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from palimpsest import PalimpsestError, Producer, ResourceExhausted, _convert_log
-from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
+from palimpsest.v1 import chunks_pb2, session_service_pb2, session_service_pb2_grpc
 from verification.chaos.clients import GIVE_UP_SECONDS, LIFE_EPOCHS, PAUSE_SECONDS, Desk, Room
 from verification.chaos.history import Acked, Opened, Refused, Sent
 from verification.chaos.workload import chunk_text
@@ -50,7 +50,7 @@ class Recorded(Producer):
         self._invoked = time.monotonic()
         return await super()._stream()
 
-    def _begin(self, opened: log_pb2.AppendChunksResponse.Opened) -> None:
+    def _begin(self, opened: session_service_pb2.AppendChunksResponse.Opened) -> None:
         self.desk.write(
             Opened(
                 **_place(self.client, self.room, self._opening.producer_id),
@@ -66,12 +66,18 @@ class Recorded(Producer):
         acked[producer] = max(acked.get(producer, 0), opened.last_producer_sequence)
         super()._begin(opened)
 
-    def _take_ack(self, message: log_pb2.Ack) -> None:
+    def _take_ack(self, message: session_service_pb2.AppendChunksResponse.Ack) -> None:
         noted(self.desk, self.client, self.room, self._opening.producer_id, message)
         super()._take_ack(message)
 
 
-def noted(desk: Desk, client: str, room: Room, producer: str, ack: log_pb2.Ack) -> None:
+def noted(
+    desk: Desk,
+    client: str,
+    room: Room,
+    producer: str,
+    ack: session_service_pb2.AppendChunksResponse.Ack,
+) -> None:
     """Writes an ack down."""
     desk.write(
         Acked(
@@ -180,13 +186,13 @@ class Producing:
         client = self._rng.choice(self._desk.clients)
         sent = []
         for sequence in range(first, last + 1):
-            chunk = log_pb2.Chunk(text=chunk_text(self._producer, sequence))
+            chunk = chunks_pb2.Chunk(text=chunk_text(self._producer, sequence))
             sent.append(
-                log_pb2.ProducedChunk(
+                chunks_pb2.Chunk(
                     producer_sequence=sequence, chunk=chunk, digest=_convert_log.digest(chunk)
                 )
             )
-        request = log_pb2.AppendRequest(
+        request = session_service_pb2.AppendRequest(
             session=self._room.session,
             producer_id=self._producer,
             epoch=self.epoch,
@@ -194,7 +200,7 @@ class Producing:
             chunks=sent,
         )
         self._sent(self._client, self.epoch, first, last, expected_head)
-        stub = log_pb2_grpc.LogServiceStub(client.channel)
+        stub = session_service_pb2_grpc.SessionServiceStub(client.channel)
         said = await client.call(stub.Append, request, timeout=CALL_SECONDS, retry=False)
         noted(self._desk, self._client, self._room, self._producer, said.ack)
 

@@ -30,7 +30,7 @@ from palimpsest import (
     _convert,
     _convert_log,
 )
-from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
+from palimpsest.v1 import chunks_pb2, session_service_pb2, session_service_pb2_grpc
 from verification.chaos.history import Acked, Edited, Requested, Sent, Writer
 from verification.chaos.workload import chunk_text
 from verification.sweep.model import REFUSES
@@ -170,7 +170,9 @@ class Traffic:
                         if chosen.random() < 0.7:
                             ack = await producer.flush()
                             assert ack is not None, "something was appended"
-                            self._acked(told, name, ack.producer_sequence, ack.position, ack.token)
+                            self._acked(
+                                told, name, ack.producer_sequence, ack.position, ack.read_token
+                            )
                             await asyncio.sleep(chosen.random() * AGAIN_SECONDS)
                     await producer.flush()
                     durable = producer.last_acked_sequence
@@ -180,19 +182,19 @@ class Traffic:
     async def _call(self, session: Session, told: Told, chosen: random.Random) -> None:
         name = told.name + "b"
         async with Client(self._address) as own:
-            stub = log_pb2_grpc.LogServiceStub(own.channel)
+            stub = session_service_pb2_grpc.SessionServiceStub(own.channel)
             for sequence in range(1, CALLED + 1):
                 # Behind some of the other's, which so gets a log of its own for a while.
                 await asyncio.sleep(4 * chosen.random() * AGAIN_SECONDS)
-                chunk = _convert.message_of(log_pb2.Chunk, text=chunk_text(name, sequence))
-                produced = log_pb2.ProducedChunk(
+                chunk = _convert.message_of(chunks_pb2.Chunk, text=chunk_text(name, sequence))
+                produced = chunks_pb2.Chunk(
                     producer_sequence=sequence, chunk=chunk, digest=_convert_log.digest(chunk)
                 )
-                request = log_pb2.AppendRequest(
+                request = session_service_pb2.AppendRequest(
                     session=session.name, producer_id=name, epoch=1, chunks=[produced]
                 )
                 self._sent(session.name, name, sequence)
-                said: log_pb2.AppendResponse = await insist(
+                said: session_service_pb2.AppendResponse = await insist(
                     partial(stub.Append, request, timeout=CALL_SECONDS)
                 )
                 ack = said.ack
@@ -211,7 +213,7 @@ class Traffic:
                 partial(session.append, texts, request_id=request_id, timeout=CALL_SECONDS)
             )
             for number, sequence in enumerate(sequences):
-                told.acked[name, sequence] = done.first_position + number
+                told.acked[name, sequence] = done.positions.first + number
             self._history.write(
                 Requested(
                     client=name,
@@ -219,8 +221,8 @@ class Traffic:
                     producer=name,
                     first_sequence=first,
                     last_sequence=last,
-                    first_position=done.first_position,
-                    position=done.position,
+                    first_position=done.positions.first,
+                    position=done.positions.last,
                     at=time.monotonic(),
                 )
             )

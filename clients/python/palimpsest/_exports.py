@@ -1,6 +1,6 @@
 """What both faces of the client export: values, errors and schemas."""
 
-from palimpsest._convert_log import (
+from palimpsest._convert_chunks import (
     Appendable,
     MessageLike,
 )
@@ -61,7 +61,9 @@ from palimpsest._values_log import (
     Ack,
     Appended,
     Chunk,
+    ChunkFilterOptions,
     ChunkKind,
+    ChunkLabels,
     FoundChunk,
     SearchedBy,
     SearchIndex,
@@ -161,7 +163,9 @@ __all__ = [
     "ChatMessage",
     "Choice",
     "Chunk",
+    "ChunkFilterOptions",
     "ChunkKind",
+    "ChunkLabels",
     "Citation",
     "Coercion",
     "Committed",

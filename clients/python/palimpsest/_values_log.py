@@ -1,8 +1,11 @@
 """Sessions, chunks and what a search returns: plain values."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Literal, TypedDict
+
+from palimpsest._values_common import PositionRange
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,27 +23,37 @@ class SessionInfo:
     language: str = ""
 
 
+ChunkKind = Literal["text", "message", "agent_step"]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chunk:
-    """A chunk of the log. Parts that its kind does not have are empty."""
+    """A chunk, of the log or to be appended. Parts that its kind does not have are empty."""
 
-    #: Its place in the log: 1, 2, 3 …
-    position: int
-    #: "text", "message" or "step".
-    kind: str
+    #: Its place in the log: 1, 2, 3 …; 0: it is of no log.
+    position: int = 0
+    kind: ChunkKind
     text: str = ""
     #: The speaker of a message.
     role: str = ""
     observation: str = ""
     thought: str = ""
     action: str = ""
-    #: Whether the observation of a step came before its thought and action. None: it was appended
-    #: before a service could say; its text has the observation first.
-    observed_first: bool | None = False
+    #: Whether the observation of a step came before its thought and action, and is read
+    #: before them.
+    observed_first: bool = False
+    #: The conversation within the session that it belongs to; empty: none.
+    thread: str = ""
+    #: The person, device, document or system that it comes from; empty: not given.
+    source: str = ""
+    #: When it happened; None: not given.
+    occurred_at: datetime | None = None
     metadata: dict[str, str] = field(default_factory=dict)
-    producer_id: str
-    producer_sequence: int
-    created_at: datetime
+    #: The producer that sent it; empty for `session.append`.
+    producer_id: str = ""
+    producer_sequence: int = 0
+    #: When it was committed; None: it is of no log.
+    created_at: datetime | None = None
 
     @property
     def step_parts(self) -> tuple[tuple[str, str], ...]:
@@ -48,8 +61,42 @@ class Chunk:
         a model reads them."""
         seen = ("Observation", self.observation)
         done = (("Thought", self.thought), ("Action", self.action))
-        parts = (*done, seen) if self.observed_first is False else (seen, *done)
+        parts = (seen, *done) if self.observed_first else (*done, seen)
         return tuple((name, text) for name, text in parts if text)
+
+
+class ChunkLabels(TypedDict, total=False):
+    """What a chunk of any kind may have besides its content."""
+
+    #: The conversation within the session that it belongs to: an id. Models read it, with
+    #: source and time, in a line before the content.
+    thread: str
+    #: The person, device, document or system that it comes from: an id, such as "user:42".
+    source: str
+    #: When it happened; with a time zone.
+    occurred_at: datetime | None
+    #: Kept and returned; never shown to a model.
+    metadata: Mapping[str, str] | None
+
+
+class ChunkFilterOptions(TypedDict, total=False):
+    """Which chunks are wanted: those that match all that is given."""
+
+    #: Committed from the first to before the second.
+    since: datetime | None
+    until: datetime | None
+    #: Happened from the first to before the second; chunks without `occurred_at` do not match.
+    occurred_since: datetime | None
+    occurred_until: datetime | None
+    #: Of one of these kinds.
+    kinds: Collection[ChunkKind]
+    #: Of one of these threads, of none of those, from one of these sources; an empty one
+    #: stands for chunks that have none.
+    threads: Collection[str]
+    excluded_threads: Collection[str]
+    sources: Collection[str]
+    #: With all of these keys and values.
+    metadata: Mapping[str, str] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,32 +107,26 @@ class Ack:
     producer_sequence: int
     #: Place in the session's log.
     position: int
-    #: Carry it in a read to see these chunks applied.
-    token: str
+    #: For `after=` of a read that must see these chunks applied.
+    read_token: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Appended:
-    """What was appended is durable, at `first_position` to `position` of the log."""
+    """What was appended; it is durable."""
 
-    first_position: int
-    position: int
-    #: Carry it in a read to see these chunks applied.
-    token: str
-    #: The name under which the same can be appended again without being stored twice.
+    #: Where it is in the session's log.
+    positions: PositionRange
+    #: For `after=` of a read that must see these chunks applied.
+    read_token: str
+    #: The id under which the same can be appended again without being stored twice.
     request_id: str
-
-    @property
-    def positions(self) -> range:
-        """The place of each chunk in the session's log."""
-        return range(self.first_position, self.position + 1)
 
 
 #: By what chunks are found; "auto": by both where vectors can be searched, else by words.
 SearchMode = Literal["auto", "words", "vectors", "hybrid"]
 #: By what was searched; "unknown" only where the service is newer.
 SearchedBy = Literal["words", "vectors", "hybrid", "unknown"]
-ChunkKind = Literal["text", "message", "step"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from grpc import aio
 
 import palimpsest
 from palimpsest import _convert_log, _errors
-from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
+from palimpsest.v1 import chunks_pb2, session_service_pb2, session_service_pb2_grpc
 from service.domain.log.chunks import Chunk, ChunkKind, LoggedChunk
 from service.rpc.convert.v1alpha1 import logged_chunk
 
@@ -23,17 +23,19 @@ async def session(client: palimpsest.Client) -> palimpsest.Session:
 
 
 @pytest.fixture
-async def stub(client: palimpsest.Client) -> log_pb2_grpc.LogServiceStub:
-    return log_pb2_grpc.LogServiceStub(client.channel)
+async def stub(client: palimpsest.Client) -> session_service_pb2_grpc.SessionServiceStub:
+    return session_service_pb2_grpc.SessionServiceStub(client.channel)
 
 
-def produced(sequence: int, text: str = "", **fields: Any) -> log_pb2.ProducedChunk:
-    chunk = log_pb2.Chunk(text=text or f"chunk {sequence}")
-    return log_pb2.ProducedChunk(producer_sequence=sequence, chunk=chunk, **fields)
+def produced(sequence: int, text: str = "", **fields: Any) -> chunks_pb2.Chunk:
+    chunk = chunks_pb2.Chunk(text=text or f"chunk {sequence}")
+    return chunks_pb2.Chunk(producer_sequence=sequence, chunk=chunk, **fields)
 
 
-def request(session: palimpsest.Session, *chunks: log_pb2.ProducedChunk, **fields: Any) -> Any:
-    return log_pb2.AppendRequest(session=session.name, producer_id="p", chunks=chunks, **fields)
+def request(session: palimpsest.Session, *chunks: chunks_pb2.Chunk, **fields: Any) -> Any:
+    return session_service_pb2.AppendRequest(
+        session=session.name, producer_id="p", chunks=chunks, **fields
+    )
 
 
 async def refused(call: Any) -> palimpsest.PalimpsestError:
@@ -99,23 +101,23 @@ async def test_a_changed_resend_a_gap_and_a_stale_epoch_are_refused(
 @pytest.mark.parametrize(
     ("chunk", "reason", "field"),
     [
-        (log_pb2.ProducedChunk(producer_sequence=1), "FIELD_INVALID", "chunks[0].chunk"),
+        (chunks_pb2.Chunk(producer_sequence=1), "FIELD_INVALID", "chunks[0].chunk"),
         (produced(0, "x"), "FIELD_INVALID", "chunks[0].producer_sequence"),
         (produced(1, "x", digest=b"short"), "FIELD_INVALID", "chunks[0].digest"),
         (produced(1, "x", digest=b"0" * 32), "DIGEST_MISMATCH", "chunks[0].digest"),
         (produced(1, "a\0b"), "FIELD_INVALID", "chunks[0].chunk"),
         (produced(1, "x" * 262_145), "CHUNK_TOO_LARGE", "chunks[0].chunk"),
         (
-            log_pb2.ProducedChunk(
-                producer_sequence=1, chunk=log_pb2.Chunk(step=log_pb2.Chunk.Step())
+            chunks_pb2.Chunk(
+                producer_sequence=1, chunk=chunks_pb2.Chunk(agent_step=chunks_pb2.Chunk.AgentStep())
             ),
             "CHUNK_EMPTY",
             "chunks[0].chunk",
         ),
         (
-            log_pb2.ProducedChunk(
+            chunks_pb2.Chunk(
                 producer_sequence=1,
-                chunk=log_pb2.Chunk(text="x", metadata={str(n): "v" for n in range(17)}),
+                chunk=chunks_pb2.Chunk(text="x", metadata={str(n): "v" for n in range(17)}),
             ),
             "FIELD_INVALID",
             "chunks[0].chunk.metadata",
@@ -141,7 +143,9 @@ async def test_batches_and_messages_have_limits(session: Any, stub: Any) -> None
     huge = [produced(n + 1, "x" * 260_000) for n in range(17)]
     with pytest.raises(aio.AioRpcError) as caught:
         async with aio.insecure_channel(session._connection.address) as channel:
-            await log_pb2_grpc.LogServiceStub(channel).Append(request(session, *huge))
+            await session_service_pb2_grpc.SessionServiceStub(channel).Append(
+                request(session, *huge)
+            )
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert await texts(session) == []
 
@@ -154,18 +158,22 @@ async def test_an_unknown_session_is_named(client: palimpsest.Client) -> None:
     assert caught.value.metadata == {"session": "nobody"}
 
 
-async def frames(*requests: log_pb2.AppendChunksRequest) -> AsyncIterator[Any]:
+async def frames(*requests: session_service_pb2.AppendChunksRequest) -> AsyncIterator[Any]:
     for one in requests:
         yield one
 
 
-def opening(session: palimpsest.Session, **fields: Any) -> log_pb2.AppendChunksRequest:
-    open_frame = log_pb2.AppendChunksRequest.Open(session=session.name, producer_id="p", **fields)
-    return log_pb2.AppendChunksRequest(open=open_frame)
+def opening(session: palimpsest.Session, **fields: Any) -> session_service_pb2.AppendChunksRequest:
+    open_frame = session_service_pb2.AppendChunksRequest.Open(
+        session=session.name, producer_id="p", **fields
+    )
+    return session_service_pb2.AppendChunksRequest(open=open_frame)
 
 
-def batch(*chunks: log_pb2.ProducedChunk) -> log_pb2.AppendChunksRequest:
-    return log_pb2.AppendChunksRequest(batch=log_pb2.AppendChunksRequest.Batch(chunks=chunks))
+def batch(*chunks: chunks_pb2.Chunk) -> session_service_pb2.AppendChunksRequest:
+    return session_service_pb2.AppendChunksRequest(
+        batch=session_service_pb2.AppendChunksRequest.Batch(chunks=chunks)
+    )
 
 
 async def responses(call: Any) -> tuple[list[Any], palimpsest.PalimpsestError | None]:
@@ -250,23 +258,27 @@ async def test_credits_hold_a_producer_back(session: Any) -> None:
 def test_client_and_server_agree_on_digests() -> None:
     pairs = [
         (
-            log_pb2.Chunk(text="ü", metadata={"b": "2", "a": "1"}),
+            chunks_pb2.Chunk(text="ü", metadata={"b": "2", "a": "1"}),
             Chunk(kind=ChunkKind.TEXT, text="ü", metadata={"a": "1", "b": "2"}),
         ),
         (
-            log_pb2.Chunk(message=log_pb2.Chunk.Message(role="r", text="t")),
+            chunks_pb2.Chunk(message=chunks_pb2.Chunk.Message(role="r", text="t")),
             Chunk(kind=ChunkKind.MESSAGE, role="r", text="t"),
         ),
         (
-            log_pb2.Chunk(step=log_pb2.Chunk.Step(thought="t")),
+            chunks_pb2.Chunk(agent_step=chunks_pb2.Chunk.AgentStep(thought="t")),
             Chunk(kind=ChunkKind.STEP, thought="t"),
         ),
         (
-            log_pb2.Chunk(step=log_pb2.Chunk.Step(thought="t", observed_first=True)),
+            chunks_pb2.Chunk(
+                agent_step=chunks_pb2.Chunk.AgentStep(thought="t", observed_first=True)
+            ),
             Chunk(kind=ChunkKind.STEP, thought="t", observed_first=True),
         ),
         (
-            log_pb2.Chunk(step=log_pb2.Chunk.Step(thought="t", observed_first=False)),
+            chunks_pb2.Chunk(
+                agent_step=chunks_pb2.Chunk.AgentStep(thought="t", observed_first=False)
+            ),
             Chunk(kind=ChunkKind.STEP, thought="t"),
         ),
     ]

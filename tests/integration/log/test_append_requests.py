@@ -11,7 +11,7 @@ from grpc import aio
 
 import palimpsest
 from palimpsest import _errors
-from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
+from palimpsest.v1 import chunks_pb2, session_service_pb2, session_service_pb2_grpc
 from tests.support.harness import Servers, api
 from verification.chaos.switches import Action, Switches, environment
 
@@ -22,13 +22,15 @@ async def session(client: palimpsest.Client) -> palimpsest.Session:
 
 
 @pytest.fixture
-async def stub(client: palimpsest.Client) -> log_pb2_grpc.LogServiceStub:
-    return log_pb2_grpc.LogServiceStub(client.channel)
+async def stub(client: palimpsest.Client) -> session_service_pb2_grpc.SessionServiceStub:
+    return session_service_pb2_grpc.SessionServiceStub(client.channel)
 
 
-def request(session: palimpsest.Session, *texts: str, **fields: Any) -> log_pb2.AppendRequest:
-    chunks = [log_pb2.ProducedChunk(chunk=log_pb2.Chunk(text=text)) for text in texts]
-    return log_pb2.AppendRequest(session=session.name, chunks=chunks, **fields)
+def request(
+    session: palimpsest.Session, *texts: str, **fields: Any
+) -> session_service_pb2.AppendRequest:
+    chunks = [chunks_pb2.Chunk(text=text) for text in texts]
+    return session_service_pb2.AppendRequest(session=session.name, chunks=chunks, **fields)
 
 
 async def refused(call: Any) -> palimpsest.PalimpsestError:
@@ -72,22 +74,22 @@ async def test_a_request_that_comes_again_gets_its_first_result(session: Any, st
 @pytest.mark.parametrize(
     "other",
     [
-        [log_pb2.Chunk(text="a")],
-        [log_pb2.Chunk(text="ab")],
-        [log_pb2.Chunk(text="b"), log_pb2.Chunk(text="a")],
-        [log_pb2.Chunk(text="a"), log_pb2.Chunk(text="b", metadata={"k": "v"})],
+        [chunks_pb2.Chunk(text="a")],
+        [chunks_pb2.Chunk(text="ab")],
+        [chunks_pb2.Chunk(text="b"), chunks_pb2.Chunk(text="a")],
+        [chunks_pb2.Chunk(text="a"), chunks_pb2.Chunk(text="b", metadata={"k": "v"})],
         [
-            log_pb2.Chunk(text="a"),
-            log_pb2.Chunk(message=log_pb2.Chunk.Message(role="user", text="b")),
+            chunks_pb2.Chunk(text="a"),
+            chunks_pb2.Chunk(message=chunks_pb2.Chunk.Message(role="user", text="b")),
         ],
     ],
 )
 async def test_other_content_under_the_same_id_is_refused(
-    session: Any, stub: Any, other: list[log_pb2.Chunk]
+    session: Any, stub: Any, other: list[chunks_pb2.Chunk]
 ) -> None:
     await stub.Append(request(session, "a", "b", request_id="r"))
     sent = request(session, request_id="r")
-    sent.chunks.extend(log_pb2.ProducedChunk(chunk=chunk) for chunk in other)
+    sent.chunks.extend(chunks_pb2.Chunk(chunk=chunk) for chunk in other)
     error = await refused(stub.Append(sent))
     assert isinstance(error, palimpsest.AlreadyExists)
     assert error.reason == "REQUEST_CONTENT_CHANGED"
@@ -145,7 +147,10 @@ async def test_the_same_request_at_two_servers_at_once_is_written_once(
     with api(url) as (_, one), api(url) as (_, other):
         async with palimpsest.connect(one) as here, palimpsest.connect(other) as there:
             session = await here.create_session("s")
-            stubs = [log_pb2_grpc.LogServiceStub(client.channel) for client in (here, there)]
+            stubs = [
+                session_service_pb2_grpc.SessionServiceStub(client.channel)
+                for client in (here, there)
+            ]
             for turn in range(30):
                 sent = request(session, f"turn {turn}", request_id=f"r{turn}")
                 answers = await asyncio.gather(*(stub.Append(sent) for stub in stubs * 2))
@@ -190,4 +195,4 @@ async def test_a_server_that_is_killed_on_the_way_leaves_nothing_lost_or_twice(
             assert again == ack
             texts = [text for text, *_ in await log_of(session)]
     assert texts.count("now") == many
-    assert texts[ack.first_position - 1 : ack.position] == ["now"] * many
+    assert texts[ack.positions.first - 1 : ack.positions.last] == ["now"] * many

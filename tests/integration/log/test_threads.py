@@ -12,15 +12,8 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 import palimpsest
-from palimpsest.v1alpha1 import (
-    chunks_pb2,
-    log_pb2,
-    log_pb2_grpc,
-    search_pb2,
-    search_pb2_grpc,
-    sessions_pb2,
-    sessions_pb2_grpc,
-)
+from palimpsest.v1 import chunks_pb2, session_service_pb2, session_service_pb2_grpc
+from palimpsest.v1alpha1 import search_pb2, search_pb2_grpc, sessions_pb2, sessions_pb2_grpc
 from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.rpc.convert import v1alpha1 as convert
@@ -60,12 +53,12 @@ class Site:
     log: Any
     search: Any
 
-    async def append(self, *chunks: log_pb2.Chunk, **fields: Any) -> Any:
+    async def append(self, *chunks: chunks_pb2.Chunk, **fields: Any) -> Any:
         produced = [
-            log_pb2.ProducedChunk(chunk=one, producer_sequence=n if "producer_id" in fields else 0)
+            chunks_pb2.Chunk(chunk=one, producer_sequence=n if "producer_id" in fields else 0)
             for n, one in enumerate(chunks, start=1)
         ]
-        request = log_pb2.AppendRequest(session=self.session, chunks=produced, **fields)
+        request = session_service_pb2.AppendRequest(session=self.session, chunks=produced, **fields)
         return await self.log.Append(request)
 
     async def listed(self, page_size: int = 0, **wanted: Any) -> list[int]:
@@ -74,7 +67,7 @@ class Site:
         first = 1
         while first:
             page = await self.log.ListChunks(
-                log_pb2.ListChunksRequest(
+                session_service_pb2.ListChunksRequest(
                     session=self.session,
                     from_position=first,
                     page_size=page_size,
@@ -98,15 +91,15 @@ class Site:
         return sorted(one.chunk.position for one in answer.chunks)
 
 
-def chunk(thread: str, source: str, day: int | None, text: str = "harbour") -> log_pb2.Chunk:
+def chunk(thread: str, source: str, day: int | None, text: str = "harbour") -> chunks_pb2.Chunk:
     occurred_at = None if day is None else at(day)
-    return log_pb2.Chunk(text=text, thread=thread, source=source, occurred_at=occurred_at)
+    return chunks_pb2.Chunk(text=text, thread=thread, source=source, occurred_at=occurred_at)
 
 
 @pytest.fixture
 async def site(client: palimpsest.Client) -> Site:
     session = await client.create_session(f"user|{uuid4().hex}")
-    log = log_pb2_grpc.LogServiceStub(client.channel)
+    log = session_service_pb2_grpc.SessionServiceStub(client.channel)
     search = search_pb2_grpc.SearchServiceStub(client.channel)
     made = Site(session.name, log, search)
     await made.append(*(chunk(*said) for said in SAID))
@@ -114,7 +107,7 @@ async def site(client: palimpsest.Client) -> Site:
 
 
 async def test_what_is_given_comes_back_as_it_was(site: Site) -> None:
-    page = await site.log.ListChunks(log_pb2.ListChunksRequest(session=site.session))
+    page = await site.log.ListChunks(session_service_pb2.ListChunksRequest(session=site.session))
     assert [one.chunk for one in page.chunks] == [chunk(*said) for said in SAID]
     assert page.next_position == 0
 
@@ -164,7 +157,9 @@ async def test_a_filter_that_nothing_fits_is_refused(site: Site) -> None:
         (many, "filter.threads: "),
     ):
         for call in (
-            site.log.ListChunks(log_pb2.ListChunksRequest(session=site.session, filter=filter_)),
+            site.log.ListChunks(
+                session_service_pb2.ListChunksRequest(session=site.session, filter=filter_)
+            ),
             site.search.SearchChunks(
                 search_pb2.SearchChunksRequest(
                     session=site.session, query="harbour", filter=filter_
@@ -188,7 +183,7 @@ async def test_a_filter_that_nothing_fits_is_refused(site: Site) -> None:
     ],
 )
 async def test_another_thread_source_or_time_is_other_content(
-    site: Site, other: log_pb2.Chunk
+    site: Site, other: chunks_pb2.Chunk
 ) -> None:
     first = chunk("a", "", None)
     await site.append(first, producer_id="p")
@@ -202,14 +197,14 @@ async def test_another_thread_source_or_time_is_other_content(
 
 
 async def test_a_time_is_kept_in_microseconds(site: Site) -> None:
-    given = log_pb2.Chunk(text="x", occurred_at=at(-1, 123_456_789))
+    given = chunks_pb2.Chunk(text="x", occurred_at=at(-1, 123_456_789))
     first = await site.append(given, producer_id="p")
     position = first.ack.through_position
     # The rest was cut off before the digest was made.
-    again = log_pb2.Chunk(text="x", occurred_at=at(-1, 123_456_000))
+    again = chunks_pb2.Chunk(text="x", occurred_at=at(-1, 123_456_000))
     assert (await site.append(again, producer_id="p")).ack.through_position == position
     page = await site.log.ListChunks(
-        log_pb2.ListChunksRequest(session=site.session, from_position=position)
+        session_service_pb2.ListChunksRequest(session=site.session, from_position=position)
     )
     assert page.chunks[0].chunk == again
 

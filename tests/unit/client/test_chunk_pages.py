@@ -7,6 +7,7 @@ import pytest
 from grpc import aio
 
 import palimpsest
+from palimpsest.v1 import chunks_pb2, session_service_pb2
 from palimpsest.v1alpha1 import log_pb2
 from tests.unit.client.server import add, serving
 
@@ -18,15 +19,15 @@ class Log:
         self.asked: list[tuple[int, int]] = []
 
     async def ListChunks(
-        self, request: log_pb2.ListChunksRequest, context: Any
-    ) -> log_pb2.ListChunksResponse:
+        self, request: session_service_pb2.ListChunksRequest, context: Any
+    ) -> session_service_pb2.ListChunksResponse:
         self.asked.append((request.from_position, request.page_size))
         first = max(request.from_position, 1)
         last = min(first + request.page_size - 1, HEAD)
-        return log_pb2.ListChunksResponse(
+        return session_service_pb2.ListChunksResponse(
             chunks=[
                 log_pb2.LoggedChunk(
-                    position=at, chunk=log_pb2.Chunk(text=f"{at}", metadata={"page": f"{at}"})
+                    position=at, chunk=chunks_pb2.Chunk(text=f"{at}", metadata={"page": f"{at}"})
                 )
                 for at in range(first, last + 1)
             ],
@@ -43,7 +44,9 @@ def log() -> Log:
 @pytest.fixture
 async def session(log: Log) -> AsyncIterator[palimpsest.Session]:
     def register(server: aio.Server) -> None:
-        add(server, "LogService", "unary", log.ListChunks, log_pb2.ListChunksRequest)
+        add(
+            server, "SessionService", "unary", log.ListChunks, session_service_pb2.ListChunksRequest
+        )
 
     async with (
         serving(register) as port,

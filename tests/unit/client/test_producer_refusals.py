@@ -10,11 +10,11 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 import palimpsest
-from palimpsest.v1alpha1 import log_pb2
+from palimpsest.v1 import session_service_pb2
 from tests.unit.client.server import add, serving
 
-Request = log_pb2.AppendChunksRequest
-Response = log_pb2.AppendChunksResponse
+Request = session_service_pb2.AppendChunksRequest
+Response = session_service_pb2.AppendChunksResponse
 
 
 class Picky:
@@ -33,7 +33,7 @@ class Picky:
     ) -> AsyncIterator[Response]:
         async for request in requests:
             if request.HasField("open"):
-                credits = log_pb2.Credits(chunks=100, bytes=10_000)
+                credits = session_service_pb2.AppendChunksResponse.Credits(chunks=100, bytes=10_000)
                 yield Response(
                     opened=Response.Opened(
                         last_producer_sequence=self.opened.pop(0), credits=credits
@@ -51,11 +51,13 @@ class Picky:
                     return
             last = chunks[-1].producer_sequence
             yield Response(
-                ack=log_pb2.Ack(through_producer_sequence=last, through_position=last, token="t")
+                ack=session_service_pb2.AppendChunksResponse.Ack(
+                    through_producer_sequence=last, through_position=last, token="t"
+                )
             )
 
     def register(self, server: Any) -> None:
-        add(server, "LogService", "streams", self.AppendChunks, Request)
+        add(server, "SessionService", "streams", self.AppendChunks, Request)
 
 
 def _refusal(field: str) -> Any:
