@@ -115,7 +115,9 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         server = Server(
             Services(
                 sessions=SessionService(database, deleter, pages, config.search_language),
-                log=session_service.SessionService(database, appender, pages, config.limits, stop),
+                log=session_service.SessionService(  # type: ignore[abstract]  # its other RPCs
+                    *(database, appender, pages, config.limits, stop)
+                ),
                 memories=MemoryService(memories, deleter, history, pages, models),
                 history=HistoryService(
                     history, Watches(database, watcher, config.limits), pages, stop

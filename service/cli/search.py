@@ -25,7 +25,7 @@ class Kind(StrEnum):
 
     TEXT = "text"
     MESSAGE = "message"
-    STEP = "step"
+    AGENT_STEP = "agent_step"
 
 
 def register(app: typer.Typer) -> None:

@@ -91,10 +91,10 @@ class SessionLog:
             self._database,
             current_tenant(),
             request.session,
-            convert.chunk_filter(request.filter, self._limits),
             from_position=int(self._pages.cursor(scope, request.page_token, first="1")),
             limit=self._pages.size(request.page_size),
             max_bytes=self._pages.max_bytes,
+            wanted=convert.chunk_filter(request.filter, self._limits),
         )
         chunks = fitting([convert.chunk(one) for one in page.chunks], self._pages.max_bytes)
         following = page.next_position

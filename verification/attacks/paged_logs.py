@@ -42,15 +42,14 @@ async def _page(address: str) -> int:
     """Reads all of the log, by pages as large as may be asked for; how many chunks came."""
     async with palimpsest.connect(address) as client:
         stub = session_service_pb2_grpc.SessionServiceStub(client.channel)
-        position, seen = 1, 0
-        while position:
-            request = session_service_pb2.ListChunksRequest(
-                session="large", from_position=position, page_size=1000
-            )
+        request = session_service_pb2.ListChunksRequest(session="large", page_size=1000)
+        seen = 0
+        while True:
             page = await stub.ListChunks(request)
             seen += len(page.chunks)
-            position = page.next_position
-        return seen
+            request.page_token = page.next_page_token
+            if not request.page_token:
+                return seen
 
 
 async def _others(address: str, until: "asyncio.Future[list[int]]") -> tuple[int, int]:

@@ -87,20 +87,16 @@ class _One:
         """Appends one chunk after the other; how long each took, in seconds."""
         took: list[float] = []
         for _, number in zip(range(times), self._numbers, strict=False):
-            request = _request(self._session, "p", number)
+            request = _request(self._session, number)
             began = time.perf_counter()
             await self._stub.Append(request)
             took.append(time.perf_counter() - began)
         return took
 
 
-def _request(session: str, producer_id: str, number: int) -> session_service_pb2.AppendRequest:
+def _request(session: str, number: int) -> session_service_pb2.AppendRequest:
     chunk = chunks_pb2.Chunk(text=f"chunk {number}")
-    return session_service_pb2.AppendRequest(
-        session=session,
-        producer_id=producer_id,
-        chunks=[chunks_pb2.Chunk(producer_sequence=number, chunk=chunk)],
-    )
+    return session_service_pb2.AppendRequest(session=session, chunks=[chunk])
 
 
 class _Many:
@@ -125,16 +121,15 @@ class _Many:
     async def _append_to_unknown(self, number: int) -> None:
         while True:
             try:
-                await self._stub.Append(_request(f"none-{uuid4().hex}", "p", 1))
+                await self._stub.Append(_request(f"none-{uuid4().hex}", 1))
             except aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.NOT_FOUND:
                     raise
                 self.refused += 1
 
     async def _append_to_known(self, number: int) -> None:
-        producer_id = uuid4().hex
         for sequence in count(1):
-            await self._stub.Append(_request(f"many-{number}", producer_id, sequence))
+            await self._stub.Append(_request(f"many-{number}", sequence))
 
 
 async def _many(address: str) -> None:

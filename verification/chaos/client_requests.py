@@ -100,8 +100,8 @@ class Requesting:
                 at=time.monotonic(),
             )
         )
-        if done.positions.last > self._room.positions.last:
-            self._room.positions.last, self._room.read_token = done.positions.last, done.read_token
+        if done.positions.last > self._room.position:
+            self._room.position, self._room.token = done.positions.last, done.read_token
 
     def _refused(self, first: int, error: PalimpsestError) -> None:
         self._desk.write(

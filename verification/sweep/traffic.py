@@ -27,10 +27,10 @@ from palimpsest import (
     MemoryStatus,
     PalimpsestError,
     Session,
-    _convert,
-    _convert_log,
 )
+from palimpsest._convert_chunks import digest
 from palimpsest.v1 import chunks_pb2, session_service_pb2, session_service_pb2_grpc
+from verification.batches import append_batch
 from verification.chaos.history import Acked, Edited, Requested, Sent, Writer
 from verification.chaos.workload import chunk_text
 from verification.sweep.model import REFUSES
@@ -186,19 +186,16 @@ class Traffic:
             for sequence in range(1, CALLED + 1):
                 # Behind some of the other's, which so gets a log of its own for a while.
                 await asyncio.sleep(4 * chosen.random() * AGAIN_SECONDS)
-                chunk = _convert.message_of(chunks_pb2.Chunk, text=chunk_text(name, sequence))
-                produced = chunks_pb2.Chunk(
-                    producer_sequence=sequence, chunk=chunk, digest=_convert_log.digest(chunk)
-                )
-                request = session_service_pb2.AppendRequest(
-                    session=session.name, producer_id=name, epoch=1, chunks=[produced]
+                chunk = chunks_pb2.Chunk(text=chunk_text(name, sequence))
+                chunk.producer_sequence, chunk.digest = sequence, digest(chunk)
+                opening = session_service_pb2.AppendChunksRequest.Open(
+                    session=session.name, producer_id=name, epoch=1
                 )
                 self._sent(session.name, name, sequence)
-                said: session_service_pb2.AppendResponse = await insist(
-                    partial(stub.Append, request, timeout=CALL_SECONDS)
+                ack: session_service_pb2.AppendChunksResponse.Ack = await insist(
+                    partial(append_batch, stub, opening, [chunk], timeout=CALL_SECONDS)
                 )
-                ack = said.ack
-                self._acked(told, name, sequence, ack.through_position, ack.token)
+                self._acked(told, name, sequence, ack.through_position, ack.read_token)
 
     async def _request(self, session: Session, told: Told, chosen: random.Random) -> None:
         name = told.name + "c"

@@ -57,6 +57,7 @@ from palimpsest._values_answers import (
     Turn,
     Waiting,
 )
+from palimpsest._values_common import PositionRange
 from palimpsest._values_log import (
     Ack,
     Appended,
@@ -208,6 +209,7 @@ __all__ = [
     "Operations",
     "OutOfRange",
     "PalimpsestError",
+    "PositionRange",
     "ProducerClosed",
     "ProvenanceEntry",
     "Question",

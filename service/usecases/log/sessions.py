@@ -73,11 +73,11 @@ async def read_chunks(
     database: Database,
     tenant_id: UUID,
     name: str,
-    wanted: ChunkFilter,
     *,
     from_position: int,
     limit: int,
     max_bytes: int,
+    wanted: ChunkFilter | None = None,
 ) -> ChunkPage:
     """Returns the wanted chunks of a session's log from a position on.
 
@@ -85,6 +85,7 @@ async def read_chunks(
     least one where there is one. A page compares a limited number of chunks: it may return none
     and not be the last. Raises NotFound, InvalidInput.
     """
+    wanted = wanted or ChunkFilter()
     wanted.check()
     key = session_key(tenant_id, name)
     async with database.transaction(tenant_id, name="sessions") as tx:

@@ -264,9 +264,8 @@ def test_a_stream_is_told_why_it_ends_and_what_was_committed_is_acked(servers: S
             opening = session_service_pb2.AppendChunksRequest.Open(session="s", producer_id="p")
             await call.write(session_service_pb2.AppendChunksRequest(open=opening))
             await call.read()
-            chunk = chunks_pb2.Chunk(text="a")
             batch = session_service_pb2.AppendChunksRequest.Batch(
-                chunks=[chunks_pb2.Chunk(producer_sequence=1, chunk=chunk)]
+                chunks=[chunks_pb2.Chunk(producer_sequence=1, text="a")]
             )
             await call.write(session_service_pb2.AppendChunksRequest(batch=batch))
             acked = await call.read()

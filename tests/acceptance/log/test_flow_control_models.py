@@ -174,10 +174,9 @@ async def test_a_producer_waits_for_memories_that_are_behind(url: str) -> None:
 
 async def _refused(client: palimpsest.Client, chunks: int = 1) -> palimpsest.PalimpsestError:
     stub = session_service_pb2_grpc.SessionServiceStub(client.channel)
-    produced = [
-        chunks_pb2.Chunk(producer_sequence=number, text="other") for number in range(1, chunks + 1)
-    ]
-    request = session_service_pb2.AppendRequest(session="s", producer_id="other", chunks=produced)
+    request = session_service_pb2.AppendRequest(
+        session="s", chunks=[chunks_pb2.Chunk(text="other")] * chunks
+    )
     with pytest.raises(aio.AioRpcError) as caught:
         await stub.Append(request)
     return palimpsest._errors.from_rpc(caught.value, client.address)

@@ -249,7 +249,7 @@ def test_what_is_no_traceparent_is_ignored(url: str, taking: Collector, garbage:
             )
             metadata = (("traceparent", garbage), ("tracestate", "x" * 2000))
             response = await stub.Append(request, metadata=metadata)
-            assert response.first_position == 1
+            assert response.positions.first == 1
 
     with api(url, **taking.environment) as (server, address):
         asyncio.run(run(address))

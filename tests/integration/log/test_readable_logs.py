@@ -88,16 +88,14 @@ async def check_pages(channel: aio.Channel, session: str, count: int) -> None:
     """Each page is as small as it is said to be, by whatever size it is asked for."""
     stub = session_service_pb2_grpc.SessionServiceStub(channel)
     for page_size in (0, 1000):
-        position, seen = 1, 0
-        while position:
-            request = session_service_pb2.ListChunksRequest(
-                session=session, from_position=position, page_size=page_size
-            )
+        request = session_service_pb2.ListChunksRequest(session=session, page_size=page_size)
+        seen = 0
+        while not seen or request.page_token:
             page = await stub.ListChunks(request)
             assert len(page.chunks) == 1 or page.ByteSize() <= PAGE_BYTES + 100
             assert [one.position for one in page.chunks] == [
-                *islice(range(position, count + 1), len(page.chunks))
+                *islice(range(seen + 1, count + 1), len(page.chunks))
             ]
             seen += len(page.chunks)
-            position = page.next_position
+            request.page_token = page.next_page_token
         assert seen == count

@@ -89,9 +89,9 @@ async def test_the_text_of_each_kind_is_as_the_service_counts_it(
     found = {one.chunk.kind: one for one in (await session.search("where light lamp")).chunks}
     assert found["message"].text == "ann: Where is the lamp?"
     assert found["message"].excerpt == "ann: Where is the lamp?"
-    assert found["step"].text == "Thought: light the lamp\nAction: strike\nObservation: dark"
-    assert found["step"].chunk.observed_first is False
-    assert found["step"].excerpt == "Thought: light the lamp"
+    assert found["agent_step"].text == "Thought: light the lamp\nAction: strike\nObservation: dark"
+    assert found["agent_step"].chunk.observed_first is False
+    assert found["agent_step"].excerpt == "Thought: light the lamp"
 
 
 async def test_a_step_that_observed_first_is_read_so(client: palimpsest.Client) -> None:
@@ -106,7 +106,7 @@ async def test_a_step_that_observed_first_is_read_so(client: palimpsest.Client) 
 
 async def test_filters(session: palimpsest.Session) -> None:
     now = datetime.now(UTC)
-    assert set(positions(await session.search("lamp", kinds=["message", "step"]))) == {4, 5}
+    assert set(positions(await session.search("lamp", kinds=["message", "agent_step"]))) == {4, 5}
     assert set(positions(await session.search("lamp", metadata={"book": "a"}))) == {1, 3}
     assert positions(await session.search("lamp", from_position=2, to_position=3)) == [3]
     assert len(positions(await session.search("lamp", limit=1))) == 1

@@ -73,7 +73,7 @@ class Service:
         self.asked.append(request.freshness)
         if request.freshness == Context.FRESHNESS_WAIT and self.not_made is not None:
             await refuse(context, *self.not_made, "as the test says")
-        text = "\n".join(chunk.step.action or chunk.message.text for chunk in self.chunks)
+        text = "\n".join(chunk.agent_step.action or chunk.message.text for chunk in self.chunks)
         return states_pb2.GetWorkingContextResponse(head=len(self.chunks), text=text)
 
     async def AppendChunks(
@@ -95,18 +95,18 @@ class Service:
                 continue
             await self._check(epoch, context)
             for produced in request.batch.chunks:
-                if "\0" in produced.chunk.step.action:
+                if "\0" in produced.agent_step.action:
                     await refuse(
                         context, grpc.StatusCode.INVALID_ARGUMENT, "FIELD_INVALID", "a NUL"
                     )
                 if produced.producer_sequence == len(self.chunks) + 1:
-                    self.chunks.append(produced.chunk)
+                    self.chunks.append(produced)
                 if self.cuts:
                     self.cuts -= 1
                     await context.abort(grpc.StatusCode.UNAVAILABLE, "as the test says")
             last = len(self.chunks)
             ack = session_service_pb2.AppendChunksResponse.Ack(
-                through_producer_sequence=last, through_position=last, token="t"
+                through_producer_sequence=last, through_position=last, read_token="t"
             )
             yield session_service_pb2.AppendChunksResponse(ack=ack)
 

@@ -8,12 +8,12 @@ import pytest
 
 import palimpsest
 from palimpsest import ChatMessage, Chunk
-from palimpsest._convert_log import chunks_of
+from palimpsest._convert_chunks import chunks_of
 from palimpsest.v1 import chunks_pb2
 
 LOGGED = Chunk(
     position=3,
-    kind="step",
+    kind="agent_step",
     action="jump",
     metadata={"a": "own"},
     producer_id="p",
@@ -59,12 +59,12 @@ def message(role: str, text: str) -> chunks_pb2.Chunk:
 )
 def test_texts_messages_and_steps_become_chunks(items: Any, due: list[Any]) -> None:
     wanted = [chunks_pb2.Chunk(text=one) if isinstance(one, str) else one for one in due]
-    assert list(chunks_of(items, None)) == wanted
+    assert list(chunks_of(items)) == wanted
 
 
 def test_metadata_of_all_stands_beside_that_of_one() -> None:
     items: list[Any] = ["x", LOGGED, {"role": "user", "content": "hi", "metadata": {"b": "own"}}]
-    given = [dict(chunk.metadata) for chunk in chunks_of(items, {"a": "all", "b": "all"})]
+    given = [dict(chunk.metadata) for chunk in chunks_of(items, metadata={"a": "all", "b": "all"})]
     assert given == [{"a": "all", "b": "all"}, {"a": "own", "b": "all"}, {"a": "all", "b": "own"}]
 
 
@@ -86,7 +86,7 @@ def test_what_cannot_be_appended_is_named_by_its_number(
     items: Any, kind: type[Exception], said: str
 ) -> None:
     with pytest.raises(kind) as caught:
-        chunks_of(items, None)
+        chunks_of(items)
     assert said in str(caught.value)
 
 
@@ -96,4 +96,4 @@ def test_what_cannot_be_appended_is_named_by_its_number(
 )
 def test_metadata_beyond_what_any_service_takes_is_refused(metadata: dict[str, str]) -> None:
     with pytest.raises(palimpsest.InvalidArgument, match="metadata"):
-        chunks_of("x", metadata)
+        chunks_of("x", metadata=metadata)

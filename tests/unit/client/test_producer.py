@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import palimpsest
-from palimpsest import _convert_log
+from palimpsest import _convert_chunks
 from palimpsest._async._producer import MAX_CHUNK_BYTES
 from palimpsest._transport import MAX_SENT_BYTES
 from palimpsest.v1 import session_service_pb2
@@ -38,10 +38,10 @@ class Log:
         left, code = self.script.pop(0) if self.script else (10**9, grpc.StatusCode.OK)
         async for request in requests:
             for produced in request.batch.chunks:
-                assert produced.digest == _convert_log.digest(produced.chunk)
+                assert produced.digest == _convert_chunks.digest(produced)
                 if produced.producer_sequence > len(self.texts):
                     assert produced.producer_sequence == len(self.texts) + 1, "no gap"
-                    self.texts.append(produced.chunk.text)
+                    self.texts.append(produced.text)
             if left == 0:
                 await context.abort(code, "as the test says")
             left -= 1
@@ -53,7 +53,7 @@ class Log:
                 )
             else:
                 ack = session_service_pb2.AppendChunksResponse.Ack(
-                    through_producer_sequence=reached, through_position=reached, token="t"
+                    through_producer_sequence=reached, through_position=reached, read_token="t"
                 )
                 yield Response(ack=ack)
 

@@ -42,9 +42,9 @@ class Picky:
                 continue
             chunks = request.batch.chunks
             for index, produced in enumerate(chunks):
-                if produced.chunk.text == "bad":
-                    await context.abort_with_status(_refusal(f"batch.chunks[{index}].chunk"))
-                if produced.chunk.text == "lost":
+                if produced.text == "bad":
+                    await context.abort_with_status(_refusal(f"batch.chunks[{index}]"))
+                if produced.text == "lost":
                     if self.lost:
                         await context.abort_with_status(_changed(produced.producer_sequence))
                     self.lost = True
@@ -52,7 +52,7 @@ class Picky:
             last = chunks[-1].producer_sequence
             yield Response(
                 ack=session_service_pb2.AppendChunksResponse.Ack(
-                    through_producer_sequence=last, through_position=last, token="t"
+                    through_producer_sequence=last, through_position=last, read_token="t"
                 )
             )
 
@@ -104,10 +104,10 @@ async def _append(log: Picky, texts: list[str], *, first: int = 0) -> palimpsest
 async def test_a_refusal_by_a_field_names_the_append() -> None:
     error = await _append(Picky([10]), ["a", "b", "c", "bad", "d"], first=2)
     assert isinstance(error, palimpsest.InvalidArgument)
-    assert str(error).startswith("append 14 was refused: batch.chunks[1].chunk: is bad.")
+    assert str(error).startswith("append 14 was refused: batch.chunks[1]: is bad.")
     assert "up to 12 is durable" in str(error)
     assert error.metadata == {"producer_sequence": "14"}
-    assert error.fields == {"batch.chunks[1].chunk": "is bad"}
+    assert error.fields == {"batch.chunks[1]": "is bad"}
 
 
 async def test_what_another_process_stored_meanwhile_is_not_taken_for_ours() -> None:

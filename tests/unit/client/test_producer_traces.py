@@ -41,7 +41,7 @@ class Batches:
             reached += len(batch.chunks)
             yield Response(
                 ack=session_service_pb2.AppendChunksResponse.Ack(
-                    through_producer_sequence=reached, through_position=reached, token="t"
+                    through_producer_sequence=reached, through_position=reached, read_token="t"
                 )
             )
 
