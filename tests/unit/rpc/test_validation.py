@@ -30,10 +30,8 @@ from service.rpc.interceptors.validation import PATTERNS, validate
 FILES = (
     answers_pb2,
     budgets_pb2,
-    chunks_pb2,
     edits_pb2,
     history_pb2,
-    session_service_pb2,
     memories_pb2,
     schemas_pb2,
     search_pb2,
@@ -150,16 +148,24 @@ def test_other_ids_are_told_the_rule(id_: str) -> None:
         (sessions_pb2.GetSessionRequest(name=id_), "name"),
         (memories_pb2.ListMemoriesRequest(session=id_ or "/"), "session"),
         (memories_pb2.GetMemoryRequest(session="a", memory=id_), "memory"),
-        (session_service_pb2.ListChunksRequest(session=id_), "session"),
-        (chunks_pb2.ChunkFilter(threads=["a", id_ or "/"]), "threads[1]"),
-        (chunks_pb2.ChunkFilter(excluded_threads=[id_ or "/"]), "excluded_threads[0]"),
-        (chunks_pb2.ChunkFilter(sources=[id_ or "/"]), "sources[0]"),
-        (chunks_pb2.Chunk(text="x", thread=id_ or "/"), "thread"),
-        (chunks_pb2.Chunk(text="x", source=id_ or "/"), "source"),
     ):
         with pytest.raises(InvalidInput) as caught:
             validate(request)
         assert caught.value.message == f"{field}: {ID}"
+    bad = id_ or "/"
+    for message, field in (
+        (session_service_pb2.ListChunksRequest(session=bad), "session"),
+        (session_service_pb2.AppendRequest(session=bad, chunks=[ONE]), "session"),
+        (session_service_pb2.AppendChunksRequest.Open(session="a", producer_id=bad), "producer_id"),
+        (chunks_pb2.ChunkFilter(threads=["a", bad]), "threads[1]"),
+        (chunks_pb2.ChunkFilter(excluded_threads=[bad]), "excluded_threads[0]"),
+        (chunks_pb2.ChunkFilter(sources=[bad]), "sources[0]"),
+        (chunks_pb2.Chunk(text="x", thread=bad), "thread"),
+        (chunks_pb2.Chunk(text="x", source=bad), "source"),
+    ):
+        with pytest.raises(InvalidInput) as caught:
+            validate(message)
+        assert caught.value.message.startswith(f"{field}: must ")
 
 
 def test_an_id_without_utf8_is_no_message() -> None:
