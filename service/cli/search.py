@@ -73,8 +73,8 @@ async def search(
         mode=mode,
         from_position=from_position,
         to_position=to_position or 0,
-        since=_moment("--since", since),
-        until=_moment("--until", until),
+        since=moment("--since", since),
+        until=moment("--until", until),
         kinds=[one.value for one in kind or ()],
         metadata=_pairs(metadata or ()),
         rerank=rerank,
@@ -86,7 +86,8 @@ async def search(
         _show(result)
 
 
-def _moment(option: str, given: str) -> datetime | None:
+def moment(option: str, given: str) -> datetime | None:
+    """Returns the time that an option names; None without one. Raises CommandError."""
     if not given:
         return None
     try:
