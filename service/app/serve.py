@@ -115,7 +115,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         server = Server(
             Services(
                 sessions=SessionService(database, deleter, pages, config.search_language),
-                log=session_service.SessionService(  # type: ignore[abstract]  # its other RPCs
+                log=session_service.SessionLogService(  # type: ignore[abstract]  # its other RPCs
                     *(database, appender, pages, config.limits, stop)
                 ),
                 memories=MemoryService(memories, deleter, history, pages, models),

@@ -1,4 +1,4 @@
-"""Appending: what a unary append submits, and one opened stream of batches."""
+"""Submits what a unary append has, and the batches of an opened stream."""
 
 import asyncio
 import hashlib

@@ -70,7 +70,7 @@ class Services:
     """One of each service of the proto."""
 
     sessions: SessionService
-    log: session_service.SessionService
+    log: session_service.SessionLogService
     memories: MemoryService
     history: HistoryService
     edits: EditService

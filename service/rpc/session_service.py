@@ -10,7 +10,7 @@ from service.usecases.log.append import Appender
 from storage.engine.database import Database
 
 
-class SessionService(SessionLog, session_service_pb2_grpc.SessionServiceServicer):
+class SessionLogService(SessionLog, session_service_pb2_grpc.SessionServiceServicer):
     """See session_service.proto."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Chunks: what can be appended, what a log has, and filters, to and from the proto's messages."""
+"""Converts chunks and filters of chunks to and from the proto's messages."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""The log: chunks and filters of chunks."""
+"""Converts chunks, and filters of chunks."""
 
 from collections.abc import Sequence
 from datetime import datetime

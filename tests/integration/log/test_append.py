@@ -106,7 +106,7 @@ NAMED = {"chunk": "1", "producer_sequence": "2"}
 @pytest.mark.parametrize(
     ("chunk", "reason", "field", "metadata"),
     [
-        ({}, "FIELD_INVALID", "", {}),
+        ({}, "FIELD_INVALID", ".content", {}),
         ({"text": "x", "digest": b"short"}, "FIELD_INVALID", ".digest", {}),
         ({"text": "x", "digest": b"0" * 32}, "DIGEST_MISMATCH", ".digest", NAMED),
         ({"text": "a\0b"}, "FIELD_INVALID", "", NAMED),
