@@ -21,7 +21,6 @@ from service.rpc.budgets import BudgetService
 from service.rpc.edits import EditService
 from service.rpc.history import HistoryService
 from service.rpc.interceptors.lives import Lives
-from service.rpc.log import LogService
 from service.rpc.memories import MemoryService
 from service.rpc.operations import OperationService
 from service.rpc.pages import Pages
@@ -114,15 +113,16 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         searcher = Searcher(database, embedder, reranker.order, config, call_off=gateway.call_off)
         server = Server(
             Services(
-                sessions=SessionService(  # type: ignore[abstract]
+                sessions=SessionService(
                     database,
                     deleter,
                     ConsistentSearch(database, searcher, watcher, keys.token),
+                    appender,
                     pages,
                     config.limits,
                     language=config.search_language,
+                    stopping=stop,
                 ),
-                log=LogService(database, appender, pages, config.limits, stop),
                 memories=MemoryService(memories, deleter, history, pages, models),
                 history=HistoryService(
                     history, Watches(database, watcher, config.limits), pages, stop

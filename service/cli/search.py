@@ -53,12 +53,10 @@ async def search(
         typer.Option(metavar="TIME", help="Committed from then on, such as 2026-11-30T12:00Z."),
     ] = "",
     until: Annotated[str, typer.Option(metavar="TIME", help="Committed before then.")] = "",
-    occurred_after: Annotated[
+    occurred_since: Annotated[
         str, typer.Option(metavar="TIME", help="Happened from then on.")
     ] = "",
-    occurred_before: Annotated[
-        str, typer.Option(metavar="TIME", help="Happened before then.")
-    ] = "",
+    occurred_until: Annotated[str, typer.Option(metavar="TIME", help="Happened before then.")] = "",
     kind: Annotated[
         list[Kind] | None, typer.Option(help="Chunks of this kind; may be repeated.")
     ] = None,
@@ -90,10 +88,10 @@ async def search(
         mode=mode,
         from_position=from_position,
         to_position=to_position or 0,
-        since=_moment("--since", since),
-        until=_moment("--until", until),
-        occurred_since=_moment("--occurred-after", occurred_after),
-        occurred_until=_moment("--occurred-before", occurred_before),
+        since=moment("--since", since),
+        until=moment("--until", until),
+        occurred_since=moment("--occurred-since", occurred_since),
+        occurred_until=moment("--occurred-until", occurred_until),
         threads=thread or (),
         excluded_threads=exclude_thread or (),
         sources=source or (),
@@ -110,7 +108,8 @@ async def search(
         _show(result)
 
 
-def _moment(option: str, given: str) -> datetime | None:
+def moment(option: str, given: str) -> datetime | None:
+    """Returns the time that an option names; None without one. Raises CommandError."""
     if not given:
         return None
     try:

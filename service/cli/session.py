@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from palimpsest import Client, SearchIndex, SessionInfo
+from palimpsest import ChunkFilterOptions, Client, SearchIndex, SessionInfo
 from service.cli.app import new_group
 from service.cli.command import LAST, Json, NamedSession, command
 from service.cli.output import CommandError, cut, plain_json, say, show, show_json, show_list
@@ -78,6 +78,15 @@ async def show_(
     from_position: Annotated[
         int, typer.Option("--from", min=1, max=LAST, help="The first of them.")
     ] = 1,
+    thread: Annotated[
+        list[str] | None, typer.Option(help='Chunks of this thread, "" for none; may be repeated.')
+    ] = None,
+    exclude_thread: Annotated[
+        list[str] | None, typer.Option(help="No chunks of this thread; may be repeated.")
+    ] = None,
+    source: Annotated[
+        list[str] | None, typer.Option(help='Chunks from it, "" for none; may be repeated.')
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show a session and some of its chunks."""
@@ -86,13 +95,23 @@ async def show_(
         show_json(_json(info))
     else:
         show(f"{info.id}: {info.head} chunks, {info.content_bytes:,} bytes")
-        for key, value in sorted(info.metadata.items()):
-            show(f"  {key}={value}")
-    last = from_position + chunks - 1
-    async for chunk in session.chunks(from_position=from_position, to_position=last):
+    wanted: ChunkFilterOptions = {
+        "threads": thread or (),
+        "excluded_threads": exclude_thread or (),
+        "sources": source or (),
+    }
+    # With a filter the position of the last one is not known.
+    last = None if any(wanted.values()) else from_position + chunks - 1
+    shown = 0
+    async for chunk in session.chunks(from_position=from_position, to_position=last, **wanted):
+        if shown == chunks:
+            break
+        shown += 1
         text = chunk.text or " / ".join(part for _, part in chunk.step_parts)
         if as_json:
-            show_json({"position": chunk.position, "kind": chunk.kind, "text": text})
+            labels = {name: getattr(chunk, name) for name in ("thread", "source", "occurred_at")}
+            given = {name: value for name, value in labels.items() if value}
+            show_json({"position": chunk.position, "kind": chunk.kind, "text": text, **given})
         else:
             show(f"  [{chunk.position}] {cut(text, 100)}")
 

@@ -18,8 +18,6 @@ from palimpsest.v1alpha1 import (
     edits_pb2_grpc,
     history_pb2,
     history_pb2_grpc,
-    log_pb2,
-    log_pb2_grpc,
     memories_pb2,
     memories_pb2_grpc,
     operations_pb2,
@@ -48,7 +46,6 @@ from service.rpc.interceptors.telemetry import Telemetry
 from service.rpc.interceptors.tenancy import Tenancy
 from service.rpc.interceptors.tracing import LogSubject, Tracing
 from service.rpc.interceptors.validation import Validation
-from service.rpc.log import LogService
 from service.rpc.memories import MemoryService
 from service.rpc.operations import OperationService
 from service.rpc.schemas import SchemaService
@@ -67,7 +64,6 @@ class Services:
     """One of each service of the proto."""
 
     sessions: SessionService
-    log: LogService
     memories: MemoryService
     history: HistoryService
     edits: EditService
@@ -86,10 +82,6 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
     "sessions": (
         session_service_pb2_grpc.add_SessionServiceServicer_to_server,
         session_service_pb2.DESCRIPTOR.services_by_name["SessionService"],
-    ),
-    "log": (
-        log_pb2_grpc.add_LogServiceServicer_to_server,
-        log_pb2.DESCRIPTOR.services_by_name["LogService"],
     ),
     "memories": (
         memories_pb2_grpc.add_MemoryServiceServicer_to_server,

@@ -1,5 +1,7 @@
 """SessionService."""
 
+import asyncio
+
 from google.protobuf import empty_pb2
 
 from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
@@ -11,14 +13,16 @@ from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.idempotency import reply
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages, fitting
+from service.rpc.session_log import SessionLog
 from service.settings.config import Limits
 from service.usecases.log import sessions
+from service.usecases.log.append import Appender
 from service.usecases.operations.deleting import Deleter
 from service.usecases.search.consistent import ConsistentSearch
 from storage.engine.database import Database
 
 
-class SessionService(session_service_pb2_grpc.SessionServiceServicer):
+class SessionService(SessionLog, session_service_pb2_grpc.SessionServiceServicer):
     """See session_service.proto."""
 
     def __init__(
@@ -26,18 +30,22 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
         database: Database,
         deleter: Deleter,
         search: ConsistentSearch,
+        appender: Appender,
         pages: Pages,
         limits: Limits,
         *,
         language: str,
+        stopping: asyncio.Event,
     ) -> None:
-        """`language`: of sessions that name none."""
+        """`language`: of sessions that name none. `stopping` is set when the server stops."""
         self._database = database
         self._deleter = deleter
         self._search = search
+        self._appender = appender
         self._pages = pages
         self._limits = limits
         self._language = language
+        self._stopping = stopping
 
     async def CreateSession(  # noqa: N802 - named by the proto
         self, request: session_service_pb2.CreateSessionRequest, context: Context

@@ -37,6 +37,7 @@ from service.rpc.interceptors.validation import Validation
 from service.rpc.pages import Pages
 from service.rpc.session_service import SessionService
 from service.settings.config import Config, Limits
+from service.usecases.log.append import Appender
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.consistency import ProgressWatcher
 from service.usecases.operations.deleting import Deleter
@@ -270,13 +271,15 @@ async def _serve(url: str) -> None:
     server = aio.server(interceptors=(Telemetry(), Errors(), Tenancy(), Validation()))
     searcher = Searcher(database, _AtHand(), _no_rerank, Config())
     wake_ups = WakeUps(_pass_on)
-    service = SessionService(  # type: ignore[abstract]
+    service = SessionService(
         database,
         Deleter(database, wake_ups),
         ConsistentSearch(database, searcher, ProgressWatcher(database), b"key"),
+        Appender(database, wake_ups, b"key", Limits()),
         Pages(b"key", Limits()),
         Limits(),
         language="english",
+        stopping=asyncio.Event(),
     )
     session_service_pb2_grpc.add_SessionServiceServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")

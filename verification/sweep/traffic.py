@@ -27,10 +27,10 @@ from palimpsest import (
     MemoryStatus,
     PalimpsestError,
     Session,
-    _convert,
-    _convert_log,
 )
-from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
+from palimpsest._convert_chunks import digest
+from palimpsest.v1 import chunks_pb2, session_service_pb2, session_service_pb2_grpc
+from verification.batches import append_batch
 from verification.chaos.history import Acked, Edited, Requested, Sent, Writer
 from verification.chaos.workload import chunk_text
 from verification.sweep.model import REFUSES
@@ -170,7 +170,9 @@ class Traffic:
                         if chosen.random() < 0.7:
                             ack = await producer.flush()
                             assert ack is not None, "something was appended"
-                            self._acked(told, name, ack.producer_sequence, ack.position, ack.token)
+                            self._acked(
+                                told, name, ack.producer_sequence, ack.position, ack.read_token
+                            )
                             await asyncio.sleep(chosen.random() * AGAIN_SECONDS)
                     await producer.flush()
                     durable = producer.last_acked_sequence
@@ -180,23 +182,20 @@ class Traffic:
     async def _call(self, session: Session, told: Told, chosen: random.Random) -> None:
         name = told.name + "b"
         async with Client(self._address) as own:
-            stub = log_pb2_grpc.LogServiceStub(own.channel)
+            stub = session_service_pb2_grpc.SessionServiceStub(own.channel)
             for sequence in range(1, CALLED + 1):
                 # Behind some of the other's, which so gets a log of its own for a while.
                 await asyncio.sleep(4 * chosen.random() * AGAIN_SECONDS)
-                chunk = _convert.message_of(log_pb2.Chunk, text=chunk_text(name, sequence))
-                produced = log_pb2.ProducedChunk(
-                    producer_sequence=sequence, chunk=chunk, digest=_convert_log.digest(chunk)
-                )
-                request = log_pb2.AppendRequest(
-                    session=session.id, producer_id=name, epoch=1, chunks=[produced]
+                chunk = chunks_pb2.Chunk(text=chunk_text(name, sequence))
+                chunk.producer_sequence, chunk.digest = sequence, digest(chunk)
+                opening = session_service_pb2.AppendChunksRequest.Open(
+                    session=session.id, producer_id=name, epoch=1
                 )
                 self._sent(session.id, name, sequence)
-                said: log_pb2.AppendResponse = await insist(
-                    partial(stub.Append, request, timeout=CALL_SECONDS)
+                ack: session_service_pb2.AppendChunksResponse.Ack = await insist(
+                    partial(append_batch, stub, opening, [chunk], timeout=CALL_SECONDS)
                 )
-                ack = said.ack
-                self._acked(told, name, sequence, ack.through_position, ack.token)
+                self._acked(told, name, sequence, ack.through_position, ack.read_token)
 
     async def _request(self, session: Session, told: Told, chosen: random.Random) -> None:
         name = told.name + "c"
@@ -211,7 +210,7 @@ class Traffic:
                 partial(session.append, texts, request_id=request_id, timeout=CALL_SECONDS)
             )
             for number, sequence in enumerate(sequences):
-                told.acked[name, sequence] = done.first_position + number
+                told.acked[name, sequence] = done.positions.first + number
             self._history.write(
                 Requested(
                     client=name,
@@ -219,8 +218,8 @@ class Traffic:
                     producer=name,
                     first_sequence=first,
                     last_sequence=last,
-                    first_position=done.first_position,
-                    position=done.position,
+                    first_position=done.positions.first,
+                    position=done.positions.last,
                     at=time.monotonic(),
                 )
             )

@@ -18,7 +18,7 @@ from palimpsest._convert import (
 )
 from palimpsest._convert import number_of as _number_of
 from palimpsest._convert_answers import losses
-from palimpsest._convert_log import chunk
+from palimpsest._convert_chunks import logged_chunk
 from palimpsest._convert_spend import usage
 from palimpsest._schemas import Schema, schema_fields
 from palimpsest._values_memories import (
@@ -413,7 +413,7 @@ def provenance_entry(message: history_pb2.ProvenanceEntry) -> ProvenanceEntry:
         message,
         amendment=amendment(message.amendment),
         revision=revision(message.revision),
-        chunks=tuple(chunk(one) for one in message.chunks),
+        chunks=tuple(logged_chunk(one) for one in message.chunks),
     )
 
 
@@ -528,7 +528,7 @@ def working_context(message: states_pb2.GetWorkingContextResponse) -> WorkingCon
         message,
         vectors=tuple(state_vector(one) for one in message.vectors),
         recent=tuple(
-            RecentStep(chunk=chunk(one.chunk), tokens=one.tokens) for one in message.recent
+            RecentStep(chunk=logged_chunk(one.chunk), tokens=one.tokens) for one in message.recent
         ),
         messages=tuple(value_of(ChatMessage, one) for one in message.messages),
     )

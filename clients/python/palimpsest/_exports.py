@@ -1,6 +1,6 @@
 """What both faces of the client export: values, errors and schemas."""
 
-from palimpsest._convert_log import (
+from palimpsest._convert_chunks import (
     Appendable,
     MessageLike,
 )
@@ -64,6 +64,7 @@ from palimpsest._values_log import (
     Chunk,
     ChunkFilterOptions,
     ChunkKind,
+    ChunkLabels,
 )
 from palimpsest._values_memories import (
     AgentSettings,
@@ -168,6 +169,7 @@ __all__ = [
     "Chunk",
     "ChunkFilterOptions",
     "ChunkKind",
+    "ChunkLabels",
     "Citation",
     "Coercion",
     "Committed",

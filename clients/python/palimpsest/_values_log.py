@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, TypedDict
 
+from palimpsest._values_common import PositionRange
+
 ChunkKind = Literal["text", "message", "agent_step"]
 
 
@@ -47,6 +49,20 @@ class Chunk:
         return tuple((name, text) for name, text in parts if text)
 
 
+class ChunkLabels(TypedDict, total=False):
+    """What a chunk of any kind may have besides its content."""
+
+    #: The conversation within the session that it belongs to: an id. Models read it, with
+    #: source and time, in a line before the content.
+    thread: str
+    #: The person, device, document or system that it comes from: an id, such as "user:42".
+    source: str
+    #: When it happened; with a time zone.
+    occurred_at: datetime | None
+    #: Kept and returned; never shown to a model.
+    metadata: Mapping[str, str] | None
+
+
 class ChunkFilterOptions(TypedDict, total=False):
     """Which chunks are wanted: those that match all that is given."""
 
@@ -75,22 +91,17 @@ class Ack:
     producer_sequence: int
     #: Place in the session's log.
     position: int
-    #: Carry it in a read to see these chunks applied.
-    token: str
+    #: For `after=` of a read that must see these chunks applied.
+    read_token: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Appended:
-    """What was appended is durable, at `first_position` to `position` of the log."""
+    """What was appended; it is durable."""
 
-    first_position: int
-    position: int
-    #: Carry it in a read to see these chunks applied.
-    token: str
-    #: The name under which the same can be appended again without being stored twice.
+    #: Where it is in the session's log.
+    positions: PositionRange
+    #: For `after=` of a read that must see these chunks applied.
+    read_token: str
+    #: The id under which the same can be appended again without being stored twice.
     request_id: str
-
-    @property
-    def positions(self) -> range:
-        """The place of each chunk in the session's log."""
-        return range(self.first_position, self.position + 1)

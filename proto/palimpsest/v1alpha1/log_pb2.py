@@ -24,11 +24,10 @@ _sym_db = _symbol_database.Default()
 
 from buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
-from palimpsest.v1alpha1 import chunks_pb2 as palimpsest_dot_v1alpha1_dot_chunks__pb2
 from palimpsest.v1alpha1 import ids_pb2 as palimpsest_dot_v1alpha1_dot_ids__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dpalimpsest/v1alpha1/log.proto\x12\x13palimpsest.v1alpha1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a palimpsest/v1alpha1/chunks.proto\x1a\x1dpalimpsest/v1alpha1/ids.proto\"\xb4\x04\n\x05\x43hunk\x12\x17\n\x04text\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x10\x01H\x00\x12\x35\n\x07message\x18\x02 \x01(\x0b\x32\".palimpsest.v1alpha1.Chunk.MessageH\x00\x12/\n\x04step\x18\x03 \x01(\x0b\x32\x1f.palimpsest.v1alpha1.Chunk.StepH\x00\x12\x1b\n\x06thread\x18\x05 \x01(\tB\x0b\xbaH\x08r\x03\xf0G\x01\xd8\x01\x01\x12\x1b\n\x06source\x18\x06 \x01(\tB\x0b\xbaH\x08r\x03\xf0G\x01\xd8\x01\x01\x12/\n\x0boccurred_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12S\n\x08metadata\x18\x04 \x03(\x0b\x32(.palimpsest.v1alpha1.Chunk.MetadataEntryB\x17\xbaH\x14\x9a\x01\x11\x10\x10\"\x06r\x04\x10\x01\x18@*\x05r\x03\x18\x80\x08\x1a\x39\n\x07Message\x12\x17\n\x04role\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\x12\x15\n\x04text\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x10\x01\x1al\n\x04Step\x12\x13\n\x0bobservation\x18\x01 \x01(\t\x12\x0f\n\x07thought\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x03 \x01(\t\x12\x1b\n\x0eobserved_first\x18\x04 \x01(\x08H\x00\x88\x01\x01\x42\x11\n\x0f_observed_first\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x10\n\x07\x63ontent\x12\x05\xbaH\x02\x08\x01\"\xd3\x01\n\rProducedChunk\x12*\n\x11producer_sequence\x18\x01 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x31\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x1a.palimpsest.v1alpha1.ChunkB\x06\xbaH\x03\xc8\x01\x01\x12\x63\n\x06\x64igest\x18\x03 \x01(\x0c\x42S\xbaHP\xba\x01M\n\rdigest.length\x12\x15\x61 digest has 32 bytes\x1a%this.size() == 0 || this.size() == 32\"\xab\x01\n\x0bLoggedChunk\x12\x10\n\x08position\x18\x01 \x01(\x04\x12)\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x1a.palimpsest.v1alpha1.Chunk\x12\x13\n\x0bproducer_id\x18\x03 \x01(\t\x12\x19\n\x11producer_sequence\x18\x04 \x01(\x04\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"(\n\x07\x43redits\x12\x0e\n\x06\x63hunks\x18\x01 \x01(\r\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"\x9e\x03\n\x13\x41ppendChunksRequest\x12=\n\x04open\x18\x01 \x01(\x0b\x32-.palimpsest.v1alpha1.AppendChunksRequest.OpenH\x00\x12?\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32..palimpsest.v1alpha1.AppendChunksRequest.BatchH\x00\x1a\x8e\x01\n\x04Open\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x1d\n\x0bproducer_id\x18\x02 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12\x1e\n\x05\x65poch\x18\x03 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x1a\n\rexpected_head\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x10\n\x0e_expected_head\x1a\x66\n\x05\x42\x61tch\x12?\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\".palimpsest.v1alpha1.ProducedChunkB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\x80\x02\x12\x1c\n\x0btraceparent\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x18\x37\x42\x0e\n\x05\x66rame\x12\x05\xbaH\x02\x08\x01\"\xf3\x01\n\x14\x41ppendChunksResponse\x12\x42\n\x06opened\x18\x01 \x01(\x0b\x32\x30.palimpsest.v1alpha1.AppendChunksResponse.OpenedH\x00\x12\'\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x18.palimpsest.v1alpha1.AckH\x00\x1a\x65\n\x06Opened\x12\x1e\n\x16last_producer_sequence\x18\x01 \x01(\x04\x12\x0c\n\x04head\x18\x02 \x01(\x04\x12-\n\x07\x63redits\x18\x03 \x01(\x0b\x32\x1c.palimpsest.v1alpha1.CreditsB\x07\n\x05\x66rame\"\x80\x01\n\x03\x41\x63k\x12!\n\x19through_producer_sequence\x18\x01 \x01(\x04\x12\x18\n\x10through_position\x18\x02 \x01(\x04\x12\r\n\x05token\x18\x03 \x01(\t\x12-\n\x07\x63redits\x18\x04 \x01(\x0b\x32\x1c.palimpsest.v1alpha1.Credits\"\x8e\x02\n\rAppendRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12 \n\x0bproducer_id\x18\x02 \x01(\tB\x0b\xbaH\x08r\x03\xf0G\x01\xd8\x01\x01\x12\x1e\n\x05\x65poch\x18\x03 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x1a\n\rexpected_head\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12?\n\x06\x63hunks\x18\x05 \x03(\x0b\x32\".palimpsest.v1alpha1.ProducedChunkB\x0b\xbaH\x08\x92\x01\x05\x08\x01\x10\x80\x02\x12\x31\n\nrequest_id\x18\x06 \x01(\tB\x1d\xbaH\x1ar\x18\x18\x80\x01\x32\x13^[^\\x00-\\x1f\\x7f]*$B\x10\n\x0e_expected_head\"O\n\x0e\x41ppendResponse\x12%\n\x03\x61\x63k\x18\x01 \x01(\x0b\x32\x18.palimpsest.v1alpha1.Ack\x12\x16\n\x0e\x66irst_position\x18\x02 \x01(\x04\"\xa5\x01\n\x11ListChunksRequest\x12\x19\n\x07session\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\xf0G\x01\x12&\n\rfrom_position\x18\x02 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x12\x1b\n\tpage_size\x18\x03 \x01(\rB\x08\xbaH\x05*\x03\x18\xe8\x07\x12\x30\n\x06\x66ilter\x18\x04 \x01(\x0b\x32 .palimpsest.v1alpha1.ChunkFilter\"k\n\x12ListChunksResponse\x12\x30\n\x06\x63hunks\x18\x01 \x03(\x0b\x32 .palimpsest.v1alpha1.LoggedChunk\x12\x15\n\rnext_position\x18\x02 \x01(\x04\x12\x0c\n\x04head\x18\x03 \x01(\x04\x32\xad\x02\n\nLogService\x12i\n\x0c\x41ppendChunks\x12(.palimpsest.v1alpha1.AppendChunksRequest\x1a).palimpsest.v1alpha1.AppendChunksResponse\"\x00(\x01\x30\x01\x12S\n\x06\x41ppend\x12\".palimpsest.v1alpha1.AppendRequest\x1a#.palimpsest.v1alpha1.AppendResponse\"\x00\x12_\n\nListChunks\x12&.palimpsest.v1alpha1.ListChunksRequest\x1a\'.palimpsest.v1alpha1.ListChunksResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dpalimpsest/v1alpha1/log.proto\x12\x13palimpsest.v1alpha1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dpalimpsest/v1alpha1/ids.proto\"\xb4\x04\n\x05\x43hunk\x12\x17\n\x04text\x18\x01 \x01(\tB\x07\xbaH\x04r\x02\x10\x01H\x00\x12\x35\n\x07message\x18\x02 \x01(\x0b\x32\".palimpsest.v1alpha1.Chunk.MessageH\x00\x12/\n\x04step\x18\x03 \x01(\x0b\x32\x1f.palimpsest.v1alpha1.Chunk.StepH\x00\x12\x1b\n\x06thread\x18\x05 \x01(\tB\x0b\xbaH\x08r\x03\xf0G\x01\xd8\x01\x01\x12\x1b\n\x06source\x18\x06 \x01(\tB\x0b\xbaH\x08r\x03\xf0G\x01\xd8\x01\x01\x12/\n\x0boccurred_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12S\n\x08metadata\x18\x04 \x03(\x0b\x32(.palimpsest.v1alpha1.Chunk.MetadataEntryB\x17\xbaH\x14\x9a\x01\x11\x10\x10\"\x06r\x04\x10\x01\x18@*\x05r\x03\x18\x80\x08\x1a\x39\n\x07Message\x12\x17\n\x04role\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@\x12\x15\n\x04text\x18\x02 \x01(\tB\x07\xbaH\x04r\x02\x10\x01\x1al\n\x04Step\x12\x13\n\x0bobservation\x18\x01 \x01(\t\x12\x0f\n\x07thought\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x03 \x01(\t\x12\x1b\n\x0eobserved_first\x18\x04 \x01(\x08H\x00\x88\x01\x01\x42\x11\n\x0f_observed_first\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x10\n\x07\x63ontent\x12\x05\xbaH\x02\x08\x01\"\xab\x01\n\x0bLoggedChunk\x12\x10\n\x08position\x18\x01 \x01(\x04\x12)\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x1a.palimpsest.v1alpha1.Chunk\x12\x13\n\x0bproducer_id\x18\x03 \x01(\t\x12\x19\n\x11producer_sequence\x18\x04 \x01(\x04\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestampb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -51,74 +50,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHUNK'].fields_by_name['source']._serialized_options = b'\272H\010r\003\360G\001\330\001\001'
   _globals['_CHUNK'].fields_by_name['metadata']._loaded_options = None
   _globals['_CHUNK'].fields_by_name['metadata']._serialized_options = b'\272H\024\232\001\021\020\020\"\006r\004\020\001\030@*\005r\003\030\200\010'
-  _globals['_PRODUCEDCHUNK'].fields_by_name['producer_sequence']._loaded_options = None
-  _globals['_PRODUCEDCHUNK'].fields_by_name['producer_sequence']._serialized_options = b'\272H\0142\n\030\377\377\377\377\377\377\377\377\177'
-  _globals['_PRODUCEDCHUNK'].fields_by_name['chunk']._loaded_options = None
-  _globals['_PRODUCEDCHUNK'].fields_by_name['chunk']._serialized_options = b'\272H\003\310\001\001'
-  _globals['_PRODUCEDCHUNK'].fields_by_name['digest']._loaded_options = None
-  _globals['_PRODUCEDCHUNK'].fields_by_name['digest']._serialized_options = b'\272HP\272\001M\n\rdigest.length\022\025a digest has 32 bytes\032%this.size() == 0 || this.size() == 32'
-  _globals['_APPENDCHUNKSREQUEST_OPEN'].fields_by_name['session']._loaded_options = None
-  _globals['_APPENDCHUNKSREQUEST_OPEN'].fields_by_name['session']._serialized_options = b'\272H\005r\003\360G\001'
-  _globals['_APPENDCHUNKSREQUEST_OPEN'].fields_by_name['producer_id']._loaded_options = None
-  _globals['_APPENDCHUNKSREQUEST_OPEN'].fields_by_name['producer_id']._serialized_options = b'\272H\005r\003\360G\001'
-  _globals['_APPENDCHUNKSREQUEST_OPEN'].fields_by_name['epoch']._loaded_options = None
-  _globals['_APPENDCHUNKSREQUEST_OPEN'].fields_by_name['epoch']._serialized_options = b'\272H\0142\n\030\377\377\377\377\377\377\377\377\177'
-  _globals['_APPENDCHUNKSREQUEST_BATCH'].fields_by_name['chunks']._loaded_options = None
-  _globals['_APPENDCHUNKSREQUEST_BATCH'].fields_by_name['chunks']._serialized_options = b'\272H\010\222\001\005\010\001\020\200\002'
-  _globals['_APPENDCHUNKSREQUEST_BATCH'].fields_by_name['traceparent']._loaded_options = None
-  _globals['_APPENDCHUNKSREQUEST_BATCH'].fields_by_name['traceparent']._serialized_options = b'\272H\004r\002\0307'
-  _globals['_APPENDCHUNKSREQUEST'].oneofs_by_name['frame']._loaded_options = None
-  _globals['_APPENDCHUNKSREQUEST'].oneofs_by_name['frame']._serialized_options = b'\272H\002\010\001'
-  _globals['_APPENDREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_APPENDREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\360G\001'
-  _globals['_APPENDREQUEST'].fields_by_name['producer_id']._loaded_options = None
-  _globals['_APPENDREQUEST'].fields_by_name['producer_id']._serialized_options = b'\272H\010r\003\360G\001\330\001\001'
-  _globals['_APPENDREQUEST'].fields_by_name['epoch']._loaded_options = None
-  _globals['_APPENDREQUEST'].fields_by_name['epoch']._serialized_options = b'\272H\0142\n\030\377\377\377\377\377\377\377\377\177'
-  _globals['_APPENDREQUEST'].fields_by_name['chunks']._loaded_options = None
-  _globals['_APPENDREQUEST'].fields_by_name['chunks']._serialized_options = b'\272H\010\222\001\005\010\001\020\200\002'
-  _globals['_APPENDREQUEST'].fields_by_name['request_id']._loaded_options = None
-  _globals['_APPENDREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\032r\030\030\200\0012\023^[^\\x00-\\x1f\\x7f]*$'
-  _globals['_LISTCHUNKSREQUEST'].fields_by_name['session']._loaded_options = None
-  _globals['_LISTCHUNKSREQUEST'].fields_by_name['session']._serialized_options = b'\272H\005r\003\360G\001'
-  _globals['_LISTCHUNKSREQUEST'].fields_by_name['from_position']._loaded_options = None
-  _globals['_LISTCHUNKSREQUEST'].fields_by_name['from_position']._serialized_options = b'\272H\0142\n\030\377\377\377\377\377\377\377\377\177'
-  _globals['_LISTCHUNKSREQUEST'].fields_by_name['page_size']._loaded_options = None
-  _globals['_LISTCHUNKSREQUEST'].fields_by_name['page_size']._serialized_options = b'\272H\005*\003\030\350\007'
-  _globals['_CHUNK']._serialized_start=182
-  _globals['_CHUNK']._serialized_end=746
-  _globals['_CHUNK_MESSAGE']._serialized_start=512
-  _globals['_CHUNK_MESSAGE']._serialized_end=569
-  _globals['_CHUNK_STEP']._serialized_start=571
-  _globals['_CHUNK_STEP']._serialized_end=679
-  _globals['_CHUNK_METADATAENTRY']._serialized_start=681
-  _globals['_CHUNK_METADATAENTRY']._serialized_end=728
-  _globals['_PRODUCEDCHUNK']._serialized_start=749
-  _globals['_PRODUCEDCHUNK']._serialized_end=960
-  _globals['_LOGGEDCHUNK']._serialized_start=963
-  _globals['_LOGGEDCHUNK']._serialized_end=1134
-  _globals['_CREDITS']._serialized_start=1136
-  _globals['_CREDITS']._serialized_end=1176
-  _globals['_APPENDCHUNKSREQUEST']._serialized_start=1179
-  _globals['_APPENDCHUNKSREQUEST']._serialized_end=1593
-  _globals['_APPENDCHUNKSREQUEST_OPEN']._serialized_start=1331
-  _globals['_APPENDCHUNKSREQUEST_OPEN']._serialized_end=1473
-  _globals['_APPENDCHUNKSREQUEST_BATCH']._serialized_start=1475
-  _globals['_APPENDCHUNKSREQUEST_BATCH']._serialized_end=1577
-  _globals['_APPENDCHUNKSRESPONSE']._serialized_start=1596
-  _globals['_APPENDCHUNKSRESPONSE']._serialized_end=1839
-  _globals['_APPENDCHUNKSRESPONSE_OPENED']._serialized_start=1729
-  _globals['_APPENDCHUNKSRESPONSE_OPENED']._serialized_end=1830
-  _globals['_ACK']._serialized_start=1842
-  _globals['_ACK']._serialized_end=1970
-  _globals['_APPENDREQUEST']._serialized_start=1973
-  _globals['_APPENDREQUEST']._serialized_end=2243
-  _globals['_APPENDRESPONSE']._serialized_start=2245
-  _globals['_APPENDRESPONSE']._serialized_end=2324
-  _globals['_LISTCHUNKSREQUEST']._serialized_start=2327
-  _globals['_LISTCHUNKSREQUEST']._serialized_end=2492
-  _globals['_LISTCHUNKSRESPONSE']._serialized_start=2494
-  _globals['_LISTCHUNKSRESPONSE']._serialized_end=2601
-  _globals['_LOGSERVICE']._serialized_start=2604
-  _globals['_LOGSERVICE']._serialized_end=2905
+  _globals['_CHUNK']._serialized_start=148
+  _globals['_CHUNK']._serialized_end=712
+  _globals['_CHUNK_MESSAGE']._serialized_start=478
+  _globals['_CHUNK_MESSAGE']._serialized_end=535
+  _globals['_CHUNK_STEP']._serialized_start=537
+  _globals['_CHUNK_STEP']._serialized_end=645
+  _globals['_CHUNK_METADATAENTRY']._serialized_start=647
+  _globals['_CHUNK_METADATAENTRY']._serialized_end=694
+  _globals['_LOGGEDCHUNK']._serialized_start=715
+  _globals['_LOGGEDCHUNK']._serialized_end=886
 # @@protoc_insertion_point(module_scope)

@@ -1,8 +1,8 @@
 """Between the proto's messages and our values."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from uuid import UUID
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -13,16 +13,12 @@ from palimpsest.v1alpha1 import (
     memories_pb2,
     reading_pb2,
 )
-from service.domain.log.appending import SubmittedChunk
-from service.domain.log.chunks import Chunk, ChunkKind, LoggedChunk
+from service.domain.log.chunks import ChunkKind, LoggedChunk
 from service.domain.prism.losses import Loss, LossKind, losses_of
 from service.domain.prism.spec import PrismSpec
 from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
-from service.domain.values.errors import InvalidInput
-from service.domain.values.reasons import Reason
 from service.rpc import browse, navigations, specs
-from service.settings.config import Limits
 from service.usecases.answers.ask import AskDone
 from service.usecases.memories.consistency import Consistency
 from storage.answers.answers import Chosen, Heading, StoredCitation
@@ -46,111 +42,6 @@ def _write_timestamp(at: datetime, message: Timestamp) -> None:
     since = at - _EPOCH
     message.seconds = since.days * _DAY_SECONDS + since.seconds
     message.nanos = since.microseconds * 1000
-
-
-def submitted_chunks(
-    produced: Sequence[log_pb2.ProducedChunk], limits: Limits, *, numbered: bool = True
-) -> tuple[SubmittedChunk, ...]:
-    """A batch, checked against what the proto's rules cannot say. Raises InvalidInput.
-
-    Of a producer it is `numbered`; otherwise no chunk may have a number.
-    """
-    if len(produced) > limits.max_batch_chunks:
-        raise InvalidInput(
-            Reason.BATCH_TOO_LARGE,
-            f"{len(produced)} chunks in a batch; the limit is {limits.max_batch_chunks}",
-            {"chunks": len(produced), "limit_chunks": limits.max_batch_chunks},
-            field="chunks",
-        )
-    for index, one in enumerate(produced):
-        if (one.producer_sequence > 0) != numbered:
-            field = f"chunks[{index}].producer_sequence"
-            why = "must be 1 or more" if numbered else "must be 0 without a producer_id"
-            raise InvalidInput(Reason.FIELD_INVALID, f"{field}: {why}", field=field)
-    chunks = tuple(
-        _submitted(one, index, limits.max_chunk_bytes) for index, one in enumerate(produced)
-    )
-    # Without metadata, which the limit did not count from the beginning: producers that are
-    # there fill batches up to it. What all of it may have is bounded by the message.
-    total = sum(chunk.size_bytes - chunk.chunk.metadata_bytes() for chunk in chunks)
-    if total > limits.max_batch_bytes:
-        raise InvalidInput(
-            Reason.BATCH_TOO_LARGE,
-            f"{total} bytes in a batch; the limit is {limits.max_batch_bytes}",
-            {"bytes": total, "limit_bytes": limits.max_batch_bytes},
-            field="chunks",
-        )
-    return chunks
-
-
-def _submitted(produced: log_pb2.ProducedChunk, index: int, max_chunk_bytes: int) -> SubmittedChunk:
-    chunk = chunk_value(produced.chunk)
-    sequence = produced.producer_sequence
-    # Without a producer the first chunk of the request is 1.
-    number = sequence or index + 1
-    field = f"chunks[{index}].chunk"
-    if chunk.is_empty():
-        raise InvalidInput(
-            Reason.CHUNK_EMPTY,
-            f"chunk {number} has no text",
-            {"producer_sequence": number},
-            field=field,
-        )
-    size = chunk.content_bytes()
-    if size > max_chunk_bytes:
-        raise InvalidInput(
-            Reason.CHUNK_TOO_LARGE,
-            f"chunk {number} has {size} bytes; the limit is {max_chunk_bytes}",
-            {"producer_sequence": number, "bytes": size, "limit_bytes": max_chunk_bytes},
-            field=field,
-        )
-    if any("\0" in part for part in chunk.parts) or any(
-        "\0" in key + value for key, value in chunk.metadata.items()
-    ):
-        raise InvalidInput(
-            Reason.FIELD_INVALID,
-            f"chunk {number} holds a NUL character",
-            {"producer_sequence": number},
-            field=field,
-        )
-    digest = chunk.digest()
-    if produced.digest and produced.digest != digest:
-        raise InvalidInput(
-            Reason.DIGEST_MISMATCH,
-            f"the digest of chunk {number} is not that of its content",
-            {"producer_sequence": number},
-            field=f"chunks[{index}].digest",
-        )
-    return SubmittedChunk(
-        sequence=sequence,
-        chunk=chunk,
-        digest=digest,
-        size_bytes=size + chunk.metadata_bytes(),
-    )
-
-
-def chunk_value(message: log_pb2.Chunk) -> Chunk:
-    """A chunk's content."""
-    kind = message.WhichOneof("content")
-    turn, step = message.message, message.step
-    return Chunk(
-        kind=ChunkKind(kind or "text"),
-        text=turn.text if kind == "message" else message.text,
-        role=turn.role,
-        observation=step.observation,
-        thought=step.thought,
-        action=step.action,
-        observed_first=step.observed_first,
-        thread=message.thread,
-        source=message.source,
-        occurred_at=_occurred_at(message.occurred_at) if message.HasField("occurred_at") else None,
-        metadata=dict(message.metadata) if message.metadata else {},
-    )
-
-
-def _occurred_at(message: Timestamp) -> datetime:
-    # In whole microseconds, which the database keeps; what is finer is cut off.
-    return _EPOCH + timedelta(seconds=message.seconds, microseconds=message.nanos // 1000)
 
 
 def logged_chunk(logged: LoggedChunk) -> log_pb2.LoggedChunk:

@@ -109,31 +109,30 @@ async def read_chunks(
     max_bytes: int,
     wanted: ChunkFilter | None = None,
 ) -> ChunkPage:
-    """Returns chunks of the session's log from a position on. Raises NotFound, InvalidInput.
+    """Returns the wanted chunks of a session's log from a position on.
 
     At most `limit`, and so many as have `max_bytes` together with their metadata, but at
-    least one where there is one. Of those that are `wanted` none may be among the chunks that
-    a page looks at.
+    least one where there is one. A page compares a limited number of chunks: it may return none
+    and not be the last. Raises NotFound, InvalidInput.
     """
-    if wanted is not None:
-        wanted.check()
+    wanted = wanted or ChunkFilter()
+    wanted.check()
     key = session_key(tenant_id, name)
-    after = max(from_position, 1) - 1
     async with database.transaction(tenant_id, name="sessions") as tx:
         stored = await sessions.get(tx, key)
         if stored is None:
             raise session_not_found(name)
-        # What came behind the head that is told is of a later page: both are not read at
-        # one moment.
-        if wanted is None:
-            upto = last = min(after + limit, stored.head)
+        # Chunks after the head that is reported are of a later page: head and chunks are not
+        # read at one moment.
+        within = wanted.range(stored.head)
+        within = replace(within, from_position=max(within.from_position, from_position))
+        if within.conditions():
+            found, following = await log_pages.read_wanted(tx, key, within, limit, max_bytes)
+        else:
+            after = within.from_position - 1
+            upto = min(after + limit, within.to_position)
             pages = await log_pages.read_pages(tx, key, [(after, upto)], max_bytes)
             found = pages.get(after, ())
-            if found:
-                last = found[-1].position
-            following = last + 1 if found and last < stored.head else 0
-        else:
-            within = wanted.range(stored.head)
-            within = replace(within, from_position=max(within.from_position, after + 1))
-            found, following = await log_pages.read_wanted(tx, key, within, limit, max_bytes)
+            last = found[-1].position if found else 0
+            following = last + 1 if 0 < last < within.to_position else 0
     return ChunkPage(chunks=found, head=stored.head, next_position=following)

@@ -13,7 +13,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import palimpsest
 from palimpsest import _errors
-from palimpsest.v1alpha1 import log_pb2, memories_pb2, memories_pb2_grpc
+from palimpsest.v1 import session_service_pb2
+from palimpsest.v1alpha1 import memories_pb2, memories_pb2_grpc
 from service.app.serve import serve
 from service.rpc.interceptors import telemetry
 from service.rpc.stream_guard import StreamGuard
@@ -26,14 +27,14 @@ MALFORMED = b"\x0a\xff"
 UNARY = "/palimpsest.v1.SessionService/GetSession"
 HEALTH = "/grpc.health.v1.Health/Check"
 TOLD = "/palimpsest.v1alpha1.HistoryService/WatchMemory"
-STREAM = "/palimpsest.v1alpha1.LogService/AppendChunks"
+STREAM = "/palimpsest.v1.SessionService/AppendChunks"
 
 pytestmark = pytest.mark.timeout(180)
 
 
 def opening() -> bytes:
-    opened = log_pb2.AppendChunksRequest.Open(session="s", producer_id="p", epoch=1)
-    return log_pb2.AppendChunksRequest(open=opened).SerializeToString()
+    opened = session_service_pb2.AppendChunksRequest.Open(session="s", producer_id="p", epoch=1)
+    return session_service_pb2.AppendChunksRequest(open=opened).SerializeToString()
 
 
 async def ended(call: Any) -> palimpsest.PalimpsestError:
@@ -67,7 +68,7 @@ async def test_malformed_messages_are_refused_with_a_reason_and_counted(
     ] * 5
     assert len({str(one) for one in said}) == 1, "these are our words, not the library's"
     assert counted(reader)["SessionService/GetSession", "INVALID_ARGUMENT"] == 1
-    assert counted(reader)["LogService/AppendChunks", "INVALID_ARGUMENT"] == 2
+    assert counted(reader)["SessionService/AppendChunks", "INVALID_ARGUMENT"] == 2
 
 
 def counted(reader: InMemoryMetricReader) -> dict[tuple[str, str], int]:

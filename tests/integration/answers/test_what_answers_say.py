@@ -60,8 +60,8 @@ async def session(service: tuple[str, FakeModel]) -> AsyncIterator[Session]:
         await made.create_tree("tree")
         await made.create_state("state")
         ack = await made.append("The Maria is a ship. She lies in the harbour.")
-        await made.memory("prism").get(after=ack.token, timeout=SECONDS)
-        await made.tree("tree").get(after=ack.token, timeout=SECONDS)
+        await made.memory("prism").get(after=ack.read_token, timeout=SECONDS)
+        await made.tree("tree").get(after=ack.read_token, timeout=SECONDS)
         yield made
 
 

@@ -188,7 +188,7 @@ async def test_the_synchronous_face_does_the_same(address: str) -> None:
                 producer.append(TEXTS[0])
                 ack = producer.flush()
             assert ack is not None
-            answer = memory.ask("What is the harbour museum?", after=ack.token)
+            answer = memory.ask("What is the harbour museum?", after=ack.read_token)
             memory.get()
             return answer.text, len(list(memory.amendments())), [c.text for c in session.chunks()]
 
@@ -210,7 +210,7 @@ async def test_health_is_served_and_no_reflection(address: str) -> None:
 async def test_a_setting_turns_reflection_on(servers: Servers) -> None:
     with api(servers.new_database(), PALIMPSEST_REFLECTION="true") as (_, address):
         async with aio.insecure_channel(address) as channel:
-            assert {"palimpsest.v1alpha1.LogService", "palimpsest.v1alpha1.SchemaService"} <= set(
+            assert {"palimpsest.v1.SessionService", "palimpsest.v1alpha1.SchemaService"} <= set(
                 await _reflected(channel)
             )
 

@@ -68,9 +68,9 @@ async def test_a_generated_schema_makes_a_memory_that_answers(session: Any) -> N
     async with session.producer("p") as producer:
         await producer.append(TEXT)
         ack = await producer.flush()
-    state = await memory.get(after=ack.token)
+    state = await memory.get(after=ack.read_token)
     assert state.value["museums"]["ship museum"]["price"] == 9.5
-    answer = await memory.ask("What is the ship museum?", after=ack.token)
+    answer = await memory.ask("What is the ship museum?", after=ack.read_token)
     assert "collection of old ships" in answer.text
 
 

@@ -61,7 +61,7 @@ async def test_a_search_waits_for_no_more_than_its_token(
     first = await session.append("The lamp is lit.")
     await index(url, session)
     await session.append("The lamp is out.")
-    found = await session.search("lamp", after=first.token, timeout=120)
+    found = await session.search("lamp", after=first.read_token, timeout=120)
     assert found.read_point.applied_position == 1
     # What is newer is found all the same.
     assert len(found.results) == 2
@@ -80,7 +80,7 @@ async def test_a_token_of_another_session_is_refused(
 ) -> None:
     other = await client.create_session(f"s-{uuid4().hex}")
     ack = await other.append("The lamp is lit.")
-    for token in (ack.token, "none"):
+    for token in (ack.read_token, "none"):
         with pytest.raises(palimpsest.InvalidArgument) as refused:
             await session.search("lamp", after=token)
         assert refused.value.reason == "TOKEN_INVALID"

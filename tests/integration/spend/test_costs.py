@@ -218,7 +218,7 @@ async def session(client: palimpsest.Client) -> palimpsest.Session:
             await producer.append(f"Pier {number}\n=====\n\nPier {number} is a pier of stone.\n")
         ack = await producer.flush()
     assert ack is not None
-    await memory.ask("What is pier 1?", after=ack.token)
+    await memory.ask("What is pier 1?", after=ack.read_token)
     return made
 
 

@@ -131,7 +131,7 @@ async def test_a_closed_tree_answers_and_refuses_to_wait_for_more(
         ack = await producer.flush()
     assert ack is not None
     with pytest.raises(palimpsest.FailedPrecondition) as refused:
-        await tree.ask("What?", after=ack.token)
+        await tree.ask("What?", after=ack.read_token)
     assert refused.value.reason == "MEMORY_SEALED"
 
 

@@ -9,8 +9,8 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc import aio
 from grpc_status import rpc_status
 
-from palimpsest.v1 import session_service_pb2
-from palimpsest.v1alpha1 import log_pb2, memories_pb2, states_pb2
+from palimpsest.v1 import chunks_pb2, session_service_pb2
+from palimpsest.v1alpha1 import memories_pb2, states_pb2
 from tests.unit.client.server import add
 
 Context = states_pb2.GetWorkingContextRequest
@@ -32,7 +32,7 @@ class Service:
 
     def __init__(self, memories: list[memories_pb2.Memory] | None = None) -> None:
         self.memories = memories or []
-        self.chunks: list[log_pb2.Chunk] = []
+        self.chunks: list[chunks_pb2.Chunk] = []
         self.epoch = 0
         #: Chunks that are stored without an ack, and whose stream is cut then.
         self.cuts = 0
@@ -72,38 +72,42 @@ class Service:
         self.asked.append(request.freshness)
         if request.freshness == Context.FRESHNESS_WAIT and self.not_made is not None:
             await refuse(context, *self.not_made, "as the test says")
-        text = "\n".join(chunk.step.action or chunk.message.text for chunk in self.chunks)
+        text = "\n".join(chunk.agent_step.action or chunk.message.text for chunk in self.chunks)
         return states_pb2.GetWorkingContextResponse(head=len(self.chunks), text=text)
 
     async def AppendChunks(
-        self, requests: AsyncIterator[log_pb2.AppendChunksRequest], context: Any
-    ) -> AsyncIterator[log_pb2.AppendChunksResponse]:
+        self, requests: AsyncIterator[session_service_pb2.AppendChunksRequest], context: Any
+    ) -> AsyncIterator[session_service_pb2.AppendChunksResponse]:
         epoch = 0
         async for request in requests:
             if request.HasField("open"):
                 epoch = request.open.epoch
                 await self._check(epoch, context)
                 self.epoch = epoch
-                credits = log_pb2.Credits(chunks=4, bytes=1_000_000)
-                opened = log_pb2.AppendChunksResponse.Opened(
+                credits = session_service_pb2.AppendChunksResponse.Credits(
+                    chunks=4, bytes=1_000_000
+                )
+                opened = session_service_pb2.AppendChunksResponse.Opened(
                     last_producer_sequence=len(self.chunks), credits=credits
                 )
-                yield log_pb2.AppendChunksResponse(opened=opened)
+                yield session_service_pb2.AppendChunksResponse(opened=opened)
                 continue
             await self._check(epoch, context)
             for produced in request.batch.chunks:
-                if "\0" in produced.chunk.step.action:
+                if "\0" in produced.agent_step.action:
                     await refuse(
                         context, grpc.StatusCode.INVALID_ARGUMENT, "FIELD_INVALID", "a NUL"
                     )
                 if produced.producer_sequence == len(self.chunks) + 1:
-                    self.chunks.append(produced.chunk)
+                    self.chunks.append(produced)
                 if self.cuts:
                     self.cuts -= 1
                     await context.abort(grpc.StatusCode.UNAVAILABLE, "as the test says")
             last = len(self.chunks)
-            ack = log_pb2.Ack(through_producer_sequence=last, through_position=last, token="t")
-            yield log_pb2.AppendChunksResponse(ack=ack)
+            ack = session_service_pb2.AppendChunksResponse.Ack(
+                through_producer_sequence=last, through_position=last, read_token="t"
+            )
+            yield session_service_pb2.AppendChunksResponse(ack=ack)
 
     async def _check(self, epoch: int, context: Any) -> None:
         if epoch < self.epoch:
@@ -129,7 +133,12 @@ class Service:
             ("MemoryService", "unary", self.ListMemories, memories_pb2.ListMemoriesRequest),
             ("MemoryService", "unary", self.CreateMemory, memories_pb2.CreateMemoryRequest),
             ("StateService", "unary", self.GetWorkingContext, Context),
-            ("LogService", "streams", self.AppendChunks, log_pb2.AppendChunksRequest),
+            (
+                "SessionService",
+                "streams",
+                self.AppendChunks,
+                session_service_pb2.AppendChunksRequest,
+            ),
         ]
         for service, kind, handle, request in served:
             add(server, service, kind, handle, request)

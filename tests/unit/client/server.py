@@ -16,7 +16,7 @@ _KINDS = {
 
 
 def add(server: aio.Server, service: str, kind: str, handle: Any, request: type[Message]) -> None:
-    """Serves one method, called as `handle` is, of a service in the package of its request."""
+    """Serves one method, called as `handle` is, of a service of the API."""
     handler: grpc.RpcMethodHandler[Any, Any] = _KINDS[kind](
         handle,
         request_deserializer=request.FromString,

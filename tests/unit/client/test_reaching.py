@@ -11,7 +11,7 @@ import palimpsest
 from palimpsest import sync
 from palimpsest._async import _connection
 from palimpsest.v1 import session_service_pb2
-from palimpsest.v1alpha1 import history_pb2, log_pb2
+from palimpsest.v1alpha1 import history_pb2
 from tests.unit.client.server import add, serving
 
 #: Longer than a test may take.
@@ -23,10 +23,12 @@ async def GetSession(request: session_service_pb2.GetSessionRequest, context: An
 
 
 async def AppendChunks(
-    requests: AsyncIterator[log_pb2.AppendChunksRequest], context: Any
-) -> AsyncIterator[log_pb2.AppendChunksResponse]:
-    opened = log_pb2.AppendChunksResponse.Opened(credits=log_pb2.Credits(chunks=9, bytes=9999))
-    yield log_pb2.AppendChunksResponse(opened=opened)
+    requests: AsyncIterator[session_service_pb2.AppendChunksRequest], context: Any
+) -> AsyncIterator[session_service_pb2.AppendChunksResponse]:
+    opened = session_service_pb2.AppendChunksResponse.Opened(
+        credits=session_service_pb2.AppendChunksResponse.Credits(chunks=9, bytes=9999)
+    )
+    yield session_service_pb2.AppendChunksResponse(opened=opened)
     await asyncio.Event().wait()
 
 
@@ -41,7 +43,7 @@ async def WatchMemory(
 
 def register(server: aio.Server) -> None:
     add(server, "SessionService", "unary", GetSession, session_service_pb2.GetSessionRequest)
-    add(server, "LogService", "streams", AppendChunks, log_pb2.AppendChunksRequest)
+    add(server, "SessionService", "streams", AppendChunks, session_service_pb2.AppendChunksRequest)
     add(server, "HistoryService", "told", WatchMemory, history_pb2.WatchMemoryRequest)
 
 

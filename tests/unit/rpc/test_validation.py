@@ -9,15 +9,13 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from palimpsest.v1 import session_service_pb2
+from palimpsest.v1 import chunks_pb2, session_service_pb2
 from palimpsest.v1alpha1 import (
     answers_pb2,
     budgets_pb2,
-    chunks_pb2,
     edits_pb2,
     history_pb2,
     ids_pb2,
-    log_pb2,
     memories_pb2,
     schemas_pb2,
     trajectories_pb2,
@@ -30,10 +28,8 @@ from service.rpc.interceptors.validation import PATTERNS, validate
 FILES = (
     answers_pb2,
     budgets_pb2,
-    chunks_pb2,
     edits_pb2,
     history_pb2,
-    log_pb2,
     memories_pb2,
     schemas_pb2,
     trajectories_pb2,
@@ -47,7 +43,7 @@ IDS = {
     *("session", "memory", "new_memory", "other_memory", "producer_id", "thread", "source"),
     *("threads", "excluded_threads", "sources"),
 }
-ONE = log_pb2.ProducedChunk(chunk=log_pb2.Chunk(text="x"))
+ONE = chunks_pb2.Chunk(text="x")
 
 
 def messages(among: Iterable[Descriptor]) -> Iterator[Descriptor]:
@@ -107,8 +103,8 @@ ID = (
 def test_ids_are_what_people_have(id_: str) -> None:
     validate(session_service_pb2.CreateSessionRequest(session=session_service_pb2.Session(id=id_)))
     validate(memories_pb2.GetMemoryRequest(session=id_, memory=id_))
-    opening = log_pb2.AppendChunksRequest.Open(session=id_, producer_id=id_)
-    validate(log_pb2.AppendChunksRequest(open=opening))
+    opening = session_service_pb2.AppendChunksRequest.Open(session=id_, producer_id=id_)
+    validate(session_service_pb2.AppendChunksRequest(open=opening))
     validate(chunks_pb2.ChunkFilter(threads=[id_, ""], excluded_threads=[id_], sources=["", id_]))
 
 
@@ -147,17 +143,24 @@ def test_other_ids_are_told_the_rule(id_: str) -> None:
     for request, field in (
         (memories_pb2.ListMemoriesRequest(session=id_ or "/"), "session"),
         (memories_pb2.GetMemoryRequest(session="a", memory=id_), "memory"),
-        (log_pb2.ListChunksRequest(session=id_), "session"),
-        (log_pb2.AppendRequest(session="a", producer_id=id_ or "/", chunks=[ONE]), "producer_id"),
-        (chunks_pb2.ChunkFilter(threads=["a", id_ or "/"]), "threads[1]"),
-        (chunks_pb2.ChunkFilter(excluded_threads=[id_ or "/"]), "excluded_threads[0]"),
-        (chunks_pb2.ChunkFilter(sources=[id_ or "/"]), "sources[0]"),
-        (log_pb2.Chunk(text="x", thread=id_ or "/"), "thread"),
-        (log_pb2.Chunk(text="x", source=id_ or "/"), "source"),
     ):
         with pytest.raises(InvalidInput) as caught:
             validate(request)
         assert caught.value.message == f"{field}: {ID}"
+    bad = id_ or "/"
+    for message, field in (
+        (session_service_pb2.ListChunksRequest(session=bad), "session"),
+        (session_service_pb2.AppendRequest(session=bad, chunks=[ONE]), "session"),
+        (session_service_pb2.AppendChunksRequest.Open(session="a", producer_id=bad), "producer_id"),
+        (chunks_pb2.ChunkFilter(threads=["a", bad]), "threads[1]"),
+        (chunks_pb2.ChunkFilter(excluded_threads=[bad]), "excluded_threads[0]"),
+        (chunks_pb2.ChunkFilter(sources=[bad]), "sources[0]"),
+        (chunks_pb2.Chunk(text="x", thread=bad), "thread"),
+        (chunks_pb2.Chunk(text="x", source=bad), "source"),
+    ):
+        with pytest.raises(InvalidInput) as caught:
+            validate(message)
+        assert caught.value.message.startswith(f"{field}: must ")
 
 
 def test_an_id_without_utf8_is_no_message() -> None:
@@ -195,12 +198,12 @@ def test_each_id_of_the_proto_has_the_rule() -> None:
     ],
 )
 def test_a_time_that_is_none_is_refused(at: Timestamp) -> None:
-    chunk = log_pb2.Chunk(text="x", occurred_at=at)
-    request = log_pb2.AppendRequest(session="a", chunks=[log_pb2.ProducedChunk(chunk=chunk)])
+    chunk = chunks_pb2.Chunk(text="x", occurred_at=at)
+    request = session_service_pb2.AppendRequest(session="a", chunks=[chunk])
     with pytest.raises(InvalidInput) as caught:
         validate(request)
     said = "must be a time from the year 1 to the year 9999"
-    assert caught.value.message == f"chunks[0].chunk.occurred_at: {said}"
+    assert caught.value.message == f"chunks[0].occurred_at: {said}"
 
 
 @pytest.mark.parametrize("day", ["2026-2-3", "yesterday", "20260203", "2026-02-03T00:00"])

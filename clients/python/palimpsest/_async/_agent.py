@@ -8,7 +8,7 @@ async with client.agent("run-42", task="Find the red key.") as agent:
 """
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Unpack
 
@@ -27,7 +27,7 @@ from palimpsest._errors import (
     Unavailable,
 )
 from palimpsest._values_answers import Answer, MemoryAskOptions
-from palimpsest._values_log import Ack
+from palimpsest._values_log import Ack, ChunkLabels
 from palimpsest._values_memories import AgentSettings, ContextForm, WorkingContext
 from palimpsest.v1alpha1 import memories_pb2
 
@@ -153,10 +153,10 @@ class Agent:
         observation: str = "",
         thought: str = "",
         action: str = "",
-        metadata: Mapping[str, str] | None = None,
         *,
         observed_first: bool = False,
         cut_bytes: int | None = None,
+        **labels: Unpack[ChunkLabels],
     ) -> Ack:
         """Appends a step; it is durable, and in the next context, when this returns.
 
@@ -164,7 +164,8 @@ class Agent:
         `observed_first`, where a world speaks before the agent acts, before thought and action.
         Any part may be empty, not all of them. A part of more than `cut_bytes` bytes is cut
         there, with a mark that says how much is missing; without it a step that is too large
-        is refused. A lost connection is gone around, and the step is stored once.
+        is refused. `labels` are `thread`, `source`, `occurred_at` and `metadata`. A lost connection
+        is gone around, and the step is stored once.
 
         Raises ValueError, InvalidArgument (nothing is stored, and the next step may follow),
         Aborted (PRODUCER_FENCED) when another loop took over. When the service was away for
@@ -183,17 +184,15 @@ class Agent:
                 thought=thought,
                 action=action,
                 observed_first=observed_first,
-                metadata=metadata,
+                **labels,
             )
         )
 
-    async def note(self, role: str, text: str, metadata: Mapping[str, str] | None = None) -> Ack:
+    async def note(self, role: str, text: str, **labels: Unpack[ChunkLabels]) -> Ack:
         """Appends a message, of the user for example; otherwise as `record`."""
         if not text:
             raise ValueError("a message needs a text")
-        return await self._append(
-            lambda producer: producer.append_message(role, text, metadata=metadata)
-        )
+        return await self._append(lambda producer: producer.append_message(role, text, **labels))
 
     async def ask(self, query: str, **options: Unpack[MemoryAskOptions]) -> Answer:
         """Asks the memory. `options` are those of `palimpsest.Memory.ask`."""
