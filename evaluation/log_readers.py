@@ -84,7 +84,7 @@ class LogStrategy:
             compressed = await _compressed(session)
         except palimpsest.PalimpsestError as error:
             raise Failed(f"the session was not made: {error}") from error
-        return Prepared(session=session.name, spent=spent, state=recent(compressed, document))
+        return Prepared(session=session.id, spent=spent, state=recent(compressed, document))
 
     async def ask(self, document: Document, prepared: Prepared, question: Question) -> Outcome:
         """The answer, with what of the log was read for it."""

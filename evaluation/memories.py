@@ -46,7 +46,7 @@ class PrismStrategy:
             spent = await building(session, PRISM)
         except palimpsest.PalimpsestError as error:
             raise Failed(f"the memory was not made: {error}") from error
-        return Prepared(session=session.name, spent=spent)
+        return Prepared(session=session.id, spent=spent)
 
     async def _create(self, session: palimpsest.Session, document: Document) -> None:
         await session.create_memory(
@@ -102,7 +102,7 @@ class PccStrategy:
         except palimpsest.PalimpsestError as error:
             raise Failed(f"the memory was not made: {error}") from error
         return Prepared(
-            session=session.name, spent=spent, state=recent(info.applied_position, document)
+            session=session.id, spent=spent, state=recent(info.applied_position, document)
         )
 
     async def ask(self, document: Document, prepared: Prepared, question: Question) -> Outcome:

@@ -49,7 +49,7 @@ class MemWalkerStrategy:
             spent = await building(session, MEMORY)
         except palimpsest.PalimpsestError as error:
             raise Failed(f"the tree was not built: {error}") from error
-        return Prepared(session=session.name, spent=spent)
+        return Prepared(session=session.id, spent=spent)
 
     async def _create(self, session: palimpsest.Session) -> None:
         settings = self._settings

@@ -19,13 +19,11 @@ from service.llm.providers.prices import Prices
 from service.rpc.answer_service import AnswerService
 from service.rpc.billing_service import BillingService
 from service.rpc.interceptors.lives import Lives
-from service.rpc.log import LogService
 from service.rpc.memory_service import MemoryService
 from service.rpc.operation_service import OperationService
 from service.rpc.pages import Pages
-from service.rpc.search import SearchService
 from service.rpc.server import Server, Services
-from service.rpc.sessions import SessionService
+from service.rpc.session_service import SessionService
 from service.rpc.state_service import StateService
 from service.rpc.tree_service import TreeService
 from service.settings import listening
@@ -45,6 +43,7 @@ from service.usecases.memories.watch import Watches
 from service.usecases.operations.deleting import Deleter
 from service.usecases.operations.gauges import DeploymentGauges
 from service.usecases.prism.schemas import Schemas
+from service.usecases.search.consistent import ConsistentSearch
 from service.usecases.search.reranking import Reranker
 from service.usecases.search.search import Searcher
 from service.usecases.spend.budgets import Budgets
@@ -110,8 +109,16 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         searcher = Searcher(database, embedder, reranker.order, config, call_off=gateway.call_off)
         server = Server(
             Services(
-                sessions=SessionService(database, deleter, pages, config.search_language),
-                log=LogService(database, appender, pages, config.limits, stop),
+                sessions=SessionService(
+                    database,
+                    deleter,
+                    ConsistentSearch(database, searcher, watcher, keys.token),
+                    appender,
+                    pages,
+                    config.limits,
+                    language=config.search_language,
+                    stopping=stop,
+                ),
                 memories=MemoryService(
                     *(memories, editor, deleter, pages, models),
                     rebuilder=Rebuilder(memories, models),
@@ -130,7 +137,6 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                 ),
                 trees=TreeService(trees, memories, pages, Sealer(database, memories)),
                 states=StateService(contexts, pages, config.limits),
-                search=SearchService(searcher, pages, config.limits),
                 operations=OperationService(operations, pages, stop),
             ),
             config.limits,

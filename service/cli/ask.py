@@ -245,7 +245,7 @@ async def ask(
         elif not (explain or as_json):
             written.hear(event)
 
-    with known.interrupted(session.name), drawing if is_drawn else nullcontext():
+    with known.interrupted(session.id), drawing if is_drawn else nullcontext():
         if resume:
             answer = await session.resume_answer(resume, on_event=hear, timeout=timeout)
         else:

@@ -148,7 +148,7 @@ async def _run(address: str, name: str, job: Task, as_json: bool) -> None:
         say(f"{ack.producer_sequence} chunks acked: they are durable")
         state = await follow(memory)
         changes = [change async for change in memory.amendments()]
-        answers = [await memory.ask(query, after=ack.token) for query in job.questions]
+        answers = [await memory.ask(query, after=ack.read_token) for query in job.questions]
         used = (await session.usage()).total
     if as_json:
         show_json({"session": name, **_summary(job, ack, state, changes, answers, used)})

@@ -267,8 +267,8 @@ async def record(
     if skipped:
         say(f"{skipped} of {len(steps)} steps are there already")
     if as_json:
-        last = {"position": ack.position, "token": ack.token} if ack else {}
-        show_json({"session": named.name, "steps": len(steps), "skipped": skipped, **last})
+        last = {"position": ack.position, "read_token": ack.read_token} if ack else {}
+        show_json({"session": named.id, "steps": len(steps), "skipped": skipped, **last})
     elif ack is not None:
         done = counted(len(steps) - skipped, "step")
         show(f"{done} durable, up to position {ack.position}")

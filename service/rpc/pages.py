@@ -36,7 +36,7 @@ class Pages:
         self.max_bytes = min(PAGE_BYTES, limits.max_message_bytes // 2)
 
     def size(self, asked: int) -> int:
-        """Returns the page size: what is asked for, up to the limit."""
+        """Returns what is asked for as the size of a page, up to the limit."""
         return min(asked or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
 
     def next(self, scope: str, cursor: str) -> str:

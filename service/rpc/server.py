@@ -17,18 +17,12 @@ from palimpsest.v1 import (
     memory_service_pb2_grpc,
     operation_service_pb2,
     operation_service_pb2_grpc,
+    session_service_pb2,
+    session_service_pb2_grpc,
     state_service_pb2,
     state_service_pb2_grpc,
     tree_service_pb2,
     tree_service_pb2_grpc,
-)
-from palimpsest.v1alpha1 import (
-    log_pb2,
-    log_pb2_grpc,
-    search_pb2,
-    search_pb2_grpc,
-    sessions_pb2,
-    sessions_pb2_grpc,
 )
 from service.rpc.answer_service import AnswerService
 from service.rpc.arrivals import Arrivals
@@ -41,11 +35,9 @@ from service.rpc.interceptors.telemetry import Telemetry
 from service.rpc.interceptors.tenancy import Tenancy
 from service.rpc.interceptors.tracing import LogSubject, Tracing
 from service.rpc.interceptors.validation import Validation
-from service.rpc.log import LogService
 from service.rpc.memory_service import MemoryService
 from service.rpc.operation_service import OperationService
-from service.rpc.search import SearchService
-from service.rpc.sessions import SessionService
+from service.rpc.session_service import SessionService
 from service.rpc.state_service import StateService
 from service.rpc.stream_guard import StreamGuard
 from service.rpc.tree_service import TreeService
@@ -58,25 +50,19 @@ class Services:
     """One of each service of the proto."""
 
     sessions: SessionService
-    log: LogService
     memories: MemoryService
     answers: AnswerService
     billing: BillingService
     trees: TreeService
     states: StateService
-    search: SearchService
     operations: OperationService
 
 
 #: What registers each service, and its name for health and reflection.
 _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
     "sessions": (
-        sessions_pb2_grpc.add_SessionServiceServicer_to_server,
-        sessions_pb2.DESCRIPTOR.services_by_name["SessionService"],
-    ),
-    "log": (
-        log_pb2_grpc.add_LogServiceServicer_to_server,
-        log_pb2.DESCRIPTOR.services_by_name["LogService"],
+        session_service_pb2_grpc.add_SessionServiceServicer_to_server,
+        session_service_pb2.DESCRIPTOR.services_by_name["SessionService"],
     ),
     "memories": (
         memory_service_pb2_grpc.add_MemoryServiceServicer_to_server,
@@ -97,10 +83,6 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
     "states": (
         state_service_pb2_grpc.add_StateServiceServicer_to_server,
         state_service_pb2.DESCRIPTOR.services_by_name["StateService"],
-    ),
-    "search": (
-        search_pb2_grpc.add_SearchServiceServicer_to_server,
-        search_pb2.DESCRIPTOR.services_by_name["SearchService"],
     ),
     "operations": (
         operation_service_pb2_grpc.add_OperationServiceServicer_to_server,

@@ -109,7 +109,7 @@ async def _prepare(address: str, model: FakeModel) -> None:
             await producer.append("A ship lies in the harbour.")
             ack = await producer.flush()
         assert ack is not None
-        await memory.get(after=ack.token, timeout=60)
+        await memory.get(after=ack.read_token, timeout=60)
 
 
 def _question(*, stream_text: bool) -> answer_service_pb2.AskRequest:

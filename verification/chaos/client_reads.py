@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from palimpsest import Edit, Memory, PalimpsestError
-from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
+from palimpsest.v1 import chunks_pb2, common_pb2, session_service_pb2, session_service_pb2_grpc
 from service.domain.values.json_values import canonical
 from verification.chaos.clients import GIVE_UP_SECONDS, Desk, Room
 from verification.chaos.history import (
@@ -40,10 +40,12 @@ ROLLBACK_SHARE = 0.1
 async def read_log(desk: Desk, name: str, rng: random.Random) -> None:
     """Reads pages of the logs while others write them."""
     async for client, room in _turns(desk, rng):
-        stub = log_pb2_grpc.LogServiceStub(client.channel)
+        stub = session_service_pb2_grpc.SessionServiceStub(client.channel)
         first = rng.randint(1, max(room.position, 1))
-        request = log_pb2.ListChunksRequest(
-            session=room.session, from_position=first, page_size=PAGE_CHUNKS
+        request = session_service_pb2.ListChunksRequest(
+            session=room.session,
+            filter=chunks_pb2.ChunkFilter(positions=common_pb2.PositionRange(first=first)),
+            page_size=PAGE_CHUNKS,
         )
         invoked = time.monotonic()
         try:
@@ -57,7 +59,7 @@ async def read_log(desk: Desk, name: str, rng: random.Random) -> None:
                 session=room.session,
                 from_position=first,
                 chunks=[
-                    (one.position, *owner(one.producer_id, one.producer_sequence, one.chunk.text))
+                    (one.position, *owner(one.producer_id, one.producer_sequence, one.text))
                     for one in page.chunks
                 ],
                 head=page.head,

@@ -63,7 +63,7 @@ def gather(address: str, superuser_url: str, folder: Path, seed: int) -> Gathere
 async def _gather(address: str, superuser_url: str, folder: Path, rng: random.Random) -> Gathered:
     started = time.monotonic()
     async with palimpsest.connect(address) as client:
-        names = [one.name async for one in client.sessions()]
+        names = [one.id async for one in client.sessions()]
         retries, undrained = await _drain(client, names)
         drained = time.monotonic()
         chains = _chains(superuser_url)
@@ -143,7 +143,7 @@ async def _session(
     rng: random.Random,
 ) -> FinalSession:
     head = (await session.info()).head
-    path = folder / f"log-{hashlib.sha256(session.name.encode()).hexdigest()[:16]}.jsonl"
+    path = folder / f"log-{hashlib.sha256(session.id.encode()).hexdigest()[:16]}.jsonl"
     with path.open("w", encoding="utf-8") as file:
         async for chunk in session.chunks():
             whose = owner(chunk.producer_id, chunk.producer_sequence, chunk.text)
@@ -155,7 +155,7 @@ async def _session(
         await _memory(session, info, chains, budget, rng) for info in await session.memories()
     ]
     return FinalSession(
-        name=session.name, head=head, chunks=StoredChunks(path), memories=tuple(memories)
+        name=session.id, head=head, chunks=StoredChunks(path), memories=tuple(memories)
     )
 
 
@@ -186,7 +186,7 @@ async def _memory(
     rng: random.Random,
 ) -> FinalMemory:
     memory = session.memory(info.id)
-    key = session_key(DEFAULT_TENANT, session.name)
+    key = session_key(DEFAULT_TENANT, session.id)
     amendments: dict[int, list[tuple[str, str, str | None]]] = {}
     values: dict[int, str] = {}
     if info.kind == "prism":

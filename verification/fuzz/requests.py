@@ -21,7 +21,7 @@ from service.domain.log.read_tokens import ReadToken
 from service.domain.values.errors import PalimpsestError
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.rpc import server as rpc_server
-from service.rpc.convert import v1alpha1 as convert
+from service.rpc.convert import chunks as convert
 from service.rpc.interceptors import tenancy
 from service.rpc.interceptors.validation import validate
 from service.rpc.pages import Pages
@@ -240,7 +240,7 @@ def _chunks(message: Message) -> bool:
     """What the stream of a producer brings, as its handler reads it."""
     for field, value in message.ListFields():
         if field.name == "batch":
-            submitted = convert.submitted_chunks(value.chunks, Limits())
+            submitted = convert.submitted_chunks(value.chunks, Limits(), numbered=True)
             for one in submitted:
                 one.chunk.as_text().encode()
             return bool(submitted)

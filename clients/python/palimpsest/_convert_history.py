@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from palimpsest._convert import known_name, moment, positions, read_point, value_of
-from palimpsest._convert_log import logged_chunk
+from palimpsest._convert_chunks import chunk
 from palimpsest._convert_memories import memory
 from palimpsest._values_history import (
     Amendment,
@@ -122,7 +122,7 @@ def provenance_entry(message: memory_service_pb2.GetProvenanceResponse.Entry) ->
         message,
         amendment=amendment(message.amendment),
         revision=revision(message.revision),
-        chunks=tuple(logged_chunk(one) for one in message.chunks),
+        chunks=tuple(chunk(one) for one in message.chunks),
     )
 
 

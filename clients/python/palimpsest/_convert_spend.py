@@ -30,7 +30,6 @@ from palimpsest._values_spend import (
 )
 from palimpsest.v1 import billing_service_pb2 as pb
 from palimpsest.v1 import common_pb2
-from palimpsest.v1alpha1 import reading_pb2
 
 _PERIODS: dict[BudgetPeriod, Any] = {
     "day": pb.BUDGET_PERIOD_DAY,
@@ -77,20 +76,9 @@ def budget(message: pb.Budget) -> Budget:
     )
 
 
-def usage(message: common_pb2.Usage | reading_pb2.Usage) -> Usage:
+def usage(message: common_pb2.Usage) -> Usage:
     """Returns model calls, summed."""
-    if isinstance(message, common_pb2.Usage):
-        return value_of(Usage, message)
-    return value_of(
-        Usage,
-        message,
-        failed_calls=0,
-        reported_cached_tokens=message.reported_cached_tokens,
-        unreported_calls=0 if message.HasField("reported_cached_tokens") else message.calls,
-        cache_write_tokens=0,
-        cost_micro_usd=message.cost_micro_usd,
-        unpriced_calls=0 if message.HasField("cost_micro_usd") else message.calls,
-    )
+    return value_of(Usage, message)
 
 
 def usage_request(

@@ -12,7 +12,7 @@ from palimpsest._convert import (
     read_point,
     value_of,
 )
-from palimpsest._convert_log import logged
+from palimpsest._convert_chunks import chunk
 from palimpsest._convert_memories import blocked
 from palimpsest._values_common import ChatMessage
 from palimpsest._values_states import ContextForm, StateVector, VectorOrigin, WorkingContext
@@ -58,7 +58,7 @@ def working_context(message: state_service_pb2.WorkingContext) -> WorkingContext
         message,
         read_point=read_point(message.read_point),
         vectors=tuple(state_vector(one) for one in message.vectors),
-        recent=tuple(logged(one) for one in message.recent),
+        recent=tuple(chunk(one) for one in message.recent),
         messages=tuple(value_of(ChatMessage, one) for one in message.messages),
         blocked=if_set(message, "blocked", blocked),
     )

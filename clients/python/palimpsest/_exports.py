@@ -1,6 +1,6 @@
 """What both faces of the client export: values, errors and schemas."""
 
-from palimpsest._convert_log import Appendable, MessageLike
+from palimpsest._convert_chunks import Appendable, MessageLike
 from palimpsest._errors import (
     Aborted,
     AlreadyExists,
@@ -73,18 +73,7 @@ from palimpsest._values_history import (
     Revision,
     RevisionKind,
 )
-from palimpsest._values_log import (
-    Ack,
-    Appended,
-    Chunk,
-    ChunkKind,
-    FoundChunk,
-    SearchedBy,
-    SearchIndex,
-    SearchMode,
-    SearchResult,
-    SessionInfo,
-)
+from palimpsest._values_log import Ack, Appended, Chunk, ChunkFilterOptions, ChunkKind, ChunkLabels
 from palimpsest._values_memories import (
     Blocked,
     Flushed,
@@ -99,6 +88,8 @@ from palimpsest._values_operations import (
     OperationKind,
     OperationProgress,
 )
+from palimpsest._values_search import FoundChunk, SearchedBy, SearchIndex, SearchMode, SearchResult
+from palimpsest._values_sessions import SessionInfo
 from palimpsest._values_specs import (
     AgentSettings,
     AllowedOps,
@@ -165,7 +156,9 @@ __all__ = [
     "ChatMessage",
     "Choice",
     "Chunk",
+    "ChunkFilterOptions",
     "ChunkKind",
+    "ChunkLabels",
     "Citation",
     "Coercion",
     "Committed",

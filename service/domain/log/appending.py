@@ -25,7 +25,7 @@ from service.domain.values.reasons import Reason
 BACKLOG_RETRY_SECONDS = 1.0
 #: The producer of what is appended without one. No client can have its name.
 SERVER_PRODUCER = ""
-#: What requests of `LogService.Append` are kept as.
+#: What requests of `SessionService.Append` are kept as.
 APPEND = "Append"
 
 

@@ -19,16 +19,12 @@ from palimpsest.v1 import (
     operation_service_pb2,
     operation_service_pb2_grpc,
 )
-from palimpsest.v1alpha1 import (
-    reading_pb2,
-)
 from service.app.serve import serve
 from service.settings.config import Config
 from tests.acceptance.app.test_stop import Front
 
 SCHEMA = "class Notes:\n    topics: dict[str, list[str]]\n"
-FRESH = reading_pb2.ReadConsistency(fully_applied=True)
-ASKED_FRESH = common_pb2.ReadConsistency(fully_applied=True)
+FRESH = common_pb2.ReadConsistency(fully_applied=True)
 
 
 @asynccontextmanager
@@ -60,7 +56,7 @@ async def test_calls_that_wait_end_at_once_and_say_where_to_go_on(url: str) -> N
             await producer.append("text")
         answers = answer_service_pb2_grpc.AnswerServiceStub(client.channel)
         behind = answer_service_pb2.AskRequest(
-            session="s", memory="m", query="q", consistency=ASKED_FRESH
+            session="s", memory="m", query="q", consistency=FRESH
         )
         asking: Any = answers.Ask(behind)
         assert (await asking.read()).WhichOneof("event") == "waiting"

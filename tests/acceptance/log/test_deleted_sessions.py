@@ -19,14 +19,11 @@ from palimpsest.v1 import (
     answer_service_pb2_grpc,
     billing_service_pb2,
     billing_service_pb2_grpc,
+    chunks_pb2,
     memory_service_pb2,
     memory_service_pb2_grpc,
-)
-from palimpsest.v1alpha1 import (
-    log_pb2,
-    log_pb2_grpc,
-    sessions_pb2,
-    sessions_pb2_grpc,
+    session_service_pb2,
+    session_service_pb2_grpc,
 )
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from tests.support.harness import Servers, api, eventually, worker
@@ -59,13 +56,15 @@ async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
 
 
 async def delete(channel: aio.Channel, name: str, **more: Any) -> None:
-    stub = sessions_pb2_grpc.SessionServiceStub(channel)
-    await stub.DeleteSession(sessions_pb2.DeleteSessionRequest(name=name, **more))
+    stub = session_service_pb2_grpc.SessionServiceStub(channel)
+    await stub.DeleteSession(session_service_pb2.DeleteSessionRequest(session=name, **more))
 
 
-def batch(first: int) -> log_pb2.AppendChunksRequest:
-    chunk = log_pb2.ProducedChunk(producer_sequence=first, chunk=log_pb2.Chunk(text="a"))
-    return log_pb2.AppendChunksRequest(batch=log_pb2.AppendChunksRequest.Batch(chunks=[chunk]))
+def batch(first: int) -> session_service_pb2.AppendChunksRequest:
+    chunk = chunks_pb2.Chunk(producer_sequence=first, text="a")
+    return session_service_pb2.AppendChunksRequest(
+        batch=session_service_pb2.AppendChunksRequest.Batch(chunks=[chunk])
+    )
 
 
 async def drained(stream: Any) -> None:
@@ -87,9 +86,9 @@ async def test_what_is_open_ends_and_the_name_begins_anew(
     assert sum(line.usage.calls for line in spent.lines) == 1
     watch = memory.watch()
     watching = asyncio.ensure_future(anext(watch))
-    stream: Any = log_pb2_grpc.LogServiceStub(channel).AppendChunks()
-    opening = log_pb2.AppendChunksRequest.Open(session=name, producer_id="p")
-    await stream.write(log_pb2.AppendChunksRequest(open=opening))
+    stream: Any = session_service_pb2_grpc.SessionServiceStub(channel).AppendChunks()
+    opening = session_service_pb2.AppendChunksRequest.Open(session=name, producer_id="p")
+    await stream.write(session_service_pb2.AppendChunksRequest(open=opening))
     assert (await stream.read()).opened.head == 1
     await delete(channel, name)
     with pytest.raises(palimpsest.NotFound):

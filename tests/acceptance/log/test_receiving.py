@@ -13,8 +13,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import palimpsest
 from palimpsest import _errors
-from palimpsest.v1 import memory_service_pb2, memory_service_pb2_grpc
-from palimpsest.v1alpha1 import log_pb2
+from palimpsest.v1 import memory_service_pb2, memory_service_pb2_grpc, session_service_pb2
 from service.app.serve import serve
 from service.rpc.interceptors import telemetry
 from service.rpc.stream_guard import StreamGuard
@@ -24,17 +23,17 @@ from tests.support.stream_status import raise_status
 
 #: No protobuf: a field that is longer than what follows.
 MALFORMED = b"\x0a\xff"
-UNARY = "/palimpsest.v1alpha1.SessionService/GetSession"
+UNARY = "/palimpsest.v1.SessionService/GetSession"
 HEALTH = "/grpc.health.v1.Health/Check"
 TOLD = "/palimpsest.v1.MemoryService/WatchMemory"
-STREAM = "/palimpsest.v1alpha1.LogService/AppendChunks"
+STREAM = "/palimpsest.v1.SessionService/AppendChunks"
 
 pytestmark = pytest.mark.timeout(180)
 
 
 def opening() -> bytes:
-    opened = log_pb2.AppendChunksRequest.Open(session="s", producer_id="p", epoch=1)
-    return log_pb2.AppendChunksRequest(open=opened).SerializeToString()
+    opened = session_service_pb2.AppendChunksRequest.Open(session="s", producer_id="p", epoch=1)
+    return session_service_pb2.AppendChunksRequest(open=opened).SerializeToString()
 
 
 async def ended(call: Any) -> palimpsest.PalimpsestError:
@@ -68,7 +67,7 @@ async def test_malformed_messages_are_refused_with_a_reason_and_counted(
     ] * 5
     assert len({str(one) for one in said}) == 1, "these are our words, not the library's"
     assert counted(reader)["SessionService/GetSession", "INVALID_ARGUMENT"] == 1
-    assert counted(reader)["LogService/AppendChunks", "INVALID_ARGUMENT"] == 2
+    assert counted(reader)["SessionService/AppendChunks", "INVALID_ARGUMENT"] == 2
 
 
 def counted(reader: InMemoryMetricReader) -> dict[tuple[str, str], int]:
@@ -76,7 +75,7 @@ def counted(reader: InMemoryMetricReader) -> dict[tuple[str, str], int]:
     data: Any = reader.get_metrics_data()
     return {
         (
-            point.attributes["rpc.method"].removeprefix("palimpsest.v1alpha1."),
+            point.attributes["rpc.method"].removeprefix("palimpsest.v1."),
             point.attributes["rpc.response.status_code"],
         ): point.count
         for resource in data.resource_metrics

@@ -98,7 +98,7 @@ def test_an_executor_that_is_gone_is_replaced_and_nothing_is_lost(
                     await producer.append("two")
                     ack = await producer.flush()
             assert ack is not None
-            return ack.token
+            return ack.read_token
 
         revision, position, _ = asyncio.run(finish(address, asyncio.run(more())))
     assert (revision, position) == (2, 2)
@@ -226,7 +226,7 @@ async def _append_through_crashes(address: str, postgres: PostgresServer) -> tup
                     postgres.restart()
             ack = await producer.flush()
             assert ack is not None
-            _token = ack.token
+            _token = ack.read_token
         texts = [chunk.text async for chunk in session.chunks()]
         assert texts == [f"chunk {number}" for number in range(60)]
         return ack.producer_sequence, ack.position

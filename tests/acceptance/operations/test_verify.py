@@ -50,7 +50,7 @@ async def fill(address: str) -> None:
             ack = await producer.flush()
         assert ack is not None
         for name in ("p", "i"):
-            await session.memory(name).get(after=ack.token, timeout=200)
+            await session.memory(name).get(after=ack.read_token, timeout=200)
         state = session.state("v")
         await state.context(fully_applied=True, timeout=200)
         before = (await prism.look()).revision
@@ -69,8 +69,8 @@ async def fill(address: str) -> None:
                 await producer.append_message("guide", text)
         await session.append(TEXTS[18], request_id="lone")
         last = await session.append([{"role": "guide", "content": text} for text in TEXTS[19:]])
-        await prism.get(after=last.token, timeout=200)
-        await session.memory("i").get(after=last.token, timeout=200)
+        await prism.get(after=last.read_token, timeout=200)
+        await session.memory("i").get(after=last.read_token, timeout=200)
         await state.context(fully_applied=True, timeout=200)
         await prism.consolidate()
         while "consolidation" not in [one.kind async for one in prism.revisions()]:

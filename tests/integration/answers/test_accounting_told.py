@@ -55,7 +55,7 @@ async def test_it_is_what_an_agent_was_given(
 ) -> None:
     session = client.session(f"told-{uuid4().hex}")
     contexts, sizes = await lived(
-        client, session.name, steps, period=period, episode_vectors=episode_vectors
+        client, session.id, steps, period=period, episode_vectors=episode_vectors
     )
     cost, found = await told(session)
     task = estimate_tokens(TASK)
@@ -97,7 +97,7 @@ async def test_it_is_what_an_agent_was_given(
 
 async def test_answers_cost_what_they_cost_and_no_compression(client: palimpsest.Client) -> None:
     session = client.session(f"told-{uuid4().hex}")
-    await lived(client, session.name, 5, period=4)
+    await lived(client, session.id, 5, period=4)
     _, before = await told(session)
     await session.state("state").ask("Where is key 3?")
     _, after = await told(session)
@@ -128,7 +128,7 @@ async def test_it_is_of_one_state_memory_with_a_step_and_of_all_days(
 
 async def test_a_memory_beside_it_has_an_accounting_of_its_own(client: palimpsest.Client) -> None:
     session = client.session(f"told-{uuid4().hex}")
-    await lived(client, session.name, 9, period=4)
+    await lived(client, session.id, 9, period=4)
     _, before = await told(session)
     await session.create_state("often", task=TASK, period=1, state_tokens=40)
     await session.state("often").context(fully_applied=True, timeout=100.0)

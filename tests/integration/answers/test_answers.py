@@ -31,7 +31,7 @@ async def test_what_was_not_taken_for_sure_is_not_asked_again(
     async with cutting(address) as proxy, palimpsest.connect(proxy.address) as client:
         await proxy.close()
         with pytest.raises(palimpsest.ConnectionFailed):
-            await client.session(session.name).ask("?")
+            await client.session(session.id).ask("?")
     assert [one.id async for one in session.answers()] == before
 
 
@@ -166,14 +166,14 @@ async def test_the_client_without_await_does_the_same(
     session: palimpsest.Session, address: str
 ) -> None:
     with sync.Client(address) as client:
-        told = client.session(session.name)
+        told = client.session(session.id)
         answer = told.ask("When is it closed?", memory="m")
         assert [one.id for one in told.answers(state="done")] == [answer.id]
         (again,) = told.ask_all(["When is it closed?"], memory="m")
         assert isinstance(again, palimpsest.Answer)
         assert again.text == answer.text
         assert told.resume_answer(answer.id) == answer
-        assert client.resume_answer(session.name, answer.id) == answer
+        assert client.resume_answer(session.id, answer.id) == answer
         assert told.cancel_answer(answer.id) == answer
         rated = told.rate(answer.id, good=True, comment="yes")
         assert told.answer(answer.id) == rated

@@ -59,7 +59,7 @@ async def asked(service: tuple[str, FakeModel], model: FakeModel) -> AsyncIterat
             await producer.append("A ship lies in the harbour.")
             ack = await producer.flush()
         assert ack is not None
-        await memory.get(after=ack.token, timeout=SECONDS)
+        await memory.get(after=ack.read_token, timeout=SECONDS)
     async with grpc.aio.insecure_channel(service[0]) as channel:
         request = answer_service_pb2.AskRequest(
             session=name, memory="m", query="What is it?", stream_text=True

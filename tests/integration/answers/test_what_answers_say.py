@@ -60,8 +60,8 @@ async def session(service: tuple[str, FakeModel]) -> AsyncIterator[Session]:
         await made.create_tree("tree")
         await made.create_state("state")
         ack = await made.append("The Maria is a ship. She lies in the harbour.")
-        await made.memory("prism").get(after=ack.token, timeout=SECONDS)
-        await made.tree("tree").get(after=ack.token, timeout=SECONDS)
+        await made.memory("prism").get(after=ack.read_token, timeout=SECONDS)
+        await made.tree("tree").get(after=ack.read_token, timeout=SECONDS)
         yield made
 
 
@@ -197,7 +197,7 @@ async def test_the_command_line_and_the_evaluation_tell_them_apart(
 ) -> None:
     def run(*arguments: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "service.cli", *arguments, "-s", session.name],
+            [sys.executable, "-m", "service.cli", *arguments, "-s", session.id],
             env={**os.environ, "PALIMPSEST_ADDRESS": service[0]},
             capture_output=True,
             text=True,
@@ -226,7 +226,7 @@ async def test_the_command_line_and_the_evaluation_tell_them_apart(
 
     async with palimpsest.connect(service[0]) as client:
         question = Question(number=1, text=QUERY, golds=("at sea",), options=tuple(OPTIONS))
-        asked = {"session": session.name, "memory": "tree"}
+        asked = {"session": session.id, "memory": "tree"}
         found = await ask(client, request_of(question, **asked), SECONDS)
         outcome = found.outcome(seen=None, cited=frozenset())
         assert (outcome.text in OPTIONS, outcome.guessed) == (True, True)

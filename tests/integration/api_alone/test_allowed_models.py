@@ -70,7 +70,7 @@ async def test_a_memory_is_not_rebuilt_with_a_model_that_is_allowed_no_more(
     await session.create_tree("old", model="c/d", navigation_model="e/f")
     with api(at[0], PALIMPSEST_MODELS="c/*") as (_, address):
         async with palimpsest.connect(address) as other:
-            tree = other.session(session.name).tree("old")
+            tree = other.session(session.id).tree("old")
             assert (await tree.get()).info.tree is not None
             with pytest.raises(palimpsest.InvalidArgument) as refused:
                 await tree.rebuild("same", model="c/e")

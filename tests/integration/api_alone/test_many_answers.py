@@ -93,7 +93,7 @@ async def test_answers_are_listed_newest_first(client: palimpsest.Client) -> Non
         request = answer_service_pb2.AskManyRequest(
             questions=[
                 answer_service_pb2.AskRequest(
-                    session=session.name,
+                    session=session.id,
                     query=f"{start + n}",
                     memory="m" if n % 4 == 0 else "",
                 )
@@ -118,16 +118,16 @@ async def test_answers_are_listed_newest_first(client: palimpsest.Client) -> Non
     of_memory = [one.query async for one in session.answers(memory="m")]
     assert sorted(of_memory, key=int) == [str(n) for n in range(0, 512, 4)]
     assert [one.query async for one in session.answers(state="cancelled")] == ["0"]
-    pages = answer_service_pb2.ListAnswersRequest(session=session.name, page_size=100)
+    pages = answer_service_pb2.ListAnswersRequest(session=session.id, page_size=100)
     sizes = [len(page.answers) async for page in client._connection.pages(stub.ListAnswers, pages)]
     assert sizes == [100] * 5 + [12]
     with pytest.raises(palimpsest.NotFound):
         _ = [one async for one in session.answers(memory="none")]
     with pytest.raises(palimpsest.NotFound):
         _ = [one async for one in client.session("none").answers()]
-    for page_token in ("no token", await _token(stub, session.name)):
+    for page_token in ("no token", await _token(stub, session.id)):
         wrong = answer_service_pb2.ListAnswersRequest(
-            session=session.name, memory="m", page_token=page_token
+            session=session.id, memory="m", page_token=page_token
         )
         with pytest.raises(palimpsest.InvalidArgument) as refused:
             await client.call(stub.ListAnswers, wrong)

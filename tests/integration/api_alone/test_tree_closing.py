@@ -33,7 +33,7 @@ async def set_row(database: Database, tree: Tree, changes: str) -> None:
                 f"UPDATE memory SET {changes} WHERE name = :name AND session_key ="
                 " (SELECT session_key FROM session WHERE name = :session)"
             ),
-            {"name": tree.id, "session": tree.session.name},
+            {"name": tree.id, "session": tree.session.id},
         )
         assert done.rowcount == 1
 

@@ -21,10 +21,8 @@ from palimpsest.v1 import (
     memories_pb2,
     memory_service_pb2,
     operation_service_pb2,
+    session_service_pb2,
     tree_service_pb2,
-)
-from palimpsest.v1alpha1 import (
-    sessions_pb2,
 )
 from service.rpc.server import _REGISTER
 from service.rpc.subjects import subject_of
@@ -77,11 +75,17 @@ def put(session: str, text: str, request_id: str = "") -> memory_service_pb2.Edi
     )
 
 
+def created(name: str, request_id: str = "") -> session_service_pb2.CreateSessionRequest:
+    return session_service_pb2.CreateSessionRequest(
+        session=session_service_pb2.Session(id=name), request_id=request_id
+    )
+
+
 async def prepared(client: palimpsest.Client) -> str:
     """A session with a PRISM memory; its name."""
     session = await client.create_session(f"idempotent-{uuid4().hex}")
     await session.create_memory("notes", SCHEMA)
-    return session.name
+    return session.id
 
 
 async def requests_of(client: palimpsest.Client, name: str) -> dict[str, Message]:
@@ -97,7 +101,11 @@ async def requests_of(client: palimpsest.Client, name: str) -> dict[str, Message
     good = answer_service_pb2.Rating(verdict=answer_service_pb2.Rating.VERDICT_GOOD)
     consolidated = await call(client.channel, memory_service_pb2.ConsolidateMemoryRequest(**memory))
     requests: list[Message] = [
-        sessions_pb2.CreateSessionRequest(name=f"new-{uuid4().hex}"),
+        created(f"new-{uuid4().hex}"),
+        session_service_pb2.UpdateSessionRequest(
+            session=session_service_pb2.Session(id=name, metadata={"team": "red"}),
+            update_mask=FieldMask(paths=["metadata"]),
+        ),
         memory_service_pb2.CreateMemoryRequest(
             memory=memories_pb2.Memory(
                 session=name, id="new", prism=memories_pb2.PrismSpec(schema_source=SCHEMA)
@@ -131,7 +139,7 @@ async def requests_of(client: palimpsest.Client, name: str) -> dict[str, Message
         operation_service_pb2.CancelOperationRequest(operation=consolidated.id),
         answer_service_pb2.DeleteAnswerRequest(**answered),
         memory_service_pb2.DeleteMemoryRequest(session=name, memory="new"),
-        sessions_pb2.DeleteSessionRequest(name=name),
+        session_service_pb2.DeleteSessionRequest(session=name),
     ]
     return {one.DESCRIPTOR.name.removesuffix("Request"): one for one in requests}
 
@@ -156,7 +164,7 @@ async def test_the_first_result_is_returned_again(client: Any) -> None:
         other: Message = memory_service_pb2.FoldMemoryRequest(session=session, memory="book")
         of_tenant = method == "CreateSession" or method.startswith("Delete")
         if of_tenant or not subject_of(request).session:
-            other = sessions_pb2.CreateSessionRequest(name=f"other-{uuid4().hex}")
+            other = created(f"other-{uuid4().hex}")
         other.request_id = request.request_id  # type: ignore[attr-defined]
         error = await refused(call(client.channel, other))
         assert isinstance(error, palimpsest.AlreadyExists)
@@ -202,8 +210,8 @@ async def test_an_id_is_one_of_its_session(client: Any) -> None:
 async def test_an_append_and_an_edit_share_the_ids_of_their_session(client: Any) -> None:
     session = client.session(await prepared(client))
     await session.append("text", request_id="a")
-    await call(client.channel, put(session.name, "text", "b"))
-    edited = await refused(call(client.channel, put(session.name, "text", "a")))
+    await call(client.channel, put(session.id, "text", "b"))
+    edited = await refused(call(client.channel, put(session.id, "text", "a")))
     assert (edited.reason, edited.metadata["method"]) == ("REQUEST_CONTENT_CHANGED", "Append")
     with pytest.raises(palimpsest.AlreadyExists) as caught:
         await session.append("text", request_id="b")
@@ -224,7 +232,7 @@ async def test_copies_at_two_servers_at_once_take_effect_once(servers: Servers, 
             for turn in range(30):
                 copies: list[Message] = [
                     put(session, "text", f"edit {turn}"),
-                    sessions_pb2.CreateSessionRequest(name=f"s{turn}", request_id=f"s {turn}"),
+                    created(f"s{turn}", f"s {turn}"),
                     memory_service_pb2.CreateMemoryRequest(
                         memory=memories_pb2.Memory(
                             session=session,

@@ -107,7 +107,7 @@ async def test_what_is_no_json_or_too_much_is_refused(memory: palimpsest.Memory)
 
     async def send(*edits: memory_service_pb2.Edit, comment: str = "") -> Any:
         request = memory_service_pb2.EditMemoryRequest(
-            session=memory.session.name, memory="m", edits=edits, comment=comment
+            session=memory.session.id, memory="m", edits=edits, comment=comment
         )
         return await memory._connection.call(stub.EditMemory, request, retry=False)
 

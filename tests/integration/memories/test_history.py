@@ -41,7 +41,7 @@ async def memory(session: palimpsest.Session) -> palimpsest.Memory:
 
 
 def named(memory: palimpsest.Memory) -> dict[str, Any]:
-    return {"session": memory.session.name, "memory": memory.id}
+    return {"session": memory.session.id, "memory": memory.id}
 
 
 async def pages(

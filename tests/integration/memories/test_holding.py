@@ -302,7 +302,7 @@ async def test_budgets_are_set_listed_and_deleted(client: palimpsest.Client) -> 
     done = await session.set_budget("day", limit_tokens=5, limit_micro_usd=7)
     assert (done.limit_tokens, done.limit_micro_usd) == (5, 7)
     assert (done.session, done.memory, done.period) == (
-        session.name,
+        session.id,
         "",
         "day",
     )
@@ -321,7 +321,7 @@ async def test_budgets_are_set_listed_and_deleted(client: palimpsest.Client) -> 
     with pytest.raises(palimpsest.NotFound, match="has no budget for the day") as nothing:
         await session.delete_budget("day")
     assert nothing.value.reason == "BUDGET_NOT_FOUND"
-    assert nothing.value.metadata == {"session": session.name, "memory": "", "period": "day"}
+    assert nothing.value.metadata == {"session": session.id, "memory": "", "period": "day"}
     await session.delete_budget("day", missing_ok=True)
     await client.session("nothing").delete_budget("day", missing_ok=True)
 
@@ -358,7 +358,7 @@ async def test_a_budget_is_set_and_deleted_once_by_a_request_id(
     await session.set_budget("day", limit_tokens=6)
     assert await session.set_budget("day", limit_tokens=5, request_id="set") == first
     assert [one.limit_tokens async for one in session.budgets()] == [6]
-    deletion = f"delete {session.name}"
+    deletion = f"delete {session.id}"
     await session.delete_budget("day", request_id=deletion)
     await session.set_budget("day", limit_tokens=7)
     await session.delete_budget("day", request_id=deletion)
@@ -393,7 +393,7 @@ def test_the_synchronous_client_has_budgets(address: str) -> None:
         session.set_budget("total", limit_tokens=5)
         memory_.set_budget("day", limit_tokens=5)
         assert [one.memory for one in session.budgets()] == ["", "m"]
-        assert session.name in {one.session for one in client.budgets()}
+        assert session.id in {one.session for one in client.budgets()}
         session.delete_budget("total")
         memory_.delete_budget("day")
         assert list(session.budgets()) == []

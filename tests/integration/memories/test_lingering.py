@@ -410,7 +410,7 @@ async def talk(session: palimpsest.Session, *texts: str) -> str:
             await producer.append_message("user", text)
         ack = await producer.flush()
     assert ack is not None
-    return ack.token
+    return ack.read_token
 
 
 async def test_what_is_not_said_is_shown_back(patient: str) -> None:

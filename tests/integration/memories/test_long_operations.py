@@ -102,7 +102,7 @@ async def prepared(client: palimpsest.Client) -> str:
     session = await client.create_session(f"operation-{uuid4().hex}")
     await session.create_memory("m", SCHEMA)
     await session.append("The ship lies in the harbour.")
-    return session.name
+    return session.id
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ async def with_tree(client: palimpsest.Client) -> str:
     session = await client.create_session(f"operation-{uuid4().hex}")
     await session.create_tree("t")
     await session.append("The ship lies in the harbour.")
-    return session.name
+    return session.id
 
 
 async def test_a_seal_is_an_operation(client: Any) -> None:

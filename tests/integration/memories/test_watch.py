@@ -108,7 +108,7 @@ async def test_a_token_is_only_good_for_its_memory(memory: palimpsest.Memory) ->
 
 async def test_the_clients_deadline_ends_a_watch(memory: palimpsest.Memory) -> None:
     stub = memory_service_pb2_grpc.MemoryServiceStub(memory._connection.channel)
-    request = memory_service_pb2.WatchMemoryRequest(session=memory.session.name, memory="m")
+    request = memory_service_pb2.WatchMemoryRequest(session=memory.session.id, memory="m")
 
     async def read(_: Any, timeout: float) -> None:
         async for response in stub.WatchMemory(request, timeout=timeout):
@@ -171,7 +171,7 @@ async def test_no_revision_is_missed_or_repeated_when_the_server_restarts(
         await asyncio.to_thread(own.restart, how)
         # Another connection, since an edit is not sent again by itself.
         async with palimpsest.connect(own.address, reach_seconds=60) as client:
-            again = client.session(near.session.name).memory("m")
+            again = client.session(near.session.id).memory("m")
             await again.get()
             await count(again, 3, 4, 5)
         assert await waiting == [(2, 2), (3, 3), (4, 4), (5, 5)]

@@ -67,9 +67,9 @@ async def test_a_generated_schema_makes_a_memory_that_answers(session: Any) -> N
     async with session.producer("p") as producer:
         await producer.append(TEXT)
         ack = await producer.flush()
-    state = await memory.get(after=ack.token)
+    state = await memory.get(after=ack.read_token)
     assert state.value["museums"]["ship museum"]["price"] == 9.5
-    answer = await memory.ask("What is the ship museum?", after=ack.token)
+    answer = await memory.ask("What is the ship museum?", after=ack.read_token)
     assert "collection of old ships" in answer.text
 
 
@@ -158,7 +158,7 @@ async def test_the_synchronous_face_does_the_same(address: str) -> None:
 
 
 async def test_its_health_is_served(address: str) -> None:
-    name = "palimpsest.v1alpha1.SchemaService"
+    name = "palimpsest.v1.SchemaService"
     async with aio.insecure_channel(address) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         status = await health.Check(health_pb2.HealthCheckRequest(service=name))

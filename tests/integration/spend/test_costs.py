@@ -219,15 +219,15 @@ async def session(client: palimpsest.Client) -> palimpsest.Session:
             await producer.append(f"Pier {number}\n=====\n\nPier {number} is a pier of stone.\n")
         ack = await producer.flush()
     assert ack is not None
-    await memory.ask("What is pier 1?", after=ack.token)
+    await memory.ask("What is pier 1?", after=ack.read_token)
     return made
 
 
 async def test_a_memorys_cost_is_told_with_its_comparison(session: palimpsest.Session) -> None:
     used = await session.usage("m", group_by=["memory", "purpose"])
     assert [(line.session, line.memory, line.purpose, line.model) for line in used.lines] == [
-        (session.name, "m", "answer", "offline/extractive"),
-        (session.name, "m", "revise", "offline/extractive"),
+        (session.id, "m", "answer", "offline/extractive"),
+        (session.id, "m", "revise", "offline/extractive"),
     ]
     revise = used.lines[1].usage
     assert (revise.calls, revise.unreported_calls) == (3, 3)
@@ -263,8 +263,8 @@ async def test_what_was_used_is_listed_in_lines(
     await session.generate_schema("Piers.", "Which pier is made of stone?")
     found = await session.usage(group_by=["memory"])
     assert [(line.session, line.memory, line.day, line.purpose) for line in found.lines] == [
-        (session.name, "", None, ""),
-        (session.name, "m", None, ""),
+        (session.id, "", None, ""),
+        (session.id, "m", None, ""),
     ]
     assert found.total.calls == 5
     assert (await session.usage("m")).total.calls == 4
@@ -281,10 +281,10 @@ async def test_what_was_used_is_listed_in_lines(
     ]
     assert by_purpose.total == found.total
     everyones = await client.usage()
-    mine = [line for line in everyones.lines if line.session == session.name]
+    mine = [line for line in everyones.lines if line.session == session.id]
     assert [line.usage for line in mine] == [found.total]
     days = (await client.usage(group_by=["session", "day"])).lines
-    assert sum(one.usage.calls for one in days if one.session == session.name) == 5
+    assert sum(one.usage.calls for one in days if one.session == session.id) == 5
 
 
 @pytest.mark.parametrize("groups", [["memory"], ["memory", "day"], ["purpose", "memory"]])
@@ -294,7 +294,7 @@ async def test_lines_have_pages(
     await session.generate_schema("Piers.", "Which pier is made of stone?")
     stub = billing_service_pb2_grpc.BillingServiceStub(client.channel)
     numbers = [pb.ListUsageRequest.Grouping.Value(f"GROUPING_{one.upper()}") for one in groups]
-    request = pb.ListUsageRequest(session=session.name, group_by=numbers, page_size=5000)
+    request = pb.ListUsageRequest(session=session.id, group_by=numbers, page_size=5000)
     (whole,) = [page async for page in client._connection.pages(stub.ListUsage, request)]
     assert len(whole.lines) >= 2
     request.page_size = 1
@@ -314,7 +314,7 @@ async def test_bad_input_is_refused(client: palimpsest.Client, session: palimpse
         return f"{type(error.value).__name__}: {error.value} {sorted(error.value.fields)}"
 
     for kind in (pb.ListUsageRequest, pb.GetCostReportRequest):
-        name = session.name
+        name = session.id
         no_day = await refused(kind(session=name, first_day="2026-02-30"))
         assert no_day.startswith("InvalidArgument: first_day: there is no day 2026-02-30")
         assert "last_day" in await refused(kind(session=name, last_day="yesterday"))
@@ -326,7 +326,7 @@ async def test_bad_input_is_refused(client: palimpsest.Client, session: palimpse
     assert named in await refused(pb.ListUsageRequest(memory="m"))
     purpose, day = pb.ListUsageRequest.GROUPING_PURPOSE, pb.ListUsageRequest.GROUPING_DAY
     assert named in await refused(pb.ListUsageRequest(group_by=[purpose]))
-    mixed = pb.ListUsageRequest(session=session.name, group_by=[purpose, day])
+    mixed = pb.ListUsageRequest(session=session.id, group_by=[purpose, day])
     assert "group by PURPOSE alone, or with MEMORY" in await refused(mixed)
     assert "group_by" in await refused(pb.ListUsageRequest(group_by=[day, day]))
     assert "page_size" in await refused(pb.ListUsageRequest(page_size=-1))

@@ -91,7 +91,9 @@ async def test_a_question_has_nothing_to_wait_for(session: palimpsest.Session) -
         ack = await producer.flush()
     assert ack is not None
     heard: list[object] = []
-    answer = await state.ask("When does the bell ring?", after=ack.token, on_event=heard.append)
+    answer = await state.ask(
+        "When does the bell ring?", after=ack.read_token, on_event=heard.append
+    )
     assert "at noon" in answer.text
     assert (answer.citations[0].position, answer.read_point.applied_position) == (2, 2)
     assert not any(isinstance(one, Waiting) for one in heard)

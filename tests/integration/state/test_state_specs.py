@@ -46,7 +46,7 @@ async def test_what_is_wrong_with_a_spec_is_said_before_anything_is_made(
     stub = memory_service_pb2_grpc.MemoryServiceStub(client.channel)
     wanted = memories_pb2.StateSpec(**spec)
     request = memory_service_pb2.CreateMemoryRequest(
-        memory=memories_pb2.Memory(session=session.name, id=STATE, state=wanted)
+        memory=memories_pb2.Memory(session=session.id, id=STATE, state=wanted)
     )
     with pytest.raises(palimpsest.InvalidArgument) as refused:
         await client.call(stub.CreateMemory, request, retry=False)

@@ -111,7 +111,7 @@ async def test_events_come_in_pages(session: palimpsest.Session, address: str) -
     async with palimpsest.connect(address) as client:
         stub = answer_service_pb2_grpc.AnswerServiceStub(client.channel)
         request = answer_service_pb2.ListTrajectoryEventsRequest(
-            session=session.name, answer=answer.id, page_size=1
+            session=session.id, answer=answer.id, page_size=1
         )
         ordinals = [
             [one.ordinal for one in page.events]
@@ -132,7 +132,7 @@ async def test_a_closed_tree_answers_and_refuses_to_wait_for_more(
         ack = await producer.flush()
     assert ack is not None
     with pytest.raises(palimpsest.FailedPrecondition) as refused:
-        await tree.ask("What?", after=ack.token)
+        await tree.ask("What?", after=ack.read_token)
     assert refused.value.reason == "MEMORY_SEALED"
 
 
@@ -212,7 +212,7 @@ async def test_the_client_without_await_does_the_same(
 ) -> None:
     await grown(session)
     with sync.Client(address) as client:
-        told = client.session(session.name)
+        told = client.session(session.id)
         tree = told.tree("t")
         answer = tree.ask("What is the owner called?", hybrid_leaves=1)
         assert list(tree.trajectory(answer.id)) == list(told.trajectory(answer.id))

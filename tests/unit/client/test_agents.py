@@ -34,7 +34,7 @@ async def connected(service: Service) -> AsyncIterator[palimpsest.Client]:
 
 
 def actions(service: Service) -> list[str]:
-    return [chunk.step.action or chunk.message.text for chunk in service.chunks]
+    return [chunk.agent_step.action or chunk.message.text for chunk in service.chunks]
 
 
 async def test_a_loop_makes_its_memory_and_sees_each_step_it_recorded() -> None:
@@ -45,13 +45,13 @@ async def test_a_loop_makes_its_memory_and_sees_each_step_it_recorded() -> None:
             for number in range(1, 8):
                 context = await agent.context()
                 assert context.text.split() == [f"go{n}" for n in range(1, number)]
-                ack = await agent.record("a wall", "hm", f"go{number}", {"tool": "legs"})
+                ack = await agent.record("a wall", "hm", f"go{number}", metadata={"tool": "legs"})
                 assert (ack.position, agent.step) == (number, number + 1)
         assert service.asked == [WAIT] * 7
     made = service.memories[0]
     assert (made.id, made.state.task, made.state.period) == ("state", "Find the key.", 5)
     assert list(made.state.pinned) == ["key"]
-    step = service.chunks[0].step
+    step = service.chunks[0].agent_step
     assert (step.observation, step.thought, step.action) == ("a wall", "hm", "go1")
     assert dict(service.chunks[0].metadata) == {"tool": "legs"}
 

@@ -35,7 +35,7 @@ async def test_a_step_is_cut_if_the_loop_wishes_it() -> None:
     async with connected(service) as client, client.agent("run") as agent:
         await agent.record("o" * 5000, "short", "a" * 5000, cut_bytes=1000)
         await agent.record("o" * 5000)
-    first, second = (chunk.step for chunk in service.chunks)
+    first, second = (chunk.agent_step for chunk in service.chunks)
     assert (len(first.observation.encode()), len(first.action.encode())) == (1000, 1000)
     assert first.observation.endswith("bytes cut]")
     assert (first.thought, len(second.observation)) == ("short", 5000)

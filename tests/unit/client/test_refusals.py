@@ -9,10 +9,11 @@ import pytest
 from grpc import aio
 
 import palimpsest
-from palimpsest.v1 import answer_service_pb2, answer_service_pb2_grpc
-from palimpsest.v1alpha1 import (
-    sessions_pb2,
-    sessions_pb2_grpc,
+from palimpsest.v1 import (
+    answer_service_pb2,
+    answer_service_pb2_grpc,
+    session_service_pb2,
+    session_service_pb2_grpc,
 )
 from service.domain.values.errors import Cancelled, Exhausted, PalimpsestError, Unavailable
 from service.domain.values.reasons import Reason
@@ -39,7 +40,7 @@ class Sessions:
 
     async def GetSession(self, request: Any, context: Any) -> Any:
         await self._refuse(context)
-        return sessions_pb2.GetSessionResponse()
+        return session_service_pb2.Session()
 
     async def Ask(self, request: Any, context: Any) -> AsyncIterator[Any]:
         await self._refuse(context)
@@ -56,7 +57,13 @@ class Sessions:
             await context.abort(*abort_arguments(error))
 
     def register(self, server: aio.Server) -> None:
-        add(server, "SessionService", "unary", self.GetSession, sessions_pb2.GetSessionRequest)
+        add(
+            server,
+            "SessionService",
+            "unary",
+            self.GetSession,
+            session_service_pb2.GetSessionRequest,
+        )
         add(server, "AnswerService", "told", self.Ask, answer_service_pb2.AskRequest)
 
 
@@ -70,8 +77,10 @@ async def connected(sessions: Sessions) -> AsyncIterator[palimpsest.Client]:
 
 
 async def get(client: palimpsest.Client, **options: Any) -> Any:
-    stub = sessions_pb2_grpc.SessionServiceStub(client.channel)
-    return await client.call(stub.GetSession, sessions_pb2.GetSessionRequest(name="s"), **options)
+    stub = session_service_pb2_grpc.SessionServiceStub(client.channel)
+    return await client.call(
+        stub.GetSession, session_service_pb2.GetSessionRequest(session="s"), **options
+    )
 
 
 @pytest.mark.parametrize("refusal", [BARE, FULL, UNWRITTEN, AWAY])

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 from google.protobuf import unknown_fields
 
-from palimpsest.v1 import memory_service_pb2
-from palimpsest.v1alpha1 import log_pb2, sessions_pb2
+from palimpsest.v1 import chunks_pb2, memory_service_pb2, session_service_pb2
 from service.domain.log.requests import ClientRequest
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.rpc.interceptors import tenancy
@@ -45,25 +44,23 @@ def test_other_content_has_another_digest() -> None:
 
 
 def test_the_order_of_a_map_does_not_count() -> None:
-    def append(keys: Iterator[str]) -> log_pb2.AppendRequest:
-        chunk = log_pb2.Chunk(text="a")
+    def append(keys: Iterator[str]) -> session_service_pb2.AppendRequest:
+        chunk = chunks_pb2.Chunk(text="a")
         for key in keys:
             chunk.metadata[key] = key
-        return log_pb2.AppendRequest(
-            session="s", chunks=[log_pb2.ProducedChunk(chunk=chunk)], request_id="r"
-        )
+        return session_service_pb2.AppendRequest(session="s", chunks=[chunk], request_id="r")
 
     keys = [f"k{number}" for number in range(16)]
     forth, back = append(iter(keys)), append(reversed(keys))
     # On the wire they have the order in which a client wrote them.
     wire = b"".join(
-        log_pb2.Chunk(text="a", metadata={key: key}).SerializeToString(deterministic=True)[3:]
+        chunks_pb2.Chunk(text="a", metadata={key: key}).SerializeToString(deterministic=True)[3:]
         for key in reversed(keys)
     )
-    sent = log_pb2.Chunk.FromString(log_pb2.Chunk(text="a").SerializeToString() + wire)
-    assert sent == back.chunks[0].chunk
+    sent = chunks_pb2.Chunk.FromString(chunks_pb2.Chunk(text="a").SerializeToString() + wire)
+    assert sent == back.chunks[0]
     assert identified("Append", forth).digest == identified("Append", back).digest
-    back.chunks[0].chunk.CopyFrom(sent)
+    back.chunks[0].CopyFrom(sent)
     assert identified("Append", forth).digest == identified("Append", back).digest
 
 
@@ -79,8 +76,12 @@ def test_a_field_that_a_server_does_not_know_counts_as_for_one_that_does() -> No
 
 
 def test_what_is_about_the_sessions_of_a_tenant_is_kept_with_the_tenant() -> None:
-    created = sessions_pb2.CreateSessionRequest(name="s", request_id="r")
+    created = session_service_pb2.CreateSessionRequest(
+        session=session_service_pb2.Session(id="s"), request_id="r"
+    )
     of_tenant = session_key(DEFAULT_TENANT, "")
     assert identified("CreateSession", created).session_key == of_tenant
+    updated = session_service_pb2.UpdateSessionRequest(session=created.session, request_id="r")
+    assert identified("UpdateSession", updated).session_key == session_key(DEFAULT_TENANT, "s")
     assert identified("DeleteSession", edit()).session_key == of_tenant
     assert identified("FoldMemory", edit()).session_key == session_key(DEFAULT_TENANT, "s")

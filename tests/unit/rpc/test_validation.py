@@ -12,29 +12,23 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from palimpsest import v1, v1alpha1
+from palimpsest import v1
 from palimpsest.v1 import (
     answer_service_pb2,
     billing_service_pb2,
+    chunks_pb2,
     memory_service_pb2,
+    rules_pb2,
     session_service_pb2,
     tree_service_pb2,
-)
-from palimpsest.v1alpha1 import (
-    chunks_pb2,
-    ids_pb2,
-    log_pb2,
-    search_pb2,
-    sessions_pb2,
 )
 from service.domain.values.errors import InvalidInput
 from service.rpc.interceptors.validation import PATTERNS, validate
 
-#: The files of both versions.
+#: The files of the API.
 FILES = [
-    import_module(f"{version.__name__}.{module.name}")
-    for version in (v1, v1alpha1)
-    for module in iter_modules(version.__path__)
+    import_module(f"{v1.__name__}.{module.name}")
+    for module in iter_modules(v1.__path__)
     if module.name.endswith("_pb2")
 ]
 
@@ -44,7 +38,7 @@ IDS = {
     *("session", "memory", "new_memory", "other_memory", "producer_id", "thread", "source"),
     *("threads", "excluded_threads", "sources"),
 }
-ONE = log_pb2.ProducedChunk(chunk=log_pb2.Chunk(text="x"))
+ONE = chunks_pb2.Chunk(text="x")
 
 
 def messages(among: Iterable[Descriptor]) -> Iterator[Descriptor]:
@@ -65,7 +59,7 @@ def patterns(message: Descriptor) -> Iterator[str]:
 def test_each_pattern_of_the_proto_is_said_in_words() -> None:
     used = {
         pattern
-        for file in FILES
+        for file in (*FILES, session_service_pb2)
         for message in file.DESCRIPTOR.message_types_by_name.values()
         for pattern in patterns(message)
     }
@@ -152,10 +146,10 @@ ID = (
     ],
 )
 def test_ids_are_what_people_have(id_: str) -> None:
-    validate(sessions_pb2.CreateSessionRequest(name=id_))
+    validate(session_service_pb2.CreateSessionRequest(session=session_service_pb2.Session(id=id_)))
     validate(memory_service_pb2.GetMemoryRequest(session=id_, memory=id_))
-    opening = log_pb2.AppendChunksRequest.Open(session=id_, producer_id=id_)
-    validate(log_pb2.AppendChunksRequest(open=opening))
+    opening = session_service_pb2.AppendChunksRequest.Open(session=id_, producer_id=id_)
+    validate(session_service_pb2.AppendChunksRequest(open=opening))
     validate(chunks_pb2.ChunkFilter(threads=[id_, ""], excluded_threads=[id_], sources=["", id_]))
 
 
@@ -192,27 +186,33 @@ def test_ids_are_what_people_have(id_: str) -> None:
 )
 def test_other_ids_are_told_the_rule(id_: str) -> None:
     for request, field in (
-        (sessions_pb2.GetSessionRequest(name=id_), "name"),
         (memory_service_pb2.ListMemoriesRequest(session=id_ or "/"), "session"),
         (memory_service_pb2.GetMemoryRequest(session="a", memory=id_), "memory"),
-        (log_pb2.ListChunksRequest(session=id_), "session"),
-        (log_pb2.AppendRequest(session="a", producer_id=id_ or "/", chunks=[ONE]), "producer_id"),
-        (chunks_pb2.ChunkFilter(threads=["a", id_ or "/"]), "threads[1]"),
-        (chunks_pb2.ChunkFilter(excluded_threads=[id_ or "/"]), "excluded_threads[0]"),
-        (chunks_pb2.ChunkFilter(sources=[id_ or "/"]), "sources[0]"),
-        (log_pb2.Chunk(text="x", thread=id_ or "/"), "thread"),
-        (log_pb2.Chunk(text="x", source=id_ or "/"), "source"),
     ):
         with pytest.raises(InvalidInput) as caught:
             validate(request)
         assert caught.value.message == f"{field}: {ID}"
+    bad = id_ or "/"
+    for message, field in (
+        (session_service_pb2.ListChunksRequest(session=bad), "session"),
+        (session_service_pb2.AppendRequest(session=bad, chunks=[ONE]), "session"),
+        (session_service_pb2.AppendChunksRequest.Open(session="a", producer_id=bad), "producer_id"),
+        (chunks_pb2.ChunkFilter(threads=["a", bad]), "threads[1]"),
+        (chunks_pb2.ChunkFilter(excluded_threads=[bad]), "excluded_threads[0]"),
+        (chunks_pb2.ChunkFilter(sources=[bad]), "sources[0]"),
+        (chunks_pb2.Chunk(text="x", thread=bad), "thread"),
+        (chunks_pb2.Chunk(text="x", source=bad), "source"),
+    ):
+        with pytest.raises(InvalidInput) as caught:
+            validate(message)
+        assert caught.value.message.startswith(f"{field}: must ")
 
 
 def test_an_id_without_utf8_is_no_message() -> None:
     with pytest.raises(UnicodeEncodeError):
-        sessions_pb2.GetSessionRequest(name="\ud800")
+        session_service_pb2.GetSessionRequest(session="\ud800")
     with pytest.raises(DecodeError):
-        sessions_pb2.GetSessionRequest.FromString(b"\x0a\x01\xff")
+        session_service_pb2.GetSessionRequest.FromString(b"\x0a\x01\xff")
 
 
 def test_each_id_of_the_proto_has_the_rule() -> None:
@@ -224,11 +224,10 @@ def test_each_id_of_the_proto_has_the_rule() -> None:
         for field in message.fields
         if field.name in IDS
         and field.message_type is None
-        and not field.GetOptions().Extensions[validate_pb2.field].string.Extensions[ids_pb2.id]
+        and not field.GetOptions().Extensions[validate_pb2.field].string.Extensions[rules_pb2.id]
         and not field.GetOptions()
         .Extensions[validate_pb2.field]
-        .repeated.items.string.Extensions[ids_pb2.id]
-        and file.DESCRIPTOR.package == "palimpsest.v1alpha1"
+        .repeated.items.string.Extensions[rules_pb2.id]
     }
     assert named == set()
 
@@ -244,12 +243,12 @@ def test_each_id_of_the_proto_has_the_rule() -> None:
     ],
 )
 def test_a_time_that_is_none_is_refused(at: Timestamp) -> None:
-    chunk = log_pb2.Chunk(text="x", occurred_at=at)
-    request = log_pb2.AppendRequest(session="a", chunks=[log_pb2.ProducedChunk(chunk=chunk)])
+    chunk = chunks_pb2.Chunk(text="x", occurred_at=at)
+    request = session_service_pb2.AppendRequest(session="a", chunks=[chunk])
     with pytest.raises(InvalidInput) as caught:
         validate(request)
     said = "must be a time from the year 1 to the year 9999"
-    assert caught.value.message == f"chunks[0].chunk.occurred_at: {said}"
+    assert caught.value.message == f"chunks[0].occurred_at: {said}"
 
 
 @pytest.mark.parametrize("day", ["2026-2-3", "yesterday", "20260203", "2026-02-03T00:00"])
@@ -316,9 +315,10 @@ def test_a_duration_that_is_none_is_refused_by_its_name(idle: Duration) -> None:
 
 
 def test_a_time_that_is_none_is_refused_by_its_name() -> None:
-    request = search_pb2.SearchChunksRequest(session="main", query="x")
-    request.filter.from_time.seconds = 2**62
+    request = session_service_pb2.SearchChunksRequest(session="main", query="x")
+    request.filter.created.start.seconds = 2**62
     with pytest.raises(
-        InvalidInput, match="from_time: must be a time from the year 1 to the year 9999"
+        InvalidInput,
+        match=r"filter[.]created[.]start: must be a time from the year 1 to the year 9999",
     ):
         validate(request)

@@ -7,8 +7,7 @@ from service.rpc.errors import CODES, code_of
 def test_the_reasons_are_those_of_the_proto() -> None:
     prefix = "ERROR_REASON_"
     proto = {name.removeprefix(prefix) for name in list(errors_pb2.ErrorReason.keys())}
-    of_v1alpha1 = {"DRAFT_NOT_FOUND", "SCHEMA_NOT_READY_IN_TIME"}
-    assert {reason.value for reason in Reason} - of_v1alpha1 == proto - {"UNSPECIFIED"}
+    assert {reason.value for reason in Reason} == proto - {"UNSPECIFIED"}
 
 
 def test_every_error_has_a_code_of_its_own() -> None:

@@ -11,9 +11,9 @@ from palimpsest import _convert_memories, _convert_specs, _convert_spend
 from palimpsest._async._answers import Answers, AnswerStream, OnEvent, OnManyEvents
 from palimpsest._async._connection import Connection
 from palimpsest._async._kinds import State, Tree
-from palimpsest._async._log import SessionLog
 from palimpsest._async._memory import Memory, create_memory
 from palimpsest._async._operation import Operation
+from palimpsest._async._search import SessionSearch
 from palimpsest._convert_answers import question_of
 from palimpsest._errors import (
     PalimpsestError,
@@ -53,8 +53,8 @@ from palimpsest.v1 import (
 )
 
 
-class Session(SessionLog):
-    """A session, by its name."""
+class Session(SessionSearch):
+    """A session, by its id."""
 
     def __init__(self, connection: Connection, name: str) -> None:
         super().__init__(connection, name)
@@ -122,7 +122,7 @@ class Session(SessionLog):
             memory_tokens=memory_tokens,
             model=model,
         )
-        wanted = memories_pb2.Memory(session=self.name, id=id, prism=spec)
+        wanted = memories_pb2.Memory(session=self.id, id=id, prism=spec)
         await create_memory(self._connection, wanted, exist_ok=exist_ok, request_id=request_id)
         return Memory(self._connection, self, id)
 
@@ -166,7 +166,7 @@ class Session(SessionLog):
             skip_failures=skip_failures,
         )
         spec = _convert_specs.tree_spec(settings)
-        wanted = memories_pb2.Memory(session=self.name, id=id, tree=spec)
+        wanted = memories_pb2.Memory(session=self.id, id=id, tree=spec)
         await create_memory(self._connection, wanted, exist_ok=exist_ok, request_id=request_id)
         return Tree(self._connection, self, id)
 
@@ -213,7 +213,7 @@ class Session(SessionLog):
             skip_failures=skip_failures,
         )
         spec = _convert_specs.state_spec(settings)
-        wanted = memories_pb2.Memory(session=self.name, id=id, state=spec)
+        wanted = memories_pb2.Memory(session=self.id, id=id, state=spec)
         await create_memory(self._connection, wanted, exist_ok=exist_ok, request_id=request_id)
         return State(self._connection, self, id)
 
@@ -224,7 +224,7 @@ class Session(SessionLog):
     async def memories(self, *, status: MemoryStatus | str | None = None) -> Sequence[MemoryInfo]:
         """Returns the session's memories, or those of one status, by id. Raises NotFound."""
         request = memory_service_pb2.ListMemoriesRequest(
-            session=self.name, status=_convert_memories.memory_status(status)
+            session=self.id, status=_convert_memories.memory_status(status)
         )
         method = self._memories.ListMemories
         listed = self._connection.all_of(method, request, "memories", _convert_memories.memory)
@@ -232,7 +232,7 @@ class Session(SessionLog):
 
     async def flush(self, *, request_id: str = "") -> Flushed:
         """Ends the wait for more chunks (`linger`) of all memories. Raises NotFound."""
-        request = memory_service_pb2.FlushMemoryRequest(session=self.name, request_id=request_id)
+        request = memory_service_pb2.FlushMemoryRequest(session=self.id, request_id=request_id)
         response = await self._connection.call(self._memories.FlushMemory, request)
         return _convert_memories.flushed(response)
 
@@ -263,7 +263,7 @@ class Session(SessionLog):
     ) -> Operation[GeneratedSchema]:
         """As `generate_schema`, but returns the operation at once. Raises NotFound."""
         request = memory_service_pb2.GenerateSchemaRequest(
-            session=self.name,
+            session=self.id,
             domain=domain,
             example_query=example_query,
             model=model,
@@ -413,7 +413,7 @@ class Session(SessionLog):
 
     def budgets(self) -> AsyncIterator[Budget]:
         """Yields the budgets of the session, then those of its memories. Raises NotFound."""
-        return self._list_budgets(self.name)
+        return self._list_budgets(self.id)
 
     async def usage(
         self,
@@ -430,7 +430,7 @@ class Session(SessionLog):
         Raises NotFound.
         """
         return await self._read_usage(
-            session=self.name,
+            session=self.id,
             memory=memory,
             group_by=group_by,
             first_day=first_day,
@@ -453,7 +453,7 @@ class Session(SessionLog):
         context there. `usage` has the costs by purpose and model. Raises NotFound.
         """
         request = billing_service_pb2.GetCostReportRequest(
-            session=self.name,
+            session=self.id,
             memory=memory,
             first_day=_convert_spend.day(first_day),
             last_day=_convert_spend.day(last_day),

@@ -1,14 +1,14 @@
 # Generated from palimpsest/_async by `make sync`; do not edit.
 """The client: the connection, and what belongs to no session."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 from types import TracebackType
 from typing import Any, Unpack
 
 import grpc
 
-from palimpsest import _convert_log, _convert_memories
+from palimpsest import _convert_memories, _convert_sessions
 from palimpsest._convert_operations import list_request
 from palimpsest._schemas import MAX_JSON_BYTES, MAX_SOURCE_BYTES, bounded
 from palimpsest._sync._agent import WAIT_SECONDS, Agent
@@ -20,9 +20,9 @@ from palimpsest._sync._session import Session
 from palimpsest._transport import REACH_SECONDS
 from palimpsest._values_answers import Answer, ResumeOptions
 from palimpsest._values_common import OperationState
-from palimpsest._values_log import SessionInfo
 from palimpsest._values_memories import MemoryInfo, MemoryStatus
 from palimpsest._values_operations import OperationKind
+from palimpsest._values_sessions import SessionInfo
 from palimpsest._values_specs import AgentSettings
 from palimpsest._values_spend import Budget, Grouping, UsageReport
 from palimpsest.v1 import (
@@ -30,10 +30,8 @@ from palimpsest.v1 import (
     memory_service_pb2_grpc,
     operation_service_pb2,
     operation_service_pb2_grpc,
-)
-from palimpsest.v1alpha1 import (
-    sessions_pb2,
-    sessions_pb2_grpc,
+    session_service_pb2,
+    session_service_pb2_grpc,
 )
 
 
@@ -77,7 +75,7 @@ class Client(Resource):
             target, credentials=credentials, timeout=timeout, reach_seconds=reach_seconds
         )
         super().__init__(connection)
-        self._sessions = sessions_pb2_grpc.SessionServiceStub(connection.channel)
+        self._sessions = session_service_pb2_grpc.SessionServiceStub(connection.channel)
         self._memories = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
         self._operations = operation_service_pb2_grpc.OperationServiceStub(connection.channel)
 
@@ -121,20 +119,44 @@ class Client(Resource):
     ) -> None:
         self.close()
 
-    def session(self, name: str) -> "Session":
-        """Returns a session by its name; nothing is sent."""
-        return Session(self._connection, name)
+    def session(self, id: str) -> "Session":
+        """Returns a session by its id; nothing is sent."""
+        return Session(self._connection, id)
 
-    def create_session(self, name: str, *, exist_ok: bool = False, language: str = "") -> "Session":
-        """Creates a session. Raises AlreadyExists.
+    def create_session(
+        self,
+        id: str,
+        *,
+        exist_ok: bool = False,
+        language: str = "",
+        metadata: Mapping[str, str] | None = None,
+        request_id: str = "",
+    ) -> "Session":
+        """Creates a session.
 
         With `exist_ok` one that is there is used, unless it has another `language` than one
-        that is given here. `language` is what its text is searched in: "english", "german",
-        "simple" (words as they are) …; empty means the service's.
+        that is given here; its metadata stays as it is. `language` is what its text is searched
+        in: "english", "german", "simple" (words as they are) …; empty means the service's.
+        `metadata` are at most 16 keys and values of your own, which no model sees. The same
+        under the same `request_id` is done once, and returns its first result for 24 hours.
+
+        Raises AlreadyExists, InvalidArgument, TypeError and ValueError for what cannot be sent,
+        Aborted (BEING_DELETED: rows of one of that id are still being removed).
         """
-        session = Session(self._connection, name)
-        session.create(exist_ok=exist_ok, language=language)
+        session = Session(self._connection, id)
+        session.create(
+            exist_ok=exist_ok, language=language, metadata=metadata, request_id=request_id
+        )
         return session
+
+    def delete_session(self, id: str, *, missing_ok: bool = False, request_id: str = "") -> None:
+        """Deletes a session with all that belongs to it: log, memories, answers, budgets.
+
+        Nothing of it can be read once this returns, and that cannot be undone. What it cost
+        stays in the tenant's usage. Raises NotFound unless `missing_ok`. `request_id` as in
+        `create_session`.
+        """
+        Session(self._connection, id).delete(missing_ok=missing_ok, request_id=request_id)
 
     def resume_answer(
         self, session: str, answer_id: str, **options: Unpack[ResumeOptions]
@@ -143,10 +165,10 @@ class Client(Resource):
         return self.session(session).resume_answer(answer_id, **options)
 
     def sessions(self) -> Iterator[SessionInfo]:
-        """Yields all sessions, by name."""
-        request = sessions_pb2.ListSessionsRequest(page_size=1000)
+        """Yields all sessions, by id."""
+        request = session_service_pb2.ListSessionsRequest(page_size=1000)
         method = self._sessions.ListSessions
-        return self._connection.all_of(method, request, "sessions", _convert_log.session)
+        return self._connection.all_of(method, request, "sessions", _convert_sessions.session)
 
     def memories(self, *, status: MemoryStatus | str | None = None) -> Iterator[MemoryInfo]:
         """Yields the memories of all sessions, or those of one status, without an order."""

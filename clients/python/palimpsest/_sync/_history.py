@@ -241,12 +241,12 @@ class MemoryHistory(Resource):
     """What a memory was, what made it so, and changes by hand."""
 
     def __init__(self, connection: Connection, session: "Session", id: str) -> None:
-        super().__init__(connection, session.name, id)
+        super().__init__(connection, session.id, id)
         self.id = id
         self.session = session
         self._service = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
         #: In every request about this memory.
-        self._named: dict[str, Any] = {"session": session.name, "memory": id}
+        self._named: dict[str, Any] = {"session": session.id, "memory": id}
 
     def amendments(
         self,

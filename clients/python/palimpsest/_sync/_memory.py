@@ -46,9 +46,6 @@ from palimpsest._values_memories import (
 )
 from palimpsest._values_specs import AllowedOps, Encoding, Steps
 from palimpsest.v1 import memories_pb2, memory_service_pb2, memory_service_pb2_grpc
-from palimpsest.v1alpha1 import (
-    edits_pb2_grpc,
-)
 
 if TYPE_CHECKING:
     from palimpsest._sync._session import Session
@@ -112,8 +109,7 @@ class Memory(MemoryHistory):
     def __init__(self, connection: Connection, session: "Session", id: str) -> None:
         super().__init__(connection, session, id)
         self._memories = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
-        self._edits = edits_pb2_grpc.EditServiceStub(connection.channel)
-        self._answers = Answers(connection, session.name, id)
+        self._answers = Answers(connection, session.id, id)
 
     def get(
         self,
@@ -172,7 +168,7 @@ class Memory(MemoryHistory):
 
     def _update(self, changes: Mapping[str, Any], **others: Any) -> MemoryInfo:
         """Updates fields of the spec; None leaves one as it is."""
-        request = update_request(self.session.name, self.id, self._kind, changes, **others)
+        request = update_request(self.session.id, self.id, self._kind, changes, **others)
         # Repeated only where it does the same again.
         retry = bool(request.request_id) or not request.HasField("expected_revision")
         return memory(self._connection.call(self._memories.UpdateMemory, request, retry=retry))

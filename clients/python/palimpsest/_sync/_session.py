@@ -17,9 +17,9 @@ from palimpsest._schemas import Schema
 from palimpsest._sync._answers import Answers, AnswerStream, OnEvent, OnManyEvents
 from palimpsest._sync._connection import Connection
 from palimpsest._sync._kinds import State, Tree
-from palimpsest._sync._log import SessionLog
 from palimpsest._sync._memory import Memory, create_memory
 from palimpsest._sync._operation import Operation
+from palimpsest._sync._search import SessionSearch
 from palimpsest._transport import SCHEMA_SECONDS
 from palimpsest._values_answers import (
     Answer,
@@ -54,8 +54,8 @@ from palimpsest.v1 import (
 )
 
 
-class Session(SessionLog):
-    """A session, by its name."""
+class Session(SessionSearch):
+    """A session, by its id."""
 
     def __init__(self, connection: Connection, name: str) -> None:
         super().__init__(connection, name)
@@ -123,7 +123,7 @@ class Session(SessionLog):
             memory_tokens=memory_tokens,
             model=model,
         )
-        wanted = memories_pb2.Memory(session=self.name, id=id, prism=spec)
+        wanted = memories_pb2.Memory(session=self.id, id=id, prism=spec)
         create_memory(self._connection, wanted, exist_ok=exist_ok, request_id=request_id)
         return Memory(self._connection, self, id)
 
@@ -167,7 +167,7 @@ class Session(SessionLog):
             skip_failures=skip_failures,
         )
         spec = _convert_specs.tree_spec(settings)
-        wanted = memories_pb2.Memory(session=self.name, id=id, tree=spec)
+        wanted = memories_pb2.Memory(session=self.id, id=id, tree=spec)
         create_memory(self._connection, wanted, exist_ok=exist_ok, request_id=request_id)
         return Tree(self._connection, self, id)
 
@@ -214,7 +214,7 @@ class Session(SessionLog):
             skip_failures=skip_failures,
         )
         spec = _convert_specs.state_spec(settings)
-        wanted = memories_pb2.Memory(session=self.name, id=id, state=spec)
+        wanted = memories_pb2.Memory(session=self.id, id=id, state=spec)
         create_memory(self._connection, wanted, exist_ok=exist_ok, request_id=request_id)
         return State(self._connection, self, id)
 
@@ -225,7 +225,7 @@ class Session(SessionLog):
     def memories(self, *, status: MemoryStatus | str | None = None) -> Sequence[MemoryInfo]:
         """Returns the session's memories, or those of one status, by id. Raises NotFound."""
         request = memory_service_pb2.ListMemoriesRequest(
-            session=self.name, status=_convert_memories.memory_status(status)
+            session=self.id, status=_convert_memories.memory_status(status)
         )
         method = self._memories.ListMemories
         listed = self._connection.all_of(method, request, "memories", _convert_memories.memory)
@@ -233,7 +233,7 @@ class Session(SessionLog):
 
     def flush(self, *, request_id: str = "") -> Flushed:
         """Ends the wait for more chunks (`linger`) of all memories. Raises NotFound."""
-        request = memory_service_pb2.FlushMemoryRequest(session=self.name, request_id=request_id)
+        request = memory_service_pb2.FlushMemoryRequest(session=self.id, request_id=request_id)
         response = self._connection.call(self._memories.FlushMemory, request)
         return _convert_memories.flushed(response)
 
@@ -262,7 +262,7 @@ class Session(SessionLog):
     ) -> Operation[GeneratedSchema]:
         """As `generate_schema`, but returns the operation at once. Raises NotFound."""
         request = memory_service_pb2.GenerateSchemaRequest(
-            session=self.name,
+            session=self.id,
             domain=domain,
             example_query=example_query,
             model=model,
@@ -410,7 +410,7 @@ class Session(SessionLog):
 
     def budgets(self) -> Iterator[Budget]:
         """Yields the budgets of the session, then those of its memories. Raises NotFound."""
-        return self._list_budgets(self.name)
+        return self._list_budgets(self.id)
 
     def usage(
         self,
@@ -427,7 +427,7 @@ class Session(SessionLog):
         Raises NotFound.
         """
         return self._read_usage(
-            session=self.name,
+            session=self.id,
             memory=memory,
             group_by=group_by,
             first_day=first_day,
@@ -450,7 +450,7 @@ class Session(SessionLog):
         context there. `usage` has the costs by purpose and model. Raises NotFound.
         """
         request = billing_service_pb2.GetCostReportRequest(
-            session=self.name,
+            session=self.id,
             memory=memory,
             first_day=_convert_spend.day(first_day),
             last_day=_convert_spend.day(last_day),
