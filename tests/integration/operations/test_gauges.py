@@ -270,7 +270,7 @@ def test_what_is_left_alone_is_counted_by_model_and_fault(monkeypatch: pytest.Mo
     observe_circuits(lambda: left, by=collected.meter)
     assert collected.figures() == {}
     first = Condition(
-        place="a",
+        deployment="a",
         model="m/x",
         fault=Fault.FAILING,
         cause="it fails",
@@ -278,7 +278,7 @@ def test_what_is_left_alone_is_counted_by_model_and_fault(monkeypatch: pytest.Mo
         since=datetime.now(UTC),
         probe_seconds=1.0,
     )
-    left += [first, replace(first, place="b"), replace(first, fault=Fault.KEY_REFUSED)]
+    left += [first, replace(first, deployment="b"), replace(first, fault=Fault.KEY_REFUSED)]
     left.append(replace(first, model="made/up"))
     assert collected.figures() == {
         ("llm.circuits.open", "m/x", Fault.FAILING.value): 2,
