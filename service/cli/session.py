@@ -95,6 +95,8 @@ async def show_(
         show_json(_json(info))
     else:
         show(f"{info.id}: {info.head} chunks, {info.content_bytes:,} bytes")
+        for key, value in sorted(info.metadata.items()):
+            show(f"  {key}={value}")
     wanted: ChunkFilterOptions = {
         "threads": thread or (),
         "excluded_threads": exclude_thread or (),

@@ -41,7 +41,7 @@ SAID = (
     ("100%_'\"\\", "שלום", -400_000),
     ("😀" * 64, "👩\u200d👧", 2_900_000),
 )
-ODD = tuple(thread for thread, _, _ in SAID if thread)
+ODD = tuple(dict.fromkeys(thread for thread, _, _ in SAID if thread))
 
 
 def at(day: int, nanos: int = 0) -> Timestamp:
