@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated, Any, Literal, get_args
 
 import typer
@@ -24,6 +23,7 @@ from service.cli.command import DEFAULT_NAME, Freshness, Json, Timeout, command
 from service.cli.drawing import LiveDrawing, summary
 from service.cli.files import read_text
 from service.cli.output import CommandError, plain_json, say, show, show_json
+from service.cli.search import moment
 
 #: What the proto allows.
 MAX_HYBRID_LEAVES = 32
@@ -106,17 +106,17 @@ class CitedChunks:
     ] = None
     excluded_thread: Annotated[
         list[str] | None,
-        typer.Option("--not-thread", help="None of this thread; may be repeated."),
+        typer.Option("--exclude-thread", help="None of this thread; may be repeated."),
     ] = None
     source: Annotated[list[str] | None, typer.Option(help="Only this source; may be repeated.")] = (
         None
     )
-    occurred_after: Annotated[
-        datetime | None, typer.Option(help="Only what occurred at this time or later, in UTC.")
-    ] = None
-    occurred_before: Annotated[
-        datetime | None, typer.Option(help="Only what occurred before this time, in UTC.")
-    ] = None
+    occurred_since: Annotated[
+        str, typer.Option(metavar="TIME", help="Only what happened from then on.")
+    ] = ""
+    occurred_until: Annotated[
+        str, typer.Option(metavar="TIME", help="Only what happened before then.")
+    ] = ""
 
     def options(self) -> dict[str, Any]:
         """Returns them as `Session.ask` takes them."""
@@ -124,8 +124,8 @@ class CitedChunks:
             "threads": self.thread or (),
             "excluded_threads": self.excluded_thread or (),
             "sources": self.source or (),
-            "occurred_after": self.occurred_after,
-            "occurred_before": self.occurred_before,
+            "occurred_since": moment("--occurred-since", self.occurred_since),
+            "occurred_until": moment("--occurred-until", self.occurred_until),
         }
 
 

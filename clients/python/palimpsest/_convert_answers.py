@@ -171,7 +171,7 @@ def _filter(question: Question) -> chunks_pb2.ChunkFilter | None:
     for name, given in ids.items():
         if isinstance(given, str):
             raise ValueError(f"{name} must be a list of texts, not one text")
-    times = question.occurred_after, question.occurred_before
+    times = question.occurred_since, question.occurred_until
     if not any(ids.values()) and times == (None, None) and not question.metadata:
         return None
     message = message_of(chunks_pb2.ChunkFilter, **ids, metadata=question.metadata or {})

@@ -184,8 +184,8 @@ class Question:
     excluded_threads: Sequence[str] = ()
     sources: Sequence[str] = ()
     #: When they occurred: from the first time to before the second.
-    occurred_after: datetime | None = None
-    occurred_before: datetime | None = None
+    occurred_since: datetime | None = None
+    occurred_until: datetime | None = None
     #: Keys with their values; a chunk has them all.
     metadata: Mapping[str, str] | None = None
     #: Of a multiple-choice question, 2 to 26: the answer is one of them, word for word, or there
@@ -216,8 +216,8 @@ class AskOptions(TypedDict, total=False):
     threads: Sequence[str]
     excluded_threads: Sequence[str]
     sources: Sequence[str]
-    occurred_after: datetime | None
-    occurred_before: datetime | None
+    occurred_since: datetime | None
+    occurred_until: datetime | None
     metadata: Mapping[str, str] | None
     options: Sequence[str]
     hybrid_leaves: int
@@ -236,8 +236,8 @@ class MemoryQuestionOptions(TypedDict, total=False):
     threads: Sequence[str]
     excluded_threads: Sequence[str]
     sources: Sequence[str]
-    occurred_after: datetime | None
-    occurred_before: datetime | None
+    occurred_since: datetime | None
+    occurred_until: datetime | None
     metadata: Mapping[str, str] | None
     options: Sequence[str]
     hybrid_leaves: int
