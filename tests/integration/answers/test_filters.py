@@ -34,7 +34,7 @@ def test_a_filter_is_stored_as_json_and_comes_back() -> None:
         metadata={"k": "v"},
         excluded_threads=frozenset({"", "b"}),
         sources=frozenset({"c"}),
-        occurred_until=at,
+        occurred_before=at,
     )
     for one in (whole, FILTER, ChunkFilter()):
         assert ChunkFilter.from_json(one.to_json()) == one
