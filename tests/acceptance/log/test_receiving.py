@@ -76,7 +76,7 @@ def counted(reader: InMemoryMetricReader) -> dict[tuple[str, str], int]:
     data: Any = reader.get_metrics_data()
     return {
         (
-            point.attributes["rpc.method"].removeprefix("palimpsest.v1alpha1."),
+            point.attributes["rpc.method"].removeprefix("palimpsest.v1."),
             point.attributes["rpc.response.status_code"],
         ): point.count
         for resource in data.resource_metrics
