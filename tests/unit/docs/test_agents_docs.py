@@ -81,7 +81,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     most, size = pinned.max_items, pinned.items.string.max_bytes
     assert said["pinned strings of a memory"][0] == f"{most}, each {size:,} bytes"
     asked = states_pb2.ListStateVectorsRequest.DESCRIPTOR.fields_by_name["page_size"]
-    page = asked.GetOptions().Extensions[validate_pb2.field].int32.lte
+    page = asked.GetOptions().Extensions[validate_pb2.field].uint32.lte
     assert said["a page of `ListStateVectors"][0].startswith(f"{page:,} vectors")
     assert PINNED_SHARE == 1 / 2
     assert "half of `state_tokens`" in PAGE
