@@ -22,7 +22,7 @@ from service.rpc.edits import EditService
 from service.rpc.history import HistoryService
 from service.rpc.interceptors.lives import Lives
 from service.rpc.log import LogService
-from service.rpc.memories import MemoryService as AmendmentService
+from service.rpc.memories import AmendmentService
 from service.rpc.memory_service import MemoryService
 from service.rpc.operations import OperationService
 from service.rpc.pages import Pages

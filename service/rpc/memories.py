@@ -1,4 +1,4 @@
-"""MemoryService."""
+"""The lists of amendments and rejections of v1alpha1."""
 
 from palimpsest.v1alpha1 import memories_pb2, memories_pb2_grpc
 from service.rpc import past
@@ -9,7 +9,7 @@ from service.usecases.memories.history import History
 from storage.prism.amendment_log import AmendmentFilter
 
 
-class MemoryService(memories_pb2_grpc.MemoryServiceServicer):
+class AmendmentService(memories_pb2_grpc.MemoryServiceServicer):
     """See memories.proto."""
 
     def __init__(self, history: History, pages: Pages) -> None:

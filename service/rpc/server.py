@@ -53,7 +53,7 @@ from service.rpc.interceptors.tenancy import Tenancy
 from service.rpc.interceptors.tracing import LogSubject, Tracing
 from service.rpc.interceptors.validation import Validation
 from service.rpc.log import LogService
-from service.rpc.memories import MemoryService as AmendmentService
+from service.rpc.memories import AmendmentService
 from service.rpc.memory_service import MemoryService
 from service.rpc.operations import OperationService
 from service.rpc.schemas import SchemaService

@@ -10,7 +10,7 @@ from palimpsest.v1alpha1 import history_pb2, memories_pb2
 from service.domain.prism.amendments import Op
 from service.rpc.history import HistoryService
 from service.rpc.interceptors import tenancy
-from service.rpc.memories import MemoryService
+from service.rpc.memories import AmendmentService
 from service.rpc.pages import Pages
 from service.settings.config import Limits
 from storage.engine.listing import ListPage
@@ -101,7 +101,7 @@ async def test_a_page_fits_a_message_and_the_next_goes_on(
     past: Any = Past(make, 1000)
     nothing: Any = None
     pages = Pages(b"key", Limits())
-    memories = MemoryService(past, pages)
+    memories = AmendmentService(past, pages)
     history = HistoryService(past, nothing, pages, nothing)
     token = tenancy._tenant.set(nothing)
     try:
