@@ -1,4 +1,4 @@
-"""What memories are and what they do: kinds and statuses, without what each of them needs."""
+"""Kinds and statuses of memories, without what each of them needs."""
 
 from enum import StrEnum
 

@@ -237,7 +237,7 @@ class Editor:
                 f"a live memory's schema can only get more fields: {error}. A rebuild can"
                 " change others",
                 {"field": error.place},
-                field="memory.prism.schema_source",
+                field="prism.schema_source",
             ) from error
         memory = await _load(tx, held, held.revision)
         new = NewRevision(

@@ -1,4 +1,4 @@
-"""Specs of requests: what is refused before anything reads it."""
+"""Refuses requests whose specs no request may carry, before anything reads them."""
 
 from collections.abc import Callable
 
