@@ -58,12 +58,13 @@ class MemoryService(MemoryOperations, memory_service_pb2_grpc.MemoryServiceServi
     ) -> memories_pb2.Memory:
         """Creates a memory."""
         wanted = request.memory
-        spec = specs.memory_spec(wanted)
-        self._models.check_spec(spec, f"memory.{wanted.WhichOneof('spec')}.")
-        return await reply(
-            self._memories.create(current_tenant(), wanted.session, wanted.id, spec),
-            convert.memory,
-        )
+        with specs.fields_within("memory"):
+            spec = specs.memory_spec(wanted)
+            self._models.check_spec(spec, f"{wanted.WhichOneof('spec')}.")
+            return await reply(
+                self._memories.create(current_tenant(), wanted.session, wanted.id, spec),
+                convert.memory,
+            )
 
     async def GetMemory(  # noqa: N802
         self, request: memory_service_pb2.GetMemoryRequest, context: Context
@@ -138,10 +139,11 @@ class MemoryService(MemoryOperations, memory_service_pb2_grpc.MemoryServiceServi
             else None,
             comment=request.comment,
         )
-        changes = MemoryUpdate(schema=_schema_of(request), models=self._models_of(request))
-        return await reply(
-            self._editor.update(current_tenant(), target, kind, changes), convert.memory
-        )
+        with specs.fields_within("memory"):
+            changes = MemoryUpdate(schema=_schema_of(request), models=self._models_of(request))
+            return await reply(
+                self._editor.update(current_tenant(), target, kind, changes), convert.memory
+            )
 
     def _models_of(self, request: memory_service_pb2.UpdateMemoryRequest) -> dict[str, str]:
         """Returns the fields of the spec that are updated and name a model."""
@@ -150,7 +152,7 @@ class MemoryService(MemoryOperations, memory_service_pb2_grpc.MemoryServiceServi
             kind, _, name = path.partition(".")
             if path not in _SCHEMA_PATHS:
                 models[name] = getattr(getattr(request.memory, kind), name)
-                self._models.check(models[name], f"memory.{path}")
+                self._models.check(models[name], path)
         return models
 
     async def DeleteMemory(  # noqa: N802

@@ -1,5 +1,7 @@
 """Specs of memories."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from palimpsest.v1 import common_pb2, memories_pb2
@@ -20,7 +22,9 @@ from service.domain.prism.spec import (
 )
 from service.domain.state.spec import DEFAULT_PERIOD_TOKENS, Period, StateSpec
 from service.domain.tree.spec import TreeSpec, WorkingMemory
+from service.domain.values.errors import InvalidInput
 from service.domain.values.memory_choices import OnFailure, ReplyFormat
+from service.domain.values.memory_kinds import MemoryKind
 
 #: What an unset number of a PrismSpec means; the proto's comments say the same.
 DEFAULT_CHUNK_TOKENS = 2000
@@ -78,6 +82,17 @@ _STEPS = {
     _Message.STEPS_WHOLE: StepScope.WHOLE,
     _Message.STEPS_FOCUSED: StepScope.FOCUSED,
 }
+
+
+@contextmanager
+def fields_within(name: str) -> Iterator[None]:
+    """Has refusals of a spec name its fields by where the request has the memory."""
+    try:
+        yield
+    except InvalidInput as error:
+        if error.field.partition(".")[0] in {*MemoryKind}:
+            error.field = f"{name}.{error.field}"
+        raise
 
 
 def schema_of(schema_source: str, json_schema: str) -> Schema:

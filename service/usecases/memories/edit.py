@@ -236,7 +236,7 @@ class Editor:
                 Reason.SCHEMA_INCOMPATIBLE,
                 f"a live memory's schema can only get more fields: {error}",
                 {"field": error.place},
-                field="memory.prism.schema_source",
+                field="prism.schema_source",
             ) from error
         memory = await _load(tx, held, held.revision)
         new = NewRevision(

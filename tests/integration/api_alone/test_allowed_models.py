@@ -30,14 +30,14 @@ async def _ask_many(session: palimpsest.Session, model: str) -> None:
 CALLS: dict[str, tuple[Call, str]] = {
     "prism": (
         lambda session, model: session.create_memory("m", schema_source=SCHEMA, model=model),
-        "prism.model",
+        "memory.prism.model",
     ),
-    "tree": (lambda session, model: session.create_tree("m", model=model), "tree.model"),
+    "tree": (lambda session, model: session.create_tree("m", model=model), "memory.tree.model"),
     "navigation": (
         lambda session, model: session.create_tree("m", navigation_model=model),
-        "tree.navigation_model",
+        "memory.tree.navigation_model",
     ),
-    "state": (lambda session, model: session.create_state("m", model=model), "state.model"),
+    "state": (lambda session, model: session.create_state("m", model=model), "memory.state.model"),
     "ask": (lambda session, model: session.ask("?", reader="dciso", model=model), "model"),
     "ask many": (_ask_many, "questions[1].model"),
     "schema": (lambda session, model: session.generate_schema("d", "?", model=model), "model"),

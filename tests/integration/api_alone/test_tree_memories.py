@@ -217,14 +217,14 @@ async def test_costs_of_a_tree_are_counted_and_not_compared(
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
-        ({"segment_tokens": 63}, "tree.segment_tokens"),
-        ({"segment_tokens": 100_001}, "tree.segment_tokens"),
-        ({"max_children": 1}, "tree.max_children"),
-        ({"max_children": 33}, "tree.max_children"),
-        ({"summary_tokens": 15}, "tree.summary_tokens"),
-        ({"working_memory_tokens": 15}, "tree.working_memory_tokens"),
-        ({"model": "m" * 201}, "tree.model"),
-        ({"navigation_model": "a\0b"}, "tree.navigation_model"),
+        ({"segment_tokens": 63}, "memory.tree.segment_tokens"),
+        ({"segment_tokens": 100_001}, "memory.tree.segment_tokens"),
+        ({"max_children": 1}, "memory.tree.max_children"),
+        ({"max_children": 33}, "memory.tree.max_children"),
+        ({"summary_tokens": 15}, "memory.tree.summary_tokens"),
+        ({"working_memory_tokens": 15}, "memory.tree.working_memory_tokens"),
+        ({"model": "m" * 257}, "memory.tree.model"),
+        ({"navigation_model": "a\0b"}, "memory.tree.navigation_model"),
     ],
 )
 async def test_a_wrong_setting_is_named(

@@ -75,7 +75,7 @@ async def test_a_late_memory_catches_up_from_the_beginning(session: Any) -> None
     memory = await session.create_memory("late", schema_source=SCHEMA)
     state = await memory.get(fully_applied=True)
     assert (state.applied_position, state.revision) == (3, 1)
-    assert [info.name for info in await session.memories()] == ["late"]
+    assert [info.id for info in await session.memories()] == ["late"]
 
 
 async def test_small_chunks_are_taken_together(session: Any) -> None:

@@ -31,7 +31,7 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     ({"pinned": ["x" * 65], "state_tokens": 32}, "memory.state.pinned"),
     ({"episode_vectors": 1}, "memory.state.episode_vectors"),
     ({"episode_vectors": 65}, "memory.state.episode_vectors"),
-    ({"model": "m" * 201}, "memory.state.model"),
+    ({"model": "m" * 257}, "memory.state.model"),
     ({"model": "a/\0"}, "memory.state.model"),
     ({"reply_format": 9}, "memory.state.reply_format"),
     ({"on_failure": 9}, "memory.state.on_failure"),
@@ -121,5 +121,5 @@ async def test_a_period_that_would_stop_producers_is_refused(
                 palimpsest.InvalidArgument, match="producers are stopped"
             ) as refused:
                 await session.create_state(STATE, period=period, period_kind=kind)
-            assert list(refused.value.fields) == ["state.period"]
+            assert list(refused.value.fields) == ["memory.state.period"]
             assert await session.memories() == []

@@ -188,16 +188,16 @@ def state_memory(**settings: Any) -> memories_pb2.Memory:
         (
             state_memory(period=10, task="Find the key."),
             {"period": 20, "task": "Find it.", "pinned": ["key"]},
-            "memory 'state' is there already, and task is 'Find the key.', not 'Find it.'; period"
+            "memory 'state' exists already, and task is 'Find the key.', not 'Find it.'; period"
             " is 10, not 20; pinned is (), not ('key',). Use it as it is (session.memory,"
-            " session.tree or session.state), choose another name, or build one with these"
+            " session.tree or session.state), choose another id, or build one with these"
             " settings from the whole log (rebuild)",
         ),
         (
             memories_pb2.Memory(id="state", tree=memories_pb2.TreeSpec()),
             {},
-            "memory 'state' is there already, and is a tree memory, not a state memory. Use it as"
-            " it is (session.memory, session.tree or session.state), choose another name, or"
+            "memory 'state' exists already, and is a tree memory, not a state memory. Use it as"
+            " it is (session.memory, session.tree or session.state), choose another id, or"
             " build one with these settings from the whole log (rebuild)",
         ),
     ],
@@ -230,7 +230,6 @@ async def test_a_memory_that_is_there_is_used_as_it_is() -> None:
         ({"pinned": "key"}, ValueError),
         ({"period_kind": "weekly"}, ValueError),
         ({"idle_seconds": -1.0}, ValueError),
-        ({"period": -1}, ValueError),
         ({"period": 2**40}, ValueError),
         ({"period": 2.5}, TypeError),
         ({"task": 5}, TypeError),

@@ -150,8 +150,6 @@ def test_ids_are_what_people_have(id_: str) -> None:
 def test_other_ids_are_told_the_rule(id_: str) -> None:
     for request, field in (
         (sessions_pb2.GetSessionRequest(name=id_), "name"),
-        (memory_service_pb2.ListMemoriesRequest(session=id_ or "/"), "session"),
-        (memory_service_pb2.GetMemoryRequest(session="a", memory=id_), "memory"),
         (log_pb2.ListChunksRequest(session=id_), "session"),
         (log_pb2.AppendRequest(session="a", producer_id=id_ or "/", chunks=[ONE]), "producer_id"),
         (chunks_pb2.ChunkFilter(threads=["a", id_ or "/"]), "threads[1]"),
