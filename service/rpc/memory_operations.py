@@ -3,6 +3,7 @@
 from palimpsest.v1 import memory_service_pb2, operations_pb2
 from service.llm.gateway.allowed import AllowedModels
 from service.rpc.convert import operations as convert
+from service.rpc.convert import specs
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.idempotency import reply
 from service.rpc.interceptors.tenancy import current_tenant
@@ -32,10 +33,11 @@ class MemoryOperations:
     ) -> operations_pb2.Operation:
         """Reads the whole log again into a new memory."""
         names = (request.memory, request.new_memory.id)
-        requested = self._rebuilder.rebuild(
-            current_tenant(), request.session, names, convert.spec_changes(request)
-        )
-        return await reply(requested, convert.operation)
+        with specs.fields_within("new_memory"):
+            requested = self._rebuilder.rebuild(
+                current_tenant(), request.session, names, convert.spec_changes(request)
+            )
+            return await reply(requested, convert.operation)
 
     async def GenerateSchema(  # noqa: N802
         self, request: memory_service_pb2.GenerateSchemaRequest, context: Context

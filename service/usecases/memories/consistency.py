@@ -348,7 +348,7 @@ class ProgressWatcher:
     async def settled_of_read(
         self, item: WorkItem, *, every: float, deadline: float | None
     ) -> AsyncGenerator[bool]:
-        """Yields whether the item is settled, `every` so many seconds, until it is.
+        """Yields whether the item has ended, `every` so many seconds, until it has.
 
         Ends at the deadline. Raises Exhausted where too many reads wait.
         """

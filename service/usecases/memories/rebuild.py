@@ -30,5 +30,5 @@ class Rebuilder:
             refuse_other_kind(old, source.spec, kind)
         spec = changes.made(source.spec)
         # A model that is not named anew is taken over, and may be allowed no more.
-        self._models.check_spec(spec, f"new_memory.{source.kind}.")
+        self._models.check_spec(spec, f"{source.kind}.")
         return await self._memories.rebuild(tenant_id, session, new, spec, old)

@@ -96,5 +96,5 @@ async def test_a_stalled_tree_is_retried(closing: Tree, database: Database) -> N
             )
         )
     with pytest.raises(palimpsest.FailedPrecondition, match="no model"):
-        await closing.seal()
+        await (await closing.seal()).wait()
     assert await closing.retry()

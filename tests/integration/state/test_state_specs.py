@@ -26,7 +26,7 @@ LIMITS: list[tuple[dict[str, Any], str]] = [
     ({"pinned": ["x"] * 33}, "memory.state.pinned"),
     ({"pinned": [""]}, "memory.state.pinned[0]"),
     ({"pinned": ["x", "é" * 501]}, "memory.state.pinned[1]"),
-    ({"pinned": ["a", "b\0"]}, "memory.state.pinned"),
+    ({"pinned": ["a", "b\0"]}, "memory.state.pinned[1]"),
     ({"pinned": ["x" * 900, "y" * 200]}, "memory.state.pinned"),
     ({"pinned": ["x" * 65], "state_tokens": 32}, "memory.state.pinned"),
     ({"episode_vectors": 1}, "memory.state.episode_vectors"),
