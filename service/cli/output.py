@@ -5,7 +5,7 @@ import sys
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -14,7 +14,8 @@ from rich.table import Column, Table
 from rich.text import Text
 from rich.tree import Tree
 
-from palimpsest import PositionRange
+if TYPE_CHECKING:
+    from palimpsest import PositionRange
 
 #: What could do something to a terminal, as it is shown instead.
 _CONTROLS = {
@@ -198,7 +199,7 @@ def value_line(value: Any) -> str:
     return cut(json.dumps(value, ensure_ascii=False), VALUE_CHARACTERS)
 
 
-def range_text(found: PositionRange | None) -> str:
+def range_text(found: "PositionRange | None") -> str:
     """Returns positions as `positions` does; of none as of an empty range."""
     return positions(0, 0) if found is None else positions(found.first - 1, found.last)
 

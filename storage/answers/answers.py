@@ -12,7 +12,6 @@ from sqlalchemy import (
     Row,
     Select,
     bindparam,
-    exists,
     func,
     null,
     select,
@@ -39,7 +38,7 @@ from storage.calls.calls import UsageLine
 from storage.engine.database import DirectTransaction, Transaction
 from storage.engine.ready import Ready
 from storage.memories import job_results
-from storage.tables import answer, answer_rating, claim, memory, session
+from storage.tables import answer, answer_rating, memory, session
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -344,13 +343,7 @@ async def status(tx: Transaction, session_key: UUID, answer_id: UUID) -> str | N
 #: Whether a pending answer has a worker, or waits for its model or a budget.
 IS_RUNNING: ColumnElement[bool] = (answer.c.status == "pending") & (
     answer.c.waiting_model.is_not(None)
-    | exists(
-        select(claim.c.item_id).where(
-            claim.c.session_key == answer.c.session_key,
-            claim.c.item_id == answer.c.answer_id,
-            claim.c.kind == WorkKind.ANSWER.value,
-        )
-    )
+    | func.is_claimed(answer.c.session_key, answer.c.answer_id, WorkKind.ANSWER.value)
 )
 
 

@@ -217,7 +217,7 @@ async def test_the_command_line_and_the_evaluation_tell_them_apart(
     assert streamed.splitlines()[0].endswith(" (a guess)")
     told = json.loads(run("ask", QUERY, "-m", "prism", "--json", *given))
     assert (told["text"], told["no_answer"], told["guessed"]) == ("", "not_found", False)
-    assert [line.split("complete")[1][:9] for line in run("answer", "list").splitlines()[1:]] == [
+    assert [line.split("done")[1][:9] for line in run("answer", "list").splitlines()[1:]] == [
         ", no answ",
         ", a guess",
         ", a guess",

@@ -127,8 +127,8 @@ async def test_a_json_schema_is_checked_and_shown_as_a_class(client: Any) -> Non
         ((DOMAIN, ""), "example_query: "),
         (("x" * 8193, QUERY), "domain: "),
         ((DOMAIN, "é" * 4097), "example_query: "),
-        (("a\0b", QUERY), "domain holds a NUL character"),
-        ((DOMAIN, QUERY, "m" * 201), "model: "),
+        (("a\0b", QUERY), "domain: must have no NUL character"),
+        ((DOMAIN, QUERY, "m" * 257), "model: "),
     ],
 )
 async def test_bad_input_is_refused_and_stores_nothing(
@@ -158,7 +158,7 @@ async def test_the_synchronous_face_does_the_same(address: str) -> None:
 
 
 async def test_its_health_is_served(address: str) -> None:
-    name = "palimpsest.v1.SchemaService"
+    name = "palimpsest.v1.MemoryService"
     async with aio.insecure_channel(address) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         status = await health.Check(health_pb2.HealthCheckRequest(service=name))

@@ -174,7 +174,7 @@ async def test_other_memories_are_refused(
         ({"options": ["a", "a"]}, "options: "),
         ({"options": ["a", " "]}, "options: each must have a character that is no blank"),
         ({"options": ["a"]}, "options: give two or more to choose from, or none"),
-        ({"options": ["a\0b"]}, "options holds a NUL character"),
+        ({"options": ["a\0b"]}, "options[0]: must have no NUL character"),
         ({"hybrid_leaves": 33}, "navigation.hybrid_leaves: "),
         ({"beam": 9}, "navigation.beam: "),
         ({"max_calls": 1001}, "navigation.max_calls: "),

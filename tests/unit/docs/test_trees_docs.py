@@ -47,7 +47,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert said["nodes of a page of `ListNodes"] == [most]
     asked = answer_service_pb2.NavigationOptions.DESCRIPTOR.fields_by_name
     for name, row in (("hybrid_leaves", "--hybrid N"), ("beam", "--beam N")):
-        limit = asked[name].GetOptions().Extensions[validate_pb2.field].uint32.lte
+        limit = asked[name].GetOptions().Extensions[validate_pb2.field].int32.lte
         assert f"at most {limit}" in said[row][0]
 
 

@@ -42,7 +42,7 @@ def test_patience_is_with_what_gets_on(clock: list[float]) -> None:
 class Growing:
     """A memory that grows by one revision at each look, up to a last one."""
 
-    name = "notes"
+    id = "notes"
 
     def __init__(self, last: int) -> None:
         self.revision = 0
