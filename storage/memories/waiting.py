@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from psycopg.types.json import Jsonb
 from sqlalchemy import (
     Column,
     Table,
@@ -165,7 +166,7 @@ async def change_models(
 
     `models` are fields of its spec. The caller holds it with `revisions.lock`.
     """
-    values = {"session": session_key, "memory": memory_id, "models": dict(models)}
+    values = {"session": session_key, "memory": memory_id, "models": Jsonb(dict(models))}
     await tx.count(_CHANGE_MODELS, values)
 
 
