@@ -59,7 +59,10 @@ def revision(**rest: object) -> palimpsest.Revision:
     ("rest", "line"),
     [
         ({}, "r7 step [4-5]"),
-        ({"amendment_count": 1, "positions": palimpsest.PositionRange(first=4, last=4)}, "r7 step [4] 1 amendment"),
+        (
+            {"amendment_count": 1, "positions": palimpsest.PositionRange(first=4, last=4)},
+            "r7 step [4] 1 amendment",
+        ),
         ({"amendment_count": 2, "rejection_count": 3}, "r7 step [4-5] 2 amendments 3 rejected"),
         ({"kind": "edit", "positions": None, "comment": "by\nme"}, "r7 edit (by me)"),
         ({"kind": "rollback", "positions": None, "restored_revision": 0}, "r7 rollback to r0"),
