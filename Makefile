@@ -14,7 +14,7 @@ COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate
 NOT_OURS := $(addprefix --no-emit-package palimpsest-,proto sdk server evaluation)
 # What an extra of the server asks for, beyond the server itself.
 extra = $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['$(1)'], sep='\n')"
-PROTOS := $(wildcard proto/palimpsest/v1alpha1/*.proto)
+PROTOS := $(wildcard proto/palimpsest/v1/*.proto)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-local demo test test-local eval-local test-again test-debian verify fix bench load soak fuzz chaos sweep mutants attack setup-ci setup-deploy test-deploy image lock dist release proto sync clean

@@ -12,7 +12,7 @@ from evaluation.sessions import spent_of
 from evaluation.strategies import CitedSpan, Failed, Outcome, Walk
 from palimpsest import TrajectoryEvent, _convert_answers
 from palimpsest._errors import from_rpc
-from palimpsest.v1alpha1 import answers_pb2, answers_pb2_grpc
+from palimpsest.v1 import answer_service_pb2, answer_service_pb2_grpc, common_pb2
 
 #: What the service is given beyond the time that an answer may take.
 SLACK_SECONDS = 5.0
@@ -24,17 +24,17 @@ _READ = frozenset({"leaf", "piece"})
 class Asked:
     """A complete answer, and what its reader told."""
 
-    answer: answers_pb2.Answer
+    answer: answer_service_pb2.Answer
     events: Sequence[TrajectoryEvent]
 
     @property
     def shown(self) -> frozenset[int] | None:
         """Positions of the leaves and the pieces that the model read; None where not all say."""
         read = [one for one in self.events if one.kind in _READ]
-        placed = {one.node_id for one in read} | {one.node_id for one in self.answer.citations}
+        placed = {one.node for one in read} | {one.node for one in self.answer.citations}
         if not self._pieces <= placed:
             return None
-        cited = [one for one in self.answer.citations if one.node_id in self._pieces]
+        cited = [one for one in self.answer.citations if one.node in self._pieces]
         return _positions(read) | _positions(cited)
 
     @property
@@ -45,8 +45,8 @@ class Asked:
     @property
     def _pieces(self) -> frozenset[str]:
         """Those that were looked at one by one, and those that one prompt had together."""
-        one_by_one = {one.node_id for one in self.events if one.kind == "piece"}
-        together = (one.shown_ids for one in self.events if one.kind == "aggregation")
+        one_by_one = {one.node for one in self.events if one.kind == "piece"}
+        together = (one.shown for one in self.events if one.kind == "aggregation")
         return frozenset(one_by_one.union(*together))
 
     @property
@@ -65,11 +65,11 @@ class Asked:
         return tuple(
             CitedSpan(
                 position=one.position,
-                from_character=one.from_character,
-                to_character=one.to_character,
+                from_character=one.characters.start,
+                to_character=one.characters.end,
             )
             for one in self.answer.citations
-            if one.to_character
+            if one.HasField("characters")
         )
 
     def outcome(
@@ -92,7 +92,7 @@ class Asked:
             seen=seen,
             cited=cited,
             spans=self.spans,
-            answer_id=read.answer_id,
+            answer_id=read.id,
             walk=None
             if counts is None
             else Walk(
@@ -109,10 +109,10 @@ class Asked:
 
 
 async def ask(
-    client: palimpsest.Client, request: answers_pb2.AskRequest, timeout_seconds: float
+    client: palimpsest.Client, request: answer_service_pb2.AskRequest, timeout_seconds: float
 ) -> Asked:
     """Asks, and waits for the answer. Raises Failed when there is none."""
-    stub = answers_pb2_grpc.AnswerServiceStub(client.channel)
+    stub = answer_service_pb2_grpc.AnswerServiceStub(client.channel)
     events: list[TrajectoryEvent] = []
     try:
         async for response in stub.Ask(request, timeout=timeout_seconds + SLACK_SECONDS):
@@ -126,21 +126,21 @@ async def ask(
     raise Failed("the service ended the call without an answer")
 
 
-def request_of(question: Question, **asked: Any) -> answers_pb2.AskRequest:
+def request_of(question: Question, **asked: Any) -> answer_service_pb2.AskRequest:
     """A question as any reader is asked it."""
-    return answers_pb2.AskRequest(query=question.text, options=question.options, **asked)
+    return answer_service_pb2.AskRequest(query=question.text, options=question.options, **asked)
 
 
-def _complete(answer: answers_pb2.Answer, events: Sequence[TrajectoryEvent]) -> Asked:
-    if answer.status != answers_pb2.Answer.STATUS_COMPLETE:
-        raise Failed(answer.failure or "the answer was not made")
+def _complete(answer: answer_service_pb2.Answer, events: Sequence[TrajectoryEvent]) -> Asked:
+    if answer.state != common_pb2.OPERATION_STATE_DONE:
+        raise Failed(answer.error.message or answer.cause or "the answer was not made")
     return Asked(answer=answer, events=events)
 
 
-def _positions(nodes: Iterable[TrajectoryEvent | answers_pb2.Citation]) -> frozenset[int]:
+def _positions(nodes: Iterable[TrajectoryEvent | answer_service_pb2.Citation]) -> frozenset[int]:
     return frozenset(
         position
         for node in nodes
-        if node.from_position
-        for position in range(node.from_position, node.to_position + 1)
+        if node.positions
+        for position in range(node.positions.first, node.positions.last + 1)
     )

@@ -39,7 +39,7 @@ class TrajectoryFile:
                     some = exported.export_trajectories(wanted[at : at + MAX_ANSWERS])
                     examples += [one async for one in some]
             with self._path.open("a", encoding="utf-8") as file:
-                file.writelines(_line(one, scores[one.answer_id]) for one in examples)
+                file.writelines(_line(one, scores[one.answer]) for one in examples)
         except palimpsest.PalimpsestError as error:
             self.failures.append(str(error))
             return False
@@ -60,8 +60,8 @@ def _by_memory(results: Iterable[Result]) -> dict[str, list[str]]:
 
 def _line(one: TrainingExample, score: float) -> str:
     example = {
-        "messages": [{"role": turn.role, "content": turn.content} for turn in one.turns],
-        "answer_id": one.answer_id,
+        "messages": [{"role": turn.role, "content": turn.content} for turn in one.messages],
+        "answer": one.answer,
         "ordinal": one.ordinal,
         "template": one.template,
         "score": score,

@@ -5,7 +5,7 @@ import asyncio
 import palimpsest
 from evaluation.sessions import Patience, spent_of
 from evaluation.strategies import Failed, Spent, added
-from palimpsest.v1alpha1 import search_pb2, search_pb2_grpc
+from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
 
 LOOK_SECONDS = 0.2
 #: What the ledger calls the vectors of chunks and queries.
@@ -29,23 +29,23 @@ class Indexes:
 
         Raises PalimpsestError; Failed when it does not get on.
         """
-        if session.name not in self._spent:
-            await self.wait(session.name)
+        if session.id not in self._spent:
+            await self.wait(session.id)
             # Later the ledger has queries besides, which are in the answers' own sums.
             report = await session.usage()
-            self._spent[session.name] = added(
+            self._spent[session.id] = added(
                 spent_of(line.usage) for line in report.lines if line.purpose == _EMBEDDING
             )
-        return self._spent[session.name]
+        return self._spent[session.id]
 
-    async def wait(self, session: str) -> search_pb2.SearchIndex:
+    async def wait(self, session: str) -> session_service_pb2.SearchIndex:
         """The index, once it is at the head. Raises as `ready`."""
-        stub = search_pb2_grpc.SearchServiceStub(self._client.channel)
-        request = search_pb2.GetSearchIndexRequest(session=session)
+        stub = session_service_pb2_grpc.SessionServiceStub(self._client.channel)
+        request = session_service_pb2.GetSearchIndexRequest(session=session)
         patience = Patience(f"the search index of {session!r}", self._timeout)
         while True:
-            response = await self._client.call(stub.GetSearchIndex, request)
-            index: search_pb2.SearchIndex = response.index
+            index: session_service_pb2.SearchIndex
+            index = await self._client.call(stub.GetSearchIndex, request)
             if self._is_ready(index):
                 return index
             try:
@@ -54,7 +54,7 @@ class Indexes:
                 raise Failed(f"{error}: {index.failure}" if index.failure else str(error)) from None
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _is_ready(self, index: search_pb2.SearchIndex) -> bool:
+    def _is_ready(self, index: session_service_pb2.SearchIndex) -> bool:
         if index.indexed_position < index.head:
             return False
         if index.vectors_unavailable or not (self._wants_vectors or index.embedding_model):

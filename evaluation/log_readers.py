@@ -10,11 +10,11 @@ from evaluation.indexing import Indexes
 from evaluation.memories import STATE, recent
 from evaluation.sessions import Place
 from evaluation.strategies import Failed, Outcome, Prepared, Spent, StrategyName
-from palimpsest.v1alpha1 import answers_pb2
+from palimpsest.v1 import answer_service_pb2
 
-_Browse = answers_pb2.BrowseRequest
+_Browse = answer_service_pb2.BrowsingOptions
 #: What may be done, by the names that the command line has.
-ACTIONS: Mapping[str, "answers_pb2.BrowseRequest.Action.ValueType"] = {
+ACTIONS: Mapping[str, "answer_service_pb2.BrowsingOptions.Action.ValueType"] = {
     "task_understanding": _Browse.ACTION_TASK_UNDERSTANDING,
     "retrieve": _Browse.ACTION_RETRIEVE,
     "move": _Browse.ACTION_MOVE,
@@ -23,14 +23,13 @@ ACTIONS: Mapping[str, "answers_pb2.BrowseRequest.Action.ValueType"] = {
     "answer": _Browse.ACTION_ANSWER,
     "aggregation": _Browse.ACTION_AGGREGATION,
 }
-_OPTIONS: Mapping[StrategyName, "answers_pb2.BrowseRequest.Option.ValueType"] = {
-    StrategyName.DCISO: _Browse.OPTION_UNSPECIFIED,
-    StrategyName.DCISO_RANK: _Browse.OPTION_RANK,
-    StrategyName.DCISO_CARRY: _Browse.OPTION_CARRY,
-    StrategyName.DCISO_INDEPENDENT: _Browse.OPTION_INDEPENDENT,
-    StrategyName.DCISO_SCAN: _Browse.OPTION_SCAN,
-    StrategyName.DCISO_DYNAMIC: _Browse.OPTION_DYNAMIC,
-    StrategyName.RANDOM: _Browse.OPTION_RANDOM,
+_STRATEGIES: Mapping[StrategyName, "answer_service_pb2.BrowsingOptions.Strategy.ValueType"] = {
+    StrategyName.DCISO: _Browse.STRATEGY_UNSPECIFIED,
+    StrategyName.DCISO_RANK: _Browse.STRATEGY_RANK,
+    StrategyName.DCISO_CARRY: _Browse.STRATEGY_CARRY,
+    StrategyName.DCISO_INDEPENDENT: _Browse.STRATEGY_INDEPENDENT,
+    StrategyName.DCISO_SCAN: _Browse.STRATEGY_SCAN,
+    StrategyName.DCISO_DYNAMIC: _Browse.STRATEGY_DYNAMIC,
 }
 #: The settings of section 4.4; each may end in either way.
 _ABLATIONS: Mapping[StrategyName, tuple[str, ...]] = {
@@ -42,12 +41,12 @@ _ABLATIONS: Mapping[StrategyName, tuple[str, ...]] = {
     StrategyName.RETRIEVE_MOVE: ("retrieve", "move"),
 }
 _CLOSING = ("answer", "aggregation")
-_READERS: Mapping[StrategyName, "answers_pb2.Reader.ValueType"] = {
-    StrategyName.WHOLE: answers_pb2.READER_WHOLE,
-    StrategyName.AUTO: answers_pb2.READER_AUTO,
+_READERS: Mapping[StrategyName, "answer_service_pb2.Reader.ValueType"] = {
+    StrategyName.WHOLE: answer_service_pb2.READER_WHOLE,
+    StrategyName.AUTO: answer_service_pb2.READER_AUTO,
 }
 #: The strategies that this module has.
-NAMES = frozenset({*_OPTIONS, *_ABLATIONS, *_READERS})
+NAMES = frozenset({*_STRATEGIES, *_ABLATIONS, *_READERS})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +84,7 @@ class LogStrategy:
             compressed = await _compressed(session)
         except palimpsest.PalimpsestError as error:
             raise Failed(f"the session was not made: {error}") from error
-        return Prepared(session=session.name, spent=spent, state=recent(compressed, document))
+        return Prepared(session=session.id, spent=spent, state=recent(compressed, document))
 
     async def ask(self, document: Document, prepared: Prepared, question: Question) -> Outcome:
         """The answer, with what of the log was read for it."""
@@ -93,19 +92,19 @@ class LogStrategy:
         request = request_of(
             question,
             session=prepared.session,
-            reader=_READERS.get(self._name, answers_pb2.READER_DCISO),
+            reader=_READERS.get(self._name, answer_service_pb2.READER_DCISO),
             browsing=None if self._name is StrategyName.WHOLE else self._browsing(),
             model=self._settings.model,
         )
         asked = await ask(self._place.client, request, self._place.timeout_seconds)
         return _outcome(asked, document, prepared.state)
 
-    def _browsing(self) -> answers_pb2.BrowseRequest:
+    def _browsing(self) -> answer_service_pb2.BrowsingOptions:
         settings = self._settings
         ablation = _ABLATIONS.get(self._name)
         actions = settings.actions if ablation is None else (*ablation, *_CLOSING)
-        return answers_pb2.BrowseRequest(
-            option=_OPTIONS.get(self._name, _Browse.OPTION_UNSPECIFIED),
+        return answer_service_pb2.BrowsingOptions(
+            strategy=_STRATEGIES.get(self._name, _Browse.STRATEGY_UNSPECIFIED),
             actions=[ACTIONS[one] for one in actions],
             window_tokens=settings.window_tokens,
             pieces=settings.pieces,
@@ -116,7 +115,7 @@ class LogStrategy:
 
 async def _compressed(session: palimpsest.Session) -> int:
     """How far the session's state memory is, which the automatic reader may choose; 0: none."""
-    return next((one.applied_position for one in await session.memories() if one.name == STATE), 0)
+    return next((one.applied_position for one in await session.memories() if one.id == STATE), 0)
 
 
 def _outcome(asked: Asked, document: Document, uncompressed: frozenset[int]) -> Outcome:
@@ -124,24 +123,24 @@ def _outcome(asked: Asked, document: Document, uncompressed: frozenset[int]) -> 
     reader = answer.choice.reader or answer.reader
     seen: frozenset[int] | None = asked.shown
     match reader:
-        case answers_pb2.READER_WHOLE:
+        case answer_service_pb2.READER_WHOLE:
             seen = frozenset(range(1, len(document.chunks) + 1))
-        case answers_pb2.READER_PCC:
+        case answer_service_pb2.READER_PCC:
             seen = uncompressed | (asked.shown or frozenset())
-        case answers_pb2.READER_PRISM:
+        case answer_service_pb2.READER_PRISM:
             seen = None
-    is_of_nodes = reader in (answers_pb2.READER_MEMWALKER, answers_pb2.READER_PCC)
+    is_of_nodes = reader in (answer_service_pb2.READER_MEMWALKER, answer_service_pb2.READER_PCC)
     return asked.outcome(
         seen=seen,
         cited=asked.covered if is_of_nodes else asked.cited,
-        pieces=asked.pieces if reader == answers_pb2.READER_DCISO else None,
+        pieces=asked.pieces if reader == answer_service_pb2.READER_DCISO else None,
         chosen=_chosen(answer.choice) if answer.HasField("choice") else "",
     )
 
 
-def _chosen(choice: answers_pb2.Answer.Choice) -> str:
+def _chosen(choice: answer_service_pb2.Answer.Choice) -> str:
     """What the automatic reader chose, in a word; of browsing with its option."""
-    name = answers_pb2.Reader.Name(choice.reader).removeprefix("READER_").lower()
-    if choice.reader != answers_pb2.READER_DCISO or not choice.option:
+    name = answer_service_pb2.Reader.Name(choice.reader).removeprefix("READER_").lower()
+    if choice.reader != answer_service_pb2.READER_DCISO or not choice.strategy:
         return name
-    return f"{name}-{_Browse.Option.Name(choice.option).removeprefix('OPTION_').lower()}"
+    return f"{name}-{_Browse.Strategy.Name(choice.strategy).removeprefix('STRATEGY_').lower()}"

@@ -46,7 +46,7 @@ class PrismStrategy:
             spent = await building(session, PRISM)
         except palimpsest.PalimpsestError as error:
             raise Failed(f"the memory was not made: {error}") from error
-        return Prepared(session=session.name, spent=spent)
+        return Prepared(session=session.id, spent=spent)
 
     async def _create(self, session: palimpsest.Session, document: Document) -> None:
         await session.create_memory(
@@ -60,13 +60,13 @@ class PrismStrategy:
     async def _schema(self, session: palimpsest.Session, document: Document) -> str:
         if self._settings.schema is SchemaChoice.GENERAL:
             return GENERAL
-        draft = await session.generate_schema(
+        schema = await session.generate_schema(
             DOMAINS[document.chunks[0].kind],
             document.questions[0].text,
             model=self._settings.model,
             timeout=self._place.timeout_seconds,
         )
-        return draft.schema_source
+        return schema.schema_source
 
     async def ask(self, document: Document, prepared: Prepared, question: Question) -> Outcome:
         """The memory's answer, with the chunks that what it rests on was written from."""
@@ -97,12 +97,12 @@ class PccStrategy:
                 )
             )
             state = session.state(STATE)
-            info = await until(state, lambda info: info.resting, self._place.timeout_seconds)
+            info = await until(state, lambda info: info.idle, self._place.timeout_seconds)
             spent = await building(session, STATE)
         except palimpsest.PalimpsestError as error:
             raise Failed(f"the memory was not made: {error}") from error
         return Prepared(
-            session=session.name, spent=spent, state=recent(info.applied_position, document)
+            session=session.id, spent=spent, state=recent(info.applied_position, document)
         )
 
     async def ask(self, document: Document, prepared: Prepared, question: Question) -> Outcome:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import palimpsest
 from evaluation.asking import ask, request_of
 from evaluation.datasets import Document, Question
-from evaluation.sessions import Patience, Place, building, create
+from evaluation.sessions import Place, building, create, until
 from evaluation.strategies import Failed, Outcome, Prepared
-from palimpsest.v1alpha1 import answers_pb2
+from palimpsest.v1 import answer_service_pb2
 
 MEMORY = "tree"
 
@@ -27,6 +27,10 @@ class TreeSettings:
     model: str = ""
 
 
+def _is_sealed(info: palimpsest.MemoryInfo) -> bool:
+    return info.status is palimpsest.MemoryStatus.SEALED
+
+
 class MemWalkerStrategy:
     """Seals a tree over the document, and asks it."""
 
@@ -36,15 +40,16 @@ class MemWalkerStrategy:
 
     async def prepare(self, document: Document) -> Prepared:
         """Builds the document's tree; one that is there already is kept."""
-        patience = Patience("the tree", self._place.timeout_seconds)
         try:
             session = await self._place.opened(document)
             await create(lambda: self._create(session))
-            await session.tree(MEMORY).seal(on_progress=lambda info: patience.look(info.revision))
+            tree = session.tree(MEMORY)
+            await tree.seal()
+            await until(tree, _is_sealed, self._place.timeout_seconds)
             spent = await building(session, MEMORY)
         except palimpsest.PalimpsestError as error:
             raise Failed(f"the tree was not built: {error}") from error
-        return Prepared(session=session.name, spent=spent)
+        return Prepared(session=session.id, spent=spent)
 
     async def _create(self, session: palimpsest.Session) -> None:
         settings = self._settings
@@ -60,7 +65,7 @@ class MemWalkerStrategy:
     async def ask(self, document: Document, prepared: Prepared, question: Question) -> Outcome:
         """The answer that the navigation found, with the leaves that it read."""
         settings = self._settings
-        navigation = answers_pb2.NavigationRequest(
+        navigation = answer_service_pb2.NavigationOptions(
             hybrid_leaves=settings.hybrid_leaves,
             beam=settings.beam,
             max_calls=settings.max_calls,

@@ -13,7 +13,7 @@ from evaluation.indexing import Indexes
 from evaluation.measures import recall
 from evaluation.sessions import Place
 from evaluation.strategies import Failed
-from palimpsest.v1alpha1 import search_pb2, search_pb2_grpc
+from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
 
 #: Of the chunks that were found, so many of the best are looked at.
 RECALLED = (1, 5, 10)
@@ -30,11 +30,11 @@ class SearchWay(StrEnum):
     RERANKED = "reranked"
 
 
-_MODES: Mapping[SearchWay, "search_pb2.SearchMode.ValueType"] = {
-    SearchWay.WORDS: search_pb2.SEARCH_MODE_WORDS,
-    SearchWay.VECTORS: search_pb2.SEARCH_MODE_VECTORS,
-    SearchWay.HYBRID: search_pb2.SEARCH_MODE_HYBRID,
-    SearchWay.RERANKED: search_pb2.SEARCH_MODE_UNSPECIFIED,
+_MODES: Mapping[SearchWay, "session_service_pb2.SearchMode.ValueType"] = {
+    SearchWay.WORDS: session_service_pb2.SEARCH_MODE_WORDS,
+    SearchWay.VECTORS: session_service_pb2.SEARCH_MODE_VECTORS,
+    SearchWay.HYBRID: session_service_pb2.SEARCH_MODE_HYBRID,
+    SearchWay.RERANKED: session_service_pb2.SEARCH_MODE_UNSPECIFIED,
 }
 
 
@@ -121,7 +121,7 @@ class SearchRun:
         self._ways = ways
         self._documents = asyncio.Semaphore(concurrency)
         self._on_result = on_result
-        self._stub = search_pb2_grpc.SearchServiceStub(place.client.channel)
+        self._stub = session_service_pb2_grpc.SessionServiceStub(place.client.channel)
 
     async def go(self, documents: Sequence[Document]) -> None:
         """Runs to the end; failures are results."""
@@ -133,14 +133,14 @@ class SearchRun:
         async with self._documents:
             try:
                 session = await self._place.opened(document)
-                await self._indexes.wait(session.name)
+                await self._indexes.wait(session.id)
             except (palimpsest.PalimpsestError, Failed) as error:
                 for one in self._unasked(document):
                     self._on_result(replace(one, failure=str(error)))
                 return
             texts = {question.number: question.text for question in document.questions}
             for one in self._unasked(document):
-                self._on_result(await self._search(one, session.name, texts[one.number]))
+                self._on_result(await self._search(one, session.id, texts[one.number]))
 
     def _unasked(self, document: Document) -> list[Searched]:
         return [
@@ -155,7 +155,7 @@ class SearchRun:
         ]
 
     async def _search(self, asked: Searched, session: str, query: str) -> Searched:
-        request = search_pb2.SearchChunksRequest(
+        request = session_service_pb2.SearchChunksRequest(
             session=session,
             query=query,
             limit=FOUND,
@@ -171,6 +171,6 @@ class SearchRun:
             return replace(asked, failure=str(error), seconds=time.monotonic() - began)
         return replace(
             asked,
-            found=tuple(one.chunk.position for one in response.chunks),
+            found=tuple(one.chunk.position for one in response.results),
             seconds=time.monotonic() - began,
         )

@@ -73,7 +73,7 @@ async def until(
     memory: Memory, is_done: Callable[[palimpsest.MemoryInfo], bool], timeout_seconds: float
 ) -> palimpsest.MemoryInfo:
     """Waits for a memory. Raises PalimpsestError when it stalled, Failed when it stands still."""
-    patience = Patience(f"memory {memory.name!r}", timeout_seconds)
+    patience = Patience(f"memory {memory.id!r}", timeout_seconds)
     while True:
         info = await memory.look()
         if is_done(info):
@@ -94,7 +94,7 @@ def spent_of(used: palimpsest.Usage) -> Spent:
         calls=used.calls,
         input_tokens=used.input_tokens,
         output_tokens=used.output_tokens,
-        cost_micro_usd=used.cost_micro_usd,
+        cost_micro_usd=used.cost_micro_usd if used.unpriced_calls < used.calls else None,
     )
 
 

@@ -33,7 +33,6 @@ class StrategyName(StrEnum):
     MERGE_MOVE = "merge-move"
     APPEND_MOVE = "append-move"
     RETRIEVE_MOVE = "retrieve-move"
-    RANDOM = "random"
     AUTO = "auto"
     #: The baselines of arXiv 2310.05029, without the service.
     FULL_LEFT = "full-left"
@@ -51,7 +50,6 @@ FIGURE_3 = (
     StrategyName.APPEND_MOVE,
     StrategyName.RETRIEVE_MOVE,
     StrategyName.WHOLE,
-    StrategyName.RANDOM,
     StrategyName.DCISO,
 )
 #: All but the ablations.

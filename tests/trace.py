@@ -24,12 +24,12 @@ async def run(address: str) -> SpanContext:
         memory = await session.create_memory("m", schema_source=SCHEMA, encoding="amendments")
         # What is done for the first time takes longer.
         first = await session.append("A first chunk.")
-        await memory.get(after=first.token, timeout=200)
+        await memory.get(after=first.read_token, timeout=200)
         with CLIENT.start_as_current_span("appending") as span:
             async with memory.watch() as watch:
                 await session.append("A second chunk.")
                 async for event in watch:
-                    if event.revision.to_position == 2:
+                    if event.revision.positions is not None:
                         break
         return span.get_span_context()
 

@@ -31,14 +31,14 @@ class StateStrategy:
         """The state vectors in use and the steps since; every due compression is waited for."""
         try:
             found = await self._state.context(
-                freshness="wait", forms=("parts",), timeout=self._timeout_seconds
+                fully_applied=True, forms=("parts",), timeout=self._timeout_seconds
             )
         except palimpsest.PalimpsestError as error:
             raise Failed(str(error)) from error
         if found.head != self._steps:
             raise Failed(f"the working context ends at step {found.head}, not at {self._steps}")
         vectors = [vector.text for vector in found.vectors]
-        return [*vectors, *(_text(one.chunk) for one in found.recent)]
+        return [*vectors, *(_text(one) for one in found.recent)]
 
     async def record(self, step: Step) -> None:
         """Appends the step, durably."""

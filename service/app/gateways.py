@@ -68,7 +68,7 @@ async def open_gateway(
 
 
 def open_circuits(config: Config, database: Database) -> Circuits:
-    """What is known of the places that models are at, and do not reply."""
+    """What is known of the deployments that models are at, and do not reply."""
     return Circuits(StoredConditions(database), probe_seconds=config.model_probe_seconds)
 
 

@@ -16,23 +16,16 @@ from service.llm.embeddings.embedding import CannotEmbed, Embedder
 from service.llm.gateway.allowed import AllowedModels
 from service.llm.providers.facts import Facts
 from service.llm.providers.prices import Prices
-from service.rpc.answers import AnswerService
-from service.rpc.budgets import BudgetService
-from service.rpc.edits import EditService
-from service.rpc.history import HistoryService
+from service.rpc.answer_service import AnswerService
+from service.rpc.billing_service import BillingService
 from service.rpc.interceptors.lives import Lives
-from service.rpc.log import LogService
-from service.rpc.memories import MemoryService
-from service.rpc.operations import OperationService
+from service.rpc.memory_service import MemoryService
+from service.rpc.operation_service import OperationService
 from service.rpc.pages import Pages
-from service.rpc.schemas import SchemaService
-from service.rpc.search import SearchService
 from service.rpc.server import Server, Services
-from service.rpc.sessions import SessionService
-from service.rpc.states import StateService
-from service.rpc.trajectories import TrajectoryService
-from service.rpc.trees import TreeService
-from service.rpc.usage import UsageService
+from service.rpc.session_service import SessionService
+from service.rpc.state_service import StateService
+from service.rpc.tree_service import TreeService
 from service.settings import listening
 from service.settings.config import Config
 from service.usecases.answers.ask import Asker
@@ -50,12 +43,14 @@ from service.usecases.memories.watch import Watches
 from service.usecases.operations.deleting import Deleter
 from service.usecases.operations.gauges import DeploymentGauges
 from service.usecases.prism.schemas import Schemas
+from service.usecases.search.consistent import ConsistentSearch
 from service.usecases.search.reranking import Reranker
 from service.usecases.search.search import Searcher
 from service.usecases.spend.budgets import Budgets
 from service.usecases.spend.comparing import Comparer
 from service.usecases.spend.costs import Costs
 from service.usecases.state.working_contexts import WorkingContexts
+from service.usecases.tree.sealing import Sealer
 from service.usecases.tree.trees import Trees
 
 _log = structlog.get_logger("palimpsest")
@@ -90,7 +85,6 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             config.limits,
             lambda spec: facts(spec.model or config.model),
         )
-        history = History(database)
         deleter = Deleter(database, wake_ups)
         editor = Editor(database, memories, config.limits)
         waiting = ConcurrencyLimiter(config.limits.max_waiting_asks)
@@ -101,8 +95,9 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             *(database, wake_ups, watcher, keys.token, waiting, interest), max_pending=pending
         )
         operations = LongOperations(database, watcher, deleter.remove)
-        schemas = Schemas(database, wake_ups, watcher, waiting, max_pending=pending)
+        schemas = Schemas(database, wake_ups, max_pending=pending)
         comparer = Comparer(database, Prices(config).of, config)
+        trees = Trees(database, memories)
         trajectories = Trajectories(database, facts, keys.marker, config)
         # Models are asked by searches that rerank, if ever: nothing is started before.
         remote = remote_executor(config, stack)
@@ -114,23 +109,34 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         searcher = Searcher(database, embedder, reranker.order, config, call_off=gateway.call_off)
         server = Server(
             Services(
-                sessions=SessionService(database, deleter, pages, config.search_language),
-                log=LogService(database, appender, pages, config.limits, stop),
-                memories=MemoryService(memories, deleter, history, pages, models),
-                history=HistoryService(
-                    history, Watches(database, watcher, config.limits), pages, stop
+                sessions=SessionService(
+                    database,
+                    deleter,
+                    ConsistentSearch(database, searcher, watcher, keys.token),
+                    appender,
+                    pages,
+                    config.limits,
+                    language=config.search_language,
+                    stopping=stop,
                 ),
-                edits=EditService(
-                    editor, Rebuilder(memories, watcher, models), operations, stop, models
+                memories=MemoryService(
+                    *(memories, editor, deleter, pages, models),
+                    rebuilder=Rebuilder(memories, models),
+                    schemas=schemas,
+                    history=History(database),
+                    watches=Watches(database, watcher, config.limits),
+                    stopping=stop,
                 ),
-                answers=AnswerService(asker, deleter, waiting, database, pages, stop, models),
-                schemas=SchemaService(schemas, models),
-                usage=UsageService(database, Costs(database, comparer), pages),
-                budgets=BudgetService(Budgets(database, wake_ups), pages),
-                trees=TreeService(Trees(database, memories), pages),
-                trajectories=TrajectoryService(trajectories, pages, stop),
+                answers=AnswerService(
+                    *(asker, deleter, trajectories, waiting, database, pages, stop, models),
+                    limits=config.limits,
+                    token_key=keys.token,
+                ),
+                billing=BillingService(
+                    Costs(database, comparer), Budgets(database, wake_ups), pages
+                ),
+                trees=TreeService(trees, memories, pages, Sealer(database, memories)),
                 states=StateService(contexts, pages, config.limits),
-                search=SearchService(searcher, pages, config.limits),
                 operations=OperationService(operations, pages, stop),
             ),
             config.limits,

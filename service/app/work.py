@@ -13,7 +13,7 @@ from service.app.method_registry import MethodRegistry
 from service.app.worker import Worker
 from service.llm.executor.spawning import Spawned, near_model
 from service.llm.gateway.bulkhead import Bulkhead
-from service.llm.gateway.routing import places_of
+from service.llm.gateway.routing import deployments_of
 from service.llm.providers.facts import Facts
 from service.llm.providers.prices import Prices
 from service.settings import listening
@@ -52,7 +52,7 @@ async def work(
         remote = remote_executor(config, stack, spawned, metrics_listen=metrics_listen)
         bulkhead = Bulkhead(
             silent_seconds=config.silent_seconds,
-            places=config.silent_concurrency,
+            slots=config.silent_concurrency,
             concurrency=config.worker_concurrency,
         )
         circuits = open_circuits(config, database)
@@ -99,7 +99,7 @@ async def work(
             Indexer(database, embedder, config),
             Remover(database, config),
             bulkhead,
-            Recovery(database, circuits, wake_ups, partial(places_of, config.deployments)),
+            Recovery(database, circuits, wake_ups, partial(deployments_of, config.deployments)),
             config,
         )
         ready()

@@ -105,7 +105,7 @@ class Worker:
         """Works on one item; the seconds after which somebody should come back to it, or None.
 
         Raises NotNow for what fails for want of a database. What waits for a model that does not
-        reply and has no place is released.
+        reply and has no slot is released.
         """
         with logs.about(**item.log_fields):
             return await self._handle(item)

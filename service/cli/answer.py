@@ -1,4 +1,4 @@
-"""`palimpsest answer`: list stored answers, show, cancel and rate one."""
+"""`palimpsest answer`: list stored answers, show, cancel, rate and delete one."""
 
 import json
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ from service.cli.output import (
     CommandError,
     cut,
     plain_json,
-    positions,
+    range_text,
     show,
     show_json,
     show_list,
@@ -31,7 +31,7 @@ AnswerId = Annotated[
     str, typer.Argument(metavar="ANSWER", help="The answer's id, as `answer list` prints it.")
 ]
 
-group = new_group("Answers: list, show, cancel, rate.")
+group = new_group("Answers: list, show, cancel, rate, delete.")
 
 
 def register(app: typer.Typer) -> None:
@@ -40,15 +40,16 @@ def register(app: typer.Typer) -> None:
     command(group, "show", show_)
     command(group, "cancel", cancel)
     command(group, "rate", rate)
+    command(group, "delete", delete)
     app.add_typer(group, name="answer")
 
 
 async def list_(
     session: Session,
     memory: OnlyMemory = "",
-    status: Annotated[
-        Literal["pending", "complete", "failed", "cancelled", "abandoned"] | None,
-        typer.Option(help="Only those of this status."),
+    state: Annotated[
+        Literal["pending", "running", "done", "failed", "cancelled", "abandoned"] | None,
+        typer.Option(help="Only those in this state."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = LISTED_ANSWERS,
     as_json: Json = False,
@@ -57,7 +58,7 @@ async def list_(
 
     async def newest() -> AsyncIterator[Answer]:
         left = limit
-        async for answer in session.answers(memory=memory, status=status):
+        async for answer in session.answers(memory=memory, state=state):
             yield answer
             left -= 1
             if not left:
@@ -66,7 +67,7 @@ async def list_(
     await show_list(
         newest(),
         lambda answer: [_cells(answer)],
-        ("=answer", "asked", "by", "status", "question"),
+        ("=answer", "asked", "by", "state", "question"),
         as_json=as_json,
         to_json=answer_json,
     )
@@ -76,10 +77,10 @@ def _cells(answer: Answer) -> tuple[str, ...]:
     rated = "" if answer.rating is None else (", good" if answer.rating.good else ", bad")
     what = ", no answer" if answer.no_answer else ", a guess" if answer.guessed else ""
     return (
-        answer.answer_id,
+        answer.id,
         f"{answer.created_at:%Y-%m-%d %H:%M:%S}",
         answer.memory or answer.reader or "",
-        answer.status + what + rated,
+        answer.state + what + rated,
         cut(answer.query, LISTED_CHARACTERS),
     )
 
@@ -89,17 +90,18 @@ async def show_(session: Session, answer_id: AnswerId, as_json: Json = False) ->
     answer = await session.answer(answer_id)
     if as_json:
         show_json(answer_json(answer))
-    elif answer.status == "complete":
+    elif answer.state == "done":
         show_answer(answer)
     else:
-        show(f"{answer_id} is {answer.status}{answer.failure and ': '}{answer.failure}")
+        why = answer.cause if answer.error is None else str(answer.error)
+        show(f"{answer_id} is {answer.state}{why and ': '}{why}")
 
 
 async def cancel(session: Session, answer_id: AnswerId, as_json: Json = False) -> None:
     """End the work on an answer; what was paid stays paid."""
     answer = await session.cancel_answer(answer_id)
-    if answer.status != "cancelled":
-        raise CommandError(f"answer {answer_id} had ended before: it is {answer.status}")
+    if answer.state != "cancelled":
+        raise CommandError(f"answer {answer_id} had ended before: it is {answer.state}")
     show_json(answer_json(answer)) if as_json else show(f"{answer_id} is cancelled")
 
 
@@ -113,17 +115,35 @@ async def rate(
     expected: Annotated[str, typer.Option(help="What would have been right.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Say whether a complete answer was good; `trajectory export` has it beside the moves."""
+    """Rate an answer that is done; `trajectory export` has the rating beside the moves."""
     if good is None:
         raise CommandError("give --good or --bad")
-    rating = await session.rate(answer_id, good=good, comment=comment, expected=expected)
-    line = f"{answer_id} is rated {'good' if rating.good else 'bad'}"
-    show_json(rating) if as_json else show(line)
+    answer = await session.rate(answer_id, good=good, comment=comment, expected=expected)
+    line = f"{answer_id} is rated {'good' if good else 'bad'}"
+    show_json(answer_json(answer)) if as_json else show(line)
+
+
+async def delete(
+    session: Session,
+    answer_id: AnswerId,
+    missing_ok: Annotated[
+        bool, typer.Option("--missing-ok", help="Succeed when there is no such answer.")
+    ] = False,
+) -> None:
+    """Delete an answer with its question, text, citations, trajectory and rating."""
+    await session.delete_answer(answer_id, missing_ok=missing_ok)
+    show(f"{answer_id} is deleted")
 
 
 def answer_json(answer: Answer) -> dict[str, Any]:
     """Returns an answer as plain JSON; `value` is there where a schema was asked for."""
     found: dict[str, Any] = plain_json(answer)
+    if (error := answer.error) is not None:
+        found["error"] = {
+            "reason": error.reason,
+            "message": str(error),
+            "metadata": dict(error.metadata),
+        }
     if not found.pop("has_value"):
         del found["value"]
     if answer.statistics is not None:
@@ -133,7 +153,7 @@ def answer_json(answer: Answer) -> dict[str, Any]:
 
 def said(answer: Answer) -> str:
     """Returns an answer's text, or why there is none; a guess is called one."""
-    text = answer.text or answer.failure
+    text = answer.text or answer.cause
     return f"a guess: {text}" if answer.guessed else text
 
 
@@ -151,26 +171,26 @@ def show_below(answer: Answer) -> None:
         memory = f" of {answer.choice.memory!r}" if answer.choice.memory else ""
         show(f"  read by {answer.choice.reader}{memory}: {answer.choice.reason}")
     for cited in answer.citations:
-        if cited.node_id:
-            where = positions(cited.from_position - 1, cited.to_position)
+        if cited.node:
+            where = range_text(cited.positions)
             excerpt = cut(cited.excerpt, EXCERPT_CHARACTERS)
             # Where nothing was navigated it is the state vector that brought it.
             brought = "leaf" if answer.statistics is not None else "vector"
-            if cited.node_id.startswith("p."):
+            if cited.node.startswith("p."):
                 brought = "piece"
-            show(f"  [{cited.position}] {brought} {cited.node_id} {where}: {excerpt}")
+            show(f"  [{cited.position}] {brought} {cited.node} {where}: {excerpt}")
         elif cited.path:
             show(f"  [{cited.position}] {cited.path}")
         else:
             show(f"  [{cited.position}] {cut(cited.excerpt, EXCERPT_CHARACTERS)}")
-    read = f"at revision {answer.revision}"
+    read = f"at revision {answer.read_point.revision}"
     if not (answer.memory or (answer.choice is not None and answer.choice.memory)):
-        read = f"from the log up to position {answer.applied_position}"
+        read = f"from the log up to position {answer.read_point.applied_position}"
     if answer.truncated:
         show("  cut off: the model's reply reached its bound before its end")
     if answer.left_out is not None:
-        first, last = answer.left_out
-        show(f"  not gone through: {positions(first - 1, last)}, more text than a reader may hold")
+        where = range_text(answer.left_out)
+        show(f"  not gone through: {where}, more text than a reader may hold")
     show(f"  by {answer.model} {read}{_note(answer)}")
     for loss in answer.losses:
         show(f"  memory {answer.memory}: {loss.message}")

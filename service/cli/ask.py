@@ -23,6 +23,7 @@ from service.cli.command import DEFAULT_NAME, Freshness, Json, Timeout, command
 from service.cli.drawing import LiveDrawing, summary
 from service.cli.files import read_text
 from service.cli.output import CommandError, plain_json, say, show, show_json
+from service.cli.search import moment
 
 #: What the proto allows.
 MAX_HYBRID_LEAVES = 32
@@ -45,7 +46,7 @@ class BrowseOptions:
     """Options for readers of the log."""
 
     browse: Annotated[
-        Literal["auto", "dynamic", "rank", "carry", "independent", "scan", "random"],
+        Literal["auto", "dynamic", "rank", "carry", "independent", "scan"],
         typer.Option("--browse", help="Browsing: how the pieces of the log are read."),
     ] = "auto"
     actions: Annotated[
@@ -81,7 +82,7 @@ class BrowseOptions:
             # Sent as nothing it would allow everything.
             raise CommandError("--actions names none")
         settings = BrowseSettings(
-            option=self.browse,
+            strategy=self.browse,
             actions=tuple(one for one in ACTIONS if one in named),
             order=self.order,
             window_tokens=self.window,
@@ -90,6 +91,42 @@ class BrowseOptions:
             rerank=self.rerank,
         )
         return None if settings == BrowseSettings() else settings
+
+
+@dataclass(frozen=True, slots=True)
+class CitedChunks:
+    """Options that limit what is cited."""
+
+    thread: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Cite, and of the log read, only this thread; '' is chunks without one."
+            " May be repeated."
+        ),
+    ] = None
+    excluded_thread: Annotated[
+        list[str] | None,
+        typer.Option("--exclude-thread", help="None of this thread; may be repeated."),
+    ] = None
+    source: Annotated[list[str] | None, typer.Option(help="Only this source; may be repeated.")] = (
+        None
+    )
+    occurred_since: Annotated[
+        str, typer.Option(metavar="TIME", help="Only what happened from then on.")
+    ] = ""
+    occurred_until: Annotated[
+        str, typer.Option(metavar="TIME", help="Only what happened before then.")
+    ] = ""
+
+    def options(self) -> dict[str, Any]:
+        """Returns them as `Session.ask` takes them."""
+        return {
+            "threads": self.thread or (),
+            "excluded_threads": self.excluded_thread or (),
+            "sources": self.source or (),
+            "occurred_since": moment("--occurred-since", self.occurred_since),
+            "occurred_until": moment("--occurred-until", self.occurred_until),
+        }
 
 
 def register(app: typer.Typer) -> None:
@@ -101,6 +138,7 @@ async def ask(
     session: Session,
     freshness: Freshness,
     browse: BrowseOptions,
+    cited: CitedChunks,
     query: Annotated[str, typer.Argument(help="The question.", show_default=False)] = "",
     memory: Annotated[
         str | None,
@@ -189,6 +227,7 @@ async def ask(
         "navigate": navigate,
         "response_schema": read_text(schema) if schema else None,
         "stream": stream,
+        **cited.options(),
     }
     reading = {"memory": memory, "reader": reader, "model": model, "browsing": browsing}
     _check_resumed(query, resume, any((wanted | reading).values()))
@@ -200,13 +239,13 @@ async def ask(
     def hear(event: AskEvent) -> None:
         known.hear(event)
         if isinstance(event, Waiting):
-            say(f"waiting: applied {event.applied_position} of {event.wanted_position}")
+            say(f"waiting: applied {event.applied_position} of {event.position}")
         elif isinstance(event, TrajectoryEvent):
             drawing.hear(event) if is_drawn else drawing.events.append(event)
         elif not (explain or as_json):
             written.hear(event)
 
-    with known.interrupted(session.name), drawing if is_drawn else nullcontext():
+    with known.interrupted(session.id), drawing if is_drawn else nullcontext():
         if resume:
             answer = await session.resume_answer(resume, on_event=hear, timeout=timeout)
         else:
@@ -292,7 +331,7 @@ class AnswerInProgress:
     def hear(self, event: AskEvent) -> None:
         """Takes the id from the first event that has it."""
         if isinstance(event, Reading):
-            self._answer_id = event.answer_id
+            self._answer_id = event.answer
 
     @contextmanager
     def interrupted(self, session: str) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""`palimpsest budget`: set, list and clear budgets."""
+"""`palimpsest budget`: set, list and delete budgets."""
 
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Literal
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 import palimpsest
-from palimpsest import Budget, BudgetSet, Client
+from palimpsest import Budget, Client
 from service.cli.app import new_group
 from service.cli.command import LAST, Json, command
 from service.cli.output import MICRO, CommandError, plain_json, show, show_json, show_list
@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
     """Adds the commands."""
     command(group, "set", set_)
     command(group, "list", list_)
-    command(group, "clear", clear)
+    command(group, "delete", delete)
     app.add_typer(group, name="budget")
 
 
@@ -39,14 +39,20 @@ async def set_(
         typer.Option(min=0, max=LAST, help="Tokens of prompts and replies together."),
     ] = None,
     usd: Annotated[str, typer.Option(help="US dollars, for example 2.50.")] = "",
+    etag: Annotated[
+        str, typer.Option(help="Only while the budget before has it, as `list --json` shows it.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
-    """Set a budget, in place of the one before. Held memories it concerns try again."""
+    """Set a budget, in place of the one before. Memories that it held try again."""
     _check_owner(tenant, session, memory)
     if tokens is None and not usd:
         raise CommandError("give --tokens or --usd, or both")
     done = await _owner(client, session, memory).set_budget(
-        period, limit_tokens=tokens, limit_micro_usd=_micro_usd(usd) if usd else None
+        period,
+        limit_tokens=tokens,
+        limit_micro_usd=_micro_usd(usd) if usd else None,
+        etag=etag,
     )
     _show_set(done, as_json)
 
@@ -66,18 +72,21 @@ async def list_(
     )
 
 
-async def clear(
+async def delete(
     client: Client,
     period: PeriodArgument,
     tenant: Tenant = False,
     session: OfSession = "",
     memory: OfMemory = "",
+    missing_ok: Annotated[
+        bool, typer.Option("--missing-ok", help="Succeed when there is no such budget.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Take a budget away. Held memories it concerned try again."""
+    """Delete a budget. Memories that it held try again."""
     _check_owner(tenant, session, memory)
-    woken = await _owner(client, session, memory).clear_budget(period)
-    show_json({"woken_memories": woken}) if as_json else show(f"cleared{_woken(woken)}")
+    await _owner(client, session, memory).delete_budget(period, missing_ok=missing_ok)
+    show_json({}) if as_json else show("deleted")
 
 
 def _check_owner(tenant: bool, session: str, memory: str) -> None:
@@ -145,21 +154,14 @@ def usd_text(micro_usd: int) -> str:
     return f"${whole:,}.{f'{rest:06}'.rstrip('0').ljust(2, '0')}"
 
 
-def _woken(woken: int) -> str:
-    if not woken:
-        return ""
-    return f"; {woken} held {'memory tries' if woken == 1 else 'memories try'} again"
-
-
-def _show_set(done: BudgetSet, as_json: bool) -> None:
-    one = done.budget
+def _show_set(one: Budget, as_json: bool) -> None:
     if as_json:
-        show_json({**_json(one), "woken_memories": done.woken_memories})
+        show_json(_json(one))
         return
     limits = " and ".join(limit for limit, _, _ in _sums(one))
     spent = " and ".join(spent for _, spent, _ in _sums(one))
     when = "a day" if one.period == "day" else "in total"
-    show(f"{_name(one)}: {limits} {when}, {spent} spent{_woken(done.woken_memories)}")
+    show(f"{_name(one)}: {limits} {when}, {spent} spent")
 
 
 def _json(one: Budget) -> dict[str, Any]:

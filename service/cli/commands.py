@@ -18,6 +18,7 @@ from service.cli import (
     ingest,
     memory,
     model,
+    operation,
     run,
     schema,
     search,
@@ -34,7 +35,7 @@ app = new_app()
 run.register(app)
 for module in (ingest, ask, search, session, memory, tree, state, answer, trajectory, schema):
     module.register(app)
-for module in (cost, budget, model, config, doctor, verify, demo):
+for module in (operation, cost, budget, model, config, doctor, verify, demo):
     module.register(app)
 extensions.register(app)
 

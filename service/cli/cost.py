@@ -11,12 +11,13 @@ from palimpsest import (
     Accounting,
     Client,
     Comparison,
-    Cost,
-    LogCost,
+    CostReport,
+    Grouping,
     LoopCost,
+    ReadingCost,
     Session,
-    Spend,
-    SpendReport,
+    Usage,
+    UsageReport,
 )
 from service.cli.command import Json, OnlyMemory, command
 from service.cli.output import (
@@ -48,9 +49,12 @@ _LOOPS = {
 _READING = ("revise", "consolidate", "summarize", "compress")
 
 
+_DAY: tuple[Grouping] = ("day",)
+
+
 class _Days(TypedDict):
-    from_day: date | None
-    to_day: date | None
+    first_day: date | None
+    last_day: date | None
 
 
 def register(app: typer.Typer) -> None:
@@ -82,7 +86,7 @@ async def usage(session: Session, memory: OnlyMemory = "", as_json: Json = False
             f"{used.input_tokens:,}",
             f"{share:.0%}",
             f"{used.output_tokens:,}",
-            "unknown" if used.cost_micro_usd is None else f"{used.cost_micro_usd / MICRO:.4f}",
+            f"{used.cost_micro_usd / MICRO:.4f}" if used.is_priced else "unknown",
         )
     show_table(table)
 
@@ -119,12 +123,16 @@ async def cost(
         raise CommandError("--system-tokens is for the steps of a state memory: give --memory")
     days = _days(day, first, last)
     if not session:
-        _print_spend(await client.spend(level="session", by_day=by_day, **days), as_json)
-    elif by_day:
-        _print_spend(await client.session(session).spend(memory, by_day=True, **days), as_json)
-    else:
-        found = await client.session(session).cost(memory, system_tokens=system_tokens, **days)
-        _print_cost(found, memory, as_json)
+        grouped: list[Grouping] = ["session", *_DAY] if by_day else ["session"]
+        _print_spend(await client.usage(group_by=grouped, **days), as_json)
+        return
+    named = client.session(session)
+    if by_day:
+        _print_spend(await named.usage(memory, group_by=["memory", *_DAY], **days), as_json)
+        return
+    report = await named.usage(memory, group_by=["memory", "purpose"], **days)
+    found = await named.cost_report(memory, system_tokens=system_tokens, **days)
+    _print_cost(found, report, memory, as_json)
 
 
 def _days(day: str, first: str, last: str) -> _Days:
@@ -132,10 +140,10 @@ def _days(day: str, first: str, last: str) -> _Days:
         raise CommandError("give --day, or --from and --to")
     named = {"--day": day} if day else {"--from": first, "--to": last}
     read = {name: _day(name, text) for name, text in named.items()}
-    from_day, to_day = (read["--day"],) * 2 if day else (read["--from"], read["--to"])
-    if from_day and to_day and from_day > to_day:
-        raise CommandError(f"--from {from_day} is after --to {to_day}")
-    return {"from_day": from_day, "to_day": to_day}
+    first_day, last_day = (read["--day"],) * 2 if day else (read["--from"], read["--to"])
+    if first_day and last_day and first_day > last_day:
+        raise CommandError(f"--from {first_day} is after --to {last_day}")
+    return {"first_day": first_day, "last_day": last_day}
 
 
 def _day(name: str, text: str) -> date | None:
@@ -151,14 +159,14 @@ def _day(name: str, text: str) -> date | None:
     return found
 
 
-def _print_spend(report: SpendReport, as_json: bool) -> None:
+def _print_spend(report: UsageReport, as_json: bool) -> None:
     if as_json:
         lines = [
             {
                 "session": line.session,
                 "memory": line.memory or None,
                 "day": line.day,
-                **plain_json(line.spend),
+                **plain_json(line.usage),
             }
             for line in report.lines
         ]
@@ -170,7 +178,7 @@ def _print_spend(report: SpendReport, as_json: bool) -> None:
     table = _table(names)
     for line in report.lines:
         shown = [line.session, *([line.memory] if memories else [])]
-        _add(table, [*shown, *([str(line.day)] if by_day else [])], line.spend)
+        _add(table, [*shown, *([str(line.day)] if by_day else [])], line.usage)
     _add(table, ["total", *[""] * (len(names) - 1)], report.total)
     show_table(table)
     _note_unknown(report.total)
@@ -181,18 +189,16 @@ def _table(names: Sequence[str]) -> Table:
     return new_table(*names, *numbers)
 
 
-def _add(table: Table, names: Sequence[str], spend: Spend) -> None:
-    unknown = spend.unreported_calls and spend.unreported_calls == spend.calls
-    unpriced = spend.unpriced_calls and spend.unpriced_calls == spend.calls
+def _add(table: Table, names: Sequence[str], used: Usage) -> None:
     table.add_row(
         *(escaped(name) for name in names),
-        f"{spend.calls:,}",
-        f"{spend.failed_calls:,}",
-        f"{spend.input_tokens:,}",
-        f"{spend.predicted_cached_tokens:,}",
-        "unknown" if unknown else f"{spend.reported_cached_tokens:,}",
-        f"{spend.output_tokens:,}",
-        "unknown" if unpriced else usd(spend.cost_micro_usd),
+        f"{used.calls:,}",
+        f"{used.failed_calls:,}",
+        f"{used.input_tokens:,}",
+        f"{used.predicted_cached_tokens:,}",
+        f"{used.reported_cached_tokens:,}" if used.is_reported else "unknown",
+        f"{used.output_tokens:,}",
+        usd(used.cost_micro_usd) if used.is_priced else "unknown",
     )
 
 
@@ -201,7 +207,7 @@ def usd(micro_usd: int) -> str:
     return f"{micro_usd / MICRO:,.6f}"
 
 
-def _note_unknown(total: Spend) -> None:
+def _note_unknown(total: Usage) -> None:
     if total.unreported_calls:
         show(
             f"reported: the provider says nothing of its cache for {total.unreported_calls:,}"
@@ -214,22 +220,22 @@ def _note_unknown(total: Spend) -> None:
         )
 
 
-def _print_cost(found: Cost, memory: str, as_json: bool) -> None:
+def _print_cost(found: CostReport, report: UsageReport, memory: str, as_json: bool) -> None:
     if as_json:
-        show_json(_cost_json(found))
+        show_json(_cost_json(found, report))
         return
     table = _table([*([] if memory else ["memory"]), "purpose", "model"])
-    for line in found.lines:
+    for line in report.lines:
         names = [line.purpose, line.model]
-        _add(table, names if memory else [line.memory or "(session)", *names], line.spend)
+        _add(table, names if memory else [line.memory or "(session)", *names], line.usage)
     _add(table, ["total", *[""] * (1 if memory else 2)], found.total)
     show_table(table)
     _note_unknown(found.total)
-    _print_residuals(found)
+    _print_cache(found)
     if found.reading.prompts:
         show()
         guess = "; unreported cache hits as predicted" if found.total.unreported_calls else ""
-        made = {line.purpose for line in found.lines}
+        made = {line.purpose for line in report.lines}
         purposes = ", ".join(purpose for purpose in _READING if purpose in made)
         show(f"reading the log, measured ({purposes}{guess}):")
         show_table(_log_costs({"all of it": found.reading}))
@@ -239,15 +245,15 @@ def _print_cost(found: Cost, memory: str, as_json: bool) -> None:
         _print_accounting(found.accounting)
 
 
-def _print_residuals(found: Cost) -> None:
+def _print_cache(found: CostReport) -> None:
     # Where no provider said anything there is nothing to compare with, and 0 would be a lie.
     unreported = found.total.unreported_calls == found.total.calls
-    if unreported or not any(one.residual for one in found.residuals):
+    if unreported or not any(one.outcome for one in found.cache):
         return
-    table = new_table("residual", ">calls", ">predicted", ">reported")
-    for one in found.residuals:
+    table = new_table("cache", ">calls", ">predicted", ">reported")
+    for one in found.cache:
         table.add_row(
-            escaped(one.residual) or "not classified",
+            escaped(one.outcome.replace("_", " ")) or "not classified",
             f"{one.calls:,}",
             f"{one.predicted_cached_tokens:,}",
             f"{one.reported_cached_tokens:,}",
@@ -259,10 +265,9 @@ def _print_residuals(found: Cost) -> None:
 def _print_comparison(compared: Comparison) -> None:
     newest = f"the newest {compared.steps:,}" if compared.truncated else f"all {compared.steps:,}"
     show()
-    show(
-        f"{newest} of {compared.all_steps:,} steps,"
-        f" positions {compared.from_position + 1:,} to {compared.to_position:,}:"
-    )
+    read = compared.positions
+    where = "" if read is None else f", positions {read.first:,} to {read.last:,}"
+    show(f"{newest} of {compared.all_steps:,} steps{where}:")
     rows = {"measured": compared.measured}
     rows |= {f"simulated: {text}": getattr(compared, name) for name, text in _SIMULATED.items()}
     show_table(_log_costs(rows))
@@ -273,7 +278,7 @@ def _print_comparison(compared: Comparison) -> None:
     )
 
 
-def _log_costs(rows: dict[str, LogCost]) -> Table:
+def _log_costs(rows: dict[str, ReadingCost]) -> Table:
     table = new_table("", ">prompts", ">hit %", ">total", ">net", ">output", ">cost index", ">USD")
     for name, one in rows.items():
         table.add_row(
@@ -325,20 +330,20 @@ def _means(found: Accounting) -> str:
     return f"{known}, vectors {found.state_tokens:,.1f}, {found.period:,.1f} steps a compression"
 
 
-def _log_json(one: LogCost) -> dict[str, Any]:
+def _log_json(one: ReadingCost) -> dict[str, Any]:
     return {**plain_json(one), "net_tokens": one.net_tokens, "hit_share": one.hit_share}
 
 
-def _cost_json(found: Cost) -> dict[str, Any]:
+def _cost_json(found: CostReport, report: UsageReport) -> dict[str, Any]:
     compared = found.comparison
     lines = [
         {
             "memory": line.memory or None,
             "purpose": line.purpose,
             "model": line.model,
-            **plain_json(line.spend),
+            **plain_json(line.usage),
         }
-        for line in found.lines
+        for line in report.lines
     ]
     return {
         **plain_json(found),

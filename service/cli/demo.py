@@ -148,7 +148,7 @@ async def _run(address: str, name: str, job: Task, as_json: bool) -> None:
         say(f"{ack.producer_sequence} chunks acked: they are durable")
         state = await follow(memory)
         changes = [change async for change in memory.amendments()]
-        answers = [await memory.ask(query, after=ack.token) for query in job.questions]
+        answers = [await memory.ask(query, after=ack.read_token) for query in job.questions]
         used = (await session.usage()).total
     if as_json:
         show_json({"session": name, **_summary(job, ack, state, changes, answers, used)})
@@ -210,7 +210,7 @@ def _show(
         show_answer(answer)
     show()
     share = used.predicted_cached_tokens / used.input_tokens if used.input_tokens else 0.0
-    price = "unknown" if used.cost_micro_usd is None else f"{used.cost_micro_usd / 1e6:.2f}"
+    price = f"{used.cost_micro_usd / 1e6:.2f}" if used.is_priced else "unknown"
     show(
         f"It cost {used.calls} calls, {used.input_tokens:,} tokens in"
         f" ({share:.0%} of them predicted to be cached), {used.output_tokens:,} out, {price} USD."

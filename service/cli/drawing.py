@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.tree import Tree
 
 from palimpsest import NavigationStatistics, TrajectoryEvent
-from service.cli.output import counted, cut, escaped, plain_json, positions
+from service.cli.output import counted, cut, escaped, plain_json, range_text
 
 #: What the model said, on a line, in characters.
 SAID_CHARACTERS = 120
@@ -47,8 +47,8 @@ class _Drawing:
 
     def add(self, event: TrajectoryEvent) -> None:
         if event.kind == "retrieval":
-            found = named(event.shown_ids) or "no leaf"
-            self._place(event.shown_ids, self.root.add(escaped(f"retrieval names {found}")))
+            found = named(event.shown) or "no leaf"
+            self._place(event.shown, self.root.add(escaped(f"retrieval names {found}")))
             return
         if event.kind == "end":
             if event.action == "none":
@@ -58,21 +58,21 @@ class _Drawing:
         if read := browse_line(event):
             self.root.add(escaped(f"{read}{_tokens(event)}"))
             return
-        branch = self._branch(event) if event.node_id else self.root
-        if event.kind == "triage" and event.node_id not in self.seen:
-            self.seen.add(event.node_id)
-            branch.add(escaped(f"sees {named(event.shown_ids)}"))
+        branch = self._branch(event) if event.node else self.root
+        if event.kind == "triage" and event.node not in self.seen:
+            self.seen.add(event.node)
+            branch.add(escaped(f"sees {named(event.shown)}"))
         branch.add(escaped(line(event)))
-        self._place(event.shown_ids if event.kind == "triage" else (), branch)
+        self._place(event.shown if event.kind == "triage" else (), branch)
 
     def _branch(self, event: TrajectoryEvent) -> Tree:
         """Returns where a node is drawn: below the one that showed it."""
-        branch = self.branches.get(event.node_id)
+        branch = self.branches.get(event.node)
         if branch is None:
-            where = positions(event.from_position - 1, event.to_position)
-            above = self.places.get(event.node_id, self.root)
-            branch = above.add(escaped(f"{event.node_id} {where}".rstrip()))
-            self.branches[event.node_id] = branch
+            where = range_text(event.positions)
+            above = self.places.get(event.node, self.root)
+            branch = above.add(escaped(f"{event.node} {where}".rstrip()))
+            self.branches[event.node] = branch
         return branch
 
     def _place(self, children: Sequence[str], branch: Tree) -> None:
@@ -93,9 +93,9 @@ def _move(event: TrajectoryEvent) -> str:
         case "working_memory", _:
             return f"remembers: {text}"
         case "merge", "answer":
-            return f"= of the answers of {named(event.shown_ids)}: {text}"
+            return f"= of the answers of {named(event.shown)}: {text}"
         case _, "enter":
-            return f"→ {named(event.target_ids)}"
+            return f"→ {named(event.targets)}"
         case _, "revert":
             return "↑ back"
         case _, "answer":
@@ -103,7 +103,7 @@ def _move(event: TrajectoryEvent) -> str:
         case _, "invalid":
             return f"? no action (try {event.attempt}), {text}"
         case _, "none":
-            return f"→ {named(event.target_ids)}, the only way"
+            return f"→ {named(event.targets)}, the only way"
     return f"{event.kind} {event.action}"
 
 
@@ -153,15 +153,15 @@ def browse_line(event: TrajectoryEvent) -> str:
         case "understanding":
             if event.action == "invalid":
                 return f"? not understood (try {event.attempt}), {text}"
-            return f"reads by {', '.join(event.target_ids)}, looks for: {text}{why}"
+            return f"reads by {', '.join(event.targets)}, looks for: {text}{why}"
         case "piece":
-            number = event.node_id.removeprefix("p.")
-            where = positions(event.from_position - 1, event.to_position)
+            number = event.node.removeprefix("p.")
+            where = range_text(event.positions)
             # One that was read together with others in the prompt of the answer.
             done = "read" if event.action == "none" else _done(event, text)
             return f"piece {number} {where}: {done}{why}"
         case "aggregation":
-            return f"of {named(event.shown_ids)}: {_done(event, text)}"
+            return f"of {named(event.shown)}: {_done(event, text)}"
         case "shaping":
             bad = f"? not in the form (try {event.attempt}), {text}"
             return bad if event.action == "invalid" else "brought into the form"
@@ -177,7 +177,7 @@ def _done(event: TrajectoryEvent, text: str) -> str:
         case "move":
             return "move"
         case "retrieve":
-            return f"retrieve {named(event.target_ids) or 'nothing'} for: {text}"
+            return f"retrieve {named(event.targets) or 'nothing'} for: {text}"
         case "answer":
             return f"= {text}"
         case "aggregate":

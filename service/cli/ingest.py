@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 import palimpsest
-from palimpsest import Client, Memory, MemoryStatus, Session
+from palimpsest import ChunkLabels, Client, Memory, MemoryStatus, Session
 from service.cli.command import (
     DEFAULT_NAME,
     MAX_CHUNK_TOKENS,
@@ -19,6 +19,7 @@ from service.cli.command import (
 from service.cli.files import CHUNK_CHARACTERS, read_schema, read_text, split
 from service.cli.output import CommandError, say, show, show_json
 from service.cli.progress import follow
+from service.cli.search import moment
 
 Kind = Literal["prism", "tree", "state"]
 
@@ -65,6 +66,15 @@ async def ingest(
     chunk_characters: Annotated[
         int, typer.Option(min=100, max=60_000, help="Size of a chunk.")
     ] = CHUNK_CHARACTERS,
+    thread: Annotated[
+        str, typer.Option(help="The conversation in the session that the text belongs to.")
+    ] = "",
+    source: Annotated[
+        str, typer.Option(help="Where the text is from: a person, a document, a system.")
+    ] = "",
+    occurred_at: Annotated[
+        str, typer.Option(metavar="TIME", help="When it happened, such as 2026-11-30T12:00Z.")
+    ] = "",
     wait: Annotated[bool, typer.Option(help="Wait until the memory has read it.")] = True,
     as_json: Json = False,
 ) -> None:
@@ -87,8 +97,16 @@ async def ingest(
             raise CommandError(f"{option}: a {kind or 'prism'} memory has no such setting")
     if schema:
         wanted["schema"] = read_schema(schema)
+    labels: ChunkLabels = {
+        "thread": thread,
+        "source": source,
+        "occurred_at": moment("--occurred-at", occurred_at),
+    }
     pieces = list(split(read_text(file), chunk_characters))
-    digest = hashlib.sha256(f"{chunk_characters}\0{chr(0).join(pieces)}".encode()).hexdigest()
+    # The same text in another thread is another text.
+    said = [one for one in (thread, source, occurred_at) if one]
+    content = "\0".join([str(chunk_characters), *pieces, *said])
+    digest = hashlib.sha256(content.encode()).hexdigest()
     appended = await client.create_session(session, exist_ok=True)
     kept = await _ensure_memory(appended, memory, kind, wanted)
     await _name_other_readers(appended, memory)
@@ -97,7 +115,7 @@ async def ingest(
         if skipped:
             say(f"{skipped} of {len(pieces)} chunks are there already")
         for piece in pieces[skipped:]:
-            await stream.append(piece)
+            await stream.append(piece, **labels)
         ack = await stream.flush()
     if ack is not None:
         say(f"{len(pieces) - skipped} chunks durable, up to position {ack.position}")
@@ -110,7 +128,7 @@ async def ingest(
                 "chunks": len(pieces),
                 "skipped": skipped,
                 "position": ack.position if ack else None,
-                "token": ack.token if ack else None,
+                "read_token": ack.read_token if ack else None,
                 "applied_position": state.applied_position if state else None,
                 "revision": state.revision if state else None,
             }
@@ -118,19 +136,19 @@ async def ingest(
     elif state is not None:
         show(f"memory {memory!r} is at revision {state.revision}, everything applied")
     else:
-        show(f"token {ack.token}" if ack else "nothing new")
+        show(f"read token {ack.read_token}" if ack else "nothing new")
 
 
 async def _name_other_readers(session: Session, memory_name: str) -> None:
     """Says which other memories will read the text, since each of them costs model calls."""
     others = [
-        repr(one.name)
+        repr(one.id)
         for one in await session.memories()
-        if one.name != memory_name and one.status is not MemoryStatus.SEALED
+        if one.id != memory_name and one.status is not MemoryStatus.SEALED
     ]
     if others:
         say(
-            f"read by {', '.join(others)} of session {session.name!r} too; a text of its own"
+            f"read by {', '.join(others)} of session {session.id!r} too; a text of its own"
             " has a session of its own (--session)"
         )
 

@@ -135,8 +135,8 @@ async def _check(config: Config, name: str, *, dry_run: bool, as_json: bool) -> 
         f" {bound:,} tokens: {price}"
     )
     done: list[Checked] = []
-    for place in check.places:
-        say(place)
+    for deployment in check.deployments:
+        say(deployment)
     for probe in () if dry_run else check.probes:
         one = await check.run(probe)
         done.append(one)

@@ -5,7 +5,7 @@ import sys
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -13,6 +13,9 @@ from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
 from rich.tree import Tree
+
+if TYPE_CHECKING:
+    from palimpsest import PositionRange
 
 #: What could do something to a terminal, as it is shown instead.
 _CONTROLS = {
@@ -194,6 +197,11 @@ def _grow(tree: Tree, value: Any, width: int, items: int) -> None:
 def value_line(value: Any) -> str:
     """Returns a JSON value on one line."""
     return cut(json.dumps(value, ensure_ascii=False), VALUE_CHARACTERS)
+
+
+def range_text(found: "PositionRange | None") -> str:
+    """Returns positions as `positions` does; of none as of an empty range."""
+    return positions(0, 0) if found is None else positions(found.first - 1, found.last)
 
 
 def positions(from_position: int, to_position: int) -> str:

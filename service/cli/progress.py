@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import TracebackType
+from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -56,7 +57,8 @@ class Bar:
         self._progress.update(self._task, completed=done, total=self._total, revision=info.revision)
         if done < self._total:
             refuse_stopped(info)
-            self._say_why(info.waiting_cause)
+            waits = info.status is palimpsest.MemoryStatus.WAITING
+            self._say_why(info.blocked.cause if waits and info.blocked is not None else None)
         if not err.is_terminal and done < self._total and self._is_due():
             say(f"{self._what}: {done} of {self._total}, revision {info.revision}")
 
@@ -73,13 +75,64 @@ class Bar:
         return due
 
 
+class OperationBar:
+    """Chunks that an operation has read, of so many. Use it as a context manager."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._shown = time.monotonic()
+        #: Why it waits, as it was shown last.
+        self._cause = ""
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("chunks"), TimeElapsedColumn())
+        self._progress = Progress(
+            TextColumn(what), *columns, console=err, disable=not err.is_terminal
+        )
+        self._task = self._progress.add_task("", total=None)
+
+    def __enter__(self) -> "OperationBar":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, info: palimpsest.OperationInfo[Any]) -> None:
+        """Shows how far the operation is, and once why it does not go on."""
+        if info.progress is None:
+            return
+        done, total, blocked = info.progress.completed, info.progress.total, info.progress.blocked
+        self._progress.update(self._task, completed=done, total=total or None)
+        if blocked is not None and blocked.cause != self._cause:
+            self._cause = blocked.cause
+            say(f"waiting, and going on by itself: {blocked.cause}")
+        if total and not err.is_terminal and time.monotonic() - self._shown > LINE_SECONDS:
+            self._shown = time.monotonic()
+            say(f"{self._what}: {done} of {total}")
+
+
+async def follow_operation(
+    operation: palimpsest.Operation[Any], what: str, *, timeout: float | None = None
+) -> Any:
+    """Waits for an operation and shows how far it is; returns its result."""
+    with OperationBar(what) as bar:
+        bar.show(operation.info)
+        return await operation.wait(timeout=timeout, on_progress=bar.show)
+
+
 def refuse_stopped(info: palimpsest.MemoryInfo) -> None:
     """Raises CommandError when the memory stalled, or a budget holds it."""
-    if info.stall is not None:
-        where, cause = info.stall.position, info.stall.cause
-        raise CommandError(f"memory {info.name!r} stalled at position {where}: {cause}")
-    if info.held_reason is not None:
-        raise CommandError(f"memory {info.name!r} is held: {info.held_reason}")
+    if info.blocked is None:
+        return
+    where, cause = info.blocked.position, info.blocked.cause
+    if info.status is palimpsest.MemoryStatus.STALLED:
+        raise CommandError(f"memory {info.id!r} stalled at position {where}: {cause}")
+    if info.status is palimpsest.MemoryStatus.OVER_BUDGET:
+        raise CommandError(f"memory {info.id!r} is held: {cause}")
 
 
 async def follow(memory: palimpsest.Memory) -> palimpsest.MemoryState:
@@ -106,9 +159,9 @@ async def follow(memory: palimpsest.Memory) -> palimpsest.MemoryState:
 
 def _refuse_closed(info: palimpsest.MemoryInfo, head: int) -> None:
     """Raises CommandError when the memory is a tree that is closed before `head`."""
-    if info.seal_position is not None and info.seal_position < head:
+    if info.status is palimpsest.MemoryStatus.SEALED and info.applied_position < head:
         raise CommandError(
-            f"memory {info.name!r} is closed at position {info.seal_position}: it does not read"
+            f"memory {info.id!r} is closed at position {info.applied_position}: it does not read"
             f" what follows, which is in the log up to position {head}"
         )
 

@@ -1,27 +1,26 @@
-"""`palimpsest schema`: have a model write a schema, show it again, check one."""
+"""`palimpsest schema`: have a model write a schema, check one."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from palimpsest import Client, JsonText, SchemaDraft, Session
+from palimpsest import Client, GeneratedSchema, JsonText, Operation
 from service.cli.app import new_group
 from service.cli.command import DEFAULT_NAME, Json, Model, SessionName, Timeout, command
 from service.cli.files import read_schema
-from service.cli.output import CommandError, say, show_json
-from service.cli.progress import ticking
+from service.cli.output import CommandError, plain_json, say, show_json
+from service.cli.progress import follow_operation, ticking
 
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="A new file for the class source.")]
 
 
-group = new_group("Schemas: generate, show, check.")
+group = new_group("Schemas: generate, check.")
 
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     command(group, "generate", generate)
-    command(group, "show", show_)
     command(group, "check", check)
     app.add_typer(group, name="schema")
 
@@ -38,29 +37,15 @@ async def generate(
 ) -> None:
     """Have a model write a schema; `memory create prism --schema` takes what is printed.
 
-    The session, which the costs belong to, is made when it does not exist.
+    The session, which the costs belong to, is made when it does not exist. What is late is
+    not lost: `operation wait` prints it.
     """
     _refuse_taken(out)
     owner = await client.create_session(session, exist_ok=True)
     async with ticking("generating a schema"):
-        draft = await owner.generate_schema(domain, example, model=model, timeout=timeout)
-    _give(draft, out, as_json)
-
-
-async def show_(
-    session: Session,
-    draft: Annotated[str, typer.Argument(help="The draft's id.")],
-    out: Out = None,
-    as_json: Json = False,
-) -> None:
-    """Show a schema that was asked for earlier."""
-    _refuse_taken(out)
-    found = await session.schema_draft(draft)
-    if found.status == "failed":
-        raise CommandError(f"no schema could be made: {found.failure}")
-    if found.status != "complete":
-        raise CommandError(f"the schema is {found.status}; ask again later")
-    _give(found, out, as_json)
+        operation = await owner.request_schema(domain, example, model=model)
+        await follow_operation(operation, "generating", timeout=timeout)
+    _give(operation, out, as_json)
 
 
 async def check(
@@ -93,19 +78,22 @@ def _refuse_taken(out: Path | None) -> None:
         raise CommandError(f"cannot write {out}: {error.strerror}") from error
 
 
-def _give(draft: SchemaDraft, out: Path | None, as_json: bool) -> None:
+def _give(operation: Operation[GeneratedSchema], out: Path | None, as_json: bool) -> None:
+    schema = operation.result
+    assert schema is not None, "it was waited for"
     if out is not None:
         try:
             with out.open("x", encoding="utf-8") as file:
-                file.write(draft.schema_source)
+                file.write(schema.schema_source)
         except OSError as error:
             # What was paid for is not lost.
-            print(draft.schema_source, end="")
+            print(schema.schema_source, end="")
             raise CommandError(f"cannot write {out}: {error.strerror}") from error
     if as_json:
-        show_json(draft)
+        usage = plain_json(operation.usage)
+        show_json({"operation": operation.id, **plain_json(schema), "usage": usage})
     elif out is None:
         # As it is: neither markup nor wrapped.
-        print(draft.schema_source, end="", flush=True)
-    replies = "reply" if draft.attempts == 1 else "replies"
-    say(f"draft {draft.draft_id} by {draft.model}, after {draft.attempts} {replies}")
+        print(schema.schema_source, end="", flush=True)
+    replies = "reply" if schema.attempts == 1 else "replies"
+    say(f"by {schema.model}, after {schema.attempts} {replies}")

@@ -1,6 +1,5 @@
-"""`palimpsest search`: the chunks of a session that fit a query."""
+"""`palimpsest search`: the chunks of a session that match a query."""
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -8,14 +7,16 @@ from typing import Annotated, Any, Literal
 import typer
 
 from palimpsest import FoundChunk, SearchResult, Session
-from service.cli.command import LAST, Json, Timeout, command
+from service.cli.command import LAST, Freshness, Json, Timeout, command
 from service.cli.output import CommandError, cut, plain_json, say, show, show_json
-from service.cli.session import index_problems
+from service.cli.session import index_problems, pairs
 
 SearchMode = Literal["auto", "words", "vectors", "hybrid"]
 
 #: Of a chunk's text on a line, in characters; the part that fits best is in it.
 EXCERPT_CHARACTERS = 200
+#: What is printed of a chunk beside its text.
+_OF_CHUNK = ("position", "kind", "thread", "source", "occurred_at", "metadata", "created_at")
 #: What stands before the part that fits best, when a text is cut, in characters.
 _BEFORE_CHARACTERS = 40
 
@@ -25,7 +26,7 @@ class Kind(StrEnum):
 
     TEXT = "text"
     MESSAGE = "message"
-    STEP = "step"
+    AGENT_STEP = "agent_step"
 
 
 def register(app: typer.Typer) -> None:
@@ -36,6 +37,7 @@ def register(app: typer.Typer) -> None:
 async def search(
     session: Session,
     query: Annotated[str, typer.Argument(help="Words, not an expression.")],
+    freshness: Freshness,
     limit: Annotated[int, typer.Option(min=1, max=100, help="Chunks at most.")] = 10,
     mode: Annotated[
         SearchMode, typer.Option(help="By what; auto: by both where vectors can be searched.")
@@ -51,8 +53,21 @@ async def search(
         typer.Option(metavar="TIME", help="Committed from then on, such as 2026-11-30T12:00Z."),
     ] = "",
     until: Annotated[str, typer.Option(metavar="TIME", help="Committed before then.")] = "",
+    occurred_since: Annotated[
+        str, typer.Option(metavar="TIME", help="Happened from then on.")
+    ] = "",
+    occurred_until: Annotated[str, typer.Option(metavar="TIME", help="Happened before then.")] = "",
     kind: Annotated[
         list[Kind] | None, typer.Option(help="Chunks of this kind; may be repeated.")
+    ] = None,
+    thread: Annotated[
+        list[str] | None, typer.Option(help='Chunks of this thread, "" for none; may be repeated.')
+    ] = None,
+    exclude_thread: Annotated[
+        list[str] | None, typer.Option(help="No chunks of this thread; may be repeated.")
+    ] = None,
+    source: Annotated[
+        list[str] | None, typer.Option(help='Chunks from it, "" for none; may be repeated.')
     ] = None,
     metadata: Annotated[
         list[str] | None,
@@ -62,7 +77,7 @@ async def search(
     timeout: Timeout = 60.0,
     as_json: Json = False,
 ) -> None:
-    """Find the chunks of a session that fit a query best.
+    """Find the chunks of a session that match a query best.
 
     Of each: its rank, its position, where words and vectors ranked it, and its text about
     the place that fits best. A time without a zone is UTC.
@@ -73,20 +88,28 @@ async def search(
         mode=mode,
         from_position=from_position,
         to_position=to_position or 0,
-        since=_moment("--since", since),
-        until=_moment("--until", until),
+        since=moment("--since", since),
+        until=moment("--until", until),
+        occurred_since=moment("--occurred-since", occurred_since),
+        occurred_until=moment("--occurred-until", occurred_until),
+        threads=thread or (),
+        excluded_threads=exclude_thread or (),
+        sources=source or (),
         kinds=[one.value for one in kind or ()],
-        metadata=_pairs(metadata or ()),
+        metadata=pairs(metadata or ()),
         rerank=rerank,
+        after=freshness.token(),
+        fully_applied=freshness.applied,
         timeout=timeout,
     )
     if as_json:
-        show_json({**plain_json(result), "chunks": [_chunk_json(one) for one in result.chunks]})
+        show_json({**plain_json(result), "results": [_chunk_json(one) for one in result.results]})
     else:
         _show(result)
 
 
-def _moment(option: str, given: str) -> datetime | None:
+def moment(option: str, given: str) -> datetime | None:
+    """Returns the time that an option names; None without one. Raises CommandError."""
     if not given:
         return None
     try:
@@ -98,19 +121,8 @@ def _moment(option: str, given: str) -> datetime | None:
     return found.replace(tzinfo=found.tzinfo or UTC)
 
 
-def _pairs(given: Sequence[str]) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for one in given:
-        key, equals, value = one.partition("=")
-        if not equals:
-            raise CommandError(f"--metadata: {cut(one, 60)!r} has no =")
-        if pairs.setdefault(key, value) != value:
-            raise CommandError(f"--metadata: {cut(key, 60)!r} has two values")
-    return pairs
-
-
 def _show(result: SearchResult) -> None:
-    for found in result.chunks:
+    for found in result.results:
         by = [
             f"{name} {rank}"
             for name, rank in (("words", found.words_rank), ("vectors", found.vectors_rank))
@@ -118,7 +130,7 @@ def _show(result: SearchResult) -> None:
         ]
         show(f"{found.rank}. [{found.chunk.position}] {_line(found)} ({', '.join(by)})")
     index = result.index
-    say(f"{len(result.chunks)} found by {result.mode} among {index.head:,} chunks")
+    say(f"{len(result.results)} found by {result.mode} among {index.head:,} chunks")
     if result.unread_chunks:
         say(f"{result.unread_chunks:,} chunks have no words yet and were not searched")
     for line in index_problems(index):
@@ -127,15 +139,14 @@ def _show(result: SearchResult) -> None:
 
 def _line(found: FoundChunk) -> str:
     """Returns the text about the place that fits best, on one line."""
-    start = found.from_character if found.to_character > EXCERPT_CHARACTERS else 0
+    place = found.characters
+    start = place.start if place is not None and place.end > EXCERPT_CHARACTERS else 0
     start = max(0, start - _BEFORE_CHARACTERS)
     return ("… " if start else "") + cut(found.text[start:], EXCERPT_CHARACTERS)
 
 
 def _chunk_json(found: FoundChunk) -> dict[str, Any]:
     ranked = plain_json(found)
-    of_chunk = {
-        name: ranked["chunk"][name] for name in ("position", "kind", "metadata", "created_at")
-    }
+    of_chunk = {name: value for name, value in ranked["chunk"].items() if name in _OF_CHUNK}
     del ranked["chunk"]
     return {**of_chunk, **ranked, "excerpt": found.excerpt}

@@ -1,15 +1,21 @@
-"""`palimpsest session`: create, list and show sessions, and how far their search index is."""
+"""`palimpsest session`: sessions, and how far their search index is."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
-from palimpsest import Client, SearchIndex, SessionInfo
+from palimpsest import ChunkFilterOptions, Client, SearchIndex, SessionInfo
 from service.cli.app import new_group
 from service.cli.command import LAST, Json, NamedSession, command
-from service.cli.output import cut, plain_json, show, show_json, show_list
+from service.cli.output import CommandError, cut, plain_json, say, show, show_json, show_list
 
-group = new_group("Sessions: create, list, show, and their search index.")
+group = new_group("Sessions: create, show, list, update, delete, and their search index.")
+
+Pairs = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="Values of your own; may be repeated."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -17,13 +23,15 @@ def register(app: typer.Typer) -> None:
     command(group, "create", create)
     command(group, "list", list_)
     command(group, "show", show_)
+    command(group, "update", update)
+    command(group, "delete", delete)
     command(group, "index", index)
     app.add_typer(group, name="session")
 
 
 async def create(
     client: Client,
-    name: Annotated[str, typer.Argument(help="The session's name.")],
+    session: Annotated[str, typer.Argument(help="The session's id.")],
     language: Annotated[
         str,
         typer.Option(
@@ -31,11 +39,14 @@ async def create(
             " default: the service's."
         ),
     ] = "",
+    metadata: Pairs = None,
     as_json: Json = False,
 ) -> None:
     """Create a session."""
-    session = await client.create_session(name, language=language)
-    show_json(_json(await session.info())) if as_json else show(name)
+    created = await client.create_session(
+        session, language=language, metadata=pairs(metadata or ())
+    )
+    show_json(_json(await created.info())) if as_json else show(session)
 
 
 async def list_(client: Client, as_json: Json = False) -> None:
@@ -44,7 +55,7 @@ async def list_(client: Client, as_json: Json = False) -> None:
         client.sessions(),
         lambda one: [
             (
-                one.name,
+                one.id,
                 f"{one.head:,}",
                 f"{one.content_bytes:,}",
                 f"{one.created_at:%Y-%m-%d %H:%M}",
@@ -57,7 +68,7 @@ async def list_(client: Client, as_json: Json = False) -> None:
 
 
 def _json(info: SessionInfo) -> dict[str, Any]:
-    found: dict[str, Any] = plain_json(info, name="session")
+    found: dict[str, Any] = plain_json(info, id="session")
     return found
 
 
@@ -67,6 +78,15 @@ async def show_(
     from_position: Annotated[
         int, typer.Option("--from", min=1, max=LAST, help="The first of them.")
     ] = 1,
+    thread: Annotated[
+        list[str] | None, typer.Option(help='Chunks of this thread, "" for none; may be repeated.')
+    ] = None,
+    exclude_thread: Annotated[
+        list[str] | None, typer.Option(help="No chunks of this thread; may be repeated.")
+    ] = None,
+    source: Annotated[
+        list[str] | None, typer.Option(help='Chunks from it, "" for none; may be repeated.')
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show a session and some of its chunks."""
@@ -74,14 +94,67 @@ async def show_(
     if as_json:
         show_json(_json(info))
     else:
-        show(f"{info.name}: {info.head} chunks, {info.content_bytes:,} bytes")
-    last = from_position + chunks - 1
-    async for chunk in session.chunks(from_position=from_position, to_position=last):
+        show(f"{info.id}: {info.head} chunks, {info.content_bytes:,} bytes")
+        for key, value in sorted(info.metadata.items()):
+            show(f"  {key}={value}")
+    wanted: ChunkFilterOptions = {
+        "threads": thread or (),
+        "excluded_threads": exclude_thread or (),
+        "sources": source or (),
+    }
+    # With a filter the position of the last one is not known.
+    last = None if any(wanted.values()) else from_position + chunks - 1
+    shown = 0
+    async for chunk in session.chunks(from_position=from_position, to_position=last, **wanted):
+        if shown == chunks:
+            break
+        shown += 1
         text = chunk.text or " / ".join(part for _, part in chunk.step_parts)
         if as_json:
-            show_json({"position": chunk.position, "kind": chunk.kind, "text": text})
+            labels = {name: getattr(chunk, name) for name in ("thread", "source", "occurred_at")}
+            given = {name: value for name, value in labels.items() if value}
+            show_json({"position": chunk.position, "kind": chunk.kind, "text": text, **given})
         else:
             show(f"  [{chunk.position}] {cut(text, 100)}")
+
+
+async def update(
+    session: NamedSession,
+    metadata: Pairs = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all metadata.")] = False,
+    etag: Annotated[
+        str, typer.Option(help="Only while it is as `session show --json` has it.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Replace the metadata of a session as a whole."""
+    if clear == bool(metadata):
+        raise CommandError("give --metadata or --clear")
+    info = await session.update(metadata=pairs(metadata or ()), etag=etag)
+    show_json(_json(info)) if as_json else show(info.id)
+
+
+async def delete(
+    session: NamedSession,
+    missing_ok: Annotated[
+        bool, typer.Option("--missing-ok", help="Succeed where there is none.")
+    ] = False,
+) -> None:
+    """Delete a session with its log, memories and answers, for good."""
+    await session.delete(missing_ok=missing_ok)
+    say(f"session {session.id} is deleted")
+
+
+def pairs(given: Sequence[str]) -> dict[str, str]:
+    """Returns the keys and values of --metadata. Raises CommandError."""
+    found: dict[str, str] = {}
+    for one in given:
+        key, equals, value = one.partition("=")
+        if not equals:
+            raise CommandError(f"--metadata: {cut(one, 60)!r} has no =")
+        if found.setdefault(key, value) != value:
+            raise CommandError(f"--metadata: {cut(key, 60)!r} has two values")
+    return found
 
 
 async def index(session: NamedSession, as_json: Json = False) -> None:

@@ -5,9 +5,9 @@ from uuid import uuid4
 
 import typer
 
-from palimpsest import RecentStep, Session, State, StateVector, WorkingContext
+from palimpsest import Chunk, PositionRange, Session, State, StateVector, WorkingContext
 from service.cli.app import new_group
-from service.cli.command import LAST, Json, Timeout, command
+from service.cli.command import LAST, Freshness, Json, Timeout, command
 from service.cli.files import Step, read_steps
 from service.cli.output import (
     CommandError,
@@ -30,7 +30,7 @@ MAX_SOURCES = 20
 #: What the proto allows.
 MAX_LEVEL = 1000
 
-_MADE = {
+_ORIGINS = {
     "task": "the task prompt",
     "model": "by the model",
     "cut": "by the model, cut",
@@ -52,9 +52,7 @@ def register(app: typer.Typer) -> None:
 
 async def context(
     state: State,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for a compression that is due.")
-    ] = False,
+    freshness: Freshness,
     at: Annotated[
         int | None,
         typer.Option(min=0, max=LAST, help="As it was when the log ended at this position."),
@@ -67,25 +65,28 @@ async def context(
 ) -> None:
     """Print the working context: the state vectors in use, and the steps since.
 
-    Without --wait it is the latest: where a compression is due and not made yet, an older
-    vector and more steps. A step is in it once, in any case. Control characters are written
+    With --applied it waits for a compression that is due; without it has an older vector and
+    more steps instead. A step is in it once, in any case. Control characters are written
     out; --json and --messages have them as they are.
     """
-    if wait and at is not None:
-        raise CommandError("give --wait or --at, not both: a past context has nothing to wait for")
+    after = freshness.token()
+    if at is not None and (after or freshness.applied):
+        raise CommandError("give --at or --applied, not both: a past context never changes")
     if messages and as_json:
         raise CommandError("give --messages or --json, not both")
     forms: list[Literal["parts", "text", "messages"]] = ["parts", "text"]
     found = await state.context(
-        freshness="wait" if wait else "latest",
         position=at,
+        after=after,
+        fully_applied=freshness.applied,
         forms=["messages"] if messages else forms,
         timeout=timeout,
     )
     if as_json:
         whole = plain_json(found)
         del whole["messages"]
-        show_json({**whole, "recent": [_step_json(step) for step in found.recent]})
+        whole |= plain_json(whole.pop("read_point"))
+        show_json({**whole, "recent": [_chunk_json(chunk) for chunk in found.recent]})
         return
     if messages:
         for one in found.messages:
@@ -96,40 +97,46 @@ async def context(
 
 
 def _say_figures(context: WorkingContext) -> None:
+    read, blocked = context.read_point, context.blocked
     say(
-        f"revision {context.revision}: {context.memory_tokens:,} tokens of vectors,"
-        f" {context.recent_tokens:,} of {context.head - context.applied_position} recent steps"
+        f"revision {read.revision}: {context.memory_tokens:,} tokens of vectors,"
+        f" {context.recent_tokens:,} of {context.head - read.applied_position} recent steps"
     )
     if context.compression_due:
-        say(f"a compression is due: {context.trouble or 'it is under way'}")
+        say(f"a compression is due: {blocked.cause if blocked else 'it is under way'}")
 
 
-def _step_json(step: RecentStep) -> dict[str, Any]:
-    chunk = step.chunk
+def _chunk_json(chunk: Chunk) -> dict[str, Any]:
     parts = ("role", "text", "observation", "thought", "action")
     given: dict[str, Any] = {name: getattr(chunk, name) for name in parts if getattr(chunk, name)}
     if chunk.observed_first:
         given["observed_first"] = True
-    return {"position": chunk.position, "kind": chunk.kind, **given, "tokens": step.tokens}
+    return {"position": chunk.position, "kind": chunk.kind, **given}
 
 
 async def list_(
     state: State,
+    freshness: Freshness,
     level: Annotated[
         int, typer.Option(min=0, max=MAX_LEVEL, help="Only this one; 1: of steps; 0: all.")
     ] = 0,
     as_json: Json = False,
 ) -> None:
     """List the state vectors, oldest first: revision, level, what is new in it, its text."""
-    await show_each(state.vectors(level=level), vector_line, as_json=as_json)
+    found = state.vectors(level=level, after=freshness.token(), fully_applied=freshness.applied)
+    await show_each(found, vector_line, as_json=as_json)
 
 
 def vector_line(vector: StateVector) -> str:
     """Returns a vector on one line."""
-    where = positions(vector.from_position, vector.to_position)
-    note = f", {vector.made}" if vector.made in ("cut", "skipped") else ""
+    where = _where(vector.new_positions)
+    note = f", {vector.origin}" if vector.origin in ("cut", "skipped") else ""
     head = f"r{vector.revision} level {vector.level} {where} {vector.tokens:,} tokens{note}:"
     return cut(f"{head} {plain(vector.text)}", min(LINE_CHARACTERS, out.width))
+
+
+def _where(found: PositionRange | None) -> str:
+    return "" if found is None else positions(found.first - 1, found.last)
 
 
 async def show_(
@@ -147,8 +154,8 @@ async def show_(
         show_json({**plain_json(vector), "continues": before})
         return
     show(_title(vector))
-    if vector.appended:
-        show(f"  the model had dropped {', '.join(map(repr, vector.appended))}")
+    if vector.added_pins:
+        show(f"  the model had dropped {', '.join(map(repr, vector.added_pins))}")
     if vector.revision:
         show(f"  made from {_sources(vector, before)}")
         await _show_sources(state, vector)
@@ -168,7 +175,7 @@ async def _vector(state: State, revision: int | None) -> StateVector:
             break
     # Which refuses what is no revision.
     await state.get(revision=revision)
-    raise CommandError(f"revision {revision} of memory {state.name!r} brought no vector")
+    raise CommandError(f"revision {revision} of memory {state.id!r} brought no vector")
 
 
 async def _before(state: State, vector: StateVector) -> int | None:
@@ -181,13 +188,12 @@ async def _before(state: State, vector: StateVector) -> int | None:
 
 
 def _title(vector: StateVector) -> str:
-    by = _MADE.get(vector.made, vector.made)
+    by = _ORIGINS.get(vector.origin, vector.origin)
     replies = "" if vector.replies <= 1 else f" in {vector.replies} replies"
     title = f"r{vector.revision}, level {vector.level}: {by}{replies}, {vector.tokens:,} tokens"
     if not vector.revision:
         return title
-    whole = positions(vector.after_position, vector.to_position)
-    new = positions(vector.from_position, vector.to_position)
+    whole, new = _where(vector.positions), _where(vector.new_positions)
     return f"{title}, stands for {whole}" + (f", new are {new}" if new != whole else "")
 
 
@@ -197,29 +203,28 @@ def _sources(vector: StateVector, before: int | None) -> str:
     if vector.children:
         named = ", ".join(f"r{one}" for one in vector.children)
         return " and ".join([*continued, f"the vectors {named}:"])
-    where = positions(vector.from_position, vector.to_position)
+    where = _where(vector.new_positions)
     return " and ".join([*continued, f"the steps {where}:"])
 
 
 async def _show_sources(state: State, vector: StateVector) -> None:
     """Prints the first steps, or vectors, that a vector was made from."""
-    shown = 0
+    shown = left = 0
     if vector.children:
         async for child in state.vectors(level=vector.level - 1):
             if child.revision in vector.children and shown < MAX_SOURCES:
                 show(f"    {vector_line(child)}")
                 shown += 1
         left = len(vector.children) - shown
-    else:
-        first, last = vector.from_position + 1, vector.to_position
+    elif (new := vector.new_positions) is not None:
         async for chunk in state.session.chunks(
-            from_position=first, to_position=min(last, vector.from_position + MAX_SOURCES)
+            from_position=new.first, to_position=min(new.last, new.first + MAX_SOURCES - 1)
         ):
             parts = (chunk.text, *(part for _, part in chunk.step_parts))
             line = " / ".join(plain(part) for part in parts if part)
             show("    " + cut(f"[{chunk.position}] {line}", min(LINE_CHARACTERS, out.width)))
             shown += 1
-        left = vector.to_position - vector.from_position - shown
+        left = new.last - new.first + 1 - shown
     if left > 0:
         show(f"    … {left} more")
 
@@ -262,8 +267,8 @@ async def record(
     if skipped:
         say(f"{skipped} of {len(steps)} steps are there already")
     if as_json:
-        last = {"position": ack.position, "token": ack.token} if ack else {}
-        show_json({"session": named.name, "steps": len(steps), "skipped": skipped, **last})
+        last = {"position": ack.position, "read_token": ack.read_token} if ack else {}
+        show_json({"session": named.id, "steps": len(steps), "skipped": skipped, **last})
     elif ack is not None:
         done = counted(len(steps) - skipped, "step")
         show(f"{done} durable, up to position {ack.position}")

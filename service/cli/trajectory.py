@@ -8,7 +8,7 @@ from palimpsest import Memory, NavigationStatistics, Session, TrainingExample
 from service.cli.app import new_group
 from service.cli.command import DEFAULT_NAME, Json, MemoryName, command
 from service.cli.drawing import draw, drawing_console, statistics_json
-from service.cli.output import show, show_json
+from service.cli.output import plain_json, show, show_json
 
 group = new_group("What readers did, navigating or browsing: show, sum up, export.")
 
@@ -88,8 +88,8 @@ async def export(
     asked = session if browsed else session.memory(memory)
     good = None if verdict is None else verdict == "good"
     async for example in asked.export_trajectories(answer or (), good=good):
-        head = {name: getattr(example, name) for name in ("answer_id", "ordinal", "template")}
-        show_json({"messages": example.messages, **head, **_rating_json(example)})
+        head = {name: getattr(example, name) for name in ("answer", "ordinal", "template")}
+        show_json({"messages": plain_json(example.messages), **head, **_rating_json(example)})
 
 
 def _rating_json(example: TrainingExample) -> dict[str, Any]:

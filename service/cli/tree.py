@@ -6,10 +6,11 @@ from typing import Annotated, Any
 import typer
 from rich.tree import Tree as Drawing
 
-from palimpsest import MemoryStatus, TextPart, Tree, TreeNode, TreeOutline
+from palimpsest import MemoryStatus, TextPart, TextRange, Tree, TreeNode, TreeOutline
 from service.cli.app import new_group
-from service.cli.command import AtRevision, Json, command
+from service.cli.command import AtRevision, Freshness, Json, command
 from service.cli.memory.output import memory_json, problem_lines
+from service.cli.operation import operation_json
 from service.cli.output import (
     CommandError,
     counted,
@@ -23,7 +24,7 @@ from service.cli.output import (
     show_each,
     show_json,
 )
-from service.cli.progress import Bar
+from service.cli.progress import follow_operation
 
 #: Of a node's line, in characters; less on a narrower terminal.
 LINE_CHARACTERS = 110
@@ -55,6 +56,7 @@ def register(app: typer.Typer) -> None:
 
 async def show_(
     tree: Tree,
+    freshness: Freshness,
     depth: Annotated[
         int, typer.Option(min=1, max=MAX_DEPTH, help="Levels to draw, from the top down.")
     ] = 2,
@@ -62,20 +64,22 @@ async def show_(
     as_json: Json = False,
 ) -> None:
     """Draw a tree from its root, or from the nodes that have no parent yet, down."""
-    outline = await tree.outline(revision=revision)
+    outline = await tree.outline(
+        revision=revision, after=freshness.token(), fully_applied=freshness.applied
+    )
     grown = _Grown(tree)
     tops = [await grown.under(top, depth - 1) for top in outline.tops]
     if as_json:
         found = {**memory_json(outline.info), **plain_json(outline)}
         del found["info"]
+        found |= plain_json(found.pop("read_point"))
         show_json({**found, "tops": [_branch_json(*top) for top in tops]})
         return
     drawing = Drawing(escaped(_title(outline)))
     for top in tops:
         _draw(drawing, *top)
     if outline.tail is not None:
-        where = positions(outline.tail.from_position - 1, outline.tail.to_position)
-        drawing.add(escaped(f"{where} not summarized yet"))
+        drawing.add(escaped(f"{_where(outline.tail)} not summarized yet"))
     out.print(drawing)
     for line in problem_lines(outline.info):
         show(line)
@@ -99,11 +103,11 @@ class _Grown:
         """Returns a node with its descendants down to `depth` levels below it."""
         self._room -= 1
         below: list[_Branch] = []
-        if depth and node.child_ids:
-            if self._room < len(node.child_ids):
+        if depth and node.children:
+            if self._room < len(node.children):
                 self.left_out = True
             else:
-                async for child in self._tree.children(node.node_id):
+                async for child in self._tree.children(node.id):
                     below.append(await self.under(child, depth - 1))
         return node, below
 
@@ -115,56 +119,50 @@ def _draw(drawing: Drawing, node: TreeNode, below: list[_Branch], depth: int = 1
 
 
 def _line(node: TreeNode, depth: int = 0) -> str:
-    where = positions(node.from_position - 1, node.to_position)
-    skipped = " (skipped)" if node.made == "skipped" else ""
-    line = f"{node.node_id} {where}{skipped} {plain(node.summary)}"
+    skipped = " (skipped)" if node.origin == "skipped" else ""
+    line = f"{node.id} {_where(node.text_range)}{skipped} {plain(node.summary)}"
     room = min(LINE_CHARACTERS, out.width) - INDENT_CHARACTERS * depth
     return cut(line, max(room, LEAST_CHARACTERS))
 
 
+def _where(text: TextRange) -> str:
+    return positions(text.first_position - 1, text.last_position)
+
+
 def _title(outline: TreeOutline) -> str:
-    nodes = sum(level.nodes for level in outline.levels)
-    status = "open"
-    if outline.info.status is MemoryStatus.SEALED:
-        status = "closed"
-    elif outline.info.seal_position is not None:
-        status = f"to be closed at position {outline.info.seal_position}"
+    nodes = sum(level.node_count for level in outline.levels)
+    status = "closed" if outline.info.status is MemoryStatus.SEALED else "open"
+    read = outline.read_point
     return (
-        f"{outline.info.name} at revision {outline.revision}, {status}:"
-        f" {outline.applied_position} of {outline.info.head} chunks applied,"
+        f"{outline.info.id} at revision {read.revision}, {status}:"
+        f" {read.applied_position} of {outline.info.head} chunks applied,"
         f" {counted(nodes, 'node')} on {counted(len(outline.levels), 'level')}"
     )
 
 
 def _branch_json(node: TreeNode, below: list[_Branch]) -> dict[str, Any]:
-    return {**node_json(node), "children": [_branch_json(*child) for child in below]}
+    return {**plain_json(node), "children": [_branch_json(*child) for child in below]}
 
 
-def node_json(node: TreeNode) -> dict[str, Any]:
-    """Returns a node as plain JSON."""
-    found: dict[str, Any] = plain_json(node, node_id="node", parent_id="parent")
-    return found
-
-
-async def node(tree: Tree, node: NodeArgument, as_json: Json = False) -> None:
+async def node(tree: Tree, node: NodeArgument, freshness: Freshness, as_json: Json = False) -> None:
     """Show a node: what it covers, its kin, its whole summary."""
-    found = await tree.node(node)
+    found = await tree.node(node, after=freshness.token(), fully_applied=freshness.applied)
     if as_json:
-        show_json(node_json(found))
+        show_json(found)
         return
-    where = positions(found.from_position - 1, found.to_position)
-    show(f"{found.node_id} covers {where}, {found.text_tokens:,} tokens")
-    show(f"  parent: {found.parent_id or 'none yet'}")
-    if found.child_ids:
-        show(f"  children: {', '.join(found.child_ids)}")
+    show(f"{found.id} covers {_where(found.text_range)}, {found.text_tokens:,} tokens")
+    show(f"  parent: {found.parent or 'none yet'}")
+    if found.children:
+        show(f"  children: {', '.join(found.children)}")
     by = {"joined": "of its children", "cut": "by the model, cut", "skipped": "none: skipped"}
-    said = by.get(found.made, "by the model")
+    said = by.get(found.origin, "by the model")
     show(f"  summary {said}, {found.summary_tokens:,} tokens, revision {found.revision}:")
     show(found.summary)
 
 
 async def list_(
     tree: Tree,
+    freshness: Freshness,
     level: Annotated[
         int | None, typer.Option(min=0, max=MAX_LEVEL, help="All nodes of it; 0: the leaves.")
     ] = None,
@@ -174,13 +172,20 @@ async def list_(
     """List the leaves of a tree, another level, or the children of a node."""
     if under and level is not None:
         raise CommandError("give --level or --under, not both")
-    found: AsyncIterator[TreeNode] = tree.children(under) if under else tree.level(level or 0)
-    await show_each(found, _line, as_json=as_json, to_json=node_json)
+    after, applied = freshness.token(), freshness.applied
+    found: AsyncIterator[TreeNode] = (
+        tree.children(under, after=after, fully_applied=applied)
+        if under
+        else tree.level(level or 0, after=after, fully_applied=applied)
+    )
+    await show_each(found, _line, as_json=as_json)
 
 
-async def text(tree: Tree, node: NodeArgument, as_json: Json = False) -> None:
+async def text(tree: Tree, node: NodeArgument, freshness: Freshness, as_json: Json = False) -> None:
     """Print the text under a node, chunk by chunk."""
-    parts: AsyncIterator[TextPart] = tree.text(node)
+    parts: AsyncIterator[TextPart] = tree.text(
+        node, after=freshness.token(), fully_applied=freshness.applied
+    )
     await show_each(parts, lambda part: part.text.rstrip(), as_json=as_json)
 
 
@@ -191,12 +196,14 @@ async def seal(
 ) -> None:
     """Close a tree: what is in the log now gets a single root, and nothing follows it.
 
-    This cannot be undone. Ctrl-C ends the waiting only.
+    This cannot be undone once it is done. Ctrl-C ends the waiting only: `operation cancel`
+    ends the seal.
     """
-    info = await tree.seal(wait=False)
-    line = f"{tree.name} is to be closed at position {info.seal_position}"
-    if wait:
-        with Bar("closing", info.seal_position or 0) as bar:
-            info = await tree.seal(on_progress=bar.show)
-        line = f"{tree.name} is closed at position {info.applied_position}"
+    operation = await tree.seal()
+    if not wait:
+        line = f"{tree.id} is to be closed by operation {operation.id}"
+        show_json(operation_json(operation.info)) if as_json else show(line)
+        return
+    info = await follow_operation(operation, "closing")
+    line = f"{tree.id} is closed at position {info.applied_position}"
     show_json(memory_json(info)) if as_json else show(line)

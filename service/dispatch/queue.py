@@ -1,8 +1,8 @@
 """Dispatch by the tables that have the work: a worker takes what is runnable, when it has time.
 
 There is no queue to be filled and emptied, and none to be behind what the tables say. A worker
-that has places free looks at the work classes of `storage.memories.queue`, when it is told of
-work, when a place becomes free, when something it put off is due, and every `look_seconds` in any
+that has slots free looks at the work classes of `storage.memories.queue`, when it is told of
+work, when a slot becomes free, when something it put off is due, and every `look_seconds` in any
 case.
 """
 
@@ -144,7 +144,7 @@ class QueueDispatcher:
         return MORE_SECONDS if taken.more and not taken.items else self._look_seconds
 
     async def _take_offered(self, claimed: ClaimedWork) -> None:
-        # As many as of their work class: places are kept for what somebody waits for.
+        # As many as of their work class: slots are kept for what somebody waits for.
         room = min(claimed.free, claimed.turns.bound(claimed.work_classes).items)
         items = list(islice(self._offered, room))
         if not items:

@@ -1,15 +1,15 @@
-"""Turns of the work classes: which work class the next free places of a worker are for.
+"""Turns of the work classes: which work class the next free slots of a worker are for.
 
 Stride scheduling (Waldspurger, 1995): each work class has a pass, which rises with each item by the
 inverse of its weight, and the work class with the least pass is next. So each work class gets its
-share of the places, however much waits in another, and what a work class leaves the others have.
+share of the slots, however much waits in another, and what a work class leaves the others have.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from storage.memories.queue import NOBODY, Bound, QueueBatch, QueueScan, WorkClass
 
-#: Shares of the places while all work classes have work.
+#: Shares of the slots while all work classes have work.
 WEIGHTS: Mapping[WorkClass, int] = {
     WorkClass.WANTED: 8,
     WorkClass.ANSWERS: 6,
@@ -19,7 +19,7 @@ WEIGHTS: Mapping[WorkClass, int] = {
     WorkClass.SCHEMAS: 1,
     WorkClass.REMOVALS: 1,
 }
-#: Lanes for which nobody waits at this moment; they leave one place in so many to the others.
+#: Lanes for which nobody waits at this moment; they leave one slot in so many to the others.
 PATIENT = frozenset({WorkClass.RECENT, WorkClass.BACKLOG, WorkClass.INDEX, WorkClass.REMOVALS})
 RESERVED_PLACES = 8
 
@@ -28,13 +28,13 @@ class Turns:
     """Of one worker."""
 
     def __init__(self, concurrency: int) -> None:
-        """`concurrency` is how many places there are."""
+        """`concurrency` is how many slots there are."""
         self._patient_places = concurrency - concurrency // RESERVED_PLACES
         self._pass = dict.fromkeys(WEIGHTS, 0.0)
         self._after = dict.fromkeys(WEIGHTS, NOBODY)
 
     def looks(self, free: int, claimed: Iterable[WorkClass]) -> Sequence[QueueScan]:
-        """The work classes to look at for `free` places, in their order; `claimed` has the work
+        """The work classes to look at for `free` slots, in their order; `claimed` has the work
         class of each item that is worked on. With `bound`."""
         patient = self._patient(claimed)
         passes = dict(self._pass)

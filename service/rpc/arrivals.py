@@ -78,7 +78,8 @@ class Arrivals:
                 raise _too_many(self._places) from error
             raise DeadlineExceeded(
                 Reason.REQUEST_INCOMPLETE,
-                f"the message of this call did not come within {self._seconds:g} seconds",
+                f"the message of this call did not come within {self._seconds:g} seconds:"
+                " send it again",
                 {"limit_seconds": f"{self._seconds:g}"},
             ) from error
         finally:

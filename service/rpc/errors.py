@@ -37,21 +37,22 @@ MAX_TEXT_BYTES = 1000
 
 #: For ResourceInfo: the proto message that a reason is about, and its metadata key.
 _RESOURCES = {
-    Reason.SESSION_NOT_FOUND: ("palimpsest.v1alpha1.Session", "session"),
-    Reason.SESSION_EXISTS: ("palimpsest.v1alpha1.Session", "session"),
-    Reason.MEMORY_NOT_FOUND: ("palimpsest.v1alpha1.Memory", "memory"),
-    Reason.MEMORY_EXISTS: ("palimpsest.v1alpha1.Memory", "memory"),
-    Reason.ANSWER_NOT_FOUND: ("palimpsest.v1alpha1.Answer", "answer"),
-    Reason.NODE_NOT_FOUND: ("palimpsest.v1alpha1.TreeNode", "node"),
-    Reason.OPERATION_NOT_FOUND: ("palimpsest.v1alpha1.Operation", "operation"),
-    Reason.DRAFT_NOT_FOUND: ("palimpsest.v1alpha1.SchemaDraft", "draft"),
+    Reason.OPERATION_NOT_FOUND: ("palimpsest.v1.Operation", "operation"),
+    Reason.SESSION_NOT_FOUND: ("palimpsest.v1.Session", "session"),
+    Reason.SESSION_EXISTS: ("palimpsest.v1.Session", "session"),
+    Reason.MEMORY_NOT_FOUND: ("palimpsest.v1.Memory", "memory"),
+    Reason.MEMORY_EXISTS: ("palimpsest.v1.Memory", "memory"),
+    Reason.ANSWER_NOT_FOUND: ("palimpsest.v1.Answer", "answer"),
+    Reason.NODE_NOT_FOUND: ("palimpsest.v1.TreeNode", "node"),
 }
 
 
 def internal_error(incident: str) -> errors.PalimpsestError:
     """What a client is told of a defect."""
     return errors.PalimpsestError(
-        Reason.INTERNAL, f"internal error; incident {incident}", {"incident": incident}
+        Reason.INTERNAL,
+        f"internal error; incident {incident}: report it to the operator; the log has details",
+        {"incident": incident},
     )
 
 

@@ -15,6 +15,8 @@ T = TypeVar("T", bound=Message)
 
 #: A page when the client does not say.
 DEFAULT_PAGE_SIZE = 100
+#: A page at most.
+MAX_PAGE_SIZE = 1000
 #: What a page ends at, in bytes of its encoded items; less where messages must be smaller.
 PAGE_BYTES = 2 * 1024 * 1024
 #: What an item of a message has around it at most, in bytes: a tag and its length.
@@ -34,8 +36,8 @@ class Pages:
         self.max_bytes = min(PAGE_BYTES, limits.max_message_bytes // 2)
 
     def size(self, asked: int) -> int:
-        """The page size; the proto's rules bound it."""
-        return asked or DEFAULT_PAGE_SIZE
+        """Returns what is asked for as the size of a page, up to the limit."""
+        return min(asked or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
 
     def next(self, scope: str, cursor: str) -> str:
         """The token of the page after `cursor` in the list named `scope`."""

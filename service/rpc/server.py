@@ -8,41 +8,25 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from palimpsest.v1alpha1 import (
-    answers_pb2,
-    answers_pb2_grpc,
-    budgets_pb2,
-    budgets_pb2_grpc,
-    edits_pb2,
-    edits_pb2_grpc,
-    history_pb2,
-    history_pb2_grpc,
-    log_pb2,
-    log_pb2_grpc,
-    memories_pb2,
-    memories_pb2_grpc,
-    operations_pb2,
-    operations_pb2_grpc,
-    schemas_pb2,
-    schemas_pb2_grpc,
-    search_pb2,
-    search_pb2_grpc,
-    sessions_pb2,
-    sessions_pb2_grpc,
-    states_pb2,
-    states_pb2_grpc,
-    trajectories_pb2,
-    trajectories_pb2_grpc,
-    trees_pb2,
-    trees_pb2_grpc,
-    usage_pb2,
-    usage_pb2_grpc,
+from palimpsest.v1 import (
+    answer_service_pb2,
+    answer_service_pb2_grpc,
+    billing_service_pb2,
+    billing_service_pb2_grpc,
+    memory_service_pb2,
+    memory_service_pb2_grpc,
+    operation_service_pb2,
+    operation_service_pb2_grpc,
+    session_service_pb2,
+    session_service_pb2_grpc,
+    state_service_pb2,
+    state_service_pb2_grpc,
+    tree_service_pb2,
+    tree_service_pb2_grpc,
 )
-from service.rpc.answers import AnswerService
+from service.rpc.answer_service import AnswerService
 from service.rpc.arrivals import Arrivals
-from service.rpc.budgets import BudgetService
-from service.rpc.edits import EditService
-from service.rpc.history import HistoryService
+from service.rpc.billing_service import BillingService
 from service.rpc.interceptors.concurrency_limit import ConcurrencyLimit
 from service.rpc.interceptors.errors import Errors
 from service.rpc.interceptors.idempotency import Idempotency
@@ -51,17 +35,12 @@ from service.rpc.interceptors.telemetry import Telemetry
 from service.rpc.interceptors.tenancy import Tenancy
 from service.rpc.interceptors.tracing import LogSubject, Tracing
 from service.rpc.interceptors.validation import Validation
-from service.rpc.log import LogService
-from service.rpc.memories import MemoryService
-from service.rpc.operations import OperationService
-from service.rpc.schemas import SchemaService
-from service.rpc.search import SearchService
-from service.rpc.sessions import SessionService
-from service.rpc.states import StateService
+from service.rpc.memory_service import MemoryService
+from service.rpc.operation_service import OperationService
+from service.rpc.session_service import SessionService
+from service.rpc.state_service import StateService
 from service.rpc.stream_guard import StreamGuard
-from service.rpc.trajectories import TrajectoryService
-from service.rpc.trees import TreeService
-from service.rpc.usage import UsageService
+from service.rpc.tree_service import TreeService
 from service.settings.config import Limits
 from storage.engine.database import Database
 
@@ -71,78 +50,43 @@ class Services:
     """One of each service of the proto."""
 
     sessions: SessionService
-    log: LogService
     memories: MemoryService
-    history: HistoryService
-    edits: EditService
     answers: AnswerService
-    schemas: SchemaService
-    usage: UsageService
-    budgets: BudgetService
+    billing: BillingService
     trees: TreeService
-    trajectories: TrajectoryService
     states: StateService
-    search: SearchService
     operations: OperationService
 
 
 #: What registers each service, and its name for health and reflection.
 _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
     "sessions": (
-        sessions_pb2_grpc.add_SessionServiceServicer_to_server,
-        sessions_pb2.DESCRIPTOR.services_by_name["SessionService"],
-    ),
-    "log": (
-        log_pb2_grpc.add_LogServiceServicer_to_server,
-        log_pb2.DESCRIPTOR.services_by_name["LogService"],
+        session_service_pb2_grpc.add_SessionServiceServicer_to_server,
+        session_service_pb2.DESCRIPTOR.services_by_name["SessionService"],
     ),
     "memories": (
-        memories_pb2_grpc.add_MemoryServiceServicer_to_server,
-        memories_pb2.DESCRIPTOR.services_by_name["MemoryService"],
-    ),
-    "history": (
-        history_pb2_grpc.add_HistoryServiceServicer_to_server,
-        history_pb2.DESCRIPTOR.services_by_name["HistoryService"],
-    ),
-    "edits": (
-        edits_pb2_grpc.add_EditServiceServicer_to_server,
-        edits_pb2.DESCRIPTOR.services_by_name["EditService"],
+        memory_service_pb2_grpc.add_MemoryServiceServicer_to_server,
+        memory_service_pb2.DESCRIPTOR.services_by_name["MemoryService"],
     ),
     "answers": (
-        answers_pb2_grpc.add_AnswerServiceServicer_to_server,
-        answers_pb2.DESCRIPTOR.services_by_name["AnswerService"],
+        answer_service_pb2_grpc.add_AnswerServiceServicer_to_server,
+        answer_service_pb2.DESCRIPTOR.services_by_name["AnswerService"],
     ),
-    "schemas": (
-        schemas_pb2_grpc.add_SchemaServiceServicer_to_server,
-        schemas_pb2.DESCRIPTOR.services_by_name["SchemaService"],
-    ),
-    "usage": (
-        usage_pb2_grpc.add_UsageServiceServicer_to_server,
-        usage_pb2.DESCRIPTOR.services_by_name["UsageService"],
-    ),
-    "budgets": (
-        budgets_pb2_grpc.add_BudgetServiceServicer_to_server,
-        budgets_pb2.DESCRIPTOR.services_by_name["BudgetService"],
+    "billing": (
+        billing_service_pb2_grpc.add_BillingServiceServicer_to_server,
+        billing_service_pb2.DESCRIPTOR.services_by_name["BillingService"],
     ),
     "trees": (
-        trees_pb2_grpc.add_TreeServiceServicer_to_server,
-        trees_pb2.DESCRIPTOR.services_by_name["TreeService"],
-    ),
-    "trajectories": (
-        trajectories_pb2_grpc.add_TrajectoryServiceServicer_to_server,
-        trajectories_pb2.DESCRIPTOR.services_by_name["TrajectoryService"],
+        tree_service_pb2_grpc.add_TreeServiceServicer_to_server,
+        tree_service_pb2.DESCRIPTOR.services_by_name["TreeService"],
     ),
     "states": (
-        states_pb2_grpc.add_StateServiceServicer_to_server,
-        states_pb2.DESCRIPTOR.services_by_name["StateService"],
-    ),
-    "search": (
-        search_pb2_grpc.add_SearchServiceServicer_to_server,
-        search_pb2.DESCRIPTOR.services_by_name["SearchService"],
+        state_service_pb2_grpc.add_StateServiceServicer_to_server,
+        state_service_pb2.DESCRIPTOR.services_by_name["StateService"],
     ),
     "operations": (
-        operations_pb2_grpc.add_OperationServiceServicer_to_server,
-        operations_pb2.DESCRIPTOR.services_by_name["OperationService"],
+        operation_service_pb2_grpc.add_OperationServiceServicer_to_server,
+        operation_service_pb2.DESCRIPTOR.services_by_name["OperationService"],
     ),
 }
 

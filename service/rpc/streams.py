@@ -21,7 +21,10 @@ async def until_stopped(events: AsyncGenerator[T], stopping: asyncio.Event) -> A
                 try:
                     await asyncio.wait((coming, stopped), return_when=asyncio.FIRST_COMPLETED)
                     if not coming.done():
-                        raise Unavailable(Reason.SERVER_STOPPING, "this server is stopping")
+                        raise Unavailable(
+                            Reason.SERVER_STOPPING,
+                            "this server is stopping; another one serves: call again",
+                        )
                 finally:
                     # A generator that still runs cannot be closed.
                     coming.cancel()

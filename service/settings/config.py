@@ -298,7 +298,7 @@ class Config(BaseModel):
     #: time to connect again. Then it is abandoned until somebody resumes it.
     abandoned_answer_seconds: Annotated[float, Field(ge=1, le=86_400)] = 60.0
     #: How long a PRISM memory that says no `linger` waits for more while all that waits to be
-    #: read is messages; 0: it does not. Reads that wait, questions and Flush end the wait.
+    #: read is messages; 0: it does not. Reads that wait, questions and FlushMemory end the wait.
     message_linger_seconds: Annotated[float, Field(ge=0, le=3600)] = 10.0
     #: How long a worker stays with one memory before others get their turn.
     drain_seconds: Seconds = 30.0

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +13,6 @@ from sqlalchemy import (
     Select,
     bindparam,
     func,
-    literal_column,
     null,
     select,
     update,
@@ -32,6 +31,7 @@ from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
 from service.domain.tree.trajectory import Statistics
 from service.domain.values.work_items import WorkKind
+from storage.answers.headings import HEADINGS, Heading, heading_of
 from storage.answers.ratings import GOOD, StoredRating
 from storage.calls import calls
 from storage.calls.calls import UsageLine
@@ -60,15 +60,6 @@ class StoredCitation:
     #: chunk as a whole.
     from_character: int = 0
     to_character: int = 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Heading:
-    """What a cited chunk has of thread, source and time: '' and None for nothing."""
-
-    thread: str
-    source: str
-    occurred_at: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,6 +119,8 @@ class StoredAnswer:
     """An answer's row."""
 
     session_key: UUID
+    #: The session's.
+    incarnation: int
     answer_id: UUID
     #: The memory that is asked; None: the log itself is, or the automatic reader chooses.
     asked_memory: UUID | None
@@ -137,6 +130,8 @@ class StoredAnswer:
     query: str
     #: "pending", "complete", "failed", "cancelled" or "abandoned".
     status: str
+    #: Whether a pending one has a worker, or waits for its model or a budget.
+    is_running: bool
     revision: int
     applied_position: int
     text: str
@@ -172,6 +167,8 @@ class StoredAnswer:
     tells_text: bool
     #: A memory that is chosen must have applied the log up to here; 0: it need not.
     wanted_position: int = 0
+    #: Which chunks may be cited, and are read where the log is read; None: all.
+    chunk_filter: Mapping[str, Any] | None = None
     #: Of a multiple-choice question; the answer is one of them, word for word.
     options: tuple[str, ...] = ()
     #: Whether the answer is an option that was chosen although nothing that was read says it.
@@ -192,8 +189,6 @@ class StoredAnswer:
     #: The server process whose client was the last to begin to wait; None: all of them left, or
     #: it is made in any case.
     waiter: UUID | None = None
-    #: The session's.
-    incarnation: int | None = None
 
     @property
     def is_left(self) -> bool:
@@ -243,26 +238,6 @@ class StoredAnswer:
         return self.spec
 
 
-# Each by its key, and nothing but '[]' where nothing is cited yet.
-_HEADINGS: ColumnElement[Any] = literal_column("""(
-    SELECT jsonb_object_agg(c.position, jsonb_build_array(c.thread, c.source,
-        (extract(epoch FROM c.occurred_at) * 1000000)::bigint))
-    FROM jsonb_array_elements(answer.citations) AS cited, LATERAL (
-        SELECT position, thread, source, occurred_at FROM chunk
-        WHERE chunk.session_key = answer.session_key
-            AND chunk.position = (cited->>'position')::bigint
-        LIMIT 1
-    ) AS c
-    WHERE c.thread IS NOT NULL OR c.source IS NOT NULL OR c.occurred_at IS NOT NULL
-)""")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def _heading(thread: str | None, source: str | None, microseconds: int | None) -> Heading:
-    at = None if microseconds is None else _EPOCH + timedelta(microseconds=microseconds)
-    return Heading(thread=thread or "", source=source or "", occurred_at=at)
-
-
 _FIELDS = frozenset(StoredAnswer.__dataclass_fields__)
 
 #: Nothing when as many are pending as may be.
@@ -270,13 +245,14 @@ _CREATE = """
 INSERT INTO answer (
     session_key, answer_id, tenant_id, memory_id, query, revision, applied_position, navigation,
     reader, browsing, wanted_model, response_schema, tells_text, wanted_position, options,
-    waiter, wanted_until
+    chunk_filter, waiter, wanted_until
 )
 SELECT %(session_key)s::uuid, %(answer_id)s::uuid, %(tenant_id)s::uuid, %(memory_id)s::uuid,
     %(query)s::text, %(revision)s::int8, %(applied_position)s::int8, %(navigation)s::jsonb,
     %(reader)s::text, %(browsing)s::jsonb, %(wanted_model)s::text, %(response_schema)s::jsonb,
     %(tells_text)s::bool, %(wanted_position)s::int8, %(options)s::jsonb,
-    %(waiter)s::uuid, now() + make_interval(secs => %(wanted_seconds)s::float8)
+    %(chunk_filter)s::jsonb, %(waiter)s::uuid,
+    now() + make_interval(secs => %(wanted_seconds)s::float8)
 WHERE %(max_pending)s::int IS NULL
     OR count_pending_answer(%(tenant_id)s::uuid, %(max_pending)s::int) < %(max_pending)s::int
 RETURNING true
@@ -300,6 +276,7 @@ async def create(
     tells_text: bool = False,
     wanted_position: int = 0,
     options: Sequence[str] = (),
+    chunk_filter: Mapping[str, Any] | None = None,
     waiter: UUID | None = None,
     wanted_seconds: float | None = None,
     max_pending: int | None = None,
@@ -326,6 +303,7 @@ async def create(
         "tells_text": tells_text,
         "wanted_position": wanted_position,
         "options": Jsonb(list(options)),
+        "chunk_filter": None if chunk_filter is None else Jsonb(dict(chunk_filter)),
         "waiter": waiter,
         "wanted_seconds": wanted_seconds,
         "max_pending": max_pending,
@@ -362,12 +340,20 @@ async def status(tx: Transaction, session_key: UUID, answer_id: UUID) -> str | N
     return (await tx.connection.execute(statement)).scalar_one_or_none()
 
 
+#: Whether a pending answer has a worker, or waits for its model or a budget.
+IS_RUNNING: ColumnElement[bool] = (answer.c.status == "pending") & (
+    answer.c.waiting_model.is_not(None)
+    | func.is_claimed(answer.c.session_key, answer.c.answer_id, WorkKind.ANSWER.value)
+)
+
+
 def select_answers() -> Select[Any]:
     """Answers with what belongs to them, for `from_row`."""
     return (
         select(
             answer,
-            _HEADINGS.label("headings"),
+            IS_RUNNING.label("is_running"),
+            HEADINGS.label("headings"),
             (answer.c.wanted_until <= func.now()).label("is_unwanted"),
             session.c.name.label("session_name"),
             session.c.incarnation,
@@ -419,7 +405,7 @@ def _stored(row: Mapping[str, Any]) -> StoredAnswer:
     values["options"] = tuple(row["options"])
     values["citations"] = tuple(StoredCitation(**one) for one in row["citations"])
     headings = row["headings"] or {}
-    values["headings"] = {int(position): _heading(*one) for position, one in headings.items()}
+    values["headings"] = {int(position): heading_of(*one) for position, one in headings.items()}
     if row["navigation"] is not None:
         values["navigation"] = NavigationRequest.from_json(row["navigation"])
     if row["no_answer"] is not None:

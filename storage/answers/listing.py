@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import Column, ColumnElement, Text, cast, func, literal, tuple_
 
 from service.domain.answers.readers import ReaderName
-from storage.answers.answers import StoredAnswer, from_row, select_answers
+from storage.answers.answers import IS_RUNNING, StoredAnswer, from_row, select_answers
 from storage.answers.ratings import BAD, GOOD
 from storage.engine.database import Transaction
 from storage.engine.listing import ListPage, walk_rows
@@ -47,20 +47,23 @@ async def list_newest(
     *,
     memory_id: UUID | None,
     status: str | None,
+    is_running: bool | None = None,
     before: PageCursor | None,
     limit: int,
     max_bytes: int,
 ) -> ListPage[StoredAnswer]:
     """Up to `limit` answers that were asked before `before`, newest first.
 
-    Only those of a memory, and only with a status, where these are given. Ends at about
-    `max_bytes`.
+    Only those of a memory, only with a status, and only those that are running, or not, where
+    that is given. Ends at about `max_bytes`.
     """
     wanted = select_answers().where(answer.c.session_key == session_key)
     if memory_id is not None:
         wanted = wanted.where(answer.c.memory_id == memory_id)
     if status is not None:
         wanted = wanted.where(answer.c.status == status)
+    if is_running is not None:
+        wanted = wanted.where(IS_RUNNING if is_running else ~IS_RUNNING)
     if before is not None:
         wanted = wanted.where(tuple_(answer.c.created_at, answer.c.answer_id) < tuple_(*before))
     found = await walk_rows(

@@ -21,7 +21,7 @@ def _later(seconds: float) -> Any:
 
 
 async def read(connection: AsyncConnection) -> Sequence[Condition]:
-    """Returns all conditions, by place."""
+    """Returns all conditions, by deployment."""
     columns = [column for column in model_condition.c if column.name != "probe_at"]
     rows = await connection.execute(
         select(*columns, _PROBE_SECONDS).order_by(model_condition.c.place)
@@ -29,7 +29,8 @@ async def read(connection: AsyncConnection) -> Sequence[Condition]:
     return [
         Condition(
             **{
-                **row._mapping,
+                **{key: value for key, value in row._mapping.items() if key != "place"},
+                "deployment": row.place,
                 "fault": fault_of(row.fault),
                 "probe_seconds": float(row.probe_seconds),
             }
@@ -41,40 +42,44 @@ async def read(connection: AsyncConnection) -> Sequence[Condition]:
 async def add(
     connection: AsyncConnection,
     *,
-    place: str,
+    deployment: str,
     model: str,
     fault: Fault,
     cause: str,
     probe_seconds: float,
 ) -> bool:
-    """Notes a condition; False when one of that place was noted before."""
+    """Notes a condition; False when one of that deployment was noted before."""
     row = insert(model_condition).values(
-        place=place, model=model, fault=fault.value, cause=cause, probe_at=_later(probe_seconds)
+        place=deployment,
+        model=model,
+        fault=fault.value,
+        cause=cause,
+        probe_at=_later(probe_seconds),
     )
     new = row.on_conflict_do_nothing(index_elements=["place"]).returning(model_condition.c.place)
     return (await connection.execute(new)).first() is not None
 
 
-async def take_probe(connection: AsyncConnection, place: str, next_seconds: float) -> bool:
+async def take_probe(connection: AsyncConnection, deployment: str, next_seconds: float) -> bool:
     """Takes the one probe that is due; another may be taken after `next_seconds`.
 
     It counts as a failure until it has a reply, so that probes that hang come ever more rarely.
     """
     taken = (
         update(model_condition)
-        .where(model_condition.c.place == place, model_condition.c.probe_at <= func.now())
+        .where(model_condition.c.place == deployment, model_condition.c.probe_at <= func.now())
         .values(probe_at=_later(next_seconds), failures=model_condition.c.failures + 1)
     )
     return (await connection.execute(taken)).rowcount == 1
 
 
 async def keep(
-    connection: AsyncConnection, *, place: str, fault: Fault, cause: str, probe_seconds: float
+    connection: AsyncConnection, *, deployment: str, fault: Fault, cause: str, probe_seconds: float
 ) -> None:
     """Notes that a probe failed."""
     await connection.execute(
         update(model_condition)
-        .where(model_condition.c.place == place)
+        .where(model_condition.c.place == deployment)
         .values(
             fault=fault.value,
             cause=cause,
@@ -86,6 +91,6 @@ async def keep(
 async def remove(connection: AsyncConnection, condition: Condition) -> None:
     """Forgets a condition that has passed, unless another one has taken its place."""
     gone = delete(model_condition).where(
-        model_condition.c.place == condition.place, model_condition.c.since == condition.since
+        model_condition.c.place == condition.deployment, model_condition.c.since == condition.since
     )
     await connection.execute(gone)

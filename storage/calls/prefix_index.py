@@ -1,7 +1,7 @@
 """The prefix cache's index in Redis (or Valkey, alone or as a cluster).
 
 One hash a memory, and one a group of memories with the same task and schema. A field is
-a boundary's id and the number of a place; its value is the tokens up to there and when
+a boundary's id and the number of a deployment; its value is the tokens up to there and when
 it was sent last. One round trip each way, each command on one key. Whatever Redis does,
 the service goes on: what cannot be looked up is not warm.
 
@@ -53,10 +53,10 @@ class NullPrefixIndex:
     async def sent(self, prompt: Sent) -> None:
         """Forgets."""
 
-    async def queued(self, place: str, tokens: int, now: float) -> None:
+    async def queued(self, deployment: str, tokens: int, now: float) -> None:
         """Forgets."""
 
-    async def outcomes(self, place: str, now: float) -> Sequence[tuple[float, float]]:
+    async def outcomes(self, deployment: str, now: float) -> Sequence[tuple[float, float]]:
         """None are known."""
         return ()
 
@@ -89,15 +89,18 @@ class RedisPrefixIndex:
 
     async def look(self, question: PrefixQuery) -> Seen:
         """What is warm, what is queued and whether a copy of the reply is there."""
-        places = [place_number(one) for one in question.places]
+        deployments = [deployment_number(one) for one in question.deployments]
         parts = _parts(question)
         wanted = question.reply_key
         extra = [
             *([self._copies.read(wanted)] if self._copies and wanted else []),
-            *([deployment_state.read_queue(one) for one in question.places] * question.with_load),
+            *(
+                [deployment_state.read_queue(one) for one in question.deployments]
+                * question.with_load
+            ),
         ]
         since = int(question.now) - question.ttl_seconds
-        found = await self._ask(parts, places, since, extra)
+        found = await self._ask(parts, deployments, since, extra)
         if found is None:
             return Seen.nothing(question)
         cached, rest = found
@@ -106,8 +109,8 @@ class RedisPrefixIndex:
         return Seen(
             known=True,
             cached=tuple(_deepest(one) for one in zip(*cached, strict=True))
-            or (CachedPrefix(),) * len(places),
-            queued_tokens=queued or (0,) * len(places),
+            or (CachedPrefix(),) * len(deployments),
+            queued_tokens=queued or (0,) * len(deployments),
             reply=copy,
         )
 
@@ -115,33 +118,35 @@ class RedisPrefixIndex:
         """Remembers a prompt, what it taught, and its reply."""
         extra: list[Command] = []
         if prompt.outcome is not None:
-            extra += deployment_state.learn(prompt.place, prompt.outcome, prompt.now)
+            extra += deployment_state.learn(prompt.deployment, prompt.outcome, prompt.now)
         if prompt.reply is not None and self._copies is not None:
             extra += self._copies.write(*prompt.reply)
         seconds = prompt.ttl_seconds * _SLACK_FACTOR + SLACK_SECONDS
         await self._keep(_writes(prompt), seconds, extra)
 
-    async def queued(self, place: str, tokens: int, now: float) -> None:
-        """Says how many tokens of prompts this process has under way at a place."""
-        replies = await self._send(deployment_state.write_queue(place, self._process, tokens, now))
+    async def queued(self, deployment: str, tokens: int, now: float) -> None:
+        """Says how many tokens of prompts this process has under way at a deployment."""
+        replies = await self._send(
+            deployment_state.write_queue(deployment, self._process, tokens, now)
+        )
         self._sound(replies or ())
 
-    async def outcomes(self, place: str, now: float) -> Sequence[tuple[float, float]]:
+    async def outcomes(self, deployment: str, now: float) -> Sequence[tuple[float, float]]:
         """How often prefixes of each age survived, and did not; () when not known."""
-        replies = await self._send(deployment_state.read_outcomes(place, now))
+        replies = await self._send(deployment_state.read_outcomes(deployment, now))
         return deployment_state.counts(replies) if replies and self._sound(replies) else ()
 
     async def _ask(
         self,
         parts: "Sequence[_BoundaryLookup]",
-        places: Sequence[bytes],
+        deployments: Sequence[bytes],
         since: int,
         extra: Sequence[Command],
     ) -> tuple[list[list[CachedPrefix]], list[Any]] | None:
-        """For each part what each place has cached, and the replies to `extra`."""
+        """For each part what each deployment has cached, and the replies to `extra`."""
         count = len(parts)
         while self._functions.usable and parts:
-            replies = await self._send([*(_lpm(one, places, since) for one in parts), *extra])
+            replies = await self._send([*(_lpm(one, deployments, since) for one in parts), *extra])
             if replies is None:
                 return None
             verdict = await self._functions.judge(replies[:count])
@@ -152,11 +157,11 @@ class RedisPrefixIndex:
                 return read, replies[count:]
             if verdict is Verdict.REFUSED:
                 break
-        replies = await self._send([*(_hmget(one, places) for one in parts), *extra])
+        replies = await self._send([*(_hmget(one, deployments) for one in parts), *extra])
         if replies is None or not self._sound(replies):
             return None
         read = [
-            _read_hmget(one, reply, len(places), since)
+            _read_hmget(one, reply, len(deployments), since)
             for one, reply in zip(parts, replies, strict=False)
         ]
         return read, replies[count:]
@@ -227,9 +232,9 @@ class _Write:
 
 
 @lru_cache(maxsize=256)
-def place_number(place: str) -> bytes:
+def deployment_number(deployment: str) -> bytes:
     """Two bytes that stand for a deployment; two with the same only mislead."""
-    return hashlib.blake2b(place.encode(), digest_size=2).digest()
+    return hashlib.blake2b(deployment.encode(), digest_size=2).digest()
 
 
 def _parts(question: PrefixQuery) -> list[_BoundaryLookup]:
@@ -249,7 +254,7 @@ def _writes(prompt: Sent) -> list[_Write]:
     tail = prompt.boundaries[split:]
     if len(tail) > FIRST_BOUNDARIES + LAST_BOUNDARIES:
         tail = (*tail[: FIRST_BOUNDARIES - 1], *tail[-LAST_BOUNDARIES:])
-    number = place_number(prompt.place)
+    number = deployment_number(prompt.deployment)
     return [
         _Write(
             key,
@@ -266,16 +271,16 @@ def _writes(prompt: Sent) -> list[_Write]:
     ]
 
 
-def _lpm(part: _BoundaryLookup, places: Sequence[bytes], since: int) -> Command:
+def _lpm(part: _BoundaryLookup, deployments: Sequence[bytes], since: int) -> Command:
     ids = b"".join(part.ids)
     return Command(
         part.key,
-        ("FCALL_RO", "pc_lpm", 1, part.key, VERSION, since, b"".join(places), ids),
+        ("FCALL_RO", "pc_lpm", 1, part.key, VERSION, since, b"".join(deployments), ids),
     )
 
 
-def _hmget(part: _BoundaryLookup, places: Sequence[bytes]) -> Command:
-    fields = (one + place for one in part.ids for place in places)
+def _hmget(part: _BoundaryLookup, deployments: Sequence[bytes]) -> Command:
+    fields = (one + deployment for one in part.ids for deployment in deployments)
     return Command(part.key, ("HMGET", part.key, *fields))
 
 
@@ -291,13 +296,13 @@ def _read_lpm(part: _BoundaryLookup, reply: Sequence[Any]) -> list[CachedPrefix]
 
 
 def _read_hmget(
-    part: _BoundaryLookup, reply: Sequence[Any], places: int, since: int
+    part: _BoundaryLookup, reply: Sequence[Any], deployments: int, since: int
 ) -> list[CachedPrefix]:
     found = []
-    for place in range(places):
+    for deployment in range(deployments):
         own = [
             _boundary(depth, value)
-            for depth, value in zip(part.depths, reply[place::places], strict=True)
+            for depth, value in zip(part.depths, reply[deployment::deployments], strict=True)
             if value is not None and len(value) == _VALUE.size
         ]
         fresh = [one for one in own if one.touched > since]
@@ -319,7 +324,7 @@ def _boundary(depth: int, value: bytes) -> Boundary:
 
 
 def _deepest(found: Sequence[CachedPrefix]) -> CachedPrefix:
-    """Of what the hashes say of one place; a later hash has the deeper boundaries."""
+    """Of what the hashes say of one deployment; a later hash has the deeper boundaries."""
     return CachedPrefix(
         fresh=next((one.fresh for one in reversed(found) if one.fresh), None),
         deepest=next((one.deepest for one in reversed(found) if one.deepest), None),

@@ -33,7 +33,7 @@ _HIDE_SESSION = """
 UPDATE session SET deleted_at = now(), incarnation = incarnation + 1, head = 0, content_bytes = 0,
     indexed_position = 0, embedded_position = 0, embedding_model = '', has_unindexed = false,
     index_ready_at = now(), index_attempts = 0, index_failure = '',
-    words_ready_at = now(), words_attempts = 0, words_failure = '',
+    words_ready_at = now(), words_attempts = 0, words_failure = '', metadata = '{}',
     first_epoch = greatest(first_epoch, %(epoch)s::bigint)
 WHERE session_key = %(session)s
 """
@@ -110,6 +110,7 @@ async def delete_session(tx: Transaction, session_key: UUID) -> bool:
         values,
     )
     tx.changed.update(row[0] for row in (*hidden, *answers, *drafts))
+    tx.changed.add(session_key)
     return True
 
 

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from storage.engine.database import Transaction
 from storage.log.chunks import CONTENT_BYTES
+from storage.log.ranges import Range
 
 #: Bytes that a chunk counts besides its content: tiny ones take time and room as well.
 CHUNK_BYTES = 128
@@ -37,6 +38,45 @@ async def newest(tx: Transaction, session_key: UUID, after: int, upto: int, max_
     behind = max(after, upto - _most_chunks(max_bytes))
     fitting = await _count(tx, _NEWEST, session_key, behind, upto, max_bytes)
     return max(upto - max(fitting, 1), after)
+
+
+# Of chunks that fit there may be few in many, so that both walk from chunk to chunk.
+_SIZED = f"""
+SELECT c.position,
+    sum(c.bytes) OVER (ORDER BY c.position {{order}} ROWS UNBOUNDED PRECEDING) AS total,
+    row_number() OVER (ORDER BY c.position {{order}}) AS number
+FROM (
+    SELECT c.position, {CONTENT_BYTES} + {CHUNK_BYTES} AS bytes FROM chunk c
+    WHERE c.session_key = %(session)s AND c.position BETWEEN %(low)s AND %(high)s AND {{conditions}}
+    ORDER BY c.position {{order}} LIMIT %(most)s
+) AS c
+"""  # noqa: S608 - all of it is ours
+_FIRST_FITTING = "SELECT max(position) FROM ({}) AS s WHERE total <= %(bytes)s OR number = 1"
+_NEWEST_FITTING = "SELECT max(position) FROM ({}) AS s WHERE total > %(bytes)s AND number > 1"
+
+
+async def first_fitting(tx: Transaction, session_key: UUID, within: Range, max_bytes: int) -> int:
+    """As `first`, of the chunks of a range alone; its end where it has none."""
+    found = await _fitting(tx, _FIRST_FITTING, "", session_key, within, max_bytes)
+    return within.to_position if found is None else found
+
+
+async def newest_fitting(tx: Transaction, session_key: UUID, within: Range, max_bytes: int) -> int:
+    """As `newest`, of the chunks of a range alone; before its beginning where all of them fit."""
+    found = await _fitting(tx, _NEWEST_FITTING, "DESC", session_key, within, max_bytes)
+    return within.from_position - 1 if found is None else found
+
+
+async def _fitting(
+    tx: Transaction, which: str, order: str, session_key: UUID, within: Range, max_bytes: int
+) -> int | None:
+    sized = _SIZED.format(order=order, conditions=within.conditions() or "true")
+    values = {"session": session_key, **within.values(), "bytes": max_bytes}
+    values["most"] = _most_chunks(max_bytes) + 1
+    # The plan is not kept: it is for what is wanted here.
+    cursor = await tx.driver.execute(which.format(sized), values, prepare=False)
+    ((found,),) = await cursor.fetchall()
+    return None if found is None else int(found)
 
 
 def _most_chunks(max_bytes: int) -> int:

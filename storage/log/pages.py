@@ -4,7 +4,7 @@ Who asks says how many chunks, and a chunk may have hundreds of kilobytes. So wh
 bounded by bytes where it is stored, metadata included: a page costs what it holds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -127,6 +127,35 @@ async def read_wanted(
     if len(chunks) < len(fitting):
         return chunks, fitting[len(chunks)]
     return chunks, last + 1 if last < within.to_position else 0
+
+
+_WHOLLY = """
+SELECT r.number
+FROM unnest(%(firsts)s::bigint[], %(lasts)s::bigint[]) WITH ORDINALITY
+    AS r (first, last, number)
+WHERE r.first >= %(low)s AND r.last <= %(high)s AND NOT EXISTS (
+    SELECT FROM chunk c
+    WHERE c.session_key = %(session)s AND c.position BETWEEN r.first AND r.last
+        AND ({conditions}) IS NOT TRUE
+)
+"""
+
+
+async def wholly_within(
+    tx: Transaction, session_key: UUID, within: Range, spans: Sequence[tuple[int, int]]
+) -> Collection[int]:
+    """Returns which spans of positions, both ends included, have no chunk outside a range.
+
+    They are numbered 0, 1, 2 …
+    """
+    statement = _WHOLLY.format(conditions=within.conditions() or "true")
+    values = {
+        "session": session_key,
+        **within.values(),
+        "firsts": [first for first, _ in spans],
+        "lasts": [last for _, last in spans],
+    }
+    return {row[0] - 1 for row in await _planned(tx, statement, values)}
 
 
 async def _planned(

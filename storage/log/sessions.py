@@ -1,6 +1,6 @@
 """Sessions: creating, reading, listing."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -9,6 +9,7 @@ from uuid import UUID
 from sqlalchemy import bindparam, exists, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
+from service.domain.values.etags import etag_of
 from storage.engine.database import DirectTransaction, Transaction
 from storage.engine.ready import Ready
 from storage.log.deleting import REMOVING
@@ -29,7 +30,14 @@ class StoredSession:
     incarnation: int
     #: A configuration of PostgreSQL's full-text search.
     language: str
+    #: The client's own keys and values.
+    metadata: Mapping[str, str]
     created_at: datetime
+
+    @property
+    def etag(self) -> str:
+        """What changes with what an update changes."""
+        return etag_of(self.incarnation, dict(self.metadata))
 
 
 _COLUMNS = (
@@ -39,6 +47,7 @@ _COLUMNS = (
     session.c.content_bytes,
     session.c.incarnation,
     session.c.language,
+    session.c.metadata,
     session.c.created_at,
 )
 
@@ -58,16 +67,21 @@ async def has_language(tx: Transaction, language: str) -> bool:
 
 
 async def create(
-    tx: Transaction, session_key: UUID, name: str, language: str = "english"
+    tx: Transaction,
+    session_key: UUID,
+    name: str,
+    language: str = "english",
+    metadata: Mapping[str, str] | None = None,
 ) -> StoredSession | None:
     """Makes a session; None when it exists, or rows of one of its name are being removed.
 
     `language` is one that the database has. A name whose session was deleted begins anew, in the
     incarnation that its tombstone has.
     """
+    chosen = {"language": language, "metadata": dict(metadata or {})}
     statement = (
         insert(session)
-        .values(session_key=session_key, tenant_id=tx.tenant_id, name=name, language=language)
+        .values(session_key=session_key, tenant_id=tx.tenant_id, name=name, **chosen)
         .on_conflict_do_nothing(index_elements=["session_key"])
         .returning(*_COLUMNS)
     )
@@ -81,11 +95,24 @@ async def create(
                 session.c.deleted_at.is_not(None),
                 ~exists().where(removal.c.session_key == session_key),
             )
-            .values(deleted_at=None, language=language, created_at=func.now())
+            .values(deleted_at=None, created_at=func.now(), **chosen)
             .returning(*_COLUMNS)
         )
         row = (await tx.connection.execute(anew)).one_or_none()
     return None if row is None else _stored(row)
+
+
+async def set_metadata(
+    tx: Transaction, session_key: UUID, metadata: Mapping[str, str]
+) -> StoredSession:
+    """Replaces the metadata of a session that the transaction has locked alone."""
+    statement = (
+        update(session)
+        .where(session.c.session_key == session_key)
+        .values(metadata=dict(metadata))
+        .returning(*_COLUMNS)
+    )
+    return _stored((await tx.connection.execute(statement)).one())
 
 
 _ONE = select(*_COLUMNS).where(session.c.session_key == bindparam("session"))

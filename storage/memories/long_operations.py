@@ -36,6 +36,7 @@ _SELECT = """
 SELECT o.session_key, o.operation_id, s.name, o.kind, o.memory_id, o.memory_name, o.goal,
     o.created_at, o.state, o.error, o.ended_at,
     m.kind, m.revision, m.applied_position, NOT m.has_work OR m.resting, m.consolidate_position,
+    m.status = 'sealed',
     CASE WHEN m.ready_at > now() THEN coalesce(m.held_reason, m.waiting_cause) END,
     l.from_position + 1, l.cause,
     d.status, d.failure, d.attempts > 0 OR d.waiting_cause IS NOT NULL,
@@ -49,9 +50,9 @@ LEFT JOIN dead_letter l ON l.session_key = m.session_key AND l.memory_id = m.mem
 LEFT JOIN schema_draft d ON d.session_key = o.session_key AND d.draft_id = o.operation_id
 """
 _GET = f"{_SELECT} WHERE o.session_key = %(session)s AND o.operation_id = %(operation)s"
-_OPEN_CONSOLIDATION = f"""
-{_SELECT} WHERE o.session_key = %(session)s AND o.memory_id = %(memory)s
-    AND o.kind = 'consolidation' AND o.state IS NULL
+_NEWEST = f"""
+{_SELECT} WHERE o.session_key = %(session)s AND o.memory_id = %(memory)s AND o.kind = %(kind)s
+ORDER BY o.state IS NOT NULL, o.created_at DESC LIMIT 1
 """
 
 _END = """
@@ -108,14 +109,15 @@ async def get(tx: Transaction, id: OperationId) -> Operation | None:
     return _operation(rows[0]) if rows else None
 
 
-async def open_consolidation(
-    tx: Transaction, session_key: UUID, memory_id: UUID
+async def newest(
+    tx: Transaction, session_key: UUID, memory_id: UUID, kind: OperationKind
 ) -> Operation | None:
-    """Returns the consolidation of a memory whose end was not reported; None: there is none.
+    """Returns a memory's operation of a kind: the one whose end was not reported, else the newest.
 
-    The caller holds the memory with `revisions.lock`.
+    None when there is none. The caller has the memory from `revisions.lock`.
     """
-    rows = await tx.rows(_OPEN_CONSOLIDATION, {"session": session_key, "memory": memory_id})
+    values = {"session": session_key, "memory": memory_id, "kind": kind.value}
+    rows = await tx.rows(_NEWEST, values)
     return _operation(rows[0]) if rows else None
 
 
@@ -188,18 +190,20 @@ def _operation(row: Sequence[Any]) -> Operation:
     created_at, ended, error, ended_at = row[7:11]
     facts: OperationTarget | DraftFacts | None = None
     if row[11] is not None:
-        memory_kind, revision, applied, is_idle, consolidate, blocked, position, cause = row[11:19]
+        memory_kind, revision, applied, is_idle, consolidate, is_sealed = row[11:17]
+        blocked, position, cause = row[17:20]
         facts = OperationTarget(
             kind=MemoryKind(memory_kind),
             revision=revision,
             applied_position=applied,
             is_idle=is_idle,
             consolidate_position=consolidate,
+            is_sealed=is_sealed,
             blocked=blocked,
             stall=None if position is None else (position, cause),
         )
-    elif row[19] is not None:
-        status, failure, has_begun, blocked = row[19:]
+    elif row[20] is not None:
+        status, failure, has_begun, blocked = row[20:]
         facts = DraftFacts(status=status, failure=failure, has_begun=has_begun, blocked=blocked)
     return Operation(
         id=OperationId(session_key=session_key, operation_id=operation_id),

@@ -25,7 +25,7 @@ from service.domain.memories.specs import MemorySpec, kind_of, spec_from_json
 from service.domain.prism.spec import PrismSpec
 from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
-from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.memory_kinds import MemoryKind, MemoryStatus
 from storage.engine.database import DirectTransaction, Transaction
 from storage.engine.ready import Ready
 from storage.tables import dead_letter, memory, session
@@ -75,6 +75,17 @@ class StoredMemory:
     #: What rejections of its steps mean for readers: see `service.domain.prism.losses`.
     losses: Mapping[str, Any] | None
     stall: Stall | None
+
+    @property
+    def shown_status(self) -> MemoryStatus:
+        """Returns what it is doing, as the API reports it."""
+        if self.status != "active":
+            return MemoryStatus(self.status)
+        if self.held_reason is not None:
+            return MemoryStatus.OVER_BUDGET
+        if self.waiting_cause is not None:
+            return MemoryStatus.WAITING
+        return MemoryStatus.ACTIVE
 
     @property
     def lingers(self) -> bool:
@@ -332,8 +343,7 @@ async def list_after(
 async def list_of_all(
     tx: Transaction,
     *,
-    status: str | None,
-    waiting: bool,
+    status: MemoryStatus | None,
     after: tuple[UUID, UUID] | None,
     limit: int,
 ) -> Sequence[StoredMemory]:
@@ -345,17 +355,30 @@ async def list_of_all(
         .limit(limit)
     )
     if status is not None:
-        statement = statement.where(memory.c.status == status)
-    if status == "stalled":
-        # There is an index of these letters, and none of statuses.
-        statement = statement.where(dead_letter.c.letter_id.is_not(None))
-    if waiting:
-        statement = statement.where(
-            memory.c.has_work, memory.c.status == "active", waiting_cause().is_not(None)
-        )
+        statement = statement.where(*_of_status(status))
     if after is not None:
         statement = statement.where(tuple_(memory.c.session_key, memory.c.memory_id) > after)
     return [from_row(row) for row in await tx.connection.execute(statement)]
+
+
+def _of_status(status: MemoryStatus) -> Sequence[ColumnElement[bool]]:
+    """Returns what holds of memories whose `shown_status` is this one."""
+    match status:
+        case MemoryStatus.STALLED:
+            # There is an index of these letters, and none of statuses.
+            return memory.c.status == "stalled", dead_letter.c.letter_id.is_not(None)
+        case MemoryStatus.SEALED:
+            return (memory.c.status == "sealed",)
+        case MemoryStatus.OVER_BUDGET:
+            # The first is what the index has.
+            held = memory.c.held_reason.is_not(None)
+            return held, memory.c.status == "active", held_reason().is_not(None)
+        case MemoryStatus.WAITING:
+            waits = waiting_cause().is_not(None), held_reason().is_(None)
+            return memory.c.has_work, memory.c.status == "active", *waits
+        case MemoryStatus.ACTIVE:
+            free = waiting_cause().is_(None), held_reason().is_(None)
+            return memory.c.status == "active", *free
 
 
 #: A memory's columns for `from_row`, where they come from, and which one it is: session and

@@ -1,15 +1,14 @@
 """Work that waits for a model: putting it off without a counted try, finding and waking it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from psycopg.types.json import Jsonb
 from sqlalchemy import (
-    ARRAY,
     Column,
     Table,
-    Text,
     bindparam,
     case,
     cast,
@@ -19,6 +18,7 @@ from sqlalchemy import (
     tuple_,
     update,
 )
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.values.work_items import WorkItem, WorkKind
@@ -145,15 +145,11 @@ async def wake(tx: Transaction, waiting: WaitingWork, limit: int) -> Sequence[Wo
     ]
 
 
-_CHANGE_MODEL = Ready(
+_CHANGE_MODELS = Ready(
     update(memory)
     .where(memory.c.session_key == bindparam("session"), memory.c.memory_id == bindparam("memory"))
     .values(
-        spec=func.jsonb_set(
-            memory.c.spec,
-            cast(["model"], ARRAY(Text)),
-            func.to_jsonb(cast(bindparam("model"), Text)),
-        ),
+        spec=memory.c.spec.op("||")(cast(bindparam("models"), JSONB)),
         # A worker that has it in hand still asks the old one: what it makes is void.
         epoch=memory.c.epoch + 1,
         ready_at=case((memory.c.waiting_cause.is_not(None), CLOCK.c.at), else_=memory.c.ready_at),
@@ -163,13 +159,15 @@ _CHANGE_MODEL = Ready(
 )
 
 
-async def change_model(tx: Transaction, session_key: UUID, memory_id: UUID, model: str) -> None:
-    """Gives a memory another model, and lets it go on if it waits for the one it had.
+async def change_models(
+    tx: Transaction, session_key: UUID, memory_id: UUID, models: Mapping[str, str]
+) -> None:
+    """Gives a memory other models, and lets it go on if it waits for the one it had.
 
-    The caller holds it with `revisions.lock`.
+    `models` are fields of its spec. The caller holds it with `revisions.lock`.
     """
-    values = {"session": session_key, "memory": memory_id, "model": model}
-    await tx.count(_CHANGE_MODEL, values)
+    values = {"session": session_key, "memory": memory_id, "models": Jsonb(dict(models))}
+    await tx.count(_CHANGE_MODELS, values)
 
 
 async def count_waiting(tx: Transaction) -> dict[str, int]:

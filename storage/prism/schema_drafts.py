@@ -37,6 +37,11 @@ class StoredSchemaDraft:
     incarnation: int
 
 
+def occasion(draft_id: UUID) -> str:
+    """Returns the occasion of a draft's model calls, as the ledger names it."""
+    return f"schema:{draft_id}"
+
+
 _CREATE = """
 INSERT INTO schema_draft (session_key, draft_id, tenant_id, domain, example_query, model)
 SELECT %(session_key)s::uuid, %(draft_id)s::uuid, %(tenant_id)s::uuid, %(domain)s::text,

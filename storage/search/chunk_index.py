@@ -201,6 +201,7 @@ async def write_words(
     rows = await tx.rows(moving, moved)
     if not rows:
         raise Overtaken
+    tx.changed.add(session_key)
     return Words(position=int(to_position), settled=not rows[0][0])
 
 
@@ -301,6 +302,7 @@ async def write_vectors(
     )
     if (await tx.connection.execute(statement)).rowcount != 1:
         raise Overtaken
+    tx.changed.add(session_key)
 
 
 def _arrays(vectors: Sequence[NewVector]) -> list[str]:

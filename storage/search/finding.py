@@ -36,6 +36,8 @@ class SearchPlace:
     words: tuple[str, ...]
     #: Up to here words are in posting lists.
     listed_position: int = 0
+    #: The session's.
+    incarnation: int = 1
 
 
 _PLACE = f"""
@@ -44,7 +46,8 @@ SELECT s.head, s.indexed_position, s.embedded_position, s.embedding_model, s.lan
     ARRAY(SELECT lexeme FROM unnest(to_tsvector(s.language::regconfig, %(query)s))
           ORDER BY positions[1], lexeme LIMIT {MAX_WORDS}),
     (SELECT coalesce(max(last_position), 0) FROM posting_block b
-     WHERE b.session_key = s.session_key)
+     WHERE b.session_key = s.session_key),
+    s.incarnation
 FROM session s WHERE s.session_key = %(session)s
 """  # noqa: S608 - all of it is ours
 
@@ -54,7 +57,7 @@ async def read_place(tx: DirectTransaction, session_key: UUID, query: str) -> Se
     rows = await tx.read(_PLACE, {"session": session_key, "query": query}, keep=False)
     if not rows:
         return None
-    head, indexed, embedded, model, language, failure, words, listed = rows[0]
+    head, indexed, embedded, model, language, failure, words, listed, incarnation = rows[0]
     return SearchPlace(
         head=head,
         indexed_position=indexed,
@@ -64,6 +67,7 @@ async def read_place(tx: DirectTransaction, session_key: UUID, query: str) -> Se
         failure=failure,
         words=tuple(words),
         listed_position=listed,
+        incarnation=incarnation,
     )
 
 

@@ -10,11 +10,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Table, delete, func, select, text, update
+from sqlalchemy import Table, func, select, text, update
+from sqlalchemy import delete as sql_delete
 from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.calls.ledger import CallScope
 from service.domain.spend.budgets import (
+    BudgetLimits,
     BudgetOwner,
     BudgetPeriod,
     BudgetScope,
@@ -264,10 +266,24 @@ async def put(
     )
 
 
-async def clear(tx: Transaction, place: tuple[UUID, UUID] | None, period: BudgetPeriod) -> bool:
-    """Takes a budget away; False when there was none."""
+async def lock(
+    tx: Transaction, place: tuple[UUID, UUID] | None, period: BudgetPeriod
+) -> BudgetLimits | None:
+    """Returns the limits of a budget, which stay until the transaction ends; None without one."""
     table, key = _row(tx, place, period)
-    statement = delete(table).where(*(table.c[name] == value for name, value in key.items()))
+    statement = (
+        select(table.c.limit_tokens, table.c.limit_micro_usd)
+        .where(*(table.c[name] == value for name, value in key.items()))
+        .with_for_update()
+    )
+    row = (await tx.connection.execute(statement)).one_or_none()
+    return None if row is None else BudgetLimits(tokens=row[0], micro_usd=row[1])
+
+
+async def delete(tx: Transaction, place: tuple[UUID, UUID] | None, period: BudgetPeriod) -> bool:
+    """Deletes a budget; False when there was none."""
+    table, key = _row(tx, place, period)
+    statement = sql_delete(table).where(*(table.c[name] == value for name, value in key.items()))
     return (await tx.connection.execute(statement)).rowcount == 1
 
 

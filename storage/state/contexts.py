@@ -4,9 +4,9 @@ A stalled memory may have a hundred thousand chunks behind it, so what is recent
 first, and its content is only read when it keeps to the limits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from service.domain.log.chunks import LoggedChunk
@@ -40,6 +40,8 @@ class StoredContext:
     now: datetime
     #: None when the memory has no such revision, or is of another kind.
     state: State | None
+    #: When the vectors in use were committed, by their revisions.
+    created_at: Mapping[int, datetime]
     #: The last position of the recent chunks.
     upto: int
     #: Nothing when they pass the bounds.
@@ -95,7 +97,11 @@ _MEMORY = f"""
 WITH reached AS MATERIALIZED ({{reached}})
 SELECT {memories.COLUMNS}, m.flush_position, now(), reached.revision, reached.applied_position,
     reached.upto, l.runs, (
-        SELECT json_agg(json_build_array({VECTOR_COLUMNS}) ORDER BY v.level DESC)
+        SELECT json_agg(
+            json_build_array(
+                {VECTOR_COLUMNS}, (extract(epoch FROM v.created_at) * 1000000)::bigint
+            ) ORDER BY v.level DESC
+        )
         FROM state_vector v
         WHERE v.session_key = %(session)s AND v.memory_id = %(memory)s
             AND v.revision = ANY (ARRAY(
@@ -144,6 +150,7 @@ _READ_REVISION = _queries(_REVISION)
 
 #: Positions and revisions beyond it cannot be.
 _MAX_BIGINT = 2**63 - 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _Key = tuple[UUID, UUID]
 
@@ -189,18 +196,24 @@ async def _read(
         return None
     *columns, flush_position, now, revision, applied_position, upto, runs, stack = found[0]
     state = None
+    created_at: dict[int, datetime] = {}
     if runs is not None:
         state = State(
             revision=revision,
             applied_position=applied_position,
             levels=VectorLevels.from_json(runs),
-            stack=tuple(vector_of(row) for row in stack),
+            stack=tuple(vector_of(row[:-1]) for row in stack),
         )
+        created_at = {
+            vector.revision: _EPOCH + timedelta(microseconds=row[-1])
+            for vector, row in zip(state.stack, stack, strict=True)
+        }
     return StoredContext(
         memory=memories.from_row(columns),
         flush_position=flush_position,
         now=now,
         state=state,
+        created_at=created_at,
         upto=upto or 0,
         recent=[logged_of(row) for row in chunks],
     )

@@ -58,6 +58,8 @@ answer = Table(
     Column("value", JSONB),
     # What the automatic reader chose: reader, memory, where it reads, and why.
     Column("chosen", JSONB),
+    # Which chunks may be cited, and are read where the log is read; NULL: all.
+    Column("chunk_filter", JSONB),
     # The options of a multiple-choice question.
     Column("options", JSONB, nullable=False, server_default=text("'[]'")),
     # Whether the answer is an option that nothing says, and whether its text was cut off.

@@ -115,6 +115,8 @@ session = Table(
     # The epoch that new memories begin with: above that of each memory that was deleted, since
     # one of the same name may still be with a worker.
     Column("first_epoch", BigInteger, nullable=False, server_default=text("0")),
+    # The client's own keys and values.
+    Column("metadata", JSONB, nullable=False, server_default=text("'{}'")),
     ForeignKeyConstraint(["tenant_id"], ["tenant.tenant_id"], name="session_tenant_fkey"),
     CheckConstraint("head >= 0", name="session_head"),
     # For lists. What it says is so of each, and keeps it to who says it: migration 0025.

@@ -43,7 +43,9 @@ operation = Table(
         name="operation_session_fkey",
         ondelete="CASCADE",
     ),
-    CheckConstraint("kind IN ('rebuild', 'consolidation', 'schema')", name="operation_kind"),
+    CheckConstraint(
+        "kind IN ('rebuild', 'consolidation', 'schema', 'seal')", name="operation_kind"
+    ),
     CheckConstraint("state IN ('done', 'failed', 'cancelled')", name="operation_state"),
     CheckConstraint("(kind = 'schema') = (memory_id IS NULL)", name="operation_memory"),
     CheckConstraint("(state IS NULL) = (ended_at IS NULL)", name="operation_end"),
@@ -55,6 +57,14 @@ operation = Table(
         "memory_id",
         unique=True,
         postgresql_where=text("kind = 'consolidation' AND state IS NULL"),
+    ),
+    # A tree is sealed by one operation at a time.
+    Index(
+        "operation_seal",
+        "session_key",
+        "memory_id",
+        unique=True,
+        postgresql_where=text("kind = 'seal' AND state IS NULL"),
     ),
     Index("operation_by_session", "session_key", "created_at", "operation_id"),
     Index("operation_by_tenant", "tenant_id", "created_at", "operation_id"),

@@ -197,6 +197,24 @@ def _plain(value: Any) -> Any:
     return [value.position, value.offset] if isinstance(value, TextOffset) else value
 
 
+_CANCEL_SEAL = Ready(
+    update(memory)
+    .where(
+        memory.c.session_key == bindparam("session"),
+        memory.c.memory_id == bindparam("memory"),
+        memory.c.status != "sealed",
+    )
+    # A worker that seals it has its result refused.
+    .values(seal_position=None, epoch=memory.c.epoch + 1)
+)
+
+
+async def cancel_seal(tx: Transaction, held: Claim) -> None:
+    """Takes back what `want_seal` requested. The caller has the memory from `revisions.lock`."""
+    await tx.count(_CANCEL_SEAL, {"session": held.session_key, "memory": held.memory_id})
+    tx.changed.add(held.memory_id)
+
+
 _WANT_SEAL = Ready(
     update(memory)
     .where(

@@ -137,7 +137,7 @@ async def test_the_service_and_the_demo_run_from_the_image(
             session = await client.create_session("litellm")
             memory = await session.create_memory("notes", SCHEMA, model="openai/fake")
             ack = await session.append("The harbour museum is closed on Mondays.")
-            state = await memory.get(after=ack.token)
+            state = await memory.get(after=ack.read_token)
         assert state.applied_position == 1
         assert any("harbour museum" in prompt for prompt in model.prompts)
 

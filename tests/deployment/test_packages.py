@@ -97,7 +97,7 @@ def test_a_package_with_what_does_not_belong_there_is_found(dist: Path, tmp_path
     other = shutil.copy(wheel, tmp_path)
     renamed = Path(other).rename(tmp_path / Path(other).name.replace("_sdk", "_proto"))
     said = list(faults(renamed))
-    assert f"{renamed.name}: palimpsest/v1alpha1/log.proto is missing" in said
+    assert f"{renamed.name}: palimpsest/v1/session_service.proto is missing" in said
     assert any("palimpsest_sdk-" in one and "does not belong there" in one for one in said)
 
 

@@ -373,7 +373,7 @@ async def _stall(found: Watched, client: palimpsest.Client) -> None:
     await found.prometheus.until("sum(palimpsest_steps_failed_total)")
 
     async def gave_up() -> bool:
-        return "refused" in {one.session async for one in client.memories(stalled=True)}
+        return "refused" in {one.session async for one in client.memories(status="stalled")}
 
     await eventually("it gave up", gave_up)
     found.provider.refuses.discard("[no]")
@@ -386,7 +386,7 @@ async def _budget(found: Watched, client: palimpsest.Client) -> None:
     await session.set_budget("day", limit_tokens=1)
     await session.append("Too much.")
     await found.prometheus.until_firing("PalimpsestMemoriesHeld")
-    await session.clear_budget("day")
+    await session.delete_budget("day")
     await memory.get(fully_applied=True, timeout=EVENTUALLY_SECONDS)
 
 

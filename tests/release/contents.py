@@ -16,7 +16,10 @@ _ROOTS = {
 }
 _DESCRIBES = {"LICENSE", "README.md", "pyproject.toml", "PKG-INFO", ".gitignore"}
 _WANTED = {
-    "palimpsest_proto": ["palimpsest/v1alpha1/log.proto", "palimpsest/v1alpha1/log_pb2_grpc.py"],
+    "palimpsest_proto": [
+        "palimpsest/v1/session_service.proto",
+        "palimpsest/v1/session_service_pb2_grpc.py",
+    ],
     "palimpsest_sdk": ["palimpsest/__init__.py", "palimpsest/py.typed"],
     "palimpsest_server": ["service/cli/tasks/lighthouse.txt", "migrations/script.py.mako"],
     "palimpsest_evaluation": ["evaluation/cli/questions.py"],

@@ -50,7 +50,7 @@ def _upgrading(tree: Path, before: Path) -> Iterator[tuple[str, str]]:
     for name, lists in (
         ("Migrations (`palimpsest migrate`, before the new processes)", _migrations),
         ("Settings", _settings),
-        ("API (`palimpsest.v1alpha1`)", _api),
+        ("API (`palimpsest.v1`)", _api),
     ):
         old, new = set(lists(before)), set(lists(tree))
         added = [f"- new: {one}" for one in sorted(new - old)]

@@ -15,7 +15,7 @@ import grpc
 
 import palimpsest
 from palimpsest import _errors
-from palimpsest.v1alpha1 import sessions_pb2, sessions_pb2_grpc
+from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.usecases.operations.verify import LocatedDifference, Verifier
 from storage.engine.database import Database
@@ -126,9 +126,10 @@ class Traffic:
 def refusal(address: str, name: str) -> tuple[str, str]:
     """Reason and words of a refused CreateSession, as told to who does not try again."""
     with grpc.insecure_channel(address) as channel:
-        stub: Any = sessions_pb2_grpc.SessionServiceStub(channel)
+        stub: Any = session_service_pb2_grpc.SessionServiceStub(channel)
         try:
-            stub.CreateSession(sessions_pb2.CreateSessionRequest(name=name), timeout=60)
+            new = session_service_pb2.Session(id=name)
+            stub.CreateSession(session_service_pb2.CreateSessionRequest(session=new), timeout=60)
         except grpc.RpcError as error:
             refused: Any = error
             told = _errors.from_rpc(refused, address)

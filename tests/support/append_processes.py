@@ -38,7 +38,7 @@ async def _send(address: str, session: str, name: str, messages: int, mode: str)
         held = client.session(session)
         if mode == "append":
             acks = [(text, await held.append(text, timeout=TRY_SECONDS)) for text in texts]
-            return Told(acked={text: ack.position for text, ack in acks}, error="")
+            return Told(acked={text: ack.positions.last for text, ack in acks}, error="")
         producer = held.producer("app", give_up_seconds=TRY_SECONDS)
         await producer.__aenter__()
         print("open", flush=True)

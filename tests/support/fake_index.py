@@ -13,7 +13,7 @@ class DictIndex:
     """Forgets nothing; can be lost."""
 
     known: bool = True
-    #: By hash, id and place.
+    #: By hash, id and deployment.
     held: dict[tuple[str, bytes, str], Boundary] = field(default_factory=dict)
     queues: dict[str, int] = field(default_factory=dict)
     counts: dict[str, list[list[float]]] = field(default_factory=dict)
@@ -27,18 +27,19 @@ class DictIndex:
             return Seen.nothing(question)
         return Seen(
             known=True,
-            cached=tuple(self._cached(question, place) for place in question.places),
+            cached=tuple(self._cached(question, deployment) for deployment in question.deployments),
             queued_tokens=tuple(
-                self.queues.get(place, 0) * question.with_load for place in question.places
+                self.queues.get(deployment, 0) * question.with_load
+                for deployment in question.deployments
             ),
             reply=self.replies.get(question.reply_key or ""),
         )
 
-    def _cached(self, question: PrefixQuery, place: str) -> CachedPrefix:
+    def _cached(self, question: PrefixQuery, deployment: str) -> CachedPrefix:
         found = []
         for depth, one in enumerate(question.ids, start=1):
             key = question.group_key if depth == 1 else question.memory_key
-            held = self.held.get((key, one, place))
+            held = self.held.get((key, one, deployment))
             if held is not None:
                 found.append(replace(held, depth=depth))
         since = int(question.now) - question.ttl_seconds
@@ -53,17 +54,17 @@ class DictIndex:
             return
         for at, (one, tokens) in enumerate(prompt.boundaries):
             key = prompt.group_key if at == 0 and prompt.with_group else prompt.memory_key
-            self.held[key, one, prompt.place] = Boundary(
+            self.held[key, one, prompt.deployment] = Boundary(
                 depth=1, tokens=tokens, touched=int(prompt.now), exact=one == prompt.exact
             )
         if prompt.reply is not None:
             self.replies[prompt.reply[0]] = prompt.reply[1]
         if prompt.outcome is not None:
-            counts = self.counts.setdefault(prompt.place, [[0.0, 0.0] for _ in range(BUCKETS)])
+            counts = self.counts.setdefault(prompt.deployment, [[0.0, 0.0] for _ in range(BUCKETS)])
             counts[prompt.outcome.bucket][not prompt.outcome.survived] += 1
 
-    async def queued(self, place: str, tokens: int, now: float) -> None:
-        self.queues[place] = tokens
+    async def queued(self, deployment: str, tokens: int, now: float) -> None:
+        self.queues[deployment] = tokens
 
-    async def outcomes(self, place: str, now: float) -> Sequence[tuple[float, float]]:
-        return [(hits, misses) for hits, misses in self.counts.get(place, [])]
+    async def outcomes(self, deployment: str, now: float) -> Sequence[tuple[float, float]]:
+        return [(hits, misses) for hits, misses in self.counts.get(deployment, [])]

@@ -105,7 +105,7 @@ async def live(address: str, number: int) -> None:
         assert ack is not None, "it was acked"
         read = [chunk.text async for chunk in session.chunks()]
         assert read == texts, f"read {read}"
-        state = await memory.get(after=ack.token, timeout=READY_SECONDS)
+        state = await memory.get(after=ack.read_token, timeout=READY_SECONDS)
         assert state.applied_position == CHUNKS, f"applied {state.applied_position}"
 
 

@@ -17,7 +17,7 @@ import h2.connection
 import h2.events
 import h2.exceptions
 
-from palimpsest.v1alpha1 import log_pb2
+from palimpsest.v1 import session_service_pb2
 
 #: The largest message that the service takes, in bytes.
 MESSAGE_BYTES = 4 * 1024 * 1024
@@ -33,19 +33,21 @@ def framed(message: bytes) -> bytes:
 
 def silent() -> tuple[str, bytes, int]:
     """Returns a call that sends nothing: its method, what it sends first, and bytes after."""
-    return "/palimpsest.v1alpha1.LogService/AppendChunks", b"", 0
+    return "/palimpsest.v1.SessionService/AppendChunks", b"", 0
 
 
 def partial() -> tuple[str, bytes, int]:
     """Returns a unary call whose message lacks its last byte."""
-    return "/palimpsest.v1alpha1.LogService/Append", _prefix(), MESSAGE_BYTES - 1
+    return "/palimpsest.v1.SessionService/Append", _prefix(), MESSAGE_BYTES - 1
 
 
 def opened() -> tuple[str, bytes, int]:
     """Returns an append stream that opens, and whose next message lacks its last byte."""
-    opening = log_pb2.AppendChunksRequest.Open(session="s", producer_id="attacker", epoch=1)
-    first = framed(log_pb2.AppendChunksRequest(open=opening).SerializeToString())
-    return "/palimpsest.v1alpha1.LogService/AppendChunks", first + _prefix(), MESSAGE_BYTES - 1
+    opening = session_service_pb2.AppendChunksRequest.Open(
+        session="s", producer_id="attacker", epoch=1
+    )
+    first = framed(session_service_pb2.AppendChunksRequest(open=opening).SerializeToString())
+    return "/palimpsest.v1.SessionService/AppendChunks", first + _prefix(), MESSAGE_BYTES - 1
 
 
 def _prefix() -> bytes:

@@ -12,4 +12,4 @@ async def send(session: palimpsest.Session, *texts: str, producer_id: str = "") 
             await producer.append(text)
         ack = await producer.flush()
     assert ack is not None
-    return ack.token
+    return ack.read_token

@@ -6,7 +6,7 @@ import threading
 import psycopg
 
 import palimpsest
-from palimpsest.v1alpha1 import answers_pb2, answers_pb2_grpc
+from palimpsest.v1 import answer_service_pb2, answer_service_pb2_grpc
 from tests.support.fake_model import FakeModel, fake_model
 from tests.support.harness import api, worker
 from verification.attacks.attack import Attack, Outcome, Stage
@@ -71,7 +71,7 @@ async def _attack(
         resumed = await session.resume_answer(left[-1], timeout=SECONDS)
     # One more for the honest client.
     may = CONCURRENCY + 1
-    held = calls <= may and answer.status == resumed.status == "complete"
+    held = calls <= may and answer.state == resumed.state == "done"
     return Outcome(
         held=held,
         found=f"{asks} asks whose clients left at once: {calls} model calls (may: {may}); a client"
@@ -85,15 +85,15 @@ async def _flood(address: str, asks: int) -> list[str]:
     places = asyncio.Semaphore(AT_ONCE)
 
     async def ask(client: palimpsest.Client, number: int) -> None:
-        stub = answers_pb2_grpc.AnswerServiceStub(client.channel)
-        request = answers_pb2.AskRequest(
-            session="s", query=f"Question {number}?", reader=answers_pb2.READER_WHOLE
+        stub = answer_service_pb2_grpc.AnswerServiceStub(client.channel)
+        request = answer_service_pb2.AskRequest(
+            session="s", query=f"Question {number}?", reader=answer_service_pb2.READER_WHOLE
         )
         async with places:
             call = stub.Ask(request, timeout=SECONDS)
             async for told in call:
                 if told.WhichOneof("event") == "reading":
-                    left.append(told.reading.answer_id)
+                    left.append(told.reading.answer)
                     break
             call.cancel()
 

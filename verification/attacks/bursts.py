@@ -7,7 +7,7 @@ from grpc import aio
 
 import palimpsest
 from palimpsest import _errors
-from palimpsest.v1alpha1 import sessions_pb2, sessions_pb2_grpc
+from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
 from tests.support.harness import api
 from verification.attacks.attack import Attack, Outcome, Stage
 
@@ -40,9 +40,11 @@ async def _burst(address: str, calls: int, connections: int) -> Counter[str]:
         await channel.channel_ready()
 
     async def call(number: int) -> None:
-        stub = sessions_pb2_grpc.SessionServiceStub(channels[number % connections])
+        stub = session_service_pb2_grpc.SessionServiceStub(channels[number % connections])
         try:
-            await stub.GetSession(sessions_pb2.GetSessionRequest(name="s"), timeout=_SECONDS)
+            await stub.GetSession(
+                session_service_pb2.GetSessionRequest(session="s"), timeout=_SECONDS
+            )
         except aio.AioRpcError as error:
             known = _errors.from_rpc(error, address)
             refused = isinstance(known, palimpsest.ResourceExhausted) and known.retry_seconds

@@ -24,7 +24,7 @@ async def _attack(stage: Stage) -> Outcome:
                             await producer.append(f"zebra {number}", metadata=metadata)
                     read = [one.position async for one in session.chunks()]
                     found = await session.search("zebra", limit=100)
-                    if read != [*range(1, count + 1)] or not found.chunks:
+                    if read != [*range(1, count + 1)] or not found.results:
                         unread.append(f"{character!r}: {len(read)} of {count}")
                 except palimpsest.PalimpsestError as error:
                     unread.append(f"{character!r}: {error}")

@@ -31,7 +31,7 @@ async def _run(stage: Stage) -> Outcome:
                         await producer.append(f"fact {number}")
                     ack = await producer.flush()
                 assert ack is not None, "something was appended"
-                state = await memory.get(after=ack.token, timeout=600)
+                state = await memory.get(after=ack.read_token, timeout=600)
                 kinds = [one.kind async for one in memory.revisions()]
                 lost = chunks - len(state.value["topics"])
     told = sum(loss.count for loss in state.info.losses if loss.kind == "no_room")

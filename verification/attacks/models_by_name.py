@@ -114,7 +114,7 @@ async def _stored(client: palimpsest.Client, url: str, name: str) -> bool:
             "UPDATE memory SET spec = jsonb_set(spec, '{model}', to_jsonb(%s::text))"
             " FROM session WHERE session.session_key = memory.session_key"
             " AND session.name = %s",
-            (name, session.name),
+            (name, session.id),
         )
         assert changed.rowcount == 1, "the memory's spec was not found"
     async with session.producer("p") as producer:
@@ -122,7 +122,7 @@ async def _stored(client: palimpsest.Client, url: str, name: str) -> bool:
     async with asyncio.timeout(_SECONDS):
         while True:
             info = (await memory.get()).info
-            if info.applied_position or info.waiting_cause is not None:
+            if info.applied_position or info.status == "waiting":
                 return not info.applied_position
             await asyncio.sleep(0.1)
 

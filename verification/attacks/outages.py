@@ -121,11 +121,11 @@ async def _append(session: palimpsest.Session) -> tuple[str, int]:
         await producer.append("The harbour is closed on Mondays.")
         ack = await producer.flush()
     assert ack is not None
-    return session.name, ack.position
+    return session.id, ack.position
 
 
 async def _stalled(session: palimpsest.Session) -> bool:
-    return (await session.memory("m").get()).info.stall is not None
+    return (await session.memory("m").get()).info.status == "stalled"
 
 
 async def _all_applied(
@@ -138,7 +138,7 @@ async def _all_applied(
         left = [
             one
             for one, state in zip(left, reached, strict=True)
-            if state.applied_position < heads[one.name]
+            if state.applied_position < heads[one.id]
         ]
         if not left:
             return round(time.monotonic() - ended, 1)

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import palimpsest
-from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
+from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
 from tests.support.harness import api
 from verification.attacks.attack import Attack, Outcome, Stage
 
@@ -41,16 +41,15 @@ async def _attack(stage: Stage) -> Outcome:
 async def _page(address: str) -> int:
     """Reads all of the log, by pages as large as may be asked for; how many chunks came."""
     async with palimpsest.connect(address) as client:
-        stub = log_pb2_grpc.LogServiceStub(client.channel)
-        position, seen = 1, 0
-        while position:
-            request = log_pb2.ListChunksRequest(
-                session="large", from_position=position, page_size=1000
-            )
+        stub = session_service_pb2_grpc.SessionServiceStub(client.channel)
+        request = session_service_pb2.ListChunksRequest(session="large", page_size=1000)
+        seen = 0
+        while True:
             page = await stub.ListChunks(request)
             seen += len(page.chunks)
-            position = page.next_position
-        return seen
+            request.page_token = page.next_page_token
+            if not request.page_token:
+                return seen
 
 
 async def _others(address: str, until: "asyncio.Future[list[int]]") -> tuple[int, int]:

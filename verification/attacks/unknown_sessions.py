@@ -16,7 +16,7 @@ import grpc
 from grpc import aio
 
 import palimpsest
-from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
+from palimpsest.v1 import chunks_pb2, session_service_pb2, session_service_pb2_grpc
 from tests.support.harness import api
 from verification.attacks.attack import Attack, Outcome, Stage
 
@@ -44,7 +44,7 @@ async def _attack(stage: Stage) -> Outcome:
         )
         try:
             async with palimpsest.connect(address) as client:
-                one = _One(client.channel, (await client.create_session("one")).name)
+                one = _One(client.channel, (await client.create_session("one")).id)
                 await one.append(appends)
                 for _ in range(SHORT_ROUNDS if stage.short else ROUNDS):
                     for what, times in took.items():
@@ -79,7 +79,7 @@ class _One:
     """The client that does nothing wrong."""
 
     def __init__(self, channel: aio.Channel, session: str) -> None:
-        self._stub = log_pb2_grpc.LogServiceStub(channel)
+        self._stub = session_service_pb2_grpc.SessionServiceStub(channel)
         self._session = session
         self._numbers = count(1)
 
@@ -87,27 +87,23 @@ class _One:
         """Appends one chunk after the other; how long each took, in seconds."""
         took: list[float] = []
         for _, number in zip(range(times), self._numbers, strict=False):
-            request = _request(self._session, "p", number)
+            request = _request(self._session, number)
             began = time.perf_counter()
             await self._stub.Append(request)
             took.append(time.perf_counter() - began)
         return took
 
 
-def _request(session: str, producer_id: str, number: int) -> log_pb2.AppendRequest:
-    chunk = log_pb2.Chunk(text=f"chunk {number}")
-    return log_pb2.AppendRequest(
-        session=session,
-        producer_id=producer_id,
-        chunks=[log_pb2.ProducedChunk(producer_sequence=number, chunk=chunk)],
-    )
+def _request(session: str, number: int) -> session_service_pb2.AppendRequest:
+    chunk = chunks_pb2.Chunk(text=f"chunk {number}")
+    return session_service_pb2.AppendRequest(session=session, chunks=[chunk])
 
 
 class _Many:
     """The others."""
 
     def __init__(self, channel: aio.Channel) -> None:
-        self._stub = log_pb2_grpc.LogServiceStub(channel)
+        self._stub = session_service_pb2_grpc.SessionServiceStub(channel)
         self._doing: list[asyncio.Task[None]] = []
         #: How often an append was refused for its session.
         self.refused = 0
@@ -125,16 +121,15 @@ class _Many:
     async def _append_to_unknown(self, number: int) -> None:
         while True:
             try:
-                await self._stub.Append(_request(f"none-{uuid4().hex}", "p", 1))
+                await self._stub.Append(_request(f"none-{uuid4().hex}", 1))
             except aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.NOT_FOUND:
                     raise
                 self.refused += 1
 
     async def _append_to_known(self, number: int) -> None:
-        producer_id = uuid4().hex
         for sequence in count(1):
-            await self._stub.Append(_request(f"many-{number}", producer_id, sequence))
+            await self._stub.Append(_request(f"many-{number}", sequence))
 
 
 async def _many(address: str) -> None:

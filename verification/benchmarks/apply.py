@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 
 import palimpsest
-from palimpsest.v1alpha1 import memories_pb2, memories_pb2_grpc
+from palimpsest.v1 import memory_service_pb2, memory_service_pb2_grpc
 from service.domain.prism.amending import replay
 from service.domain.prism.amendments import Amendment, Op
 from service.domain.prism.memory import PrismMemory
@@ -101,7 +101,7 @@ async def _measure(
         before = _size(servers, url)
         await _commit(url, amendments)
         after = _size(servers, url)
-        stub = memories_pb2_grpc.MemoryServiceStub(client.channel)
+        stub = memory_service_pb2_grpc.MemoryServiceStub(client.channel)
         newest, old, ratios = await _read(stub, seconds)
     return {
         "value": round(statistics.median(old) / statistics.median(newest), 2),
@@ -144,20 +144,22 @@ async def _read(stub: Any, seconds: float) -> tuple[list[float], list[float], li
     chosen = random.Random(7)
     newest: list[float] = []
     old: list[float] = []
-    request = memories_pb2.GetMemoryRequest(session="apply", memory="notes")
+    request = memory_service_pb2.GetMemoryRequest(session="apply", memory="notes")
     for _ in range(20):
         await stub.GetMemory(request)
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         newest.append(await _timed(stub, request))
         revision = chosen.randrange(1, AMENDMENTS)
-        past = memories_pb2.GetMemoryRequest(session="apply", memory="notes", revision=revision)
+        past = memory_service_pb2.GetMemoryRequest(
+            session="apply", memory="notes", revision=revision
+        )
         old.append(await _timed(stub, past))
     usual = statistics.median(newest)
     return newest, old, [taken / usual for taken in old]
 
 
-async def _timed(stub: Any, request: memories_pb2.GetMemoryRequest) -> float:
+async def _timed(stub: Any, request: memory_service_pb2.GetMemoryRequest) -> float:
     start = time.perf_counter()
     await stub.GetMemory(request)
     return time.perf_counter() - start

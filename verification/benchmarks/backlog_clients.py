@@ -50,7 +50,7 @@ async def make(client: palimpsest.Client, names: Sequence[str]) -> None:
             session = await client.create_session(name)
             memory = await session.create_memory(NOTES, schema_source=SCHEMA)
             appended = await session.append(TEXT)
-            await memory.get(after=appended.token, timeout=MAX_SECONDS)
+            await memory.get(after=appended.read_token, timeout=MAX_SECONDS)
 
     await asyncio.gather(*(some() for _ in range(MAKING)))
 
@@ -80,7 +80,7 @@ async def converse(
         began = time.monotonic()
         appended = await session.append({"role": "user", "content": TEXT})
         try:
-            await session.memory(NOTES).get(after=appended.token, timeout=MAX_SECONDS)
+            await session.memory(NOTES).get(after=appended.read_token, timeout=MAX_SECONDS)
         except DeadlineExceeded:
             waits.late += 1
         waits.seconds.append(min(time.monotonic() - began, MAX_SECONDS))
@@ -95,7 +95,7 @@ async def look_on(
         session = client.session(next(names))
         began = time.monotonic()
         appended = await session.append(TEXT)
-        while (await session.memory(NOTES).get()).applied_position < appended.position:
+        while (await session.memory(NOTES).get()).applied_position < appended.positions.last:
             if time.monotonic() - began > MAX_SECONDS:
                 waits.late += 1
                 break

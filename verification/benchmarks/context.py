@@ -15,7 +15,7 @@ from typing import Any
 from grpc import aio
 
 import palimpsest
-from palimpsest.v1alpha1 import states_pb2, states_pb2_grpc
+from palimpsest.v1 import state_service_pb2, state_service_pb2_grpc
 from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.state.spec import StateSpec
 from storage.engine.database import Database
@@ -121,13 +121,13 @@ async def _prepare(url: str, address: str, steps: int) -> Keeper:
     return kept
 
 
-def _request(kept: Keeper) -> states_pb2.GetWorkingContextRequest:
-    return states_pb2.GetWorkingContextRequest(session=kept.session, memory=kept.name)
+def _request(kept: Keeper) -> state_service_pb2.GetWorkingContextRequest:
+    return state_service_pb2.GetWorkingContextRequest(session=kept.session, memory=kept.name)
 
 
 async def _reply_bytes(address: str, kept: Keeper) -> int:
     async with aio.insecure_channel(address) as channel:
-        stub = states_pb2_grpc.StateServiceStub(channel)
+        stub = state_service_pb2_grpc.StateServiceStub(channel)
         return int((await stub.GetWorkingContext(_request(kept))).ByteSize())
 
 
@@ -136,7 +136,7 @@ async def _measure(address: str, bare_port: int, kept: Keeper, seconds: float) -
         aio.insecure_channel(address) as channel,
         aio.insecure_channel(f"127.0.0.1:{bare_port}") as bare_channel,
     ):
-        stub = states_pb2_grpc.StateServiceStub(channel)
+        stub = state_service_pb2_grpc.StateServiceStub(channel)
         request = _request(kept)
         read: Any = bare_channel.unary_unary("/bench.Bare/Read")
         times = await alternate(

@@ -112,7 +112,7 @@ def _sent(prompt: tuple[str, list[bytes]]) -> Sent:
         group_key=f"{_TENANT}:group",
         boundaries=tuple((one, 200 * at) for at, one in enumerate(ids, start=1)),
         with_group=False,
-        place="model",
+        deployment="model",
         now=time.time(),
         ttl_seconds=TTL,
     )
@@ -125,7 +125,7 @@ def _question(prompt: tuple[str, list[bytes]]) -> PrefixQuery:
         memory_key=key,
         group_key=f"{_TENANT}:group",
         ids=(*ids[: OF_A_PROMPT - 1], b"newest!!"),
-        places=("model",),
+        deployments=("model",),
         now=time.time(),
         ttl_seconds=TTL,
     )

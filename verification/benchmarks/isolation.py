@@ -146,7 +146,7 @@ async def _round(client: palimpsest.Client, sessions: int, seconds: float) -> li
                 await producer.append("The ship lies in another harbour now.")
                 ack = await producer.flush()
                 assert ack is not None, "it was appended"
-                await session.memory(NOTES).get(after=ack.token, timeout=MAX_SECONDS)
+                await session.memory(NOTES).get(after=ack.read_token, timeout=MAX_SECONDS)
                 took.append(time.monotonic() - began)
                 pause = chosen.uniform(*PAUSE_SECONDS)
                 if time.monotonic() + pause > until:

@@ -1,4 +1,4 @@
-"""What a real inference engine computes for a memory, in place and as amendments.
+"""What a real inference engine computes for a memory, in deployment and as amendments.
 
 The same stream is kept by two memories, through the whole service: the flows, the
 gateway, the renderers, litellm, and llama.cpp's server with a small model. What the
@@ -8,7 +8,7 @@ engine really computes each of them, for one token of a reply. Each memory start
 engine that has nothing in its cache.
 
 `value` is the tokens that the engine computed for the amendments divided by those for
-the memory in place, by the engine's own count. Besides: on how many calls what was
+the memory in deployment, by the engine's own count. Besides: on how many calls what was
 predicted to be cached was what the engine found, to within a block of 16 tokens.
 """
 

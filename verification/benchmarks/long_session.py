@@ -43,8 +43,9 @@ from service.domain.values.work_items import WorkItem
 from service.usecases.answers.ask import occasion
 from service.usecases.answers.cancelling import cancel
 from service.usecases.answers.readers.browsed_log import BrowseHit
-from service.usecases.spend import usage
 from storage.engine.database import Database
+from storage.spend import costs
+from storage.spend.spend import SpendFilter
 from tests.integration.support.compressed_rows import KEY, STATE, make_state
 from tests.integration.support.ranks import Ranked
 from tests.integration.support.scripted import Script, answerer
@@ -285,8 +286,9 @@ async def _read_answer(database: Database, size: int, answer_id: UUID) -> None:
 
 
 async def _read_session(database: Database, size: int, _: UUID) -> None:
-    lines = await usage.read(database, DEFAULT_TENANT, "s", None)
-    assert sum(line.calls for line in lines) == size
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        lines = await costs.lines(tx, KEY, SpendFilter(session_key=KEY))
+    assert sum(line.spend.calls for line in lines) == size
 
 
 _PARTS: dict[str, Callable[[Database, int, UUID], Coroutine[Any, Any, None]]] = {

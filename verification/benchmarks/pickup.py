@@ -118,11 +118,11 @@ async def _timed(
 
 
 async def _by_token(memory: palimpsest.Memory, appended: Appended) -> None:
-    await memory.get(after=appended.token, timeout=MAX_SECONDS)
+    await memory.get(after=appended.read_token, timeout=MAX_SECONDS)
 
 
 async def _by_looks(memory: palimpsest.Memory, appended: Appended) -> None:
-    while (await memory.get()).applied_position < appended.position:
+    while (await memory.get()).applied_position < appended.positions.last:
         await asyncio.sleep(LOOK_SECONDS)
 
 

@@ -15,7 +15,7 @@ import psycopg
 from grpc import aio
 
 import palimpsest
-from palimpsest.v1alpha1 import memories_pb2, memories_pb2_grpc
+from palimpsest.v1 import memory_service_pb2, memory_service_pb2_grpc
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from tests.support.harness import Servers, api
 from verification.benchmarks.alternating import alternate
@@ -77,8 +77,8 @@ async def _measure(address: str, url: str, echo_port: int, seconds: float) -> di
         aio.insecure_channel(address) as channel,
         aio.insecure_channel(f"127.0.0.1:{echo_port}") as echo_channel,
     ):
-        stub = memories_pb2_grpc.MemoryServiceStub(channel)
-        request = memories_pb2.GetMemoryRequest(session="read", memory="notes")
+        stub = memory_service_pb2_grpc.MemoryServiceStub(channel)
+        request = memory_service_pb2.GetMemoryRequest(session="read", memory="notes")
         payload = (await stub.GetMemory(request)).SerializeToString()
         call: Any = echo_channel.unary_unary("/bench.Echo/Echo")
 

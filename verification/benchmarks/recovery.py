@@ -170,7 +170,7 @@ def lose_hints(made: Stack, runner: asyncio.Runner, hints: int) -> list[float]:
                     ack = await producer.flush()
                     began = time.monotonic()
                     assert ack is not None, "it was appended"
-                    await memory.get(after=ack.token, timeout=MAX_SECONDS)
+                    await memory.get(after=ack.read_token, timeout=MAX_SECONDS)
                     # The first one waits for imports and connections.
                     if number:
                         took.append(time.monotonic() - began)

@@ -18,24 +18,30 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import psycopg
 import uvloop
 from grpc import aio
 
-from palimpsest.v1alpha1 import search_pb2, search_pb2_grpc
+from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
 from service.domain.calls.ledger import CallScope
 from service.domain.search.fusing import RANK_CONSTANT
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
+from service.domain.values.work_items import WorkItem
 from service.rpc.interceptors.errors import Errors
 from service.rpc.interceptors.telemetry import Telemetry
 from service.rpc.interceptors.tenancy import Tenancy
 from service.rpc.interceptors.validation import Validation
 from service.rpc.pages import Pages
-from service.rpc.search import SearchService
+from service.rpc.session_service import SessionService
 from service.settings.config import Config, Limits
+from service.usecases.log.append import Appender
+from service.usecases.log.wake_ups import WakeUps
+from service.usecases.memories.consistency import ProgressWatcher
+from service.usecases.operations.deleting import Deleter
+from service.usecases.search.consistent import ConsistentSearch
 from service.usecases.search.search import DEPTH, VECTORS_WEIGHT, WORDS_WEIGHT, Searcher
 from storage.engine.database import Database
 from storage.log.ranges import Range
@@ -111,22 +117,22 @@ async def _measure(
     times: dict[str, list[float]] = {"search": [], "bare": []}
     same = 0
     async with aio.insecure_channel(address) as channel:
-        stub = search_pb2_grpc.SearchServiceStub(channel)
+        stub = session_service_pb2_grpc.SessionServiceStub(channel)
         until = time.monotonic() + seconds
         number = 0
         while number < WARM or time.monotonic() < until:
             session, query = f"s{chance.randrange(sessions)}", query_by_chance(chance, WORDS)
             words = await _words(bare, query)
-            request = search_pb2.SearchChunksRequest(
+            request = session_service_pb2.SearchChunksRequest(
                 session=session,
                 query=query,
                 limit=LIMIT,
-                mode=search_pb2.SEARCH_MODE_HYBRID,
+                mode=session_service_pb2.SEARCH_MODE_HYBRID,
             )
 
             async def search(request: Any = request) -> list[int]:
                 response = await stub.SearchChunks(request)
-                return [one.chunk.position for one in response.chunks]
+                return [one.chunk.position for one in response.results]
 
             async def by_hand(session: str = session, words: Any = words) -> list[int]:
                 return await _bare(bare, session, words, vector, chunks)
@@ -256,12 +262,26 @@ async def _no_rerank(*_: Any, **__: Any) -> Any:
     raise AssertionError("no search of these wants it")
 
 
+async def _pass_on(items: Sequence[WorkItem]) -> None:
+    raise AssertionError("no call of these makes work")
+
+
 async def _serve(url: str) -> None:
     database = Database.connect(url, pool_size=4, name="bench-search")
     server = aio.server(interceptors=(Telemetry(), Errors(), Tenancy(), Validation()))
     searcher = Searcher(database, _AtHand(), _no_rerank, Config())
-    service = SearchService(searcher, Pages(b"key", Limits()), Limits())
-    search_pb2_grpc.add_SearchServiceServicer_to_server(service, server)
+    wake_ups = WakeUps(_pass_on)
+    service = SessionService(
+        database,
+        Deleter(database, wake_ups),
+        ConsistentSearch(database, searcher, ProgressWatcher(database), b"key"),
+        Appender(database, wake_ups, b"key", Limits()),
+        Pages(b"key", Limits()),
+        Limits(),
+        language="english",
+        stopping=asyncio.Event(),
+    )
+    session_service_pb2_grpc.add_SessionServiceServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     print(port, flush=True)

@@ -187,7 +187,7 @@ async def _again(
 
 
 async def _append(session: palimpsest.Session, done: Counter[str], pause: float) -> None:
-    chosen = Random(session.name)
+    chosen = Random(session.id)
     async with session.producer("agent") as producer:
         while True:
             await asyncio.sleep(chosen.uniform(0, 2 * pause))

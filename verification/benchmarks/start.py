@@ -148,4 +148,4 @@ def _apply_one(address: str) -> None:
         session = client.create_session("start", exist_ok=True)
         memory = session.create_memory(NOTES, schema_source=SCHEMA, exist_ok=True)
         ack = session.append(f"The ship lies in harbour {os.urandom(4).hex()}.")
-        memory.get(after=ack.token, timeout=MAX_SECONDS)
+        memory.get(after=ack.read_token, timeout=MAX_SECONDS)

@@ -16,7 +16,7 @@ from typing import Any
 from grpc import aio
 
 import palimpsest
-from palimpsest.v1alpha1 import answers_pb2, answers_pb2_grpc
+from palimpsest.v1 import answer_service_pb2, answer_service_pb2_grpc
 from tests.support.fake_model import FakeModel, fake_model
 from tests.support.fake_streams import Streaming
 from tests.support.harness import Servers, api, worker
@@ -69,7 +69,7 @@ async def _measure(address: str, model: FakeModel, clock: Clock, seconds: float)
 
     model.reply = reply
     async with aio.insecure_channel(address) as channel:
-        stub = answers_pb2_grpc.AnswerServiceStub(channel)
+        stub = answer_service_pb2_grpc.AnswerServiceStub(channel)
 
         async def told() -> tuple[float, float]:
             """Behind the model's first token, and behind its last."""
@@ -109,11 +109,11 @@ async def _prepare(address: str, model: FakeModel) -> None:
             await producer.append("A ship lies in the harbour.")
             ack = await producer.flush()
         assert ack is not None
-        await memory.get(after=ack.token, timeout=60)
+        await memory.get(after=ack.read_token, timeout=60)
 
 
-def _question(*, stream_text: bool) -> answers_pb2.AskRequest:
-    return answers_pb2.AskRequest(
+def _question(*, stream_text: bool) -> answer_service_pb2.AskRequest:
+    return answer_service_pb2.AskRequest(
         session="s", memory="m", query="What is it?", stream_text=stream_text
     )
 

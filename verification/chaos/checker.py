@@ -112,7 +112,8 @@ class _Checker:
                 log.heads.learn(event.client, event.returned, event.applied_position)
             case Watched():
                 memory.watched(event)
-                for _, position in event.told[-1:]:
+                read = [position for _, position in event.told if position is not None]
+                for position in read[-1:]:
                     log.heads.learn(event.client, event.at, position)
             case Edited():
                 memory.edited(event)

@@ -4,11 +4,14 @@ import asyncio
 import os
 import random
 import time
+from functools import partial
 from math import inf
 from typing import Any
 
-from palimpsest import PalimpsestError, Producer, ResourceExhausted, _convert_log
-from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
+from palimpsest import PalimpsestError, Producer, ResourceExhausted
+from palimpsest._convert_chunks import digest
+from palimpsest.v1 import chunks_pb2, session_service_pb2, session_service_pb2_grpc
+from verification.batches import append_batch
 from verification.chaos.clients import GIVE_UP_SECONDS, LIFE_EPOCHS, PAUSE_SECONDS, Desk, Room
 from verification.chaos.history import Acked, Opened, Refused, Sent
 from verification.chaos.workload import chunk_text
@@ -18,10 +21,9 @@ BATCHES = (1, 2, 7, 30, 100, 256, 256, 256, 256)
 #: Batches between two waits for their acks, and batches of one opening.
 FLUSH_BATCHES = 4
 OPENING_BATCHES = (2, 24)
-#: How often an opening ends with a rival of a higher epoch, a resend, or an expected head.
+#: How often an opening ends with a rival of a higher epoch, or a resend.
 RIVAL_SHARE = 0.1
 RESEND_SHARE = 0.3
-EXPECTED_HEAD_SHARE = 0.2
 #: Between two tries of what a full log refused.
 FULL_SECONDS = 1.0
 #: How long a request by hand may take.
@@ -50,7 +52,7 @@ class Recorded(Producer):
         self._invoked = time.monotonic()
         return await super()._stream()
 
-    def _begin(self, opened: log_pb2.AppendChunksResponse.Opened) -> None:
+    def _begin(self, opened: session_service_pb2.AppendChunksResponse.Opened) -> None:
         self.desk.write(
             Opened(
                 **_place(self.client, self.room, self._opening.producer_id),
@@ -66,26 +68,32 @@ class Recorded(Producer):
         acked[producer] = max(acked.get(producer, 0), opened.last_producer_sequence)
         super()._begin(opened)
 
-    def _take_ack(self, message: log_pb2.Ack) -> None:
+    def _take_ack(self, message: session_service_pb2.AppendChunksResponse.Ack) -> None:
         noted(self.desk, self.client, self.room, self._opening.producer_id, message)
         super()._take_ack(message)
 
 
-def noted(desk: Desk, client: str, room: Room, producer: str, ack: log_pb2.Ack) -> None:
+def noted(
+    desk: Desk,
+    client: str,
+    room: Room,
+    producer: str,
+    ack: session_service_pb2.AppendChunksResponse.Ack,
+) -> None:
     """Writes an ack down."""
     desk.write(
         Acked(
             **_place(client, room, producer),
             sequence=ack.through_producer_sequence,
             position=ack.through_position,
-            token=ack.token,
+            token=ack.read_token,
             at=time.monotonic(),
         )
     )
     acked = room.acked.get(producer, 0)
     room.acked[producer] = max(acked, ack.through_producer_sequence)
     if ack.through_position > room.position:
-        room.position, room.token = ack.through_position, ack.token
+        room.position, room.token = ack.through_position, ack.read_token
 
 
 def _place(client: str, room: Room, producer: str) -> dict[str, Any]:
@@ -113,8 +121,6 @@ class Producing:
                 full_since = inf
                 if self._rng.random() < RESEND_SHARE:
                     await self._resend()
-                if self._rng.random() < EXPECTED_HEAD_SHARE:
-                    await self._append_at_head()
             except PalimpsestError as error:
                 self._refused(error)
                 if not isinstance(error, ResourceExhausted):
@@ -167,47 +173,33 @@ class Producing:
         last = self._room.acked.get(self._producer, 0)
         if last:
             first = self._rng.randint(1, last)
-            await self._unary(first, min(last, first + self._rng.randint(0, 255)), None)
+            await self._by_hand(first, min(last, first + self._rng.randint(0, 255)))
 
-    async def _append_at_head(self) -> None:
-        """Appends one chunk if nobody else has since the head was looked up."""
-        client = self._rng.choice(self._desk.clients)
-        head = (await client.session(self._room.session).info()).head
-        sequence = self._room.acked.get(self._producer, 0) + 1
-        await self._unary(sequence, sequence, head)
-
-    async def _unary(self, first: int, last: int, expected_head: int | None) -> None:
+    async def _by_hand(self, first: int, last: int) -> None:
+        """Sends one batch over a stream of its own."""
         client = self._rng.choice(self._desk.clients)
         sent = []
         for sequence in range(first, last + 1):
-            chunk = log_pb2.Chunk(text=chunk_text(self._producer, sequence))
-            sent.append(
-                log_pb2.ProducedChunk(
-                    producer_sequence=sequence, chunk=chunk, digest=_convert_log.digest(chunk)
-                )
-            )
-        request = log_pb2.AppendRequest(
-            session=self._room.session,
-            producer_id=self._producer,
-            epoch=self.epoch,
-            expected_head=expected_head,
-            chunks=sent,
+            chunk = chunks_pb2.Chunk(text=chunk_text(self._producer, sequence))
+            chunk.producer_sequence, chunk.digest = sequence, digest(chunk)
+            sent.append(chunk)
+        opening = session_service_pb2.AppendChunksRequest.Open(
+            session=self._room.session, producer_id=self._producer, epoch=self.epoch
         )
-        self._sent(self._client, self.epoch, first, last, expected_head)
-        stub = log_pb2_grpc.LogServiceStub(client.channel)
-        said = await client.call(stub.Append, request, timeout=CALL_SECONDS, retry=False)
-        noted(self._desk, self._client, self._room, self._producer, said.ack)
+        self._sent(self._client, self.epoch, first, last)
+        stub = session_service_pb2_grpc.SessionServiceStub(client.channel)
+        ack = await client.call(
+            partial(append_batch, stub, opening), sent, timeout=CALL_SECONDS, retry=False
+        )
+        noted(self._desk, self._client, self._room, self._producer, ack)
 
-    def _sent(
-        self, client: str, epoch: int, first: int, last: int, expected_head: int | None = None
-    ) -> None:
+    def _sent(self, client: str, epoch: int, first: int, last: int) -> None:
         self._desk.write(
             Sent(
                 **_place(client, self._room, self._producer),
                 epoch=epoch,
                 first_sequence=first,
                 last_sequence=last,
-                expected_head=expected_head,
                 at=time.monotonic(),
             )
         )

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from palimpsest import Edit, Memory, PalimpsestError
-from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
+from palimpsest.v1 import chunks_pb2, common_pb2, session_service_pb2, session_service_pb2_grpc
 from service.domain.values.json_values import canonical
 from verification.chaos.clients import GIVE_UP_SECONDS, Desk, Room
 from verification.chaos.history import (
@@ -40,10 +40,12 @@ ROLLBACK_SHARE = 0.1
 async def read_log(desk: Desk, name: str, rng: random.Random) -> None:
     """Reads pages of the logs while others write them."""
     async for client, room in _turns(desk, rng):
-        stub = log_pb2_grpc.LogServiceStub(client.channel)
+        stub = session_service_pb2_grpc.SessionServiceStub(client.channel)
         first = rng.randint(1, max(room.position, 1))
-        request = log_pb2.ListChunksRequest(
-            session=room.session, from_position=first, page_size=PAGE_CHUNKS
+        request = session_service_pb2.ListChunksRequest(
+            session=room.session,
+            filter=chunks_pb2.ChunkFilter(positions=common_pb2.PositionRange(first=first)),
+            page_size=PAGE_CHUNKS,
         )
         invoked = time.monotonic()
         try:
@@ -57,7 +59,7 @@ async def read_log(desk: Desk, name: str, rng: random.Random) -> None:
                 session=room.session,
                 from_position=first,
                 chunks=[
-                    (one.position, *owner(one.producer_id, one.producer_sequence, one.chunk.text))
+                    (one.position, *owner(one.producer_id, one.producer_sequence, one.text))
                     for one in page.chunks
                 ],
                 head=page.head,
@@ -101,7 +103,7 @@ async def watch(desk: Desk, name: str, rng: random.Random) -> None:
     """Watches one memory after the other, each for a while."""
     async for client, room in _turns(desk, rng):
         memory = client.session(room.session).memory(room.making.memory)
-        told: list[tuple[int, int]] = []
+        told: list[tuple[int, int | None]] = []
         after = 0
         try:
             if rng.random() < 0.5:
@@ -109,7 +111,8 @@ async def watch(desk: Desk, name: str, rng: random.Random) -> None:
             watching = memory.watch(after_revision=after, give_up_seconds=GIVE_UP_SECONDS)
             async with asyncio.timeout(rng.uniform(*WATCH_SECONDS)), watching:
                 async for one in watching:
-                    told.append((one.revision.revision, one.revision.to_position))
+                    read = one.revision.positions
+                    told.append((one.revision.revision, None if read is None else read.last))
         except TimeoutError:
             pass
         except PalimpsestError as error:
@@ -181,7 +184,7 @@ async def _edit(desk: Desk, name: str, room: Room, memory: Memory, expected: int
     begun = Edited(
         client=name,
         session=room.session,
-        memory=memory.name,
+        memory=memory.id,
         expected_revision=expected,
         mark=mark,
         revision=0,
@@ -219,7 +222,7 @@ async def _roll_back(
         RolledBack(
             client=name,
             session=room.session,
-            memory=memory.name,
+            memory=memory.id,
             expected_revision=expected,
             restored_revision=restored,
             revision=revision,
@@ -247,8 +250,8 @@ async def retry(desk: Desk, name: str, rng: random.Random) -> None:
         session = client.session(room.session)
         try:
             for one in await session.memories():
-                if one.stall is not None:
-                    await session.memory(one.name).retry()
+                if one.status == "stalled":
+                    await session.memory(one.id).retry()
                     desk.refusals["stalled"] = desk.refusals.get("stalled", 0) + 1
         except PalimpsestError as error:
             desk.reason("retry", error)

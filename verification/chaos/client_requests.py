@@ -95,13 +95,13 @@ class Requesting:
                 producer=self._name,
                 first_sequence=first,
                 last_sequence=last,
-                first_position=done.first_position,
-                position=done.position,
+                first_position=done.positions.first,
+                position=done.positions.last,
                 at=time.monotonic(),
             )
         )
-        if done.position > self._room.position:
-            self._room.position, self._room.token = done.position, done.token
+        if done.positions.last > self._room.position:
+            self._room.position, self._room.token = done.positions.last, done.read_token
 
     def _refused(self, first: int, error: PalimpsestError) -> None:
         self._desk.write(

@@ -29,7 +29,7 @@ EXPECTED = frozenset(
         *("DATABASE_UNAVAILABLE", "SERVER_STOPPING", "PRODUCER_FENCED", "HEAD_MISMATCH"),
         *("BACKLOG_FULL", "REVISION_CONFLICT", "MEMORY_STALLED", "NOT_APPLIED_IN_TIME"),
         *("ANSWER_NOT_READY_IN_TIME", "ANSWER_FAILED", "TOO_MANY_ASKS", "TOO_MANY_WATCHES"),
-        *("CONTEXT_TOO_LARGE", "TOO_MANY_PENDING_ANSWERS"),
+        *("CONTEXT_TOO_LARGE", "TOO_MANY_PENDING"),
     }
 )
 #: And what comes without a reason, from gRPC itself.
@@ -301,7 +301,7 @@ async def _drained(client: palimpsest.Client, room: Room) -> bool:
     if room.making.kind == "state":
         # It reads in periods: what is recent is not in it yet.
         state = client.session(room.session).state(room.making.memory)
-        await state.context(freshness="wait", forms=("text",), timeout=5)
+        await state.context(fully_applied=True, forms=("text",), timeout=5)
     else:
         await memory.get(after=room.token, timeout=5)
     return True

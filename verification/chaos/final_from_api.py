@@ -63,7 +63,7 @@ def gather(address: str, superuser_url: str, folder: Path, seed: int) -> Gathere
 async def _gather(address: str, superuser_url: str, folder: Path, rng: random.Random) -> Gathered:
     started = time.monotonic()
     async with palimpsest.connect(address) as client:
-        names = [one.name async for one in client.sessions()]
+        names = [one.id async for one in client.sessions()]
         retries, undrained = await _drain(client, names)
         drained = time.monotonic()
         chains = _chains(superuser_url)
@@ -94,10 +94,10 @@ async def _drain(client: palimpsest.Client, names: list[str]) -> tuple[int, list
             session = client.session(name)
             behind = [one for one in await session.memories() if not _is_drained(one)]
             for one in behind:
-                undrained.append(f"{name}/{one.name} at {one.applied_position} of {one.head}")
-                if one.stall is not None:
+                undrained.append(f"{name}/{one.id} at {one.applied_position} of {one.head}")
+                if one.status == "stalled":
                     retries += 1
-                    await session.memory(one.name).retry()
+                    await session.memory(one.id).retry()
             if behind:
                 still.append(name)
         left = still
@@ -107,9 +107,9 @@ async def _drain(client: palimpsest.Client, names: list[str]) -> tuple[int, list
 
 
 def _is_drained(info: MemoryInfo) -> bool:
-    if info.stall is not None:
+    if info.status == "stalled":
         return False
-    return info.resting if info.kind == "state" else info.applied_position >= info.head
+    return info.idle if info.kind == "state" else info.applied_position >= info.head
 
 
 #: Parent and epoch of each revision, by session, memory and number.
@@ -143,7 +143,7 @@ async def _session(
     rng: random.Random,
 ) -> FinalSession:
     head = (await session.info()).head
-    path = folder / f"log-{hashlib.sha256(session.name.encode()).hexdigest()[:16]}.jsonl"
+    path = folder / f"log-{hashlib.sha256(session.id.encode()).hexdigest()[:16]}.jsonl"
     with path.open("w", encoding="utf-8") as file:
         async for chunk in session.chunks():
             whose = owner(chunk.producer_id, chunk.producer_sequence, chunk.text)
@@ -155,7 +155,7 @@ async def _session(
         await _memory(session, info, chains, budget, rng) for info in await session.memories()
     ]
     return FinalSession(
-        name=session.name, head=head, chunks=StoredChunks(path), memories=tuple(memories)
+        name=session.id, head=head, chunks=StoredChunks(path), memories=tuple(memories)
     )
 
 
@@ -185,23 +185,24 @@ async def _memory(
     budget: list[int],
     rng: random.Random,
 ) -> FinalMemory:
-    memory = session.memory(info.name)
-    key = session_key(DEFAULT_TENANT, session.name)
+    memory = session.memory(info.id)
+    key = session_key(DEFAULT_TENANT, session.id)
     amendments: dict[int, list[tuple[str, str, str | None]]] = {}
     values: dict[int, str] = {}
     if info.kind == "prism":
         async for made in memory.amendments():
             amendments.setdefault(made.revision, []).append(_amended(made))
         values = await _values(memory, info.revision, budget, rng)
-    revisions = []
+    revisions: list[FinalRevision] = []
     async for one in memory.revisions():
-        parent, epoch = chains[(key, memory_id(key, info.name), one.revision)]
+        applied = revisions[-1].to_position if revisions else 0
+        parent, epoch = chains[(key, memory_id(key, info.id), one.revision)]
         revisions.append(
             FinalRevision(
                 revision=one.revision,
                 parent=parent,
-                from_position=one.from_position,
-                to_position=one.to_position,
+                from_position=applied if one.positions is None else one.positions.first - 1,
+                to_position=applied if one.positions is None else one.positions.last,
                 kind=str(one.kind),
                 epoch=epoch,
                 restored_revision=one.restored_revision,
@@ -211,7 +212,7 @@ async def _memory(
             )
         )
     return FinalMemory(
-        name=info.name,
+        name=info.id,
         kind=str(info.kind),
         status=str(info.status),
         revision=info.revision,
@@ -242,17 +243,17 @@ async def _values(
 async def _nodes(session: palimpsest.Session, info: MemoryInfo) -> AsyncIterator[FinalNode]:
     if info.kind != "tree":
         return
-    tree = session.tree(info.name)
+    tree = session.tree(info.id)
     for level in (await tree.outline()).levels:
         async for node in tree.level(level.level):
             yield FinalNode(
                 level=node.level,
                 index=node.number - 1,
-                first_position=node.from_position,
-                first_offset=node.from_offset,
-                last_position=node.to_position,
-                last_offset=node.to_offset,
-                children=tuple(int(one.rpartition(".")[2]) - 1 for one in node.child_ids),
+                first_position=node.text_range.first_position,
+                first_offset=node.text_range.first_offset,
+                last_position=node.text_range.last_position,
+                last_offset=node.text_range.last_offset,
+                children=tuple(int(one.rpartition(".")[2]) - 1 for one in node.children),
                 serials=_serials(node.summary),
                 revision=node.revision,
             )
@@ -261,13 +262,14 @@ async def _nodes(session: palimpsest.Session, info: MemoryInfo) -> AsyncIterator
 async def _vectors(session: palimpsest.Session, info: MemoryInfo) -> AsyncIterator[FinalVector]:
     if info.kind != "state":
         return
-    async for vector in session.state(info.name).vectors():
+    async for vector in session.state(info.id).vectors():
+        whole, new = vector.positions, vector.new_positions
         yield FinalVector(
             revision=vector.revision,
             level=vector.level,
-            after_position=vector.after_position,
-            from_position=vector.from_position,
-            to_position=vector.to_position,
+            after_position=whole.first - 1 if whole else 0,
+            from_position=new.first - 1 if new else 0,
+            to_position=whole.last if whole else 0,
             children=vector.children,
             serials=_serials(vector.text),
         )

@@ -131,8 +131,8 @@ class Watched:
     memory: str
     #: It was to tell those behind this one.
     after_revision: int
-    #: (revision, applied_position), as they came.
-    told: list[tuple[int, int]]
+    #: (revision, applied_position), as they came; None for the position of one that read nothing.
+    told: list[tuple[int, int | None]]
     at: float
 
 

@@ -130,7 +130,7 @@ class MemoryChecker:
                 self._found("watch", f"{event.client} was told {revision} where {due} was due")
                 due = revision
             known = self._ends[revision] if 0 <= revision < len(self._ends) else None
-            if known != position:
+            if known is None or position not in (None, known):
                 what = f"{event.client} was told {revision} at {position}; it was at {known}"
                 self._found("watch", what)
 

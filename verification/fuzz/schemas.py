@@ -11,7 +11,7 @@ from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.schemas.tree import Schema, render
 from service.domain.values.errors import SchemaInvalid
 from service.domain.values.json_values import canonical
-from service.rpc.specs import schema_of
+from service.rpc.convert.specs import schema_of
 from tests.support.replies import SOURCE
 from verification.fuzz.mutations import json_of, text_of
 from verification.fuzz.runs import Broken, Target

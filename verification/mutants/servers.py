@@ -178,7 +178,7 @@ class Server:
         request = ClientRequest(
             session_key=self.world.key,
             request_id=request_id,
-            method="ReviseMemory",
+            method="EditMemory",
             digest=hashlib.sha256(request_id.encode()).digest(),
         )
 

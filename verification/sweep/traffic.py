@@ -27,10 +27,10 @@ from palimpsest import (
     MemoryStatus,
     PalimpsestError,
     Session,
-    _convert,
-    _convert_log,
 )
-from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
+from palimpsest._convert_chunks import digest
+from palimpsest.v1 import chunks_pb2, session_service_pb2, session_service_pb2_grpc
+from verification.batches import append_batch
 from verification.chaos.history import Acked, Edited, Requested, Sent, Writer
 from verification.chaos.workload import chunk_text
 from verification.sweep.model import REFUSES
@@ -165,12 +165,14 @@ class Traffic:
                 ):
                     durable = producer.last_acked_sequence
                     for sequence in range(durable + 1, STREAMED + 1):
-                        self._sent(session.name, name, sequence)
+                        self._sent(session.id, name, sequence)
                         await producer.append(chunk_text(name, sequence))
                         if chosen.random() < 0.7:
                             ack = await producer.flush()
                             assert ack is not None, "something was appended"
-                            self._acked(told, name, ack.producer_sequence, ack.position, ack.token)
+                            self._acked(
+                                told, name, ack.producer_sequence, ack.position, ack.read_token
+                            )
                             await asyncio.sleep(chosen.random() * AGAIN_SECONDS)
                     await producer.flush()
                     durable = producer.last_acked_sequence
@@ -180,23 +182,20 @@ class Traffic:
     async def _call(self, session: Session, told: Told, chosen: random.Random) -> None:
         name = told.name + "b"
         async with Client(self._address) as own:
-            stub = log_pb2_grpc.LogServiceStub(own.channel)
+            stub = session_service_pb2_grpc.SessionServiceStub(own.channel)
             for sequence in range(1, CALLED + 1):
                 # Behind some of the other's, which so gets a log of its own for a while.
                 await asyncio.sleep(4 * chosen.random() * AGAIN_SECONDS)
-                chunk = _convert.message_of(log_pb2.Chunk, text=chunk_text(name, sequence))
-                produced = log_pb2.ProducedChunk(
-                    producer_sequence=sequence, chunk=chunk, digest=_convert_log.digest(chunk)
+                chunk = chunks_pb2.Chunk(text=chunk_text(name, sequence))
+                chunk.producer_sequence, chunk.digest = sequence, digest(chunk)
+                opening = session_service_pb2.AppendChunksRequest.Open(
+                    session=session.id, producer_id=name, epoch=1
                 )
-                request = log_pb2.AppendRequest(
-                    session=session.name, producer_id=name, epoch=1, chunks=[produced]
+                self._sent(session.id, name, sequence)
+                ack: session_service_pb2.AppendChunksResponse.Ack = await insist(
+                    partial(append_batch, stub, opening, [chunk], timeout=CALL_SECONDS)
                 )
-                self._sent(session.name, name, sequence)
-                said: log_pb2.AppendResponse = await insist(
-                    partial(stub.Append, request, timeout=CALL_SECONDS)
-                )
-                ack = said.ack
-                self._acked(told, name, sequence, ack.through_position, ack.token)
+                self._acked(told, name, sequence, ack.through_position, ack.read_token)
 
     async def _request(self, session: Session, told: Told, chosen: random.Random) -> None:
         name = told.name + "c"
@@ -204,23 +203,23 @@ class Traffic:
             await asyncio.sleep(4 * chosen.random() * AGAIN_SECONDS)
             sequences = range(first, last + 1)
             for sequence in sequences:
-                self._sent(session.name, name, sequence)
+                self._sent(session.id, name, sequence)
             texts = [chunk_text(name, sequence) for sequence in sequences]
             request_id = f"{name}-{first}"
             done = await insist(
                 partial(session.append, texts, request_id=request_id, timeout=CALL_SECONDS)
             )
             for number, sequence in enumerate(sequences):
-                told.acked[name, sequence] = done.first_position + number
+                told.acked[name, sequence] = done.positions.first + number
             self._history.write(
                 Requested(
                     client=name,
-                    session=session.name,
+                    session=session.id,
                     producer=name,
                     first_sequence=first,
                     last_sequence=last,
-                    first_position=done.first_position,
-                    position=done.position,
+                    first_position=done.positions.first,
+                    position=done.positions.last,
                     at=time.monotonic(),
                 )
             )
@@ -262,8 +261,8 @@ class Traffic:
         await self._roll_back(facts)
         await insist(facts.consolidate)
         await insist(facts.retry)
-        await insist(partial(client.retry_stalled, session.name))
-        await insist(facts.update_model)
+        await insist(partial(client.retry_stalled, session.id))
+        await insist(partial(facts.update, model=""))
 
     async def _edit(self, facts: Memory, told: Told, mark: str) -> None:
         tries = 0
@@ -320,15 +319,16 @@ class Traffic:
     async def _finish(self, session: Session) -> None:
         """Waits until all is applied; then a last consolidation and the seal, and again."""
         await self._until(session, lambda info: info.applied_position == info.head)
-        await insist(session.memory("facts").consolidate)
-        await insist(lambda: session.tree("tree").seal(wait=False))
+        facts = session.memory("facts")
+        before = (await insist(facts.get)).revision
+        await insist(facts.consolidate)
+        await insist(lambda: session.tree("tree").seal())
         await self._until(
-            session,
-            lambda info: (
-                info.consolidate_position is None
-                and (info.kind == "prism" or info.status is MemoryStatus.SEALED)
-            ),
+            session, lambda info: info.kind == "prism" or info.status is MemoryStatus.SEALED
         )
+        while not await insist(partial(_is_consolidated, facts, before)):
+            await self._until(session, lambda _: True)
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _until(self, session: Session, done: Callable[[MemoryInfo], bool]) -> None:
         """Waits for what is so of all memories but the state, and lets go on what stopped."""
@@ -336,7 +336,12 @@ class Traffic:
             infos = await insist(session.memories)
             for info in infos:
                 if info.status is MemoryStatus.STALLED:
-                    await insist(session.memory(info.name).retry)
+                    await insist(session.memory(info.id).retry)
             if all(done(info) for info in infos if info.kind != "state"):
                 return
             await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _is_consolidated(memory: Memory, after_revision: int) -> bool:
+    kinds = [one.kind async for one in memory.revisions() if one.revision > after_revision]
+    return "consolidation" in kinds

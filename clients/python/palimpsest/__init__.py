@@ -4,7 +4,7 @@
         session = await client.create_session("user-42", exist_ok=True)
         memory = await session.create_memory("facts", SCHEMA, exist_ok=True)
         ack = await session.append("The harbour museum is closed on Mondays.")
-        answer = await memory.ask("When is it closed?", after=ack.token)
+        answer = await memory.ask("When is it closed?", after=ack.read_token)
 
 `session.append` also takes messages ({"role": …, "content": …}) and lists of them, from any
 number of processes; `session.producer` is for long streams from one.
@@ -15,7 +15,7 @@ the same without `await`. What these two export is the API; all other modules ar
 
 from pkgutil import extend_path
 
-# In a checkout the generated messages (palimpsest.v1alpha1) lie in another folder than
+# In a checkout the generated messages (palimpsest.v1) lie in another folder than
 # this package; installed from wheels both are one folder and this changes nothing.
 __path__ = extend_path(__path__, __name__)
 
@@ -26,6 +26,7 @@ from palimpsest._async._client import Client, connect
 from palimpsest._async._history import Provenance, Watch
 from palimpsest._async._kinds import State, Tree
 from palimpsest._async._memory import Memory
+from palimpsest._async._operation import Operation
 from palimpsest._async._producer import Producer
 from palimpsest._async._session import Session
 from palimpsest._exports import *  # noqa: F403 - it has names that are exported only
@@ -39,6 +40,7 @@ __all__ = [
     "AnswerStream",
     "Client",
     "Memory",
+    "Operation",
     "Producer",
     "Provenance",
     "Session",

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from palimpsest._values_common import CharacterRange, PositionRange, ReadPoint
-from palimpsest.v1 import common_pb2
+from palimpsest._errors import PalimpsestError, from_parts
+from palimpsest._values_common import CharacterRange, OperationState, PositionRange, ReadPoint
+from palimpsest.v1 import common_pb2, errors_pb2
 
 Value = TypeVar("Value")
 _Message = TypeVar("_Message")
@@ -67,9 +68,31 @@ def read_point(message: common_pb2.ReadPoint) -> ReadPoint:
     return value_of(ReadPoint, message)
 
 
-def consistency(after: str, fully_applied: bool) -> common_pb2.ReadConsistency:
-    """Returns how fresh a read must be."""
+def consistency(after: str, fully_applied: bool) -> common_pb2.ReadConsistency | None:
+    """Returns how fresh a read must be; None when the caller does not say."""
+    if not (after or fully_applied):
+        return None
     return common_pb2.ReadConsistency(at_least=after, fully_applied=fully_applied)
+
+
+STATES: dict[OperationState, Any] = {
+    "pending": common_pb2.OPERATION_STATE_PENDING,
+    "running": common_pb2.OPERATION_STATE_RUNNING,
+    "done": common_pb2.OPERATION_STATE_DONE,
+    "failed": common_pb2.OPERATION_STATE_FAILED,
+    "cancelled": common_pb2.OPERATION_STATE_CANCELLED,
+    "abandoned": common_pb2.OPERATION_STATE_ABANDONED,
+}
+
+
+def error_of(message: errors_pb2.ErrorStatus) -> PalimpsestError:
+    """Returns the error that a call would raise."""
+    try:
+        reason = errors_pb2.ErrorReason.Name(message.reason).removeprefix("ERROR_REASON_")
+    except ValueError:
+        # Of a newer service.
+        reason = ""
+    return from_parts(message.code, message.message, reason, dict(message.metadata))
 
 
 def if_set(message: Message, name: str, convert: Callable[[Any], Value]) -> Value | None:

@@ -5,17 +5,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from palimpsest._convert import if_set, known_name, message_of, moment, value_of
-from palimpsest._convert_spend import usage
+from palimpsest._convert import (
+    STATES,
+    characters,
+    consistency,
+    error_of,
+    if_set,
+    known_name,
+    message_of,
+    moment,
+    positions,
+    read_point,
+    value_of,
+)
 from palimpsest._schemas import Schema, schema_fields
 from palimpsest._values_answers import (
     Answer,
-    AnswerStatus,
     AskEvent,
     BrowseAction,
-    BrowseOption,
     BrowseOrder,
     BrowseSettings,
+    BrowseStrategy,
     Choice,
     Citation,
     EventAction,
@@ -31,33 +41,33 @@ from palimpsest._values_answers import (
     TextPiece,
     TrainingExample,
     TrajectoryEvent,
-    Turn,
     Waiting,
 )
-from palimpsest.v1alpha1 import answers_pb2, reading_pb2, trajectories_pb2
+from palimpsest._values_common import ChatMessage, OperationState
+from palimpsest._values_spend import Usage
+from palimpsest.v1 import answer_service_pb2, chunks_pb2, common_pb2, memories_pb2
 
-_Browse = answers_pb2.BrowseRequest
-_Event = answers_pb2.TrajectoryEvent
+_Browse = answer_service_pb2.BrowsingOptions
+_Event = answer_service_pb2.TrajectoryEvent
 
-_READERS: dict[Reader | None, answers_pb2.Reader.ValueType] = {
-    None: answers_pb2.READER_UNSPECIFIED,
-    "prism": answers_pb2.READER_PRISM,
-    "memwalker": answers_pb2.READER_MEMWALKER,
-    "pcc": answers_pb2.READER_PCC,
-    "dciso": answers_pb2.READER_DCISO,
-    "whole": answers_pb2.READER_WHOLE,
-    "auto": answers_pb2.READER_AUTO,
+_READERS: dict[Reader | None, answer_service_pb2.Reader.ValueType] = {
+    None: answer_service_pb2.READER_UNSPECIFIED,
+    "prism": answer_service_pb2.READER_PRISM,
+    "memwalker": answer_service_pb2.READER_MEMWALKER,
+    "pcc": answer_service_pb2.READER_PCC,
+    "dciso": answer_service_pb2.READER_DCISO,
+    "whole": answer_service_pb2.READER_WHOLE,
+    "auto": answer_service_pb2.READER_AUTO,
 }
-_OPTIONS: dict[BrowseOption, answers_pb2.BrowseRequest.Option.ValueType] = {
-    "auto": _Browse.OPTION_UNSPECIFIED,
-    "dynamic": _Browse.OPTION_DYNAMIC,
-    "rank": _Browse.OPTION_RANK,
-    "carry": _Browse.OPTION_CARRY,
-    "independent": _Browse.OPTION_INDEPENDENT,
-    "scan": _Browse.OPTION_SCAN,
-    "random": _Browse.OPTION_RANDOM,
+_STRATEGIES: dict[BrowseStrategy, answer_service_pb2.BrowsingOptions.Strategy.ValueType] = {
+    "auto": _Browse.STRATEGY_UNSPECIFIED,
+    "dynamic": _Browse.STRATEGY_DYNAMIC,
+    "rank": _Browse.STRATEGY_RANK,
+    "carry": _Browse.STRATEGY_CARRY,
+    "independent": _Browse.STRATEGY_INDEPENDENT,
+    "scan": _Browse.STRATEGY_SCAN,
 }
-_ACTIONS: dict[BrowseAction, answers_pb2.BrowseRequest.Action.ValueType] = {
+_ACTIONS: dict[BrowseAction, answer_service_pb2.BrowsingOptions.Action.ValueType] = {
     "task_understanding": _Browse.ACTION_TASK_UNDERSTANDING,
     "retrieve": _Browse.ACTION_RETRIEVE,
     "move": _Browse.ACTION_MOVE,
@@ -66,25 +76,18 @@ _ACTIONS: dict[BrowseAction, answers_pb2.BrowseRequest.Action.ValueType] = {
     "answer": _Browse.ACTION_ANSWER,
     "aggregation": _Browse.ACTION_AGGREGATION,
 }
-_ORDERS: dict[BrowseOrder, answers_pb2.BrowseRequest.Order.ValueType] = {
+_ORDERS: dict[BrowseOrder, answer_service_pb2.BrowsingOptions.Order.ValueType] = {
     "auto": _Browse.ORDER_UNSPECIFIED,
     "forward": _Browse.ORDER_FORWARD,
     "backward": _Browse.ORDER_BACKWARD,
 }
 
 
-_STATUSES: dict[AnswerStatus, Any] = {
-    "pending": answers_pb2.Answer.STATUS_PENDING,
-    "complete": answers_pb2.Answer.STATUS_COMPLETE,
-    "failed": answers_pb2.Answer.STATUS_FAILED,
-    "cancelled": answers_pb2.Answer.STATUS_CANCELLED,
-    "abandoned": answers_pb2.Answer.STATUS_ABANDONED,
-}
 _NO_ANSWERS: dict[NoAnswer, Any] = {
-    "unreadable": answers_pb2.NO_ANSWER_UNREADABLE,
-    "not_found": answers_pb2.NO_ANSWER_NOT_FOUND,
-    "step_limit": answers_pb2.NO_ANSWER_STEP_LIMIT,
-    "empty": answers_pb2.NO_ANSWER_EMPTY,
+    "unreadable": answer_service_pb2.NO_ANSWER_UNREADABLE,
+    "not_found": answer_service_pb2.NO_ANSWER_NOT_FOUND,
+    "step_limit": answer_service_pb2.NO_ANSWER_STEP_LIMIT,
+    "empty": answer_service_pb2.NO_ANSWER_EMPTY,
 }
 _EVENT_KINDS: dict[EventKind, Any] = {
     "retrieval": _Event.KIND_RETRIEVAL,
@@ -112,13 +115,13 @@ _EVENT_ACTIONS: dict[EventAction, Any] = {
     "none": _Event.ACTION_NONE,
 }
 _LOSS_KINDS: dict[int, LossKind] = {
-    reading_pb2.Loss.KIND_NO_ROOM: "no_room",
-    reading_pb2.Loss.KIND_INVALID: "invalid",
+    memories_pb2.Loss.KIND_NO_ROOM: "no_room",
+    memories_pb2.Loss.KIND_INVALID: "invalid",
 }
 _VERDICTS = {
-    None: answers_pb2.Rating.VERDICT_UNSPECIFIED,
-    True: answers_pb2.Rating.VERDICT_GOOD,
-    False: answers_pb2.Rating.VERDICT_BAD,
+    None: answer_service_pb2.Rating.VERDICT_UNSPECIFIED,
+    True: answer_service_pb2.Rating.VERDICT_GOOD,
+    False: answer_service_pb2.Rating.VERDICT_BAD,
 }
 
 
@@ -128,16 +131,16 @@ def question_of(asked: str | Question, others: Mapping[str, Any]) -> Question:
     return replace(question, **others)
 
 
-def request_of(session: str, question: Question) -> answers_pb2.AskRequest:
+def request_of(session: str, question: Question) -> answer_service_pb2.AskRequest:
     """The question as it is sent. Raises ValueError or TypeError for what cannot be sent."""
     if question.reader not in _READERS:
         raise ValueError(f"reader must be one of {_listed(_READERS)}")
     return message_of(
-        answers_pb2.AskRequest,
+        answer_service_pb2.AskRequest,
         session=session,
         memory=question.memory,
         query=question.query,
-        consistency=consistency(question.after, question.fully_applied),
+        consistency=_consistency(question),
         navigation=navigation(
             question.hybrid_leaves,
             question.beam,
@@ -145,6 +148,7 @@ def request_of(session: str, question: Question) -> answers_pb2.AskRequest:
             question.navigate,
         ),
         reader=_READERS[question.reader],
+        filter=_filter(question),
         browsing=None if question.browsing is None else browsing(question.browsing),
         response_schema=response_schema(question.response_schema),
         stream_text=question.stream,
@@ -154,20 +158,44 @@ def request_of(session: str, question: Question) -> answers_pb2.AskRequest:
     )
 
 
-def browsing(settings: BrowseSettings) -> answers_pb2.BrowseRequest:
+def _consistency(question: Question) -> common_pb2.ReadConsistency | None:
+    """Returns how fresh a memory must be; None when the caller does not say."""
+    if not (question.after or question.fully_applied):
+        return None
+    return consistency(question.after, question.fully_applied)
+
+
+def _filter(question: Question) -> chunks_pb2.ChunkFilter | None:
+    """Returns which chunks may be cited; None: all. Raises ValueError for one text as a list."""
+    ids = {name: getattr(question, name) for name in ("threads", "excluded_threads", "sources")}
+    for name, given in ids.items():
+        if isinstance(given, str):
+            raise ValueError(f"{name} must be a list of texts, not one text")
+    times = question.occurred_since, question.occurred_until
+    if not any(ids.values()) and times == (None, None) and not question.metadata:
+        return None
+    message = message_of(chunks_pb2.ChunkFilter, **ids, metadata=question.metadata or {})
+    if times[0] is not None:
+        message.occurred.start.FromDatetime(times[0])
+    if times[1] is not None:
+        message.occurred.end.FromDatetime(times[1])
+    return message
+
+
+def browsing(settings: BrowseSettings) -> answer_service_pb2.BrowsingOptions:
     """How a log is to be browsed. Raises ValueError for what cannot be sent."""
     actions = settings.actions
     if isinstance(actions, str):
         raise ValueError("actions must be a list of actions, not one text")
-    if settings.option not in _OPTIONS:
-        raise ValueError(f"option must be one of {_listed(_OPTIONS)}")
+    if settings.strategy not in _STRATEGIES:
+        raise ValueError(f"strategy must be one of {_listed(_STRATEGIES)}")
     if settings.order not in _ORDERS:
         raise ValueError(f"order must be one of {_listed(_ORDERS)}")
     if not set(actions) <= set(_ACTIONS):
         raise ValueError(f"actions must be of {_listed(_ACTIONS)}")
     return message_of(
-        answers_pb2.BrowseRequest,
-        option=_OPTIONS[settings.option],
+        answer_service_pb2.BrowsingOptions,
+        strategy=_STRATEGIES[settings.strategy],
         actions=[_ACTIONS[one] for one in actions],
         order=_ORDERS[settings.order],
         window_tokens=settings.window_tokens,
@@ -201,7 +229,7 @@ def navigation(
     beam: int,
     max_calls: int,
     navigate: bool = False,
-) -> answers_pb2.NavigationRequest | None:
+) -> answer_service_pb2.NavigationOptions | None:
     """How a memory is to be navigated; None when the caller does not say.
 
     Raises ValueError for what cannot be sent.
@@ -209,18 +237,11 @@ def navigation(
     if not (navigate or hybrid_leaves or beam or max_calls):
         return None
     return message_of(
-        answers_pb2.NavigationRequest,
+        answer_service_pb2.NavigationOptions,
         hybrid_leaves=hybrid_leaves,
         beam=beam,
         max_calls=max_calls,
     )
-
-
-def consistency(after: str, fully_applied: bool) -> reading_pb2.ReadConsistency | None:
-    """How fresh what is read must be; None when the caller does not say."""
-    if fully_applied:
-        return reading_pb2.ReadConsistency(fully_applied=True)
-    return reading_pb2.ReadConsistency(at_least=after) if after else None
 
 
 def _listed(names: Iterable[str | None]) -> str:
@@ -228,46 +249,50 @@ def _listed(names: Iterable[str | None]) -> str:
 
 
 def rate_request(
-    session: str, answer_id: str, *, good: bool, comment: str, expected: str
-) -> answers_pb2.RateAnswerRequest:
+    session: str, answer_id: str, *, good: bool, comment: str, expected: str, request_id: str
+) -> answer_service_pb2.RateAnswerRequest:
     """Returns the request of a rating."""
-    rated = answers_pb2.Rating(verdict=_VERDICTS[good], comment=comment, expected=expected)
-    return answers_pb2.RateAnswerRequest(session=session, answer_id=answer_id, rating=rated)
+    rated = answer_service_pb2.Rating(verdict=_VERDICTS[good], comment=comment, expected=expected)
+    return answer_service_pb2.RateAnswerRequest(
+        session=session, answer=answer_id, rating=rated, request_id=request_id
+    )
 
 
 def answers_request(
-    session: str, memory: str, status: AnswerStatus | None
-) -> answers_pb2.ListAnswersRequest:
-    """Returns the request of a list. Raises ValueError for an unknown status."""
-    if status is not None and status not in _STATUSES:
-        raise ValueError(f"status must be one of {', '.join(_STATUSES)}")
-    return answers_pb2.ListAnswersRequest(
+    session: str, memory: str, state: OperationState | None
+) -> answer_service_pb2.ListAnswersRequest:
+    """Returns the request of a list. Raises ValueError for an unknown state."""
+    if state is not None and state not in STATES:
+        raise ValueError(f"state must be one of {', '.join(STATES)}")
+    return answer_service_pb2.ListAnswersRequest(
         session=session,
         memory=memory,
-        status=_STATUSES[status] if status else answers_pb2.Answer.STATUS_UNSPECIFIED,
+        state=STATES[state] if state else common_pb2.OPERATION_STATE_UNSPECIFIED,
         page_size=1000,
     )
 
 
 def export_request(
     session: str, memory: str, answer_ids: Iterable[str], good: bool | None
-) -> trajectories_pb2.ExportTrajectoriesRequest:
+) -> answer_service_pb2.ExportTrajectoriesRequest:
     """Returns the request of an export of training examples."""
-    return trajectories_pb2.ExportTrajectoriesRequest(
-        session=session, memory=memory, answer_ids=list(answer_ids), verdict=_VERDICTS[good]
+    return answer_service_pb2.ExportTrajectoriesRequest(
+        session=session, memory=memory, answers=list(answer_ids), verdict=_VERDICTS[good]
     )
 
 
-def answer(message: answers_pb2.Answer) -> Answer:
+def answer(message: answer_service_pb2.Answer) -> Answer:
     """Returns a stored answer."""
     no_answer = known_name(_NO_ANSWERS, message.no_answer) if message.no_answer else None
     return value_of(
         Answer,
         message,
-        status=known_name(_STATUSES, message.status),
-        citations=tuple(value_of(Citation, one) for one in message.citations),
-        usage=usage(message.usage),
-        created_at=moment(message.create_time),
+        state=known_name(STATES, message.state),
+        error=if_set(message, "error", error_of),
+        citations=tuple(_citation(one) for one in message.citations),
+        read_point=read_point(message.read_point),
+        usage=_usage(message.usage),
+        created_at=moment(message.created_at),
         no_answer=no_answer,
         statistics=if_set(message, "statistics", navigation_statistics),
         reader=known_name(_READERS, message.reader) if message.reader else None,
@@ -276,37 +301,60 @@ def answer(message: answers_pb2.Answer) -> Answer:
         has_value=bool(message.value_json),
         rating=if_set(message, "rating", rating),
         losses=losses(message.losses),
-        left_out=if_set(message, "left_out", lambda one: (one.from_position, one.to_position)),
+        left_out=positions(message, "left_out"),
     )
 
 
-def _choice(message: answers_pb2.Answer.Choice) -> Choice:
+def _citation(message: answer_service_pb2.Citation) -> Citation:
+    return value_of(
+        Citation,
+        message,
+        characters=characters(message),
+        positions=positions(message),
+        occurred_at=if_set(message, "occurred_at", moment),
+    )
+
+
+def _usage(message: common_pb2.Usage) -> Usage:
+    reported = message.calls > message.unreported_calls
+    priced = message.calls > message.unpriced_calls
+    return value_of(
+        Usage,
+        message,
+        reported_cached_tokens=message.reported_cached_tokens if reported else None,
+        cost_micro_usd=message.cost_micro_usd if priced else None,
+    )
+
+
+def _choice(message: answer_service_pb2.Answer.Choice) -> Choice:
     return value_of(
         Choice,
         message,
         reader=known_name(_READERS, message.reader),
-        option=known_name(_OPTIONS, message.option) if message.option else None,
+        strategy=known_name(_STRATEGIES, message.strategy) if message.strategy else None,
     )
 
 
-def rating(message: answers_pb2.Rating) -> Rating:
+def rating(message: answer_service_pb2.Rating) -> Rating:
     """Returns what a user thinks of an answer."""
-    good = message.verdict == answers_pb2.Rating.VERDICT_GOOD
-    return value_of(Rating, message, good=good, rated_at=moment(message.rate_time))
+    good = message.verdict == answer_service_pb2.Rating.VERDICT_GOOD
+    return value_of(Rating, message, good=good, created_at=moment(message.created_at))
 
 
-def navigation_statistics(message: answers_pb2.NavigationStatistics) -> NavigationStatistics:
+def navigation_statistics(message: answer_service_pb2.NavigationStatistics) -> NavigationStatistics:
     """Returns the counts of navigations."""
     return value_of(NavigationStatistics, message)
 
 
-def progress(response: answers_pb2.AskResponse) -> AskEvent | Answer | None:
+def progress(response: answer_service_pb2.AskEvent) -> AskEvent | Answer | None:
     """Returns what a response says: an event, the answer, or None for what is newer."""
     match response.WhichOneof("event"):
         case "waiting":
             return value_of(Waiting, response.waiting)
         case "reading":
-            return value_of(Reading, response.reading)
+            return value_of(
+                Reading, response.reading, read_point=read_point(response.reading.read_point)
+            )
         case "trajectory_event":
             return event(response.trajectory_event)
         case "text":
@@ -316,26 +364,27 @@ def progress(response: answers_pb2.AskResponse) -> AskEvent | Answer | None:
     return None
 
 
-def event(message: answers_pb2.TrajectoryEvent) -> TrajectoryEvent:
+def event(message: answer_service_pb2.TrajectoryEvent) -> TrajectoryEvent:
     """Returns an event of a trajectory."""
     return value_of(
         TrajectoryEvent,
         message,
+        positions=positions(message),
         kind=known_name(_EVENT_KINDS, message.kind),
         action=known_name(_EVENT_ACTIONS, message.action),
     )
 
 
-def training_example(message: trajectories_pb2.ExportTrajectoriesResponse) -> TrainingExample:
+def training_example(message: answer_service_pb2.TrainingExample) -> TrainingExample:
     """Returns a move of a navigation or a browsing, to train a model with."""
     return value_of(
         TrainingExample,
         message,
-        turns=tuple(value_of(Turn, one) for one in message.turns),
+        messages=tuple(value_of(ChatMessage, one) for one in message.messages),
         rating=if_set(message, "rating", rating),
     )
 
 
-def losses(messages: Iterable[reading_pb2.Loss]) -> tuple[Loss, ...]:
+def losses(messages: Iterable[Any]) -> tuple[Loss, ...]:
     """Returns what a memory lost."""
     return tuple(value_of(Loss, one, kind=_LOSS_KINDS.get(one.kind, "")) for one in messages)

@@ -1,52 +1,57 @@
 """Usage, costs and budgets, to and from the proto's messages."""
 
+from collections.abc import Sequence
 from datetime import date
 from typing import Any
 
-from palimpsest._convert import if_set, known_name, message_of, moment, number_of, value_of
+from palimpsest._convert import (
+    if_set,
+    known_name,
+    message_of,
+    moment,
+    number_of,
+    positions,
+    value_of,
+)
 from palimpsest._values_spend import (
     MAX_LIMIT,
     Accounting,
     Budget,
     BudgetPeriod,
+    CacheLine,
     Comparison,
-    Cost,
-    CostLine,
-    LogCost,
+    CostReport,
+    Grouping,
     LoopCost,
-    Residual,
-    Spend,
-    SpendLevel,
-    SpendLine,
-    SpendReport,
+    ReadingCost,
     Usage,
     UsageLine,
     UsageReport,
 )
-from palimpsest.v1alpha1 import budgets_pb2, reading_pb2, usage_pb2
+from palimpsest.v1 import billing_service_pb2 as pb
+from palimpsest.v1 import common_pb2
 
 _PERIODS: dict[BudgetPeriod, Any] = {
-    "day": budgets_pb2.BUDGET_PERIOD_DAY,
-    "total": budgets_pb2.BUDGET_PERIOD_TOTAL,
+    "day": pb.BUDGET_PERIOD_DAY,
+    "total": pb.BUDGET_PERIOD_TOTAL,
 }
-_LEVELS: dict[SpendLevel, Any] = {
-    "tenant": usage_pb2.SPEND_LEVEL_TENANT,
-    "session": usage_pb2.SPEND_LEVEL_SESSION,
-    "memory": usage_pb2.SPEND_LEVEL_MEMORY,
+_GROUPINGS: dict[Grouping, Any] = {
+    "session": pb.ListUsageRequest.GROUPING_SESSION,
+    "memory": pb.ListUsageRequest.GROUPING_MEMORY,
+    "day": pb.ListUsageRequest.GROUPING_DAY,
+    "purpose": pb.ListUsageRequest.GROUPING_PURPOSE,
+}
+#: The first of each is what is not specified.
+_PURPOSES = {"": 0} | {
+    name.removeprefix("CALL_PURPOSE_").lower(): number for name, number in pb.CallPurpose.items()
+}
+_OUTCOMES = {"": 0} | {
+    name.removeprefix("CACHE_OUTCOME_").lower(): number
+    for name, number in pb.CostReport.CacheOutcome.items()
 }
 #: Fields that are messages themselves.
 _COMPARED = ("measured", "as_kept", "in_place", "amendments", "adaptive")
 _LOOPS = ("standard", "recursive", "pcc")
-
-
-def budget_owner(session: str, memory: str) -> budgets_pb2.BudgetOwner:
-    """Returns the owner of a budget: a memory, a session, or else the tenant."""
-    if memory:
-        named = budgets_pb2.BudgetOwner.MemoryName(session=session, memory=memory)
-        return budgets_pb2.BudgetOwner(memory=named)
-    if session:
-        return budgets_pb2.BudgetOwner(session=session)
-    return budgets_pb2.BudgetOwner(tenant=True)
 
 
 def budget_period(period: BudgetPeriod) -> Any:
@@ -61,44 +66,38 @@ def budget_limit(name: str, limit: int | None) -> int | None:
     return limit
 
 
-def budget(message: budgets_pb2.Budget) -> Budget:
+def budget(message: pb.Budget) -> Budget:
     """Returns a budget, and how much of it is left."""
-    owner = message.owner
-    of_memory = owner.WhichOneof("scope") == "memory"
     return value_of(
         Budget,
         message,
-        session=owner.memory.session if of_memory else owner.session,
-        memory=owner.memory.memory,
         period=known_name(_PERIODS, message.period),
-        resets_at=if_set(message, "reset_time", moment),
+        resets_at=if_set(message, "resets_at", moment),
     )
 
 
-def usage(message: reading_pb2.Usage) -> Usage:
+def usage(message: common_pb2.Usage) -> Usage:
     """Returns model calls, summed."""
     return value_of(Usage, message)
 
 
-def usage_report(message: usage_pb2.GetUsageResponse) -> UsageReport:
-    """Returns the usage of a session or a memory."""
-    return UsageReport(
-        total=usage(message.total),
-        lines=tuple(value_of(UsageLine, one, usage=usage(one.usage)) for one in message.lines),
-    )
-
-
-def spend_request(
-    *, level: SpendLevel, from_day: date | None, to_day: date | None, **others: Any
-) -> usage_pb2.ListSpendRequest:
-    """Returns the request of what was spent. Raises ValueError."""
+def usage_request(
+    *,
+    group_by: Sequence[Grouping],
+    first_day: date | None,
+    last_day: date | None,
+    session: str = "",
+    memory: str = "",
+) -> pb.ListUsageRequest:
+    """Returns the request of what was used. Raises ValueError."""
     return message_of(
-        usage_pb2.ListSpendRequest,
-        level=number_of("level", _LEVELS, level),
-        from_day=day(from_day),
-        to_day=day(to_day),
+        pb.ListUsageRequest,
+        session=session,
+        memory=memory,
+        group_by=[number_of("group_by", _GROUPINGS, one) for one in group_by],
+        first_day=day(first_day),
+        last_day=day(last_day),
         page_size=1000,
-        **others,
     )
 
 
@@ -107,47 +106,44 @@ def day(given: date | None) -> str:
     return "" if given is None else given.isoformat()
 
 
-def spend_report(
-    total: usage_pb2.Spend, lines: list[usage_pb2.ListSpendResponse.Line]
-) -> SpendReport:
-    """Returns what was spent, from all pages of a list."""
-    return SpendReport(
-        total=value_of(Spend, total),
+def usage_report(
+    total: common_pb2.Usage, lines: Sequence[pb.ListUsageResponse.Line]
+) -> UsageReport:
+    """Returns what was used, from all pages of a list."""
+    return UsageReport(
+        total=usage(total),
         lines=tuple(
             value_of(
-                SpendLine,
+                UsageLine,
                 one,
                 day=date.fromisoformat(one.day) if one.day else None,
-                spend=value_of(Spend, one.spend),
+                purpose=known_name(_PURPOSES, one.purpose),
+                usage=usage(one.usage),
             )
             for one in lines
         ),
     )
 
 
-def cost(message: usage_pb2.GetCostResponse) -> Cost:
+def cost_report(message: pb.CostReport) -> CostReport:
     """Returns what a session or a memory cost."""
-    return Cost(
-        total=value_of(Spend, message.total),
-        lines=tuple(
-            value_of(CostLine, one, spend=value_of(Spend, one.spend)) for one in message.lines
+    return CostReport(
+        total=usage(message.total),
+        cache=tuple(
+            value_of(CacheLine, one, outcome=known_name(_OUTCOMES, one.outcome))
+            for one in message.cache
         ),
-        residuals=tuple(
-            # `class` is a word of Python's.
-            value_of(Residual, one, residual=getattr(one, "class"))
-            for one in message.residuals
-        ),
-        reading=value_of(LogCost, message.reading),
+        reading=value_of(ReadingCost, message.reading),
         comparison=if_set(message, "comparison", _comparison),
         accounting=if_set(message, "accounting", _accounting),
     )
 
 
-def _comparison(message: usage_pb2.GetCostResponse.Comparison) -> Comparison:
-    logs = {name: value_of(LogCost, getattr(message, name)) for name in _COMPARED}
-    return value_of(Comparison, message, **logs)
+def _comparison(message: pb.CostReport.Comparison) -> Comparison:
+    logs = {name: value_of(ReadingCost, getattr(message, name)) for name in _COMPARED}
+    return value_of(Comparison, message, positions=positions(message), **logs)
 
 
-def _accounting(message: usage_pb2.GetCostResponse.Accounting) -> Accounting:
+def _accounting(message: pb.CostReport.Accounting) -> Accounting:
     loops = {name: value_of(LoopCost, getattr(message, name)) for name in _LOOPS}
     return value_of(Accounting, message, **loops)

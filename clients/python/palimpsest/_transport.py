@@ -164,7 +164,7 @@ def pause_seconds(wait: float, error: PalimpsestError) -> float:
 
 
 #: Refusals of a service that is full, which come before it has begun anything.
-_UNBEGUN = frozenset({"TOO_MANY_CALLS", "TOO_MANY_ASKS", "TOO_MANY_PENDING_ANSWERS"})
+_UNBEGUN = frozenset({"TOO_MANY_CALLS", "TOO_MANY_ASKS", "TOO_MANY_PENDING"})
 
 
 def is_unbegun(error: PalimpsestError) -> bool:

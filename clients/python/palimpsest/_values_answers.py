@@ -1,14 +1,22 @@
 """Questions, answers and trajectories: plain values."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypedDict
 
+from palimpsest._errors import PalimpsestError
 from palimpsest._schemas import Schema
+from palimpsest._values_common import (
+    CharacterRange,
+    ChatMessage,
+    OperationState,
+    PositionRange,
+    ReadPoint,
+)
 from palimpsest._values_spend import Usage
 
-#: What happened; "unknown" only where the service is newer. See answers.proto.
+#: What happened; "unknown" only where the service is newer. See answer_service.proto.
 EventKind = Literal[
     "retrieval",
     "triage",
@@ -53,19 +61,18 @@ class TrajectoryEvent:
     #: The node that was looked at: "2.1" of a stored node, "root" and "v1.2" in place of
     #: parents that are not there yet, "t.1" of text that is not summarized yet; "p.3" of the
     #: third piece of the log as browsing reads it.
-    node_id: str
+    node: str
     level: int
-    #: The positions that it covers, both included.
-    from_position: int
-    to_position: int
+    #: The positions that it covers; None: none.
+    positions: PositionRange | None
     #: Nodes between it and the root.
     depth: int
     #: 1 to 3: how often in a row the model was asked here.
     attempt: int
     #: The children that the model saw, or the leaves that retrieval named.
-    shown_ids: tuple[str, ...]
+    shown: tuple[str, ...]
     #: Where it went.
-    target_ids: tuple[str, ...]
+    targets: tuple[str, ...]
     #: What the model said before it acted.
     reasoning: str
     #: The answer, what was wrong with an invalid reply, or the shortened working memory.
@@ -78,7 +85,7 @@ class TrajectoryEvent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NavigationStatistics:
-    """What one navigation came to, or all of a tree together."""
+    """Sums over one navigation, or all of a memory together."""
 
     #: Complete ones; 1 for one.
     navigations: int
@@ -118,16 +125,12 @@ def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-#: The ways to answer; "unknown" only where the service is newer. See answers.proto.
+#: The ways to answer; "unknown" only where the service is newer. See answer_service.proto.
 Reader = Literal["prism", "memwalker", "pcc", "dciso", "whole", "auto", "unknown"]
 #: Why a memory lost proposals of its model; empty only where the service is newer.
 LossKind = Literal["no_room", "invalid", ""]
-#: How far an answer is.
-AnswerStatus = Literal["pending", "complete", "failed", "cancelled", "abandoned"]
 #: How the pieces of a log are processed; "auto": understanding the task chooses.
-BrowseOption = Literal[
-    "auto", "dynamic", "rank", "carry", "independent", "scan", "random", "unknown"
-]
+BrowseStrategy = Literal["auto", "dynamic", "rank", "carry", "independent", "scan", "unknown"]
 #: What browsing may do.
 BrowseAction = Literal[
     "task_understanding", "retrieve", "move", "append", "merge", "answer", "aggregation"
@@ -140,7 +143,7 @@ BrowseOrder = Literal["auto", "forward", "backward"]
 class BrowseSettings:
     """How a log is to be browsed; without a field the whole method, as the service has it."""
 
-    option: BrowseOption = "auto"
+    strategy: BrowseStrategy = "auto"
     #: Empty: all of them.
     actions: Sequence[BrowseAction] = ()
     order: BrowseOrder = "auto"
@@ -175,6 +178,16 @@ class Question:
     after: str = ""
     #: The memory must have applied everything that is in the log when the question comes.
     fully_applied: bool = False
+    #: Which chunks may be cited; the readers "dciso" and "whole" also read only these. Any of
+    #: these threads, none of those, any of these sources; "" stands for chunks without one.
+    threads: Sequence[str] = ()
+    excluded_threads: Sequence[str] = ()
+    sources: Sequence[str] = ()
+    #: When they occurred: from the first time to before the second.
+    occurred_since: datetime | None = None
+    occurred_until: datetime | None = None
+    #: Keys with their values; a chunk has them all.
+    metadata: Mapping[str, str] | None = None
     #: Of a multiple-choice question, 2 to 26: the answer is one of them, word for word, or there
     #: is none. `Answer.guessed` says where nothing that was read says which.
     options: Sequence[str] = ()
@@ -200,6 +213,12 @@ class AskOptions(TypedDict, total=False):
     model: str
     after: str
     fully_applied: bool
+    threads: Sequence[str]
+    excluded_threads: Sequence[str]
+    sources: Sequence[str]
+    occurred_since: datetime | None
+    occurred_until: datetime | None
+    metadata: Mapping[str, str] | None
     options: Sequence[str]
     hybrid_leaves: int
     beam: int
@@ -214,6 +233,12 @@ class MemoryQuestionOptions(TypedDict, total=False):
 
     after: str
     fully_applied: bool
+    threads: Sequence[str]
+    excluded_threads: Sequence[str]
+    sources: Sequence[str]
+    occurred_since: datetime | None
+    occurred_until: datetime | None
+    metadata: Mapping[str, str] | None
     options: Sequence[str]
     hybrid_leaves: int
     beam: int
@@ -242,41 +267,44 @@ class ResumeOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Citation:
-    """A place in the log that an answer rests on."""
+    """A part of the log that an answer rests on."""
 
+    #: The chunk; 0 of a node or a vector as a whole.
     position: int
-    #: The path of the memory that it was written to.
-    path: str
-    #: The revision that wrote it.
-    revision: int
+    #: Characters of the chunk's text that the answer rests on; None: the chunk as a whole.
+    #: common.proto says what a chunk's text is.
+    characters: CharacterRange | None
+    #: The value at the path, or the text of the chunk, cut.
     excerpt: str
-    #: Of an answer from a tree: the leaf, and the positions that it covers; `path` is empty
-    #: then, and `revision` is the one that brought the leaf.
-    node_id: str = ""
-    from_position: int = 0
-    to_position: int = 0
-    #: Characters of the chunk's text that the answer rests on, the last one excluded; both 0:
-    #: the chunk as a whole. answers.proto says what a chunk's text is.
-    from_character: int = 0
-    to_character: int = 0
+    #: The path of the memory that it was written to; empty where no PRISM memory was read.
+    path: str
+    #: The revision that wrote it: the amendment, the leaf or the vector.
+    revision: int
+    #: The leaf of a tree, or the vector of a state memory; and the positions that it covers.
+    node: str = ""
+    positions: PositionRange | None = None
+    #: The chunk's labels, where `position` is set.
+    thread: str = ""
+    source: str = ""
+    occurred_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waiting:
-    """The memory is not yet as far as asked."""
+    """The memory has not applied yet what was asked for."""
 
+    #: How far it is, and how far it must be.
     applied_position: int
-    wanted_position: int
+    position: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """The answer is being made."""
+    """The answer is stored, and its reader reads."""
 
-    answer_id: str
-    #: 0 when no memory is read.
-    revision: int
-    applied_position: int
+    #: Its id, for `Session.answer` and `Session.resume_answer`.
+    answer: str
+    read_point: ReadPoint
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -303,7 +331,7 @@ class Choice:
     #: Empty when the log itself is read.
     memory: str
     #: How the log is browsed; None for other readers.
-    option: BrowseOption | None
+    strategy: BrowseStrategy | None
     #: One sentence.
     reason: str
     #: What it expected to spend, in tokens of prompts and replies.
@@ -318,7 +346,7 @@ class Rating:
     comment: str
     #: What would have been right; empty when the user did not say.
     expected: str
-    rated_at: datetime
+    created_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -340,23 +368,23 @@ class Loss:
 class Answer:
     """A stored reply to a query."""
 
-    answer_id: str
+    id: str
     query: str
-    #: "pending", "complete", "failed", "cancelled" or "abandoned": its callers left, and
-    #: `resume_answer` continues it.
-    status: str
+    #: "done", or how far it is. "abandoned": its callers left, and `resume_answer` continues it.
+    state: OperationState
     #: Empty when there is no answer.
     text: str
     citations: tuple[Citation, ...]
-    #: Where it was read.
-    revision: int
-    applied_position: int
+    #: What was read.
+    read_point: ReadPoint
     #: The model that wrote it. "offline/extractive" is no language model.
     model: str
-    #: Why it failed, or why there is no answer: one sentence.
-    failure: str
+    #: Why there is no answer, or why it was abandoned: one sentence.
+    cause: str
     usage: Usage
     created_at: datetime
+    #: Why it failed, as `ask` raises it; None unless it did.
+    error: PalimpsestError | None = None
     #: Why there is no answer; None when there is one.
     no_answer: NoAnswer | None = None
     #: Of a complete answer from a tree.
@@ -381,35 +409,22 @@ class Answer:
     #: Whether the model's reply reached its bound: `text` is the beginning of the answer, with
     #: " …" after it.
     truncated: bool = False
-    #: The first and the last chunk of what the reader did not go through, since there is more
-    #: than it may; of these DCISO reads what retrieval names. None: it could go anywhere.
-    left_out: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Turn:
-    """What was said to the model, or what it said."""
-
-    #: "user" or "assistant".
-    role: str
-    content: str
+    #: Chunks that the reader did not read, because there are more than it may; of these DCISO
+    #: reads what retrieval names. None: it could read any.
+    left_out: PositionRange | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingExample:
     """A move of a navigation or a browsing that found an answer, to train a model with."""
 
-    answer_id: str
+    #: The answer's id.
+    answer: str
     #: The event of the trajectory.
     ordinal: int
     #: Name and version of the prompt's template.
     template: str
     #: A prompt and its reply.
-    turns: tuple[Turn, ...]
+    messages: tuple[ChatMessage, ...]
     #: What a user thinks of the answer; None as long as it is not rated.
     rating: "Rating | None" = None
-
-    @property
-    def messages(self) -> list[dict[str, str]]:
-        """The turns as `palimpsest trajectories export` writes them, to train a chat model."""
-        return [{"role": turn.role, "content": turn.content} for turn in self.turns]

@@ -1,6 +1,12 @@
-"""Values that several rooms share: ranges of positions and characters, read points."""
+"""Values that several rooms share: ranges of positions and characters, read points, messages."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+#: How far long work is; "abandoned" only of answers. "unknown" only where the service is newer.
+OperationState = Literal[
+    "pending", "running", "done", "failed", "cancelled", "abandoned", "unknown"
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,3 +35,12 @@ class ReadPoint:
     applied_position: int
     #: For `after=` of a later read, which then is at least as fresh.
     read_token: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChatMessage:
+    """A message for a chat model."""
+
+    #: "system", "user", "assistant", or the role of a message chunk.
+    role: str
+    content: str

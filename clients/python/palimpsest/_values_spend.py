@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Literal
 
-#: When what was spent is forgotten: at midnight UTC, or never.
+from palimpsest._values_common import PositionRange
+
+#: When what was spent of a budget is reset: at midnight UTC, or never.
 BudgetPeriod = Literal["day", "total"]
 #: The largest limit that can be sent.
 MAX_LIMIT = 2**63 - 1
@@ -31,57 +33,14 @@ class Budget:
     #: What calls under way may come to.
     reserved_tokens: int
     reserved_micro_usd: int
-    #: Of a day's budget: when what was spent is forgotten next.
+    #: Of a day's budget: when what was spent is reset.
     resets_at: datetime | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BudgetSet:
-    """What came of setting a budget."""
-
-    budget: Budget
-    #: Held memories that try again.
-    woken_memories: int
+    #: Changes with each change of the limits.
+    etag: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usage:
-    """Model calls, summed."""
-
-    calls: int
-    input_tokens: int
-    #: Of these, those that the prefix cache predicted to be warm.
-    predicted_cached_tokens: int
-    #: None when no call reported any: unknown is not 0.
-    reported_cached_tokens: int | None
-    output_tokens: int
-    #: In millionths of a US dollar; None when no price is known.
-    cost_micro_usd: int | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UsageLine:
-    """Calls of one purpose and model."""
-
-    purpose: str
-    model: str
-    usage: Usage
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UsageReport:
-    """What a session's or a memory's model calls came to."""
-
-    total: Usage
-    lines: tuple[UsageLine, ...]
-
-
-#: What gets a line of its own: nothing, each session, or each memory.
-SpendLevel = Literal["tenant", "session", "memory"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Spend:
     """Model calls, summed. Tokens are as providers report them."""
 
     #: Calls with a reply, and tries that failed.
@@ -93,8 +52,9 @@ class Spend:
     predicted_cached_tokens: int
     #: Of these, those that providers reported as cached.
     reported_cached_tokens: int
-    #: Calls whose provider says nothing of its cache.
+    #: Calls whose provider reports nothing about its cache: unknown is not 0.
     unreported_calls: int
+    #: Tokens that providers report as written to their caches.
     cache_write_tokens: int
     #: Tokens of all replies.
     output_tokens: int
@@ -103,52 +63,63 @@ class Spend:
     #: Calls without one.
     unpriced_calls: int
 
+    @property
+    def is_reported(self) -> bool:
+        """False when no provider reported what was cached of any of these calls."""
+        return not self.calls or self.unreported_calls < self.calls
+
+    @property
+    def is_priced(self) -> bool:
+        """False when none of these calls has a price."""
+        return not self.calls or self.unpriced_calls < self.calls
+
+
+#: What gets a line of its own.
+Grouping = Literal["session", "memory", "day", "purpose"]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SpendLine:
-    """The sums of one line; what it is not split by is empty."""
+class UsageLine:
+    """The sums of one line; what lines are not grouped by is empty."""
 
+    #: Empty of sessions that were deleted.
     session: str
+    #: Empty of calls that belong to no memory, or to a deleted one.
     memory: str
-    #: In UTC; None when days are summed.
+    #: In UTC; None when lines are not grouped by days.
     day: date | None
-    spend: Spend
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SpendReport:
-    """What was spent."""
-
-    total: Spend
-    lines: tuple[SpendLine, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CostLine:
-    """Calls of one memory, purpose and model."""
-
-    #: Empty for calls that no memory made.
-    memory: str
+    #: "revise", "consolidate", "answer", "schema", "summarize", "navigate", "compress",
+    #: "browse", "rerank" or "embed"; "unknown" where the service is newer.
     purpose: str
     #: As provider/name.
     model: str
-    spend: Spend
+    usage: Usage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Residual:
+class UsageReport:
+    """What model calls used, in lines."""
+
+    #: The sum of all lines.
+    total: Usage
+    #: By session, memory, day, purpose, then model.
+    lines: tuple[UsageLine, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheLine:
     """Calls whose prefix cache behaved alike."""
 
-    #: "none": as predicted; "more"; "evicted", "misrouted", "drift" or "outage": less;
-    #: "unknown": the provider does not say; "": not classified.
-    residual: str
+    #: "as_predicted"; "more"; "evicted", "misrouted", "drift" or "outage": less; "unknown":
+    #: the provider does not report it; "": not classified.
+    outcome: str
     calls: int
     predicted_cached_tokens: int
     reported_cached_tokens: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LogCost:
+class ReadingCost:
     """What reading a log cost, as table 3 of the PRISM paper counts it."""
 
     #: Prompts.
@@ -185,18 +156,17 @@ class Comparison:
     steps: int
     #: Steps that the memory has made.
     all_steps: int
-    #: The compared steps read the positions from_position + 1 to to_position.
-    from_position: int
-    to_position: int
+    #: Positions that the compared steps read.
+    positions: PositionRange | None
     #: By whose prices.
     model: str
     #: As the ledger has these steps.
-    measured: LogCost
+    measured: ReadingCost
     #: Simulated, as all that follow: with the folds that were made.
-    as_kept: LogCost
-    in_place: LogCost
-    amendments: LogCost
-    adaptive: LogCost
+    as_kept: ReadingCost
+    in_place: ReadingCost
+    amendments: ReadingCost
+    adaptive: ReadingCost
     #: Older steps are not compared.
     truncated: bool
 
@@ -252,17 +222,17 @@ class Accounting:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cost:
-    """What a session or a memory came to."""
+class CostReport:
+    """What a session or a memory cost, explained."""
 
-    total: Spend
-    lines: tuple[CostLine, ...]
-    residuals: tuple[Residual, ...]
+    total: Usage
+    #: By outcome.
+    cache: tuple[CacheLine, ...]
     #: All calls that revised, consolidated, summarized or compressed. What a provider does
-    #: not report of its cache is taken as predicted; `total.unreported_calls` says of how
+    #: not report of its cache is counted as predicted; `total.unreported_calls` says of how
     #: many calls.
-    reading: LogCost
+    reading: ReadingCost
     #: Of one PRISM memory, for all days, when it has made a step; else None.
     comparison: Comparison | None
-    #: Of one state memory, for all days, when its session has a step; else None.
+    #: Of one state memory, for all days, when its session has a chunk; else None.
     accounting: Accounting | None

@@ -15,6 +15,7 @@ from palimpsest._sync._client import Client, connect
 from palimpsest._sync._history import Provenance, Watch
 from palimpsest._sync._kinds import State, Tree
 from palimpsest._sync._memory import Memory
+from palimpsest._sync._operation import Operation
 from palimpsest._sync._producer import Producer
 from palimpsest._sync._session import Session
 
@@ -23,6 +24,7 @@ __all__ = [
     "AnswerStream",
     "Client",
     "Memory",
+    "Operation",
     "Producer",
     "Provenance",
     "Session",

@@ -1014,7 +1014,9 @@ class Answer(_message.Message):
 
     @_builtins.property
     def value(self) -> _struct_pb2.Value:
-        """By `response_schema`; unset without one, and where there is no answer."""
+        """By `response_schema`; unset without one, where there is no answer, and beyond 24 levels of
+        nesting, which some JSON libraries of protobuf refuse: `value_json` has it then.
+        """
 
     @_builtins.property
     def citations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Citation]:

@@ -178,7 +178,7 @@ class Operation(_message.Message):
     @_builtins.property
     def usage(self) -> _common_pb2.Usage:
         """What it cost by now, where it is counted: KIND_SCHEMA. The usage of a memory has the
-        rest.
+        rest. Not in lists.
         """
 
     @_builtins.property

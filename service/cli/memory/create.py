@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal
 import typer
 
 import palimpsest
-from palimpsest import Memory, MemoryInfo, Session
+from palimpsest import Memory, MemoryInfo, Operation, Session
 from service.cli.app import new_group
 from service.cli.command import MAX_CHUNK_TOKENS, MAX_TOKENS, Json, command, given
 from service.cli.files import read_schema, read_text
 from service.cli.memory.output import memory_json
 from service.cli.output import CommandError, show, show_json
-from service.cli.progress import Bar
+from service.cli.progress import follow_operation
 
 #: What the proto bounds of a tree's settings, and of a state memory's.
 MAX_CHILDREN = 32
@@ -52,9 +52,9 @@ class PrismOptions:
         Literal["adaptive", "amendments", "in_place"] | None,
         typer.Option(help="How prompts show the memory; default: adaptive."),
     ] = None
-    operations: Annotated[
+    allowed_ops: Annotated[
         Literal["add_and_update", "add_only"] | None,
-        typer.Option(help="What the model may do; default: add_and_update."),
+        typer.Option(help="Which amendments the model may propose; default: add_and_update."),
     ] = None
     steps: Annotated[
         Literal["whole", "focused"] | None,
@@ -265,7 +265,7 @@ async def _show(memory: Memory, as_json: bool) -> None:
     if as_json:
         show_json(memory_json((await memory.get()).info))
     else:
-        show(memory.name)
+        show(memory.id)
 
 
 async def rebuild_prism(
@@ -273,14 +273,12 @@ async def rebuild_prism(
 ) -> None:
     """Read the whole log again into a new PRISM memory.
 
-    What is not given is as in the old one (--memory). Ctrl-C ends the waiting only: the new
-    memory goes on by itself.
+    What is not given is as in the old one (--memory). Ctrl-C ends the waiting only:
+    `operation cancel` ends the rebuild.
     """
     settings = options.settings()
-    await _info(memory, "prism")
-    with _Followed() as followed:
-        await memory.rebuild(name, on_progress=followed.show, **settings)
-    await _show_rebuilt(memory.session, name, as_json)
+    await memory_info(memory, "prism")
+    await _show_rebuilt(await memory.rebuild(name, **settings), as_json)
 
 
 async def rebuild_tree(
@@ -288,14 +286,12 @@ async def rebuild_tree(
 ) -> None:
     """Read the whole log again into a new tree, which is open.
 
-    What is not given is as in the old one (--memory). Ctrl-C ends the waiting only: the new
-    tree goes on by itself.
+    What is not given is as in the old one (--memory). Ctrl-C ends the waiting only:
+    `operation cancel` ends the rebuild.
     """
-    found = (await _info(tree, "tree")).tree
+    found = (await memory_info(tree, "tree")).tree
     settings = replace(found, **options.settings()) if found else None
-    with _Followed() as followed:
-        await tree.rebuild(name, settings=settings, on_progress=followed.show)
-    await _show_rebuilt(tree.session, name, as_json)
+    await _show_rebuilt(await tree.rebuild(name, settings=settings), as_json)
 
 
 async def rebuild_state(
@@ -307,53 +303,37 @@ async def rebuild_state(
 ) -> None:
     """Read the whole log again into a new state memory.
 
-    What is not given is as in the old one (--memory). Ctrl-C ends the waiting only: the new
-    memory goes on by itself.
+    What is not given is as in the old one (--memory). Ctrl-C ends the waiting only:
+    `operation cancel` ends the rebuild.
     """
     changes = options.settings()
     if no_pins and "pinned" in changes:
         raise CommandError("give --pin or --no-pins, not both")
     if no_pins:
         changes["pinned"] = ()
-    found = (await _info(state, "state")).state
+    found = (await memory_info(state, "state")).state
     settings = replace(found, **changes) if found else None
-    with _Followed() as followed:
-        await state.rebuild(name, settings=settings, on_progress=followed.show)
-    await _show_rebuilt(state.session, name, as_json)
+    await _show_rebuilt(await state.rebuild(name, settings=settings), as_json)
 
 
-class _Followed(Bar):
-    """How far a rebuild is: up to what was in the log when it began."""
-
-    def __init__(self) -> None:
-        super().__init__("rebuilding", 0)
-        self._goal: int | None = None
-
-    def show(self, info: MemoryInfo, *, total: int | None = None) -> None:
-        """Shows how far the new memory is."""
-        if self._goal is None:
-            self._goal = info.head
-        super().show(info, total=self._goal)
-
-
-async def _info(memory: Memory, kind: str = "") -> MemoryInfo:
+async def memory_info(memory: Memory, kind: str = "") -> MemoryInfo:
     """Returns a memory without its value. Raises CommandError for one of another kind."""
     listed = await memory.session.memories()
-    found = next((one for one in listed if one.name == memory.name), None)
+    found = next((one for one in listed if one.id == memory.id), None)
     info = found or (await memory.get()).info
     if kind and info.kind != kind:
         raise CommandError(
-            f"{memory.name!r} is a {info.kind} memory: palimpsest memory rebuild {info.kind}"
+            f"{memory.id!r} is a {info.kind} memory: palimpsest memory rebuild {info.kind}"
         )
     return info
 
 
-async def _show_rebuilt(session: Session, new: str, as_json: bool) -> None:
-    info = await _info(session.memory(new))
+async def _show_rebuilt(operation: Operation[MemoryInfo], as_json: bool) -> None:
+    info = await follow_operation(operation, "rebuilding")
     if as_json:
         show_json(memory_json(info))
         return
     done = "everything applied"
     if info.kind == "state":
         done = f"{info.applied_position} of {info.head} chunks compressed"
-    show(f"{new} is at revision {info.revision}, {done}")
+    show(f"{info.id} is at revision {info.revision}, {done}")

@@ -1,6 +1,5 @@
 """Commands that change a memory without new chunks: `palimpsest memory set`, `fold` and others."""
 
-import asyncio
 import json
 from functools import partial
 from typing import Annotated, Any
@@ -10,9 +9,11 @@ import typer
 from palimpsest import Client, Edit, Edited, Memory, MemoryInfo, PalimpsestError
 from service.cli.command import DEFAULT_NAME, LAST, Json, NamedMemory, SessionName, command
 from service.cli.files import read_schema
+from service.cli.memory.create import memory_info
 from service.cli.memory.output import amendment_line, memory_json
-from service.cli.output import plain_json, show, show_json
-from service.cli.progress import LOOK_SECONDS, Bar, refuse_stopped
+from service.cli.operation import operation_json
+from service.cli.output import CommandError, plain_json, show, show_json
+from service.cli.progress import follow_operation
 
 PathArgument = Annotated[str, typer.Argument(help="$['a']['b'][0], $.'a'.'b'[0] or /a/b/0.")]
 Expect = Annotated[
@@ -29,8 +30,8 @@ def register(memory: typer.Typer) -> None:
     command(memory, "rollback", rollback)
     command(memory, "fold", fold)
     command(memory, "consolidate", consolidate)
-    command(memory, "schema", schema)
-    command(memory, "model", model)
+    command(memory, "update", update)
+    command(memory, "delete", delete)
     command(memory, "flush", flush)
 
 
@@ -104,7 +105,7 @@ async def rollback(
 ) -> None:
     """Restore the state of an earlier revision, as a new one. The log is not read again."""
     info = await memory.rollback(revision, expected_revision=expect, comment=comment)
-    done = f"{memory.name} is at revision {info.revision}, as it was at revision {revision}"
+    done = f"{memory.id} is at revision {info.revision}, as it was at revision {revision}"
     _show_info(info, done, as_json)
 
 
@@ -119,61 +120,82 @@ async def fold(memory: NamedMemory, as_json: Json = False) -> None:
     """Write the amendments into a new base, so that prompts show each value once."""
     made = await memory.fold()
     done = "is folded" if made.folded else "has nothing to fold"
-    line = f"{memory.name} {done} at revision {made.info.revision}"
+    line = f"{memory.id} {done} at revision {made.info.revision}"
     _show_info(made.info, line, as_json, folded=made.folded)
 
 
 async def consolidate(
     memory: NamedMemory,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is made.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is done.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Ask for a pass that merges and shortens, once what is in the log now is read."""
-    info = await memory.consolidate()
-    line = f"{memory.name} is consolidated after position {info.consolidate_position}"
-    if wait:
-        # A command that waits does not wait for more chunks as well.
-        await memory.flush()
-        info = await _consolidated(memory, info)
-        line = f"{memory.name} is consolidated, at revision {info.revision}"
-    _show_info(info, line, as_json)
+    """Request a consolidation: the model merges and shortens, once the log is read."""
+    operation = await memory.consolidate()
+    if not wait:
+        line = f"{memory.id} is to be consolidated by operation {operation.id}"
+        show_json(operation_json(operation.info)) if as_json else show(line)
+        return
+    # A command that waits does not wait for more chunks as well.
+    await memory.flush()
+    info = await follow_operation(operation, "consolidating")
+    _show_info(info, f"{memory.id} is consolidated, at revision {info.revision}", as_json)
 
 
-async def _consolidated(memory: Memory, info: MemoryInfo) -> MemoryInfo:
-    with Bar("revising", info.consolidate_position or 0) as bar:
-        while info.consolidate_position is not None:
-            bar.show(info)
-            refuse_stopped(info)
-            await asyncio.sleep(LOOK_SECONDS)
-            info = (await memory.get()).info
-    return info
-
-
-async def schema(
-    memory: Memory,
-    file: Annotated[str, typer.Argument(help="The new schema: class source, or JSON Schema.")],
+async def update(
+    memory: NamedMemory,
+    schema: Annotated[
+        str | None,
+        typer.Option(help="A file with a schema that has more fields; the value stays."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model as provider/name; empty: the service's default.")
+    ] = None,
+    navigation_model: Annotated[
+        str | None, typer.Option(help="Of a tree: the model for questions; empty: its model.")
+    ] = None,
     expect: Expect = None,
     comment: Comment = "",
     as_json: Json = False,
 ) -> None:
-    """Give a live memory a schema with more fields; its value stays.
+    """Give a live memory a schema with more fields, or another model.
 
-    What was read before is not read again: `memory rebuild prism` does that.
+    What was read before is not read again: `memory rebuild` does that. A memory that waits for
+    its model tries again with the new one.
     """
-    shape = read_schema(file)
-    info = await memory.update_schema(shape, expected_revision=expect, comment=comment)
-    line = f"{memory.name} has the schema at revision {info.revision}"
-    _show_info(info, line, as_json)
+    if schema is None and model is None and navigation_model is None:
+        raise CommandError("give --schema, --model or --navigation-model")
+    kind = (await memory_info(memory)).kind
+    if kind != "prism" and schema is not None:
+        raise CommandError(f"{memory.id!r} is a {kind} memory: it has no schema")
+    if kind != "tree" and navigation_model is not None:
+        raise CommandError(f"{memory.id!r} is no tree: it has no --navigation-model")
+    if kind == "tree":
+        tree = memory.session.tree(memory.id)
+        info = await tree.update(
+            model=model, navigation_model=navigation_model, expected_revision=expect
+        )
+    elif kind == "state":
+        state = memory.session.state(memory.id)
+        info = await state.update(model=model, expected_revision=expect)
+    else:
+        shape = None if schema is None else read_schema(schema)
+        info = await memory.update(
+            schema=shape, model=model, expected_revision=expect, comment=comment
+        )
+    _show_info(info, f"{memory.id} is updated, at revision {info.revision}", as_json)
 
 
-async def model(
-    memory: Memory,
-    model: Annotated[str, typer.Argument(help="provider/name; empty: the service's default.")],
-    as_json: Json = False,
+async def delete(
+    client: Client,
+    name: Annotated[str, typer.Argument(help="The memory.")],
+    session: SessionName = DEFAULT_NAME,
+    missing_ok: Annotated[
+        bool, typer.Option("--missing-ok", help="Succeed when there is no such memory.")
+    ] = False,
 ) -> None:
-    """Give a live memory another model; one that waits for its model tries again with it."""
-    info = await memory.update_model(model)
-    _show_info(info, f"{memory.name} is kept by {model or 'the default model'}", as_json)
+    """Delete a memory with its history. This cannot be undone; the log stays."""
+    await client.session(session).memory(name).delete(missing_ok=missing_ok)
+    show(f"{name} is deleted")
 
 
 async def flush(
@@ -188,4 +210,4 @@ async def flush(
     """
     named = client.session(session)
     flushed = await (named.memory(name).flush() if name else named.flush())
-    show_json(flushed) if as_json else show(f"token {flushed.token}")
+    show_json(flushed) if as_json else show(f"token {flushed.read_token}")

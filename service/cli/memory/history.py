@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from palimpsest import Chunk, Committed, Memory, ProvenanceEntry
-from service.cli.command import LAST, AtRevision, Json, NamedMemory, command
+from service.cli.command import LAST, AtRevision, Freshness, Json, NamedMemory, command
 from service.cli.memory.output import amendment_line, change_line, revision_line
 from service.cli.output import (
     CommandError,
@@ -35,6 +35,7 @@ def register(memory: typer.Typer) -> None:
 
 async def log(
     memory: NamedMemory,
+    freshness: Freshness,
     path: Annotated[str, typer.Option(help="Only what is at this path or below it.")] = "",
     from_position: Annotated[
         int,
@@ -58,19 +59,25 @@ async def log(
         raise CommandError("--rejected shows all of them: give no --path, --from or --to with it")
     if rejected:
         await show_each(
-            memory.rejections(),
+            memory.rejections(after=freshness.token(), fully_applied=freshness.applied),
             lambda one: f"r{one.revision} {one.reason}: {cut(one.proposal, 100)}",
             as_json=as_json,
         )
         return
-    changes = memory.amendments(path=path, from_position=from_position, to_position=to_position)
+    changes = memory.amendments(
+        path=path,
+        from_position=from_position,
+        to_position=to_position,
+        after=freshness.token(),
+        fully_applied=freshness.applied,
+    )
     await show_each(changes, amendment_line, as_json=as_json)
 
 
-async def revisions(memory: NamedMemory, as_json: Json = False) -> None:
+async def revisions(memory: NamedMemory, freshness: Freshness, as_json: Json = False) -> None:
     """List every revision of a memory and what caused it, oldest first."""
     await show_each(
-        memory.revisions(),
+        memory.revisions(after=freshness.token(), fully_applied=freshness.applied),
         lambda one: f"{one.created_at:%Y-%m-%d %H:%M:%S} {revision_line(one)}",
         as_json=as_json,
     )
@@ -79,6 +86,7 @@ async def revisions(memory: NamedMemory, as_json: Json = False) -> None:
 async def why(
     memory: Memory,
     path: Annotated[str, typer.Argument(help="$['a']['b'][0], $.'a'.'b'[0] or /a/b/0.")],
+    freshness: Freshness,
     revision: AtRevision = None,
     chunks: Annotated[int, typer.Option(min=0, help="Show so many chunks of each.")] = 2,
     as_json: Json = False,
@@ -89,12 +97,14 @@ async def why(
     > marks the chunk that says it most clearly. With --json: the value, then one line
     for each amendment.
     """
-    found = await memory.provenance(path, revision=revision)
+    found = await memory.provenance(
+        path, revision=revision, after=freshness.token(), fully_applied=freshness.applied
+    )
     if as_json:
-        head = {"path": found.path, "revision": found.revision, "exists": found.exists}
+        head = {"path": found.path, **plain_json(found.read_point), "exists": found.exists}
         show_json({**head, "value": found.value})
     else:
-        show(f"{found.path} at revision {found.revision}:")
+        show(f"{found.path} at revision {found.read_point.revision}:")
         show(f"  {value_line(found.value)}" if found.exists else "  nothing is there")
     async for entry in found:
         if as_json:
@@ -143,6 +153,7 @@ def _excerpt(text: str, value: Any) -> str:
 
 async def diff(
     memory: NamedMemory,
+    freshness: Freshness,
     revision: Annotated[
         int | None, typer.Option(min=0, max=LAST, help="The old side; default: the newest.")
     ] = None,
@@ -153,12 +164,19 @@ async def diff(
     as_json: Json = False,
 ) -> None:
     """Compare two revisions of a memory, or two memories: + added, - removed, ~ changed."""
-    found = await memory.diff(revision=revision, other=other, other_revision=other_revision)
+    found = await memory.diff(
+        revision=revision,
+        other=other,
+        other_revision=other_revision,
+        after=freshness.token(),
+        fully_applied=freshness.applied,
+    )
     if as_json:
         show_json(found)
         return
     right = f"{other} " if other else ""
-    show(f"{memory.name} r{found.revision} -> {right}r{found.other_revision}")
+    old, new = found.read_point.revision, found.other_read_point.revision
+    show(f"{memory.id} r{old} -> {right}r{new}")
     for one in found.differences:
         sides = [value_line(one.old)] if one.op != "add" else []
         sides += [value_line(one.new)] if one.op != "remove" else []

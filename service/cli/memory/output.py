@@ -2,45 +2,44 @@
 
 from typing import Any
 
-from palimpsest import Amendment, MemoryInfo, Revision
+from palimpsest import Amendment, MemoryInfo, MemoryStatus, PositionRange, Revision
 from service.cli.output import VALUE_CHARACTERS, counted, cut, plain_json, positions, value_line
 
 #: What a list of memories says of their losses.
 _LOSS_MARKS = {"no_room": "full"}
+#: What is said before the cause of a memory that does not go on.
+_BLOCKED = {
+    MemoryStatus.OVER_BUDGET: "held",
+    MemoryStatus.WAITING: "waiting for its model",
+}
 
 
 def memory_json(info: MemoryInfo) -> dict[str, Any]:
     """Returns a memory as plain JSON."""
-    found: dict[str, Any] = plain_json(info, name="memory")
+    found: dict[str, Any] = plain_json(info, id="memory")
     return found
 
 
 def problem_lines(info: MemoryInfo) -> list[str]:
     """Returns why the memory does not go on, if it does not, and what it lost."""
     lines: list[str] = []
-    if info.stall is not None:
-        lines.append(f"stalled at position {info.stall.position}: {info.stall.cause}")
-    if info.held_reason is not None:
-        lines.append(f"held: {info.held_reason}")
-    if info.waiting_cause is not None:
-        lines.append(f"waiting for its model: {info.waiting_cause}")
+    if info.blocked is not None:
+        what = _BLOCKED.get(info.status, str(info.status))
+        where = f" at position {info.blocked.position}" if info.blocked.position else ""
+        lines.append(f"{what}{where}: {info.blocked.cause}")
     return lines + [loss.message for loss in info.losses]
 
 
 def status_of(info: MemoryInfo) -> str:
     """Returns in a word whether the memory goes on, and in another one what it loses."""
-    status = str(info.status)
-    if info.held_reason is not None:
-        status = "held"
-    elif info.waiting_cause is not None:
-        status = "waiting"
+    status = info.status.replace("_", " ")
     marks = [_LOSS_MARKS.get(loss.kind, "rejects") for loss in info.losses]
     return ", ".join((status, *marks))
 
 
 def amendment_line(change: Amendment) -> str:
     """Returns an amendment on one line."""
-    where = positions(change.from_position, change.to_position) or change.kind
+    where = positions_of(change.positions) or change.kind
     return f"r{change.revision} {where} {change_line(change)}"
 
 
@@ -50,16 +49,21 @@ def change_line(change: Amendment) -> str:
     return f"{change.op} {change.path}{value}"
 
 
+def positions_of(found: PositionRange | None) -> str:
+    """Returns positions in words; empty for none."""
+    return "" if found is None else positions(found.first - 1, found.last)
+
+
 def revision_line(revision: Revision) -> str:
     """Returns a revision on one line."""
     parts = [f"r{revision.revision}", revision.kind]
     if revision.restored_revision is not None:
         parts.append(f"to r{revision.restored_revision}")
-    parts.append(positions(revision.from_position, revision.to_position))
-    if revision.amendments:
-        parts.append(counted(revision.amendments, "amendment"))
-    if revision.rejections:
-        parts.append(f"{revision.rejections} rejected")
+    parts.append(positions_of(revision.positions))
+    if revision.amendment_count:
+        parts.append(counted(revision.amendment_count, "amendment"))
+    if revision.rejection_count:
+        parts.append(f"{revision.rejection_count} rejected")
     if revision.comment:
         parts.append(f"({cut(revision.comment, VALUE_CHARACTERS)})")
     return " ".join(part for part in parts if part)

@@ -1,7 +1,7 @@
 """`palimpsest memory list`, `show` and `retry`."""
 
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.tree import Tree as Drawing
@@ -35,30 +35,25 @@ def register(memory: typer.Typer) -> None:
 async def list_(
     client: Client,
     session: MaybeSession = None,
-    stalled: Annotated[bool, typer.Option("--stalled", help="Those that gave up.")] = False,
-    waiting: Annotated[
-        bool, typer.Option("--waiting", help="Those whose model gives no reply for now.")
-    ] = False,
+    status: Annotated[
+        Literal["active", "stalled", "sealed", "waiting", "over_budget"] | None,
+        typer.Option(help="Only those of this status."),
+    ] = None,
     everywhere: Annotated[bool, typer.Option("--all", help="Of all sessions.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List the memories of a session; with --all, --stalled or --waiting those of all."""
-    if stalled and waiting:
-        raise CommandError("give --stalled or --waiting, not both")
+    """List the memories of a session; with --all, or with --status alone, those of all."""
     if session is not None and everywhere:
         raise CommandError("give --session or --all, not both")
-    everywhere = session is None and (everywhere or stalled or waiting)
+    everywhere = session is None and (everywhere or status is not None)
 
     async def found() -> AsyncIterator[MemoryInfo]:
         if everywhere:
-            async for info in client.memories(stalled=stalled, waiting=waiting):
+            async for info in client.memories(status=status):
                 yield info
             return
-        for info in await client.session(session or DEFAULT_NAME).memories():
-            if (info.stall is not None or not stalled) and (
-                info.waiting_cause is not None or not waiting
-            ):
-                yield info
+        for info in await client.session(session or DEFAULT_NAME).memories(status=status):
+            yield info
 
     columns = ("memory", "kind", "status", ">revision", ">applied", ">head")
     await show_list(
@@ -66,7 +61,7 @@ async def list_(
         lambda info: [
             (
                 *([info.session] if everywhere else []),
-                *(info.name, info.kind, status_of(info)),
+                *(info.id, info.kind, status_of(info)),
                 *map(str, (info.revision, info.applied_position, info.head)),
                 *(["; ".join(problem_lines(info))] if everywhere else []),
             )
@@ -98,13 +93,15 @@ async def show_(
     )
     if as_json:
         at = {"revision": state.revision, "applied_position": state.applied_position}
-        show_json({**memory_json(state.info), **at, "value": state.value, "token": state.token})
+        show_json(
+            {**memory_json(state.info), **at, "value": state.value, "read_token": state.read_token}
+        )
         return
     if state.info.kind == "state":
         out.print(_context_of(state))
     else:
         title = (
-            f"{memory.name} at revision {state.revision}:"
+            f"{memory.id} at revision {state.revision}:"
             f" {state.applied_position} of {state.info.head} chunks applied"
         )
         out.print(tree_of(title, state.value))
@@ -117,7 +114,7 @@ def _context_of(state: MemoryState) -> Drawing:
     vectors, recent = state.value["vectors"], state.value["recent"]
     compressed = recent[0]["position"] - 1 if recent else state.applied_position
     title = (
-        f"{state.info.name} at revision {state.revision}:"
+        f"{state.info.id} at revision {state.revision}:"
         f" {compressed} of {state.info.head} chunks compressed"
     )
     lines = {
@@ -150,8 +147,7 @@ async def retry(
         retried = await client.retry_stalled(session or "")
         show_json({"retried": retried}) if as_json else show(f"{retried} try again")
         return
-    info = await client.session(session or DEFAULT_NAME).memory(name or DEFAULT_NAME).retry()
-    if as_json:
-        show_json(memory_json(info))
-    else:
-        show(f"{info.name} is {info.status} at position {info.applied_position}")
+    memory = client.session(session or DEFAULT_NAME).memory(name or DEFAULT_NAME)
+    retried = await memory.retry()
+    done = "tries again" if retried else "was not stalled"
+    show_json({"retried": int(retried)}) if as_json else show(f"{memory.id} {done}")

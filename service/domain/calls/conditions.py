@@ -8,10 +8,10 @@ from service.domain.prompting.faults import Fault
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Condition:
-    """Why a place that serves a model is not asked for now."""
+    """Why a deployment that serves a model is not asked for now."""
 
     #: A deployment's name, or the model where it has none.
-    place: str
+    deployment: str
     model: str
     fault: Fault
     #: One sentence: the provider's own words, and what to do.

@@ -1,7 +1,7 @@
 """Defines what the prefix index is asked, and what is reported to it.
 
 A boundary is the end of a segment of a prompt; its id stands for everything before it.
-A place is a deployment of a model: what keeps a cache of its own.
+A deployment is one endpoint of a model: what keeps a cache of its own.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ ID_BYTES = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Boundary:
-    """A boundary that a place was sent."""
+    """A boundary that a deployment was sent."""
 
     #: Segments up to here; 1 or more.
     depth: int
@@ -28,7 +28,7 @@ class Boundary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CachedPrefix:
-    """What one place has of a prompt."""
+    """What one deployment has of a prompt."""
 
     #: The deepest boundary within its time to live; None when there is none.
     fresh: Boundary | None = None
@@ -46,15 +46,15 @@ class PrefixQuery:
     group_key: str
     #: The boundaries' ids, from the first on.
     ids: tuple[bytes, ...]
-    #: Names of the places that can be chosen; one or more.
-    places: tuple[str, ...]
+    #: Names of the deployments that can be chosen; one or more.
+    deployments: tuple[str, ...]
     #: Unix seconds.
     now: float
     #: How long a prefix stays warm without being used.
     ttl_seconds: int
     #: Key of a reply whose copy is wanted too; None for none.
     reply_key: str | None = None
-    #: Whether to say how much is queued at each place.
+    #: Whether to say how much is queued at each deployment.
     with_load: bool = False
 
 
@@ -64,9 +64,9 @@ class Seen:
 
     #: False when the index could not be asked: the rest is then as if nothing was known.
     known: bool
-    #: In the order of the question's places.
+    #: In the order of the question's deployments.
     cached: tuple[CachedPrefix, ...]
-    #: Tokens of prompts under way at each place; zeros when not asked for.
+    #: Tokens of prompts under way at each deployment; zeros when not asked for.
     queued_tokens: tuple[int, ...]
     #: The copy of the reply.
     reply: ModelReply | None = None
@@ -74,7 +74,7 @@ class Seen:
     @classmethod
     def nothing(cls, question: PrefixQuery) -> "Seen":
         """The answer of an index that cannot be asked."""
-        count = len(question.places)
+        count = len(question.deployments)
         return cls(known=False, cached=(CachedPrefix(),) * count, queued_tokens=(0,) * count)
 
 
@@ -89,21 +89,21 @@ class PrefixSurvival:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sent:
-    """A prompt that a place has answered."""
+    """A prompt that a deployment has answered."""
 
     memory_key: str
     group_key: str
-    #: Id and tokens of each boundary that the place keeps, from the first on.
+    #: Id and tokens of each boundary that the deployment keeps, from the first on.
     boundaries: tuple[tuple[bytes, int], ...]
     #: Whether the first of them is the group's: the end of the first segment.
     with_group: bool
     #: Id of the boundary whose tokens are what the provider said; None when none's are.
     exact: bytes | None = None
-    place: str
+    deployment: str
     #: Unix seconds.
     now: float
     ttl_seconds: int
-    #: What was learned about the place's cache; None when nothing was.
+    #: What was learned about the deployment's cache; None when nothing was.
     outcome: PrefixSurvival | None = None
     #: Key and reply, to be kept as a copy; None for none.
     reply: tuple[str, ModelReply] | None = None

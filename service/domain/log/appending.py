@@ -25,7 +25,7 @@ from service.domain.values.reasons import Reason
 BACKLOG_RETRY_SECONDS = 1.0
 #: The producer of what is appended without one. No client can have its name.
 SERVER_PRODUCER = ""
-#: What requests of `LogService.Append` are kept as.
+#: What requests of `SessionService.Append` are kept as.
 APPEND = "Append"
 
 
@@ -169,7 +169,8 @@ def plan(
         # Not of the kind that passes: there is no room for it when nothing is behind either.
         raise InvalidInput(
             Reason.BATCH_TOO_LARGE,
-            f"{len(new)} new chunks in a batch; memories may be {backlog_chunks} chunks behind",
+            f"{len(new)} new chunks in a batch; memories may be {backlog_chunks} chunks"
+            " behind: send smaller batches",
             {"chunks": len(new), "limit_chunks": backlog_chunks},
             field="chunks",
         )
@@ -177,7 +178,8 @@ def plan(
     if new and backlog + len(new) > backlog_chunks:
         raise Exhausted(
             Reason.BACKLOG_FULL,
-            f"the session's memories are {backlog} chunks behind; the limit is {backlog_chunks}",
+            f"the session's memories are {backlog} chunks behind; the limit is {backlog_chunks}:"
+            " send it again after the delay",
             {"backlog": backlog, "limit": backlog_chunks},
             retry_seconds=BACKLOG_RETRY_SECONDS,
         )
@@ -200,7 +202,8 @@ def check_epoch(producer_id: str, epoch: int, producer: ProducerState) -> None:
     if epoch < producer.epoch:
         raise Conflict(
             Reason.PRODUCER_FENCED,
-            f"producer {producer_id!r} was taken over by epoch {producer.epoch}",
+            f"producer {producer_id!r} was taken over by epoch {producer.epoch}:"
+            " open a stream of a higher one, or use an id of its own",
             {"producer": producer_id, "epoch": producer.epoch},
         )
 
@@ -210,7 +213,8 @@ def check_head(expected_head: int | None, session: SessionState) -> None:
     if expected_head is not None and expected_head != session.head:
         raise Conflict(
             Reason.HEAD_MISMATCH,
-            f"the session's head is {session.head}, not {expected_head}",
+            f"the session's head is {session.head}, not {expected_head}: read what is new,"
+            " then decide",
             {"head": session.head, "expected_head": expected_head},
         )
 

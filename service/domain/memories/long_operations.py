@@ -21,6 +21,7 @@ class OperationKind(StrEnum):
     REBUILD = "rebuild"
     CONSOLIDATION = "consolidation"
     SCHEMA = "schema"
+    SEAL = "seal"
 
 
 class OperationState(StrEnum):
@@ -82,6 +83,8 @@ class OperationTarget:
     #: There is nothing to do with what is in the log.
     is_idle: bool
     consolidate_position: int | None
+    #: A tree that is sealed.
+    is_sealed: bool
     #: Why it waits for its model, or for a budget.
     blocked: str | None
     #: First position that it is stuck at, and why; None while it is active.
@@ -134,6 +137,9 @@ class Operation:
         if self.kind is OperationKind.CONSOLIDATION:
             is_done = facts.consolidate_position is None
             has_begun = facts.applied_position >= self.goal
+        elif self.kind is OperationKind.SEAL:
+            is_done = facts.is_sealed
+            has_begun = facts.applied_position > 0
         elif facts.kind is MemoryKind.STATE:
             # What is recent stays out of its vectors, so being idle counts, or later chunks.
             is_done = facts.is_idle or facts.applied_position > self.goal
@@ -155,15 +161,16 @@ class Operation:
             position, cause = self.facts.stall
             error = FailedPrecondition(
                 Reason.MEMORY_STALLED,
-                f"memory {self.memory!r} stalled at position {position}: {cause}",
+                f"memory {self.memory!r} stalled at position {position}: {cause};"
+                " RetryMemory continues it",
                 {"memory": self.memory, "position": position, "cause": cause},
             )
         else:
             cause = self.facts.failure if isinstance(self.facts, DraftFacts) else ""
             error = FailedPrecondition(
                 Reason.SCHEMA_NOT_GENERATED,
-                f"no schema could be made: {cause}",
-                {"draft": self.id.operation_id, "cause": cause},
+                f"no schema was generated: {cause}",
+                {"cause": cause},
             )
         return OperationError.of(error)
 

@@ -1,7 +1,7 @@
 """The specs of memories of every kind."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from service.domain.prism.spec import PrismSpec
@@ -25,27 +25,20 @@ def kind_of(spec: MemorySpec) -> MemoryKind:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpecChanges:
-    """What a memory that is made from another has otherwise."""
+    """What a memory that is rebuilt from another has otherwise."""
 
-    #: The whole spec of a tree; None leaves it.
-    tree: TreeSpec | None = None
-    #: The whole spec of a state memory; None leaves it.
-    state: StateSpec | None = None
-    #: Fields of a PrismSpec.
-    prism: Mapping[str, Any] = field(default_factory=dict)
-    #: Model as provider/name; empty means the service's default, None leaves it.
-    model: str | None = None
+    #: Fields of its spec, for each kind of memory that they are for.
+    fields: Mapping[MemoryKind, Mapping[str, Any]]
 
-    def kinds(self) -> set[MemoryKind]:
-        """The kinds of memories that have what is to change."""
-        kinds = {MemoryKind.PRISM} if self.prism else set()
-        return kinds | {kind_of(spec) for spec in (self.tree, self.state) if spec is not None}
+    def kinds(self) -> Collection[MemoryKind]:
+        """Returns the kinds of memories that have what is to change."""
+        return self.fields.keys()
 
     def made(self, spec: MemorySpec) -> MemorySpec:
-        """The spec with the changes, which are all for its kind."""
-        assert self.kinds() <= {kind_of(spec)}, "the caller looked at the kinds"
-        model = {} if self.model is None else {"model": self.model}
-        return (self.tree or self.state or spec).changed({**self.prism, **model})
+        """Returns the spec with the changes, which are all for its kind."""
+        kind = kind_of(spec)
+        assert all(one is kind for one in self.fields), "the caller checked the kinds"
+        return spec.changed(self.fields.get(kind, {}))
 
 
 def spec_from_json(kind: str, value: dict[str, Any], schema_source: str | None) -> MemorySpec:

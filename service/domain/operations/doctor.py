@@ -295,7 +295,7 @@ def judge_memories(found: MemoryCounts, backlog_chunks: int) -> list[Finding]:
         findings.append(bad("memories", f"{said} {STUCK_SECONDS / 60:.0f} minutes", advice))
     if found.stalled:
         advice = (
-            "`palimpsest memory list --stalled` lists them; when the cause is gone,"
+            "`palimpsest memory list --status stalled` lists them; when the cause is gone,"
             " `palimpsest memory retry --all` lets them go on"
         )
         why = "; ".join(f"{number} by: {cause}" for cause, number in found.causes)
@@ -306,7 +306,7 @@ def judge_memories(found: MemoryCounts, backlog_chunks: int) -> list[Finding]:
     if found.failing:
         advice = (
             "they are tried again until it passes; if it does not, and others go on, it is by"
-            " their texts: `palimpsest memory model` gives a memory another model"
+            " their texts: `palimpsest memory update --model` gives a memory another"
         )
         said = f"the model calls of {_some(found.failing)} fail: {found.failing_by}"
         findings.append(warn("memories", said, advice))

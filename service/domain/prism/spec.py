@@ -114,9 +114,13 @@ class PrismSpec:
         )
 
     def changed(self, changes: Mapping[str, Any]) -> "PrismSpec":
-        """The spec with other fields; a default goes along with the encoding it is for."""
+        """Returns the spec with other fields; a default belongs to the encoding it is for.
+
+        `fold_tokens` of 0 is the default.
+        """
         new = replace(self, **changes)
-        if self.fold_tokens == default_fold_tokens(self.encoding) and "fold_tokens" not in changes:
+        is_default = self.fold_tokens == default_fold_tokens(self.encoding)
+        if not new.fold_tokens or (is_default and "fold_tokens" not in changes):
             new = replace(new, fold_tokens=default_fold_tokens(new.encoding))
         return new
 

@@ -1,5 +1,6 @@
 """Budgets: what may be spent in a day or altogether, and when a call is refused for it."""
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -51,6 +52,20 @@ class BudgetOwner:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BudgetLimits:
+    """What a budget allows in its period; one of them is set."""
+
+    #: Tokens of prompts and replies together; 0 or more.
+    tokens: int | None
+    #: Millionths of a US dollar; 0 or more.
+    micro_usd: int | None
+
+    def etag(self) -> str:
+        """Returns what changes whenever the limits do."""
+        return hashlib.sha256(f"{self.tokens}/{self.micro_usd}".encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
     """A budget, and what is spent and reserved of it."""
 
@@ -71,6 +86,11 @@ class Standing:
     day_end: datetime
     #: Seconds until then.
     day_seconds: float
+
+    @property
+    def limits(self) -> BudgetLimits:
+        """What it allows."""
+        return BudgetLimits(tokens=self.limit_tokens, micro_usd=self.limit_micro_usd)
 
     def reserving(self, asked: CallBound) -> "Standing":
         """The same with one more call under way."""
@@ -161,8 +181,8 @@ def _when(waits: bool, of_day: bool) -> str:
     if waits:
         return "it goes on when calls under way have ended and leave enough"
     if of_day:
-        return "it goes on at midnight UTC, or when the budget is raised or cleared"
-    return "it goes on when the budget is raised or cleared"
+        return "it goes on at midnight UTC, or when the budget is raised or deleted"
+    return "it goes on when the budget is raised or deleted"
 
 
 def _no_price(standing: Standing, asked: CallBound) -> BudgetExhausted:

@@ -142,7 +142,7 @@ class BudgetExhausted(Exhausted):
     """A model call, `asked`, that a budget does not allow.
 
     `resume_seconds` is when it may be allowed without anybody doing something; None when
-    the budget has to be raised or cleared first. `waits_for_calls`: what is left is
+    the budget has to be raised or deleted first. `waits_for_calls`: what is left is
     reserved by calls under way, and they may give some of it back when they end.
     """
 

@@ -1,4 +1,4 @@
-"""What a memory is: the kinds, without what each of them needs."""
+"""Kinds and statuses of memories, without what each of them needs."""
 
 from enum import StrEnum
 
@@ -9,3 +9,17 @@ class MemoryKind(StrEnum):
     PRISM = "prism"
     TREE = "tree"
     STATE = "state"
+
+
+class MemoryStatus(StrEnum):
+    """What a memory is doing, as the API reports it."""
+
+    ACTIVE = "active"
+    #: It stopped and waits for RetryMemory.
+    STALLED = "stalled"
+    #: A tree that is complete.
+    SEALED = "sealed"
+    #: Its model gives no reply; it tries again by itself.
+    WAITING = "waiting"
+    #: A budget does not allow its next call.
+    OVER_BUDGET = "over_budget"

@@ -1,10 +1,10 @@
 """Limits how many worker slots unresponsive models can occupy.
 
 A model that has replied to none of the calls that wait for it for a while counts as unresponsive,
-until it replies. What is in hand and waits for unresponsive models beyond their places is released:
+until it replies. What is in hand and waits for unresponsive models beyond their slots is released:
 its calls go on with the executor, and their replies are stored for whoever takes it next.
 
-A worker with one place has none to keep free: there unresponsive models have it for a while, in
+A worker with one slot has none to keep free: there unresponsive models have it for a while, in
 turns with everything else.
 """
 
@@ -73,16 +73,16 @@ class Bulkhead:
         self,
         *,
         silent_seconds: float,
-        places: int,
+        slots: int,
         concurrency: int,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """Of `concurrency` that are in hand at once, 1 or more, at most `places` wait for
+        """Of `concurrency` that are in hand at once, 1 or more, at most `slots` wait for
         unresponsive models; all but one at the most, and one at least."""
         self._silent_seconds = silent_seconds
-        self._places = max(min(places, concurrency - 1), 1)
-        #: Whether they would have all places else.
-        self._takes_turns = concurrency <= self._places
+        self._slots = max(min(slots, concurrency - 1), 1)
+        #: Whether they would have all slots else.
+        self._takes_turns = concurrency <= self._slots
         self._clock = clock
         self._models: dict[str, _Model] = {}
         #: What is in hand, the oldest first.
@@ -124,7 +124,7 @@ class Bulkhead:
 
     @asynccontextmanager
     async def waiting(self, model: str) -> AsyncIterator[None]:
-        """Surrounds a call; what has no place for an unresponsive model does not get to make it."""
+        """Surrounds a call; what has no slot for an unresponsive model does not get to make it."""
         held = _in_hand.get()
         if held is None:
             yield
@@ -155,7 +155,7 @@ class Bulkhead:
                 del held.waits[model]
 
     async def look(self) -> None:
-        """Notes unresponsive models, and releases what has no place; the youngest first."""
+        """Notes unresponsive models, and releases what has no slot; the youngest first."""
         now = self._now()
         for name, model in self._models.items():
             since = model.waited_since()
@@ -166,10 +166,10 @@ class Bulkhead:
                 _log.warning("model is unresponsive", model=name, calls=len(model.began))
         waiting = [(one, self._unresponsive_since(one)) for one in self._held]
         unresponsive = [(one, since) for one, since in waiting if since is not None]
-        for held, since in unresponsive[self._places :]:
+        for held, since in unresponsive[self._slots :]:
             self._release(held, since)
         if self._takes_turns:
-            for held, since in unresponsive[: self._places]:
+            for held, since in unresponsive[: self._slots]:
                 if now - held.waited_at >= self._silent_seconds:
                     self._end_turn(held, now)
                     self._release(held, since)
@@ -186,7 +186,7 @@ class Bulkhead:
         waiting = [one for one in self._held if self._unresponsive_since(one) is not None]
         if held in waiting:
             return True
-        return len(waiting) < self._places and self._now() >= model.turn_at
+        return len(waiting) < self._slots and self._now() >= model.turn_at
 
     def _unresponsive_since(self, held: _InHand) -> float | None:
         """Since when the models are unresponsive that it waits for; None when it waits for none."""

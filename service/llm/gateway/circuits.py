@@ -1,10 +1,10 @@
-"""Circuits: a place that gives no replies is left alone by all, but for one probe at a time.
+"""Circuits: a deployment that gives no replies is left alone by all, but for one probe at a time.
 
-A place is a deployment, or a model that has none. Its circuit opens when calls fail for a
+A model without deployments counts as one. A circuit opens when calls fail for a
 reason that says nothing of the single step: at once for what an operator has to change (a
 wrong key), and when calls of several memories fail by what passes by itself, or are refused in
 the same words, without a reply in between. One memory alone opens none: it may be its text that
-the place fails at. What is open is a row that all processes see. Work
+the deployment fails at. What is open is a row that all processes see. Work
 that waits for it is woken by `service.usecases.memories.recovery`: one item as a probe, all when it
 has passed.
 """
@@ -38,8 +38,8 @@ FIRST_PROBE_SECONDS = 1.0
 MAX_ASKED_SECONDS = 300.0
 #: What is known of conditions counts for so long, in seconds.
 KNOWN_SECONDS = 1.0
-#: Places, and kinds of failures of a place, that are remembered.
-MAX_PLACES = 1000
+#: Deployments, and kinds of failures of a deployment, that are remembered.
+MAX_DEPLOYMENTS = 1000
 MAX_KINDS = 100
 #: Circuits that may be open: clients name models. Beyond these each item pauses by itself.
 MAX_OPEN = 200
@@ -58,16 +58,18 @@ class ConditionStore(Protocol):
         ...
 
     async def add(
-        self, *, place: str, model: str, fault: Fault, cause: str, probe_seconds: float
+        self, *, deployment: str, model: str, fault: Fault, cause: str, probe_seconds: float
     ) -> bool:
-        """Notes a condition; False when one of that place was noted before."""
+        """Notes a condition; False when one of that deployment was noted before."""
         ...
 
-    async def take_probe(self, place: str, next_seconds: float) -> bool:
+    async def take_probe(self, deployment: str, next_seconds: float) -> bool:
         """Takes the one probe that is due."""
         ...
 
-    async def keep(self, *, place: str, fault: Fault, cause: str, probe_seconds: float) -> None:
+    async def keep(
+        self, *, deployment: str, fault: Fault, cause: str, probe_seconds: float
+    ) -> None:
         """Notes that a probe failed."""
         ...
 
@@ -78,7 +80,7 @@ class ConditionStore(Protocol):
 
 @dataclass(slots=True)
 class _CircuitState:
-    """What this process knows of a place."""
+    """What this process knows of a deployment."""
 
     #: Owners whose calls failed since the last reply, by the kind of failure.
     failed: OrderedDict[str, set[UUID]] = field(default_factory=OrderedDict)
@@ -112,10 +114,10 @@ class Circuits:
         self._store = store
         self._probe_seconds = probe_seconds
         self._monotonic = monotonic
-        self._places: OrderedDict[str, _CircuitState] = OrderedDict()
+        self._deployments: OrderedDict[str, _CircuitState] = OrderedDict()
         self._open: dict[str, _OpenCircuit] = {}
-        #: Of a place and a kind of failure: until when that counts, by the monotonic clock, and
-        #: how often a reply closed what it had opened.
+        #: Of a deployment and a kind of failure: until when that counts, by the monotonic clock,
+        #: and how often a reply closed what it had opened.
         self._cleared: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
         self._known_until = float("-inf")
         self._reading = asyncio.Lock()
@@ -124,14 +126,14 @@ class Circuits:
             Metric.LLM_CIRCUITS_OPENED, description="Circuits of models that were opened"
         )
 
-    def probe_at(self, place: str) -> float | None:
+    def probe_at(self, deployment: str) -> float | None:
         """Returns when an open circuit may be probed, by the monotonic clock; None: not open."""
-        known = self._open.get(place)
+        known = self._open.get(deployment)
         return None if known is None else known.probe_at
 
     @property
     def open_now(self) -> Sequence[Condition]:
-        """Why places are left alone, as far as this process knows."""
+        """Why deployments are left alone, as far as this process knows."""
         return [one.condition for one in self._open.values()]
 
     async def refresh(self) -> Sequence[Condition]:
@@ -140,9 +142,9 @@ class Circuits:
         now = self._monotonic()
         before, self._open = self._open, {}
         for one in found:
-            known = before.pop(one.place, None)
+            known = before.pop(one.deployment, None)
             same = known is not None and known.condition.since == one.since
-            self._open[one.place] = _OpenCircuit(
+            self._open[one.deployment] = _OpenCircuit(
                 condition=one,
                 probe_at=now + one.probe_seconds,
                 heard_at=known.heard_at if known is not None and same else now,
@@ -152,7 +154,7 @@ class Circuits:
         self._known_until = now + KNOWN_SECONDS
         return found
 
-    async def admit(self, place: str) -> bool:
+    async def admit(self, deployment: str) -> bool:
         """Lets a call pass; True when it is the probe of an open circuit.
 
         Raises ModelFailure, with `waits_for`, when the circuit is open; StorageError.
@@ -161,59 +163,59 @@ class Circuits:
             async with self._reading:
                 if self._monotonic() >= self._known_until:
                     await self.refresh()
-        known = self._open.get(place)
+        known = self._open.get(deployment)
         if known is None:
             return False
         pause = self._pause(known.condition.failures, None)
         if self._monotonic() >= known.probe_at:
-            taken = await self._store.take_probe(place, pause)
+            taken = await self._store.take_probe(deployment, pause)
             # Taken by this call or by another one: until then there is no other.
-            self._open[place] = replace(known, probe_at=self._monotonic() + pause)
+            self._open[deployment] = replace(known, probe_at=self._monotonic() + pause)
             if taken:
                 return True
         raise _waits(known.condition)
 
-    async def replied(self, place: str, began: float) -> None:
-        """Notes that the place gave a reply to a call that `began` then: an open circuit closes.
+    async def replied(self, deployment: str, began: float) -> None:
+        """Notes that the deployment replied to a call that `began` then: an open circuit closes.
 
         Not by a call from before it opened: that says nothing of the time since. `began` is by
         the monotonic clock.
         """
-        heard = self._heard(place)
+        heard = self._heard(deployment)
         heard.failed.clear()
         heard.replied_at = max(heard.replied_at, began)
-        known = self._open.get(place)
+        known = self._open.get(deployment)
         if known is None or began < known.heard_at:
             return
-        del self._open[place]
+        del self._open[deployment]
         self._clear(known.condition)
         await self._store.remove(known.condition)
-        _log.info("model replies again", place=place, fault=known.condition.fault.value)
+        _log.info("model replies again", deployment=deployment, fault=known.condition.fault.value)
 
     def _clear(self, condition: Condition) -> None:
         """Remembers what opened a circuit which a reply has closed."""
         if not condition.fault.is_configuration:
-            key = condition.place, _kind(condition.fault, condition.cause)
+            key = condition.deployment, _kind(condition.fault, condition.cause)
             times = min(self._times_cleared(key) + 1, MAX_CLEARED)
             self._cleared[key] = self._monotonic() + CLEARED_SECONDS, times
             self._cleared.move_to_end(key)
-            if len(self._cleared) > MAX_PLACES:
+            if len(self._cleared) > MAX_DEPLOYMENTS:
                 self._cleared.popitem(last=False)
 
     def _times_cleared(self, key: tuple[str, str]) -> int:
         until, times = self._cleared.get(key, (0.0, 0))
         return times if until > self._monotonic() else 0
 
-    def _heard(self, place: str) -> _CircuitState:
-        known = self._places.setdefault(place, _CircuitState())
-        self._places.move_to_end(place)
-        if len(self._places) > MAX_PLACES:
-            self._places.popitem(last=False)
+    def _heard(self, deployment: str) -> _CircuitState:
+        known = self._deployments.setdefault(deployment, _CircuitState())
+        self._deployments.move_to_end(deployment)
+        if len(self._deployments) > MAX_DEPLOYMENTS:
+            self._deployments.popitem(last=False)
         return known
 
     async def failed(
         self,
-        place: str,
+        deployment: str,
         model: str,
         owner_id: UUID,
         failure: ModelFailure,
@@ -227,28 +229,28 @@ class Circuits:
         """
         fault = failure.fault
         if fault in (Fault.EXECUTOR_GONE, Fault.CALLED_OFF):
-            # Nothing was heard of the place.
+            # Nothing was heard of the deployment.
             return failure
         if not fault.is_deployment and not fault.is_ambiguous:
             # It answers: what is wrong is in the text.
-            await self.replied(place, began)
+            await self.replied(deployment, began)
             return failure
-        known = self._open.get(place)
+        known = self._open.get(deployment)
         if known is not None:
             return await self._still_open(known.condition, failure, probing=probing)
-        if began < self._heard(place).replied_at:
+        if began < self._heard(deployment).replied_at:
             return failure
         if not failure.fault.is_configuration:
             kind = _kind(failure.fault, str(failure))
-            owners = self._failed_alike(place, kind)
-            # Nothing was replied to since its last try: it may be the place all the same, and
+            owners = self._failed_alike(deployment, kind)
+            # Nothing was replied to since its last try: it may be the deployment all the same, and
             # then it goes on as soon after as if there were a circuit.
             is_again = owner_id in owners and failure.fault.passes
             owners.add(owner_id)
-            if len(owners) < SEVERAL << self._times_cleared((place, kind)):
+            if len(owners) < SEVERAL << self._times_cleared((deployment, kind)):
                 return self._soon(failure) if is_again else failure
-        await self._trip(place, model, failure)
-        return _copy(failure, waits_for=model) if place in self._open else failure
+        await self._trip(deployment, model, failure)
+        return _copy(failure, waits_for=model) if deployment in self._open else failure
 
     async def _still_open(
         self, known: Condition, failure: ModelFailure, *, probing: bool
@@ -256,24 +258,27 @@ class Circuits:
         if probing:
             pause = self._pause(known.failures, failure.retry_after_seconds)
             await self._store.keep(
-                place=known.place, fault=failure.fault, cause=str(failure), probe_seconds=pause
+                deployment=known.deployment,
+                fault=failure.fault,
+                cause=str(failure),
+                probe_seconds=pause,
             )
             self._known_until = float("-inf")
         return _copy(failure, waits_for=known.model)
 
-    async def _trip(self, place: str, model: str, failure: ModelFailure) -> None:
-        self._heard(place).failed.clear()
+    async def _trip(self, deployment: str, model: str, failure: ModelFailure) -> None:
+        self._heard(deployment).failed.clear()
         if len(self._open) >= MAX_OPEN:
             return
         pause = self._pause(0, failure.retry_after_seconds)
         fault, cause = failure.fault, str(failure)
         added = await self._store.add(
-            place=place, model=model, fault=fault, cause=cause, probe_seconds=pause
+            deployment=deployment, model=model, fault=fault, cause=cause, probe_seconds=pause
         )
         await self.refresh()
         if added:
             self._opened.add(1, {Attribute.MODEL: LABELS.of(model), Attribute.FAULT: fault.value})
-            _log.warning("model is left alone but for probes", place=place, cause=cause)
+            _log.warning("model is left alone but for probes", deployment=deployment, cause=cause)
 
     def _pause(self, failures: int, asked_seconds: float | None) -> float:
         doubled = FIRST_PROBE_SECONDS * 2.0 ** min(failures, MAX_DOUBLINGS)
@@ -283,8 +288,8 @@ class Circuits:
     def _soon(self, failure: ModelFailure) -> ModelFailure:
         return _copy(failure, longest_pause_seconds=self._probe_seconds)
 
-    def _failed_alike(self, place: str, kind: str) -> set[UUID]:
-        failed = self._heard(place).failed
+    def _failed_alike(self, deployment: str, kind: str) -> set[UUID]:
+        failed = self._heard(deployment).failed
         owners = failed.setdefault(kind, set())
         if len(failed) > MAX_KINDS:
             failed.popitem(last=False)

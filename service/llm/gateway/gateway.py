@@ -218,8 +218,8 @@ class Gateway:
                         moves -= 1
                     else:
                         if self._circuits is not None:
-                            place = deployment_name(model, route.deployment)
-                            await self._circuits.replied(place, asked_at)
+                            deployment = deployment_name(model, route.deployment)
+                            await self._circuits.replied(deployment, asked_at)
                         return reply, False
 
     async def _admitted(self, model: str, route: Route) -> bool:
@@ -239,10 +239,10 @@ class Gateway:
     ) -> ModelFailure:
         if self._circuits is None:
             return failure
-        place = deployment_name(wanted.model, route.deployment)
+        deployment = deployment_name(wanted.model, route.deployment)
         owner = wanted.scope.owner_id
         return await self._circuits.failed(
-            place, wanted.model, owner, failure, began=began, probing=probing
+            deployment, wanted.model, owner, failure, began=began, probing=probing
         )
 
     async def _make(

@@ -66,7 +66,7 @@ class DeploymentCandidate:
 
 
 class Router:
-    """Chooses for one worker process. Without deployments each model has one place: itself."""
+    """Chooses for one worker process. A model without deployments is one itself."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Router:
         monotonic: Callable[[], float] = time.monotonic,
         probe_at: Callable[[str], float | None] = lambda _: None,
     ) -> None:
-        """`probe_at`: when a place whose circuit is open may be probed, by `monotonic`."""
+        """`probe_at`: when a deployment whose circuit is open may be probed, by `monotonic`."""
         self._index = index
         self._prices = prices
         self._clock = clock
@@ -109,7 +109,7 @@ class Router:
             memory_key=prefix.memory_key,
             group_key=prefix.group_key,
             ids=prefix.ids,
-            places=names or (deployment_name(model, ""),),
+            deployments=names or (deployment_name(model, ""),),
             now=now,
             ttl_seconds=prices.ttl_seconds,
             reply_key=reply_key,
@@ -199,8 +199,8 @@ class Router:
         _log.warning("deployment is left alone", deployment=name, seconds=wait)
 
 
-def places_of(deployments: Sequence[Deployment], model: str) -> Sequence[str]:
-    """Returns the places that serve a model."""
+def deployments_of(deployments: Sequence[Deployment], model: str) -> Sequence[str]:
+    """Returns the deployments that serve a model."""
     return [one.name for one in deployments if one.model == model] or [deployment_name(model, "")]
 
 

@@ -25,18 +25,18 @@ class PrefixIndex(Protocol):
     """Remembers which prefixes were sent where. Never raises: it is advice."""
 
     async def look(self, question: PrefixQuery) -> Seen:
-        """What is warm of a prompt at each place, and what else one round trip tells."""
+        """What is warm of a prompt at each deployment, and what else one round trip tells."""
         ...
 
     async def sent(self, prompt: Sent) -> None:
-        """Says that a place has answered a prompt, and what that taught."""
+        """Says that a deployment has answered a prompt, and what that taught."""
         ...
 
-    async def queued(self, place: str, tokens: int, now: float) -> None:
-        """Says how many tokens of prompts this process has under way at a place."""
+    async def queued(self, deployment: str, tokens: int, now: float) -> None:
+        """Says how many tokens of prompts this process has under way at a deployment."""
         ...
 
-    async def outcomes(self, place: str, now: float) -> Sequence[tuple[float, float]]:
+    async def outcomes(self, deployment: str, now: float) -> Sequence[tuple[float, float]]:
         """For each bucket of ages how often a prefix survived, and did not; () if unknown."""
         ...
 

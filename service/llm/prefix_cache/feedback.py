@@ -20,15 +20,15 @@ from service.llm.prefix_cache.survival import bucket_of
 from service.llm.providers.plans import CallRequest, deployment_name
 from service.llm.providers.renderers import kept_ends
 
-#: Places that are remembered; the one that was not used for longest is forgotten.
-MAX_PLACES = 1024
-#: Owners in a row that are remembered of one place.
+#: Deployments that are remembered; the one that was not used for longest is forgotten.
+MAX_DEPLOYMENTS = 1024
+#: Owners in a row that are remembered of one deployment.
 MAX_OWNERS = 16
 
 
 @dataclass(slots=True)
 class _DeploymentFeedback:
-    """What one place did with what should have been warm there."""
+    """What one deployment did with what should have been warm there."""
 
     hits: int = 0
     misses_in_a_row: int = 0
@@ -49,7 +49,7 @@ class PrefixFeedback:
         self._index = index
         self._prices = prices
         self._clock = clock
-        self._places: OrderedDict[tuple[str, str], _DeploymentFeedback] = OrderedDict()
+        self._deployments: OrderedDict[tuple[str, str], _DeploymentFeedback] = OrderedDict()
         self._recent = RecentPrompts()
 
     def predicted(self, order: CallRequest) -> int:
@@ -67,10 +67,10 @@ class PrefixFeedback:
         """Why a call's cache had other tokens than predicted."""
         route, prices = order.route, self._prices(order.model)
         provider = order.model.partition("/")[0]
-        place = self._place(provider, deployment_name(order.model, route.deployment))
+        deployment = self._deployment(provider, deployment_name(order.model, route.deployment))
         if route.known and reported is not None and predicted:
             near = tolerance(predicted, prices.granularity_tokens)
-            _note(place, order.prefix.memory_key, reported, hit=reported >= predicted - near)
+            _note(deployment, order.prefix.memory_key, reported, hit=reported >= predicted - near)
         return classify(
             Evidence(
                 known=route.known,
@@ -78,12 +78,12 @@ class PrefixFeedback:
                 reported_tokens=reported,
                 granularity_tokens=prices.granularity_tokens,
                 elsewhere_tokens=route.elsewhere_tokens,
-                hits=place.hits,
-                misses_in_a_row=place.misses_in_a_row,
-                cold_owners=len(place.cold_owners),
-                cold_places=sum(
+                hits=deployment.hits,
+                misses_in_a_row=deployment.misses_in_a_row,
+                cold_owners=len(deployment.cold_owners),
+                cold_deployments=sum(
                     bool(one.cold_owners) and one.hits > 0
-                    for (of, _), one in self._places.items()
+                    for (of, _), one in self._deployments.items()
                     if of == provider
                 ),
             )
@@ -116,7 +116,7 @@ class PrefixFeedback:
                 boundaries=tuple((prefix.ids[at], tokens[at]) for at in kept),
                 with_group=0 in kept,
                 exact=prefix.ids[route.warm_segments - 1] if exact else None,
-                place=deployment_name(order.model, route.deployment),
+                deployment=deployment_name(order.model, route.deployment),
                 now=self._clock(),
                 ttl_seconds=prices.ttl_seconds,
                 outcome=_outcome(order, call, prices),
@@ -124,34 +124,34 @@ class PrefixFeedback:
             )
         )
 
-    def _place(self, provider: str, name: str) -> _DeploymentFeedback:
-        place = self._places.setdefault((provider, name), _DeploymentFeedback())
-        self._places.move_to_end((provider, name))
-        if len(self._places) > MAX_PLACES:
-            self._places.popitem(last=False)
-        return place
+    def _deployment(self, provider: str, name: str) -> _DeploymentFeedback:
+        deployment = self._deployments.setdefault((provider, name), _DeploymentFeedback())
+        self._deployments.move_to_end((provider, name))
+        if len(self._deployments) > MAX_DEPLOYMENTS:
+            self._deployments.popitem(last=False)
+        return deployment
 
 
 def _recent_key(order: CallRequest) -> tuple[str, ...]:
     # Prompts with another task have another beginning: they do not stand for each other.
-    place = deployment_name(order.model, order.route.deployment)
-    return (place, order.prefix.memory_key, order.prefix.group_key)
+    deployment = deployment_name(order.model, order.route.deployment)
+    return (deployment, order.prefix.memory_key, order.prefix.group_key)
 
 
 def _texts(order: CallRequest) -> tuple[str, ...]:
     return tuple(one.text for one in order.ask.segments[: len(order.prefix.ids)])
 
 
-def _note(place: _DeploymentFeedback, owner: str, reported: int, *, hit: bool) -> None:
+def _note(deployment: _DeploymentFeedback, owner: str, reported: int, *, hit: bool) -> None:
     if hit:
-        place.hits += 1
-        place.misses_in_a_row = 0
+        deployment.hits += 1
+        deployment.misses_in_a_row = 0
     else:
-        place.misses_in_a_row += 1
+        deployment.misses_in_a_row += 1
     if reported:
-        place.cold_owners.clear()
-    elif len(place.cold_owners) < MAX_OWNERS:
-        place.cold_owners.add(owner)
+        deployment.cold_owners.clear()
+    elif len(deployment.cold_owners) < MAX_OWNERS:
+        deployment.cold_owners.add(owner)
 
 
 def _anchor(order: CallRequest, call: Call, prices: ModelPrices) -> tuple[int, bool]:

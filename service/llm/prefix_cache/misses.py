@@ -16,8 +16,8 @@ TOLERANCE = 0.02
 DRIFT_MISSES = 3
 #: Prompts of different owners in a row of which nothing at all was found.
 OUTAGE_OWNERS = 3
-#: Places of one provider that have lost everything at once.
-OUTAGE_PLACES = 2
+#: Deployments of one provider that have lost everything at once.
+OUTAGE_DEPLOYMENTS = 2
 
 
 class MissReason(StrEnum):
@@ -33,7 +33,7 @@ class MissReason(StrEnum):
     MISROUTED = "misrouted"
     #: What should match never does: the template, the tokenizer or the rendering differs.
     DRIFT = "drift"
-    #: Everything is gone at several places, or of several owners, at once.
+    #: Everything is gone at several deployments, or of several owners, at once.
     OUTAGE = "outage"
     #: The provider does not report, or the index could not be asked.
     UNKNOWN = "unknown"
@@ -53,14 +53,14 @@ class Evidence:
     granularity_tokens: int
     #: Tokens that were warm at the best other deployment.
     elsewhere_tokens: int = 0
-    #: Predictions that came true at this place before.
+    #: Predictions that came true at this deployment before.
     hits: int = 0
     #: Predictions that did not, since the last that did; this one included.
     misses_in_a_row: int = 0
-    #: Owners in a row, this one included, of whose warm prompts this place found nothing.
+    #: Owners in a row, this one included, of whose warm prompts this deployment found nothing.
     cold_owners: int = 0
-    #: Places of this provider, this one included, whose last warm prompt found nothing.
-    cold_places: int = 0
+    #: Deployments of this provider, this one included, whose last warm prompt found nothing.
+    cold_deployments: int = 0
 
 
 def tolerance(predicted_tokens: int, granularity_tokens: int) -> int:
@@ -92,4 +92,4 @@ def classify(seen: Evidence) -> MissReason:
 def _is_outage(seen: Evidence) -> bool:
     if seen.reported_tokens or not seen.hits:
         return False
-    return seen.cold_owners >= OUTAGE_OWNERS or seen.cold_places >= OUTAGE_PLACES
+    return seen.cold_owners >= OUTAGE_OWNERS or seen.cold_deployments >= OUTAGE_DEPLOYMENTS

@@ -39,7 +39,7 @@ class RecentPrompt:
 
 
 class RecentPrompts:
-    """The last prompt of each memory, task and place."""
+    """The last prompt of each memory, task and deployment."""
 
     def __init__(self) -> None:
         self._held: OrderedDict[tuple[str, ...], RecentPrompt] = OrderedDict()

@@ -112,25 +112,27 @@ class Refusals:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        #: Since when, by place and by what is refused.
+        #: Since when, by deployment and by what is refused.
         self._since: dict[tuple[str, str], float] = {}
         self._counter = metrics.get_meter("palimpsest.llm").create_counter(
             Metric.LLM_FORMS_REFUSED,
             description="Forms of a request that a model refused, and was asked without",
         )
 
-    def allowed(self, place: str, ask: ModelRequest, wanted: Shape, profile: Profile) -> Shape:
+    def allowed(self, deployment: str, ask: ModelRequest, wanted: Shape, profile: Profile) -> Shape:
         """`wanted` without what is known to be refused."""
         shape = wanted
-        if shape.system and self._is_refused(place, RefusedFeature.SYSTEM.value):
+        if shape.system and self._is_refused(deployment, RefusedFeature.SYSTEM.value):
             shape = replace(shape, system=False)
-        while shape.form is not SchemaMode.NONE and self._is_refused(place, _kind(ask, shape.form)):
+        while shape.form is not SchemaMode.NONE and self._is_refused(
+            deployment, _kind(ask, shape.form)
+        ):
             shape = replace(shape, form=_lesser(ask, shape.form, profile))
         return shape
 
     def without(
         self,
-        place: str,
+        deployment: str,
         model: str,
         ask: ModelRequest,
         sent: Shape,
@@ -141,27 +143,27 @@ class Refusals:
         if refused is RefusedFeature.SYSTEM:
             if not sent.system:
                 return None
-            self._note(place, model, RefusedFeature.SYSTEM.value)
+            self._note(deployment, model, RefusedFeature.SYSTEM.value)
             return replace(sent, system=False)
         if sent.form is SchemaMode.NONE:
             return None
         if refused is RefusedFeature.SCHEMA:
-            self._note(place, model, _kind(ask, sent.form))
+            self._note(deployment, model, _kind(ask, sent.form))
         return self.allowed(
-            place, ask, replace(sent, form=_lesser(ask, sent.form, profile)), profile
+            deployment, ask, replace(sent, form=_lesser(ask, sent.form, profile)), profile
         )
 
-    def _note(self, place: str, model: str, what: str) -> None:
+    def _note(self, deployment: str, model: str, what: str) -> None:
         form = what.partition("#")[0]
         self._counter.add(1, {Attribute.MODEL: LABELS.of(model), Attribute.FORM: form})
-        if not self._is_refused(place, what):
+        if not self._is_refused(deployment, what):
             _log.warning("model refuses a form and is asked without it", model=model, form=form)
         while len(self._since) >= MAX_REMEMBERED:
             del self._since[next(iter(self._since))]
-        self._since[place, what] = self._clock()
+        self._since[deployment, what] = self._clock()
 
-    def _is_refused(self, place: str, what: str) -> bool:
-        since = self._since.get((place, what))
+    def _is_refused(self, deployment: str, what: str) -> bool:
+        since = self._since.get((deployment, what))
         return since is not None and self._clock() - since < REMEMBERED_SECONDS
 
 

@@ -130,12 +130,12 @@ class ModelCheck:
         self._config = config
         self._model = model
         # Deployments of a model are alike: the first is asked.
-        places = [one for one in config.deployments if one.model == model]
-        self._deployment = places[0].name if places else ""
-        #: Where it is served, and which of these places is asked, a sentence each.
-        self.places = [
-            f"{'asked at' if one is places[0] else 'not asked'}: {one.name}, {one.shown()}"
-            for one in places
+        deployments = [one for one in config.deployments if one.model == model]
+        self._deployment = deployments[0].name if deployments else ""
+        #: Where it is served, and which of these deployments is asked, a sentence each.
+        self.deployments = [
+            f"{'asked at' if one is deployments[0] else 'not asked'}: {one.name}, {one.shown()}"
+            for one in deployments
         ]
         self.profile = Profiles(config).of(model)
         self.probes = probes_of(self.profile)

@@ -75,7 +75,7 @@ class CallRequest:
     plan: CallPlan
     #: Of the owner's calls so many may be with the model at once; 0: there is no bound.
     at_once: int = 0
-    #: Whether it finds out if the place replies again: then it is tried once.
+    #: Whether it finds out if the deployment replies again: then it is tried once.
     probes: bool = False
     #: Who reads along; as in `service.llm.providers.streamed_reply`.
     on_text: OnText | None = field(default=None, compare=False)

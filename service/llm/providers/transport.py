@@ -126,9 +126,9 @@ class LitellmTransport:
         self, ask: ModelRequest, model: str, plan: CallPlan, native: NativeAnswer
     ) -> Any:
         """litellm's response, asked for again in another form where one is refused."""
-        place = deployment_name(model, plan.deployment)
+        deployment = deployment_name(model, plan.deployment)
         profile = self._requests.profiles.of(model)
-        shape = self._refusals.allowed(place, ask, self._requests.shape(ask, model), profile)
+        shape = self._refusals.allowed(deployment, ask, self._requests.shape(ask, model), profile)
         # litellm's own bound holds between two parts of a response, not for all of it.
         deadline = asyncio.get_running_loop().time() + self._config.model_timeout_seconds
         while True:
@@ -137,7 +137,7 @@ class LitellmTransport:
                     async with asyncio.timeout_at(deadline):
                         return await self._try(ask, model, plan, shape, native)
             except Exception as error:
-                lesser = self._lesser(error, native, place, ask, model, shape)
+                lesser = self._lesser(error, native, deployment, ask, model, shape)
                 if lesser is None:
                     # litellm raises the errors of fifty providers; what is none of them is a
                     # defect and goes on as it is.
@@ -226,7 +226,7 @@ class LitellmTransport:
         self,
         error: Exception,
         native: NativeAnswer,
-        place: str,
+        deployment: str,
         ask: ModelRequest,
         model: str,
         sent: Shape,
@@ -236,7 +236,7 @@ class LitellmTransport:
         if refused is None or not self._falls_back:
             return None
         profile = self._requests.profiles.of(model)
-        return self._refusals.without(place, model, ask, sent, refused, profile)
+        return self._refusals.without(deployment, model, ask, sent, refused, profile)
 
     def _offline(self, ask: ModelRequest, model: str) -> Completion:
         """What the offline model says, in no time; litellm need not be there for it."""

@@ -13,6 +13,7 @@ from service.domain.log.requests import ClientRequest
 from service.domain.values.tenancy import session_key
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant
+from service.rpc.subjects import subject_of
 from service.usecases.log import idempotency
 from storage.engine.database import Database
 
@@ -22,7 +23,7 @@ M = TypeVar("M", bound=Message)
 #: Keeps its ids itself, as long as its chunks.
 _OF_THE_LOG = {"Append"}
 #: What they did is known after the session is gone. What is deleted may be of no session.
-_OF_THE_TENANT = {"CreateSession", "DeleteSession", "DeleteMemory", "DeleteAnswer"}
+_OF_THE_TENANT = {"CreateSession", "DeleteSession", "DeleteMemory", "DeleteAnswer", "DeleteBudget"}
 
 
 class Idempotency(aio.ServerInterceptor):
@@ -85,7 +86,7 @@ def identified(method: str, request: Any) -> ClientRequest:
     content = type(request)()
     content.CopyFrom(request)
     content.ClearField("request_id")
-    session = "" if method in _OF_THE_TENANT else getattr(request, "session", "")
+    session = "" if method in _OF_THE_TENANT else subject_of(request).session
     return ClientRequest(
         session_key=session_key(current_tenant(), session),
         request_id=request.request_id,

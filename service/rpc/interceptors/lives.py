@@ -12,6 +12,7 @@ from typing import Any
 from service.domain.values.tenancy import memory_id, session_key
 from service.rpc.interceptors.base import Around, Context
 from service.rpc.interceptors.tenancy import current_tenant
+from service.rpc.subjects import subject_of
 from storage.engine.database import Database
 from storage.log import sessions
 
@@ -36,13 +37,13 @@ class Lives(Around):
     @asynccontextmanager
     async def around(self, method: str, request: Any, context: Context) -> AsyncIterator[None]:
         """Sets `current_lives`. Raises StorageError."""
-        session = getattr(request, "session", "")
-        if not session or not any(hasattr(request, name) for name in _TOKENS):
+        about = subject_of(request)
+        if not about.session or not any(hasattr(request, name) for name in _TOKENS):
             yield
             return
         tenant_id = current_tenant()
-        key = session_key(tenant_id, session)
-        memory = memory_id(key, getattr(request, "memory", ""))
+        key = session_key(tenant_id, about.session)
+        memory = memory_id(key, about.memory)
         async with self._database.direct(tenant_id, name="pages") as tx:
             incarnation, epoch = await sessions.lives(tx, key, memory)
         # Of what was never deleted tokens are as those of the release before.

@@ -76,7 +76,9 @@ class Receiving(Around):
         """Returns the only message of a call."""
         first = await self._first(context)
         if first is aio.EOF:
-            raise InvalidInput(Reason.REQUEST_MALFORMED, "the call ended without its message")
+            raise InvalidInput(
+                Reason.REQUEST_MALFORMED, "the call ended without its message: call again"
+            )
         return _read(first, deserialize)
 
     def _wait(self, context: Context) -> AbstractAsyncContextManager[None]:
@@ -140,5 +142,6 @@ def _read(message: bytes, deserialize: Deserialize) -> Any:
     except DecodeError as error:
         # Its words are of the library, and change with it.
         raise InvalidInput(
-            Reason.REQUEST_MALFORMED, "the message is no protobuf of this method's request"
+            Reason.REQUEST_MALFORMED,
+            "the message is no protobuf of this method's request: encode it by the proto",
         ) from error

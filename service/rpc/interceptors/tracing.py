@@ -11,6 +11,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode
 from service.domain.values.tenancy import memory_id, session_key
 from service.rpc.interceptors.base import Around, Context, status_of
 from service.rpc.interceptors.tenancy import current_tenant
+from service.rpc.subjects import subject_of
 from service.telemetry import logs, tracer, tracing
 from service.telemetry.names import Attribute
 
@@ -74,10 +75,8 @@ class LogSubject(Around):
 
 def say_subject(request: Any) -> None:
     """Has lines of the log say, for the rest of a call, what a message of it is about."""
-    session = getattr(request, "session", "")
-    if not isinstance(session, str) or not session:
+    about = subject_of(request)
+    if not about.session:
         return
-    key = session_key(current_tenant(), session)
-    memory = getattr(request, "memory", "")
-    named = isinstance(memory, str) and memory
-    logs.say(session=key, memory=memory_id(key, memory) if named else None)
+    key = session_key(current_tenant(), about.session)
+    logs.say(session=key, memory=memory_id(key, about.memory) if about.memory else None)

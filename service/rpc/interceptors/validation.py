@@ -1,6 +1,6 @@
 """Checks requests against the rules that stand beside their fields in the proto."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,24 +13,16 @@ from service.domain.values.errors import InvalidInput
 from service.domain.values.reasons import Reason
 from service.rpc.interceptors.base import Around, Context
 
-#: Texts that are stored as they are, which PostgreSQL cannot do with a NUL character.
-#: Others are read first, and refused with a reason of their own.
-_STORED = {
-    *("task", "question", "model", "navigation_model", "comment", "query", "options", "pinned"),
-    *("expected", "final_task"),
-}
-#: What to say in place of the patterns of the proto: not everybody reads those.
+#: What to say in place of a pattern of the proto, which not everyone can read. Rules that several
+#: fields share have messages of their own (rules.proto).
 PATTERNS = {
-    r"^[^\x00-\x1f\x7f]*$": "must have no control characters",
     "^([a-z][a-z0-9_]*)?$": "must have only a-z, 0-9 and _, and begin with a letter",
-    "^([0-9]{4}-[0-9]{2}-[0-9]{2})?$": "must be a day such as 2026-11-30",
-    "^[0-9]{1,3}[.][1-9][0-9]{0,17}$": "must be a stored node as level.number, such as 0.17",
 }
 
 
 def validate(message: Message) -> None:
     """Raises InvalidInput for the first field that breaks a rule."""
-    _refuse_unfit(message)
+    _check_times(message)
     try:
         protovalidate.validate(message, fail_fast=True)
     except protovalidate.ValidationError as error:
@@ -44,19 +36,16 @@ def validate(message: Message) -> None:
         ) from error
 
 
-def _refuse_unfit(message: Message, within: str = "") -> None:
-    """Refuses texts with a NUL character, and times that no rule can be held against."""
+def _check_times(message: Message, within: str = "") -> None:
+    """Refuses times that no rule can be held against."""
     for field, value in message.ListFields():
         if isinstance(value, Duration | Timestamp):
             _check_time(value, within + field.name)
         elif isinstance(value, Message):
-            _refuse_unfit(value, f"{within}{field.name}.")
+            _check_times(value, f"{within}{field.name}.")
         elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
             for number, one in enumerate(value):
-                _refuse_unfit(one, f"{within}{field.name}[{number}].")
-        elif field.name in _STORED and any("\0" in text for text in _texts(value)):
-            name = within + field.name
-            raise InvalidInput(Reason.FIELD_INVALID, f"{name} holds a NUL character", field=name)
+                _check_times(one, f"{within}{field.name}[{number}].")
 
 
 def _check_time(value: Duration | Timestamp, name: str) -> None:
@@ -66,11 +55,6 @@ def _check_time(value: Duration | Timestamp, name: str) -> None:
         is_time = isinstance(value, Timestamp)
         kind = "time from the year 1 to the year 9999" if is_time else "duration up to 10,000 years"
         raise InvalidInput(Reason.FIELD_INVALID, f"{name}: must be a {kind}", field=name) from error
-
-
-def _texts(value: Any) -> Sequence[str]:
-    """The texts of a field that may be repeated."""
-    return [value] if isinstance(value, str) else [one for one in value if isinstance(one, str)]
 
 
 def _field(path: Any) -> str:

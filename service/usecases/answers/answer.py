@@ -14,6 +14,7 @@ from service.usecases.answers.cancelling import ActiveAnswers
 from service.usecases.answers.readers.answering import AnswerCalls, MemoryReader, ReaderKit
 from service.usecases.answers.readers.auto import AutoReader
 from service.usecases.answers.readers.browse import Browser, OpensRanks
+from service.usecases.answers.readers.log_range import citable
 from service.usecases.answers.readers.memwalker import Navigator
 from service.usecases.answers.readers.options import ChoosingReader
 from service.usecases.answers.readers.pcc import ContextReader
@@ -102,7 +103,7 @@ class Answerer(OnDemandJob[StoredAnswer]):
                 pending.session_key,
                 pending.answer_id,
                 text=made.text,
-                citations=made.citations,
+                citations=await citable(tx, pending, made.citations),
                 model=made.model,
                 no_answer=made.no_answer,
                 failure=made.failure,

@@ -20,14 +20,15 @@ async def list_answers(
     *,
     memory: str,
     status: str | None,
+    is_running: bool | None,
     before: PageCursor | None,
     limit: int,
     max_bytes: int,
 ) -> ListPage[AskDone]:
     """Up to `limit` answers, newest first, behind the one at `before`. Raises NotFound.
 
-    Only those of a memory and only with a status, where these are given; about `max_bytes` of
-    them at the most.
+    Only those of a memory, only with a status, and only those that are running, or not, where
+    these are given; about `max_bytes` of them at the most.
     """
     key = session_key(tenant_id, session)
     async with database.transaction(tenant_id, name="answer") as tx:
@@ -37,6 +38,7 @@ async def list_answers(
             key,
             memory_id=memory_id,
             status=status,
+            is_running=is_running,
             before=before,
             limit=limit,
             max_bytes=max_bytes,

@@ -34,6 +34,7 @@ from service.usecases.memories.consistency import (
 from service.usecases.memories.on_demand import too_many_pending
 from storage.answers import answers
 from storage.answers.answers import StoredAnswer
+from storage.calls import calls
 from storage.calls.calls import UsageLine
 from storage.engine import trace_contexts
 from storage.engine.database import Database, Transaction
@@ -53,6 +54,8 @@ class AskWaiting:
 class AskStarted:
     """The answer is being made from this state."""
 
+    session_key: UUID
+    incarnation: int
     answer_id: UUID
     #: 0 without a memory.
     revision: int
@@ -296,6 +299,7 @@ class Asker:
             response_schema=question.response_schema,
             tells_text=question.tells_text,
             options=question.options,
+            chunk_filter=None if question.filter is None else question.filter.to_json(),
             waiter=self._interest.waiter if attended else None,
             wanted_seconds=self._interest.seconds if attended else None,
             max_pending=self._max_pending,
@@ -303,24 +307,33 @@ class Asker:
         if not stored:
             raise too_many_pending("answers", self._max_pending)
         return AskStarted(
-            answer_id=answer_id, revision=taken.revision, applied_position=taken.applied_position
+            session_key=source.session_key,
+            incarnation=source.incarnation,
+            answer_id=answer_id,
+            revision=taken.revision,
+            applied_position=taken.applied_position,
         )
 
 
 def refuse_ended(stored: StoredAnswer) -> None:
     """Raises FailedPrecondition for an answer that failed, Cancelled for one that was."""
     if stored.status == "failed":
-        raise FailedPrecondition(
-            Reason.ANSWER_FAILED,
-            f"no answer could be made: {stored.failure}",
-            {"answer": stored.answer_id, "cause": stored.failure},
-        )
+        raise failure_of(stored)
     if stored.status == "cancelled":
         raise Cancelled(
             Reason.ANSWER_CANCELLED,
-            f"answer {stored.answer_id} was cancelled",
+            f"answer {stored.answer_id} was cancelled: ask again",
             {"answer": stored.answer_id},
         )
+
+
+def failure_of(stored: StoredAnswer) -> FailedPrecondition:
+    """Returns the error of an answer that failed."""
+    return FailedPrecondition(
+        Reason.ANSWER_FAILED,
+        f"no answer could be made: {stored.failure}",
+        {"answer": stored.answer_id, "cause": stored.failure},
+    )
 
 
 async def _sources(tx: Transaction, questions: Sequence[Question]) -> dict[str, Source]:
@@ -365,6 +378,16 @@ async def _end_waits(
         elif stored.lingers and stored.applied_position < source.head:
             woken += await flushing.end_wait(tx, *item_key(stored), source.head)
     return woken
+
+
+async def stored_answer(tx: Transaction, session: str, answer_id: UUID) -> AskDone:
+    """Reads an answer and what it cost. Raises NotFound."""
+    key = session_key(tx.tenant_id, session)
+    stored = await answers.get(tx, key, answer_id)
+    if stored is None:
+        raise await answer_not_found(tx, session, answer_id)
+    usage = await calls.usage_of_answer(tx, key, answer_id, occasion(answer_id))
+    return AskDone(answer=stored, usage=usage)
 
 
 async def answer_not_found(tx: Transaction, session: str, answer_id: UUID) -> NotFound:

@@ -12,10 +12,9 @@ from service.domain.calls.ledger import CallScope
 from service.domain.values.tenancy import session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.llm.gateway.gateway import Gateway
-from service.usecases.answers.ask import AskDone, answer_not_found, occasion
+from service.usecases.answers.ask import AskDone, occasion, stored_answer
 from service.usecases.log.idempotency import store_result
-from storage.answers import answers, interest
-from storage.calls import calls
+from storage.answers import interest
 from storage.engine.database import Database
 from storage.memories import job_results
 
@@ -32,11 +31,7 @@ async def cancel(database: Database, tenant_id: UUID, session: str, answer_id: U
     key = session_key(tenant_id, session)
     async with database.transaction(tenant_id, name="answer") as tx:
         await job_results.store(tx, WorkKind.ANSWER, key, answer_id, status="cancelled", failure="")
-        stored = await answers.get(tx, key, answer_id)
-        if stored is None:
-            raise await answer_not_found(tx, session, answer_id)
-        usage = await calls.usage_of_answer(tx, key, answer_id, occasion(answer_id))
-        return await store_result(tx, AskDone(answer=stored, usage=usage))
+        return await store_result(tx, await stored_answer(tx, session, answer_id))
 
 
 class ActiveAnswers:

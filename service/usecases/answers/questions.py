@@ -13,6 +13,7 @@ from service.domain.memories.specs import kind_of
 from service.domain.values.errors import FailedPrecondition, InvalidInput
 from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.reasons import Reason
+from service.usecases.log.chunk_filter import ChunkFilter
 from service.usecases.log.lookup import refuse_unnavigable
 from service.usecases.memories.consistency import Consistency
 from storage.memories.memories import StoredMemory
@@ -53,6 +54,8 @@ class Question:
     browsing: BrowseRequest | None = None
     #: JSON Schema that the answer is to fit; None: text is enough.
     response_schema: Mapping[str, Any] | None = None
+    #: Which chunks may be cited, and are read by what reads the log; None: all.
+    filter: ChunkFilter | None = None
     #: Whether the text is told as it is written.
     tells_text: bool = False
     #: The model of readers that no memory's spec gives one; empty: the service's.
@@ -81,6 +84,8 @@ class Question:
                 raise _invalid("browsing", "only the readers dciso and auto browse")
             if problem := self.browsing.problem():
                 raise _invalid("browsing", problem)
+        if self.filter is not None:
+            self.filter.check()
         if self.model and reader not in OF_LOG | {ReaderName.AUTO}:
             raise _invalid("model", "a memory is read by the model of its spec")
         if any(not option.strip() for option in self.options):

@@ -5,10 +5,9 @@ from uuid import UUID
 from service.domain.values.errors import FailedPrecondition
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import session_key
-from service.usecases.answers.ask import answer_not_found
+from service.usecases.answers.ask import AskDone, answer_not_found, stored_answer
 from service.usecases.log.idempotency import store_result
 from storage.answers import answers, ratings
-from storage.answers.ratings import StoredRating
 from storage.engine.database import Database
 
 
@@ -21,8 +20,11 @@ async def rate(
     good: bool,
     comment: str,
     expected: str,
-) -> StoredRating:
-    """Keeps the rating; the last one counts. Raises NotFound, FailedPrecondition."""
+) -> AskDone:
+    """Stores the rating; the last one counts. Returns the answer with it.
+
+    Raises NotFound, FailedPrecondition.
+    """
     key = session_key(tenant_id, session)
     async with database.transaction(tenant_id, name="answer") as tx:
         status = await answers.status(tx, key, answer_id)
@@ -30,11 +32,9 @@ async def rate(
             raise await answer_not_found(tx, session, answer_id)
         if status != "complete":
             raise FailedPrecondition(
-                Reason.ANSWER_NOT_COMPLETE,
-                f"answer {answer_id} is {status}; only complete ones can be rated",
-                {"answer": answer_id, "status": status},
+                Reason.ANSWER_NOT_DONE,
+                f"answer {answer_id} is {status}; only those that are done can be rated",
+                {"answer": answer_id, "state": status},
             )
-        stored = await ratings.rate(
-            tx, key, answer_id, good=good, comment=comment, expected=expected
-        )
-        return await store_result(tx, stored)
+        await ratings.rate(tx, key, answer_id, good=good, comment=comment, expected=expected)
+        return await store_result(tx, await stored_answer(tx, session, answer_id))

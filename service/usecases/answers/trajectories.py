@@ -22,7 +22,7 @@ from service.settings.config import Config
 from service.usecases.answers.ask import answer_not_found
 from service.usecases.answers.readers.browse import BrowseTerms, ranked_in
 from service.usecases.answers.readers.browsed_log import BrowsedLog, BrowseHit
-from service.usecases.answers.readers.log_range import log_of
+from service.usecases.answers.readers.log_range import wanted_log_of
 from service.usecases.answers.readers.memwalker import Terms
 from service.usecases.log.lookup import find_navigable, session_not_found
 from storage.answers import answers, listing, trajectories
@@ -180,7 +180,7 @@ class Trajectories:
             facts=self._facts,
             marker_key=self._marker_key,
         )
-        held = log_of(self._database, tenant_id, asked)
+        held = wanted_log_of(self._database, tenant_id, asked)
         log = await BrowsedLog.open(
             held,
             terms.pack(asked.worded),

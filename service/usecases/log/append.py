@@ -162,7 +162,8 @@ class Appender:
             limit = self._limits.max_unwritten_bytes
             raise Exhausted(
                 Reason.TOO_MUCH_UNWRITTEN,
-                f"this server has {limit} bytes or more that are not written yet",
+                f"this server has {limit} bytes or more that are not written yet: send it"
+                " again after the delay",
                 {"limit_bytes": limit},
                 retry_seconds=BUSY_RETRY_SECONDS,
             )

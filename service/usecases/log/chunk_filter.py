@@ -1,8 +1,9 @@
 """Which chunks a client wants, checked, and as storage takes it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
+from typing import Any
 
 from service.domain.log.chunks import ChunkKind
 from service.domain.values.errors import InvalidInput
@@ -51,6 +52,29 @@ class ChunkFilter:
                 field="filter.metadata",
             )
 
+    def to_json(self) -> dict[str, Any]:
+        """Returns what is set, as plain JSON values."""
+        held: dict[str, Any] = {}
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, frozenset):
+                value = sorted(value)
+            elif isinstance(value, datetime):
+                value = value.isoformat()
+            elif isinstance(value, Mapping):
+                value = dict(value)
+            if value:
+                held[one.name] = value
+        return held
+
+    @classmethod
+    def from_json(cls, held: Mapping[str, Any]) -> "ChunkFilter":
+        """Returns what `to_json` was made of."""
+        sets = {name: frozenset(held[name]) for name in _SETS if name in held}
+        times = {name: datetime.fromisoformat(held[name]) for name in _TIMES if name in held}
+        kinds = frozenset(ChunkKind(one) for one in held.get("kinds", ()))
+        return cls(**{**held, **sets, **times, "kinds": kinds})
+
     def range(self, head: int) -> Range:
         """Returns what storage reads, of the chunks up to `head`."""
         return Range(
@@ -66,6 +90,10 @@ class ChunkFilter:
             occurred_after=self.occurred_after,
             occurred_before=self.occurred_before,
         )
+
+
+_SETS = ("threads", "excluded_threads", "sources")
+_TIMES = ("from_time", "to_time", "occurred_after", "occurred_before")
 
 
 def _check_order(first: str, begin: datetime | None, second: str, end: datetime | None) -> None:

@@ -69,9 +69,14 @@ def refuse_other_kind(name: str, spec: MemorySpec, wanted: MemoryKind) -> None:
 
 
 async def lock_memory(
-    tx: Transaction, session: str, name: str, *, also: MemoryKind | None = None
+    tx: Transaction,
+    session: str,
+    name: str,
+    *,
+    kind: MemoryKind = MemoryKind.PRISM,
+    also: MemoryKind | None = None,
 ) -> Claim:
-    """A memory, locked for a change by hand: a PRISM memory, or one of the kind `also`.
+    """Returns a memory of a kind, or of the kind `also`, locked for a change by hand.
 
     Raises NotFound, FailedPrecondition.
     """
@@ -80,7 +85,7 @@ async def lock_memory(
     if held is None:
         raise await missing(tx, session, name)
     if kind_of(held.spec) is not also:
-        refuse_other_kind(name, held.spec, MemoryKind.PRISM)
+        refuse_other_kind(name, held.spec, kind)
     return held
 
 
@@ -125,7 +130,8 @@ def position_not_applied(memory: str, position: int, applied_position: int) -> O
     """The refusal of a position that a memory has not reached."""
     return OutOfRange(
         Reason.POSITION_NOT_APPLIED,
-        f"memory {memory!r} is applied up to position {applied_position}, not yet {position}",
+        f"memory {memory!r} is applied up to position {applied_position}, not yet {position}:"
+        " read an earlier one, or this one later",
         {"position": position, "applied_position": applied_position},
     )
 

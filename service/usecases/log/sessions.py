@@ -1,11 +1,11 @@
 """Creating, reading and listing sessions, and reading their logs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
 from service.domain.log.chunks import LoggedChunk
-from service.domain.values.errors import AlreadyExists, InvalidInput
+from service.domain.values.errors import AlreadyExists, Conflict, InvalidInput
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import session_key
 from service.usecases.log.chunk_filter import ChunkFilter
@@ -28,7 +28,14 @@ class ChunkPage:
     next_position: int
 
 
-async def create(database: Database, tenant_id: UUID, name: str, *, language: str) -> StoredSession:
+async def create(
+    database: Database,
+    tenant_id: UUID,
+    name: str,
+    *,
+    language: str,
+    metadata: Mapping[str, str] | None = None,
+) -> StoredSession:
     """Makes a session that is searched in `language`. Raises AlreadyExists, Conflict,
     InvalidInput."""
     async with database.transaction(tenant_id, name="sessions") as tx:
@@ -38,10 +45,10 @@ async def create(database: Database, tenant_id: UUID, name: str, *, language: st
                 f"the database cannot search texts in the language {language!r}; palimpsest"
                 " has those of PostgreSQL's text search: english, german, simple and others",
                 {"language": language},
-                field="language",
+                field="session.language",
             )
         key = session_key(tenant_id, name)
-        made = await sessions.create(tx, key, name, language)
+        made = await sessions.create(tx, key, name, language, metadata)
         is_going = made is None and await deleting.is_being_removed(tx, key, key)
         if is_going:
             raise being_deleted("session", name)
@@ -59,6 +66,29 @@ async def get(database: Database, tenant_id: UUID, name: str) -> StoredSession:
     if stored is None:
         raise session_not_found(name)
     return stored
+
+
+async def update_metadata(
+    database: Database, tenant_id: UUID, name: str, metadata: Mapping[str, str], *, etag: str
+) -> StoredSession:
+    """Replaces the metadata of a session; with an `etag` only of one that is as it was then.
+
+    Raises NotFound, Conflict.
+    """
+    key = session_key(tenant_id, name)
+    async with database.transaction(tenant_id, name="sessions") as tx:
+        stored = await sessions.lock_alone(tx, key)
+        if stored is None:
+            raise session_not_found(name)
+        if etag and etag != stored.etag:
+            raise Conflict(
+                Reason.ETAG_MISMATCH,
+                f"session {name!r} was updated since it was read: read it again",
+                {"current": stored.etag},
+            )
+        if dict(stored.metadata) != dict(metadata):
+            stored = await sessions.set_metadata(tx, key, metadata)
+        return await store_result(tx, stored)
 
 
 async def list_after(
@@ -79,31 +109,30 @@ async def read_chunks(
     max_bytes: int,
     wanted: ChunkFilter | None = None,
 ) -> ChunkPage:
-    """Returns chunks of the session's log from a position on. Raises NotFound, InvalidInput.
+    """Returns the wanted chunks of a session's log from a position on.
 
     At most `limit`, and so many as have `max_bytes` together with their metadata, but at
-    least one where there is one. Of those that are `wanted` none may be among the chunks that
-    a page looks at.
+    least one where there is one. A page compares a limited number of chunks: it may return none
+    and not be the last. Raises NotFound, InvalidInput.
     """
-    if wanted is not None:
-        wanted.check()
+    wanted = wanted or ChunkFilter()
+    wanted.check()
     key = session_key(tenant_id, name)
-    after = max(from_position, 1) - 1
     async with database.transaction(tenant_id, name="sessions") as tx:
         stored = await sessions.get(tx, key)
         if stored is None:
             raise session_not_found(name)
-        # What came behind the head that is told is of a later page: both are not read at
-        # one moment.
-        if wanted is None:
-            upto = last = min(after + limit, stored.head)
+        # Chunks after the head that is reported are of a later page: head and chunks are not
+        # read at one moment.
+        within = wanted.range(stored.head)
+        within = replace(within, from_position=max(within.from_position, from_position))
+        if within.conditions():
+            found, following = await log_pages.read_wanted(tx, key, within, limit, max_bytes)
+        else:
+            after = within.from_position - 1
+            upto = min(after + limit, within.to_position)
             pages = await log_pages.read_pages(tx, key, [(after, upto)], max_bytes)
             found = pages.get(after, ())
-            if found:
-                last = found[-1].position
-            following = last + 1 if found and last < stored.head else 0
-        else:
-            within = wanted.range(stored.head)
-            within = replace(within, from_position=max(within.from_position, after + 1))
-            found, following = await log_pages.read_wanted(tx, key, within, limit, max_bytes)
+            last = found[-1].position if found else 0
+            following = last + 1 if 0 < last < within.to_position else 0
     return ChunkPage(chunks=found, head=stored.head, next_position=following)

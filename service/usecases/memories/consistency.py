@@ -11,6 +11,7 @@ import structlog
 
 from service.domain.answers.answer_updates import NOTHING, AnswerUpdate, Listener, ListenerBatch
 from service.domain.log.read_tokens import ReadToken, TokenInvalid
+from service.domain.memories.long_operations import OperationId
 from service.domain.values.errors import (
     DeadlineExceeded,
     Exhausted,
@@ -30,6 +31,7 @@ from storage.engine.errors import StorageError
 from storage.memories import job_results
 from storage.memories.memories import StoredMemory
 from storage.memories.progress import Progress, read_progress
+from storage.search.progress import IndexProgress, read_index_progress
 
 _log = structlog.get_logger("palimpsest.consistency")
 
@@ -75,7 +77,8 @@ class Consistency:
 def _token_invalid(why: str) -> InvalidInput:
     invalid = InvalidInput(
         Reason.TOKEN_INVALID,
-        f"the consistency token cannot be used: {why}",
+        f"the consistency token cannot be used: {why}. Read without it, or with"
+        " one of a later reply",
         field="consistency.at_least",
     )
     guard_meters.refused(invalid)
@@ -106,10 +109,10 @@ def refuse_stopped(memory: str, wanted: int, progress: Progress) -> None:
         raise FailedPrecondition(
             Reason.MEMORY_SEALED,
             f"tree {memory!r} is closed at position {progress.seal_position}:"
-            f" it will never have position {wanted}",
+            f" it will never have position {wanted}. Read it as it is",
             {
                 "memory": memory,
-                "wanted": wanted,
+                "position": wanted,
                 "applied_position": progress.applied_position,
             },
         )
@@ -145,8 +148,9 @@ def not_applied_in_time(
     cause = {} if waiting_cause is None else {"cause": waiting_cause}
     late = DeadlineExceeded(
         Reason.NOT_APPLIED_IN_TIME,
-        f"memory {memory!r} is applied up to position {applied_position}, not yet {wanted}{why}",
-        {"wanted": wanted, "applied_position": applied_position, "revision": revision, **cause},
+        f"memory {memory!r} is applied up to position {applied_position}, not yet {wanted}{why}."
+        " Read again with a longer deadline, or as it is",
+        {"position": wanted, "applied_position": applied_position, "revision": revision, **cause},
     )
     guard_meters.refused(late)
     return late
@@ -157,9 +161,9 @@ _Key = tuple[UUID, UUID]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Seen:
-    """What one look found: by the ids of memories, and those that are settled."""
+    """What one look found: by the ids of memories and sessions, and those that are settled."""
 
-    progress: dict[UUID, Progress] = field(default_factory=dict)
+    progress: dict[UUID, Progress | IndexProgress] = field(default_factory=dict)
     settled: set[UUID] = field(default_factory=set)
     #: What there is for those who listen to answers.
     told: dict[Listener, ListenerBatch] = field(default_factory=dict)
@@ -169,7 +173,7 @@ class _Seen:
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class _Wait:
-    """A call that waits for a memory, an answer or a schema."""
+    """A call that waits for a memory, an index, an answer or a schema."""
 
     item: WorkItem
     #: Whether the memory is to be worked on for it.
@@ -180,9 +184,9 @@ class _Wait:
     due: bool = True
     #: Done when it is to go on; None while the call does something else than to wait.
     news: asyncio.Future[None] | None = None
-    #: What the look found that it goes on with: how far the memory is, or whether the answer or
-    #: the schema is settled, and what there is to hear of the answer.
-    progress: Progress | None = None
+    #: What the look found that it goes on with: how far the memory or the index is, or whether the
+    #: answer or the schema has ended, and what there is to hear of the answer.
+    progress: Progress | IndexProgress | None = None
     settled: bool = False
     found: ListenerBatch = NOTHING
     #: Whether it was deleted, alone or with its session.
@@ -207,8 +211,8 @@ class _Wait:
             self.progress, self.settled, self.found = progress, settled, found
             self.end()
 
-    def _is_another(self, progress: Progress | None) -> bool:
-        """Whether a memory was deleted, and one of its name was made since."""
+    def _is_another(self, progress: Progress | IndexProgress | None) -> bool:
+        """Whether a memory or session was deleted, and one of its name was made since."""
         if progress is None or self.progress is None:
             return False
         return progress.created_at != self.progress.created_at
@@ -222,25 +226,31 @@ class _Wait:
 _NOT_FOUND = {
     WorkKind.MEMORY: Reason.MEMORY_NOT_FOUND,
     WorkKind.ANSWER: Reason.ANSWER_NOT_FOUND,
-    WorkKind.SCHEMA: Reason.DRAFT_NOT_FOUND,
+    WorkKind.SCHEMA: Reason.OPERATION_NOT_FOUND,
+    WorkKind.INDEX: Reason.SESSION_NOT_FOUND,
 }
 
 
 def _deleted(item: WorkItem) -> NotFound:
     """The error of a call that waits for what was deleted."""
-    kind = "draft" if item.kind is WorkKind.SCHEMA else item.kind.value
+    if item.kind is WorkKind.INDEX:
+        return NotFound(_NOT_FOUND[item.kind], "the session was deleted")
+    kind, identity = item.kind.value, str(item.item_id)
+    if item.kind is WorkKind.SCHEMA:
+        kind = "operation"
+        identity = str(OperationId(session_key=item.session_key, operation_id=item.item_id))
     return NotFound(
         _NOT_FOUND[item.kind],
         f"the {kind} was deleted, alone or with its session",
-        {kind: item.item_id},
+        {kind: identity},
     )
 
 
 class ProgressWatcher:
-    """Waits for memories, answers and schemas on behalf of all calls of a process.
+    """Waits for memories, indexes, answers and schemas on behalf of all calls of a process.
 
     Whoever commits a change tells so, by `wake`, and those who wait for what was changed are
-    looked after with one query for memories and for each kind of what is made on demand. What
+    looked after with one query for memories, for indexes, and for each kind of job. What
     is told may be lost, with the process that committed or where nobody listened: so all that
     wait are looked after each MISSED_SECONDS too. That look is the guarantee; being told only
     makes it soon. It is also what sees that a pause has ended by itself.
@@ -305,7 +315,7 @@ class ProgressWatcher:
             self._want([item])
         with self._waiting(_Wait(item=item, is_wanted=is_wanted)) as wait:
             while await self._has_news(wait, deadline):
-                assert wait.progress is not None, "that is what ends the wait"
+                assert isinstance(wait.progress, Progress), "that is what ends the wait"
                 yield wait.progress
 
     async def progress_of_read(
@@ -318,10 +328,37 @@ class ProgressWatcher:
                 async for progress in seen:
                     yield progress
 
+    async def index_of_read(
+        self, tenant_id: UUID, session_key: UUID, *, deadline: float | None
+    ) -> AsyncGenerator[IndexProgress]:
+        """As `progress_of_read`, of the index of a session."""
+        item = WorkItem(
+            kind=WorkKind.INDEX, tenant_id=tenant_id, session_key=session_key, item_id=session_key
+        )
+        with self._reads.slot(), self._waiting(_Wait(item=item)) as wait:
+            while await self._has_news(wait, deadline):
+                assert isinstance(wait.progress, IndexProgress), "that is what ends the wait"
+                yield wait.progress
+
     async def settled(self, item: WorkItem, *, deadline: float | None) -> bool:
         """Waits until the item is settled; False when the deadline came first."""
         with self._waiting(_Wait(item=item)) as wait:
             return await self._has_news(wait, deadline)
+
+    async def settled_of_read(
+        self, item: WorkItem, *, every: float, deadline: float | None
+    ) -> AsyncGenerator[bool]:
+        """Yields whether the item has ended, `every` so many seconds, until it has.
+
+        Ends at the deadline. Raises Exhausted where too many reads wait.
+        """
+        now = asyncio.get_running_loop().time
+        with self._reads.slot():
+            is_settled = False
+            while not is_settled and (deadline is None or now() < deadline):
+                until = now() + every if deadline is None else min(now() + every, deadline)
+                is_settled = await self.settled(item, deadline=until)
+                yield is_settled
 
     async def told(
         self, listener: Listener, *, deadline: float | None
@@ -377,7 +414,9 @@ class ProgressWatcher:
         finally:
             wait.news = None
         if self._stopped:
-            raise Unavailable(Reason.SERVER_STOPPING, "this server is stopping")
+            raise Unavailable(
+                Reason.SERVER_STOPPING, "this server is stopping; another one serves: call again"
+            )
         if wait.gone:
             raise _deleted(wait.item)
         return True
@@ -456,12 +495,17 @@ class ProgressWatcher:
         seen = _Seen()
         items = {one.item.item_id: one.item for one in waits}
         memories = [item for item in items.values() if item.kind is WorkKind.MEMORY]
-        if memories:
+        indexes = [item.item_id for item in items.values() if item.kind is WorkKind.INDEX]
+        if memories or indexes:
             keys = [(item.session_key, item.item_id) for item in memories]
             async with self._database.direct(tenant_id, name="progress") as direct:
-                seen.progress.update(await read_progress(direct, keys))
-            seen.gone.update({item.item_id for item in memories} - seen.progress.keys())
-        made = [item for item in items.values() if item.kind is not WorkKind.MEMORY]
+                if memories:
+                    seen.progress.update(await read_progress(direct, keys))
+                if indexes:
+                    seen.progress.update(await read_index_progress(direct, indexes))
+            there = {item.item_id for item in memories}.union(indexes)
+            seen.gone.update(there - seen.progress.keys())
+        made = [item for item in items.values() if item.kind in job_results.JOB_TABLES]
         if made:
             async with self._database.transaction(tenant_id, name="progress") as tx:
                 seen.settled.update(one.item_id for one in await job_results.ended(tx, made))

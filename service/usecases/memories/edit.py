@@ -6,11 +6,10 @@ its result away and begins again.
 """
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
-from uuid import UUID, uuid4
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
 
-from service.domain.memories.long_operations import OperationId
 from service.domain.prism import losses
 from service.domain.prism.amendments import Amendment, Op
 from service.domain.prism.memory import PrismMemory
@@ -69,6 +68,16 @@ class Target:
     expected_revision: int | None = None
     #: A note, such as the reason.
     comment: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryUpdate:
+    """What changes in the spec of a live memory."""
+
+    #: None leaves it. PRISM memories only.
+    schema: Schema | None = None
+    #: Names of a spec's fields, and the models that they name from now on; empty: the default.
+    models: Mapping[str, str] = field(default_factory=dict)
 
 
 class Editor:
@@ -179,9 +188,7 @@ class Editor:
         self._memories.wake(tenant_id, stored)
         return stored, True
 
-    async def consolidate(
-        self, tenant_id: UUID, target: Target
-    ) -> tuple[StoredMemory, FoundOperation]:
+    async def consolidate(self, tenant_id: UUID, target: Target) -> FoundOperation:
         """Requests a consolidation once what is in the log is read. Raises NotFound."""
         async with self._database.transaction(tenant_id, name="edit.consolidate") as tx:
             stored = await find_memory(tx, target.session, target.memory)
@@ -190,58 +197,58 @@ class Editor:
             if session is None:
                 raise session_not_found(target.session)
             held = await _lock(tx, target)
-            operation = await request_consolidation(
-                tx,
-                held,
-                target.memory,
-                OperationId(session_key=held.session_key, operation_id=uuid4()),
-                goal=session.head,
-            )
+            operation = await request_consolidation(tx, held, target.memory, goal=session.head)
             stored = await find_memory(tx, target.session, target.memory)
-            result = await store_result(tx, (stored, operation))
+            await store_result(tx, operation)
         self._memories.wake(tenant_id, stored)
-        return result
+        return operation
 
-    async def update_schema(self, tenant_id: UUID, target: Target, schema: Schema) -> StoredMemory:
-        """Gives the memory a schema with more fields. Raises NotFound, Conflict, InvalidInput."""
+    async def update(
+        self, tenant_id: UUID, target: Target, kind: MemoryKind, changes: MemoryUpdate
+    ) -> StoredMemory:
+        """Gives a memory of a kind a schema with more fields, other models, or both.
+
+        Raises NotFound, FailedPrecondition (another kind), Conflict, InvalidInput.
+        """
+        async with self._database.transaction(tenant_id, name="edit.update") as tx:
+            held = await _lock(tx, target, kind=kind)
+            if changes.schema is not None:
+                await self._extend_schema(tx, target, held, changes.schema)
+            if changes.models:
+                # After the revision: it gives the memory another epoch.
+                await waiting.change_models(tx, *item_key(held), changes.models)
+            stored = await find_memory(tx, target.session, target.memory)
+            await store_result(tx, stored)
+        self._memories.wake(tenant_id, stored)
+        return stored
+
+    async def _extend_schema(
+        self, tx: Transaction, target: Target, held: Claim, schema: Schema
+    ) -> None:
+        """Commits the schema as a revision, unless the memory has it already."""
         source = render(schema)
-        async with self._database.transaction(tenant_id, name="edit") as tx:
-            held = await _lock(tx, target)
-            before = held.prism.schema()
-            if held.prism.shown_schema() == source:
-                return await store_result(tx, await find_memory(tx, target.session, target.memory))
-            try:
-                check_extends(before, schema)
-            except Incompatible as error:
-                raise InvalidInput(
-                    Reason.SCHEMA_INCOMPATIBLE,
-                    f"a live memory's schema can only get more fields: {error}",
-                    {"place": error.place},
-                    field="schema_source",
-                ) from error
-            memory = await _load(tx, held, held.revision)
-            new = NewRevision(
-                kind="schema",
-                to_position=held.applied_position,
-                digest=_digest(memory),
-                comment=target.comment,
-                schema_source=source,
-                losses=losses.after_schema(held.losses),
-            )
-            stored = await self._commit(tx, target, held, new)
-            await store_result(tx, stored)
-        self._memories.wake(tenant_id, stored)
-        return stored
-
-    async def update_model(self, tenant_id: UUID, target: Target, model: str) -> StoredMemory:
-        """Gives the memory another model; empty: the service's. Raises NotFound."""
-        async with self._database.transaction(tenant_id, name="edit.model") as tx:
-            held = await _lock(tx, target)
-            await waiting.change_model(tx, *item_key(held), model)
-            stored = await find_memory(tx, target.session, target.memory)
-            await store_result(tx, stored)
-        self._memories.wake(tenant_id, stored)
-        return stored
+        if held.prism.shown_schema() == source:
+            return
+        try:
+            check_extends(held.prism.schema(), schema)
+        except Incompatible as error:
+            raise InvalidInput(
+                Reason.SCHEMA_INCOMPATIBLE,
+                f"a live memory's schema can only get more fields: {error}. A rebuild can"
+                " change others",
+                {"field": error.place},
+                field="prism.schema_source",
+            ) from error
+        memory = await _load(tx, held, held.revision)
+        new = NewRevision(
+            kind="schema",
+            to_position=held.applied_position,
+            digest=_digest(memory),
+            comment=target.comment,
+            schema_source=source,
+            losses=losses.after_schema(held.losses),
+        )
+        await self._commit(tx, target, held, new)
 
     async def _commit(
         self, tx: Transaction, target: Target, held: Claim, new: NewRevision
@@ -270,13 +277,20 @@ async def _restore_vectors(
     return await find_memory(tx, target.session, target.memory)
 
 
-async def _lock(tx: Transaction, target: Target, *, also: MemoryKind | None = None) -> Claim:
-    held = await lock_memory(tx, target.session, target.memory, also=also)
+async def _lock(
+    tx: Transaction,
+    target: Target,
+    *,
+    also: MemoryKind | None = None,
+    kind: MemoryKind = MemoryKind.PRISM,
+) -> Claim:
+    held = await lock_memory(tx, target.session, target.memory, kind=kind, also=also)
     expected = target.expected_revision
     if expected is not None and expected != held.revision:
         conflict = Conflict(
             Reason.REVISION_CONFLICT,
-            f"memory {target.memory!r} is at revision {held.revision}, not {expected}",
+            f"memory {target.memory!r} is at revision {held.revision}, not {expected}: read it,"
+            " then decide",
             {"expected": expected, "current": held.revision},
         )
         guard_meters.refused(conflict)

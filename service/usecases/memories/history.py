@@ -66,10 +66,13 @@ class Explained:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Provenance:
-    """What a path holds, and a page of what made it."""
+    """What a path has, and a page of what made it."""
 
+    memory: StoredMemory
     path: Path
     revision: int
+    #: All chunks up to here are in that revision.
+    applied_position: int
     #: Canonical JSON; None when there is nothing.
     value: str | None
     #: Newest first; one more than was asked for when there are more.
@@ -77,11 +80,22 @@ class Provenance:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedState:
+    """A memory's state at a revision, as it is compared."""
+
+    memory: StoredMemory
+    revision: int
+    #: All chunks up to here are in it.
+    applied_position: int
+    value: Json
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RevisionComparison:
     """Where two states differ: a page of it."""
 
-    revision: int
-    other_revision: int
+    old: ComparedState
+    new: ComparedState
     #: One more than was asked for when there are more.
     differences: tuple[ValueDifference, ...]
 
@@ -102,14 +116,14 @@ class History:
         wanted: AmendmentFilter,
         *,
         max_bytes: int,
-    ) -> ListPage[LoggedAmendment]:
-        """Up to `limit` amendments behind (revision, ordinal), about `max_bytes` of them.
+    ) -> tuple[StoredMemory, ListPage[LoggedAmendment]]:
+        """Returns up to `limit` amendments after (revision, ordinal), about `max_bytes` of them.
 
         Raises NotFound.
         """
-        async with self._database.transaction(tenant_id, name="history") as tx:
+        async with self._database.snapshot(tenant_id, name="history") as tx:
             stored = await find_prism(tx, session, name)
-            return await amendment_log.page_amendments(
+            return stored, await amendment_log.page_amendments(
                 tx, *item_key(stored), after, limit, wanted, max_bytes=max_bytes
             )
 
@@ -122,14 +136,14 @@ class History:
         limit: int,
         *,
         max_bytes: int,
-    ) -> ListPage[LoggedRejection]:
-        """Up to `limit` rejections behind (revision, ordinal), about `max_bytes` of them.
+    ) -> tuple[StoredMemory, ListPage[LoggedRejection]]:
+        """Returns up to `limit` rejections after (revision, ordinal), about `max_bytes` of them.
 
         Raises NotFound.
         """
-        async with self._database.transaction(tenant_id, name="history") as tx:
+        async with self._database.snapshot(tenant_id, name="history") as tx:
             stored = await find_prism(tx, session, name)
-            return await amendment_log.page_rejections(
+            return stored, await amendment_log.page_rejections(
                 tx, *item_key(stored), after, limit, max_bytes=max_bytes
             )
 
@@ -142,14 +156,14 @@ class History:
         limit: int,
         *,
         max_bytes: int,
-    ) -> ListPage[StoredRevision]:
-        """Up to `limit` revisions behind `after`, about `max_bytes` of them.
+    ) -> tuple[StoredMemory, ListPage[StoredRevision]]:
+        """Returns up to `limit` revisions after `after`, about `max_bytes` of them.
 
         -1 begins at the first. Raises NotFound.
         """
-        async with self._database.transaction(tenant_id, name="history") as tx:
+        async with self._database.snapshot(tenant_id, name="history") as tx:
             stored = await find_memory(tx, session, name)
-            return await history.page_revisions(
+            return stored, await history.page_revisions(
                 tx, *item_key(stored), after, limit, max_bytes=max_bytes
             )
 
@@ -171,22 +185,24 @@ class History:
         limit: int,
         max_bytes: int = PROVENANCE_BYTES,
     ) -> Provenance:
-        """What made the value at `path`, behind the entry `before` (revision, ordinal).
+        """Returns what made the value at `path`, after the entry `before` (revision, ordinal).
 
         Of entries whose chunks have more than `max_bytes` together only the first come, and
         at least one more than fits. Raises NotFound, OutOfRange, InvalidInput.
         """
-        async with self._database.transaction(tenant_id, name="history") as tx:
+        async with self._database.snapshot(tenant_id, name="history") as tx:
             stored = await find_prism(tx, session, name)
             at = stored.revision if revision is None else revision
-            memory = await load_state(tx, stored, at)
+            memory, applied_position = await _load_state(tx, stored, at)
             place = _place(stored.prism.schema(), memory.value, path, "path")
             held = value_at(memory.value, place)
             page, first = await _trace(tx, stored, place, held, at, before, limit + 1)
             entries = await _explain(tx, stored, page, first, max_bytes)
         return Provenance(
+            memory=stored,
             path=place,
             revision=at,
+            applied_position=applied_position,
             value=None if isinstance(held, Missing) else canonical(held),
             entries=entries,
         )
@@ -200,11 +216,11 @@ class History:
         skip: int,
         limit: int,
     ) -> RevisionComparison:
-        """Where (name, revision) and (name, revision) differ: both of PRISM memories, or of
-        state memories. Raises NotFound, FailedPrecondition, OutOfRange."""
-        states_: list[tuple[int, Json]] = []
+        """Returns where (name, revision) and (name, revision) differ: both of PRISM memories,
+        or of state memories. Raises NotFound, FailedPrecondition, OutOfRange."""
+        compared: list[ComparedState] = []
         kind: MemoryKind | None = None
-        async with self._database.transaction(tenant_id, name="history") as tx:
+        async with self._database.snapshot(tenant_id, name="history") as tx:
             for name, revision in sides:
                 stored = await find_memory(tx, session, name)
                 if kind is None:
@@ -212,38 +228,45 @@ class History:
                     kind = MemoryKind.STATE if is_state else MemoryKind.PRISM
                 refuse_other_kind(name, stored.spec, kind)
                 at = stored.revision if revision is None else revision
-                states_.append((at, await _comparable(tx, stored, at)))
-        (revision_, old), (other_revision, new) = states_
+                compared.append(await _comparable(tx, stored, at))
+        old, new = compared
+        found = differences(old.value, new.value)
         return RevisionComparison(
-            revision=revision_,
-            other_revision=other_revision,
-            differences=tuple(islice(differences(old, new), skip, skip + limit + 1)),
+            old=old, new=new, differences=tuple(islice(found, skip, skip + limit + 1))
         )
 
 
-async def _comparable(tx: Transaction, stored: StoredMemory, revision: int) -> Json:
-    """What two memories of a kind are compared by. Raises OutOfRange."""
+async def _comparable(tx: Transaction, stored: StoredMemory, revision: int) -> ComparedState:
+    """Returns what two memories of a kind are compared by. Raises OutOfRange."""
     if stored.kind != MemoryKind.STATE:
-        return (await load_state(tx, stored, revision)).value
-    if revision > stored.revision:
-        raise revision_not_found(stored.name, revision, stored.revision)
-    state = await vectors.read_state(tx, *item_key(stored), revision)
-    assert state is not None, "revisions have no gaps, and none goes away"
-    return by_level(state)
+        memory, applied_position = await _load_state(tx, stored, revision)
+        value = memory.value
+    else:
+        if revision > stored.revision:
+            raise revision_not_found(stored.name, revision, stored.revision)
+        state = await vectors.read_state(tx, *item_key(stored), revision)
+        assert state is not None, "revisions have no gaps, and none goes away"
+        value, applied_position = by_level(state), state.applied_position
+    return ComparedState(
+        memory=stored, revision=revision, applied_position=applied_position, value=value
+    )
 
 
-async def load_state(tx: Transaction, stored: StoredMemory, revision: int) -> PrismMemory:
-    """The state of a memory at a revision. Raises OutOfRange."""
+async def _load_state(
+    tx: Transaction, stored: StoredMemory, revision: int
+) -> tuple[PrismMemory, int]:
+    """Returns a memory at a revision, and how far it was applied then. Raises OutOfRange."""
     if revision > stored.revision:
         raise revision_not_found(stored.name, revision, stored.revision)
     rows = await states.read_nearest(tx, *item_key(stored), revision)
     assert rows is not None, "revisions have no gaps, and none goes away"
-    return PrismMemory.load(
+    memory = PrismMemory.load(
         stored.prism.schema(),
         base_json=rows.base,
         amendments=rows.amendments,
         encoding=Encoding.IN_PLACE,
     )
+    return memory, rows.applied_position
 
 
 def _place(schema: Schema, value: Json, text: str, field: str) -> Path:

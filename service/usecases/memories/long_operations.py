@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from service.domain.memories.long_operations import (
     ENDED,
@@ -21,6 +21,8 @@ from service.usecases.log.idempotency import store_result
 from service.usecases.log.lookup import session_not_found
 from service.usecases.log.tries import tried_again
 from service.usecases.memories.consistency import ProgressWatcher
+from storage.calls import calls
+from storage.calls.calls import UsageLine
 from storage.engine.claims import Claim
 from storage.engine.database import Database, Transaction
 from storage.engine.listing import ListPage
@@ -30,6 +32,10 @@ from storage.memories.long_operations import PageCursor
 from storage.memories.memories import StoredMemory
 from storage.prism import schema_drafts
 from storage.prism.schema_drafts import StoredSchemaDraft
+from storage.tree import trees
+
+#: How often a schema that is waited for is read, for its cost and for why it waits.
+DRAFT_SECONDS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +44,8 @@ class FoundOperation:
 
     operation: Operation
     result: StoredMemory | StoredSchemaDraft | None = None
+    #: What it cost by now, of a schema.
+    usage: tuple[UsageLine, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,8 +143,10 @@ class LongOperations:
                 session_key=key,
                 item_id=operation.id.operation_id,
             )
-            if await self._watcher.settled(item, deadline=deadline):
-                yield
+            settled = self._watcher.settled_of_read(item, every=DRAFT_SECONDS, deadline=deadline)
+            async with aclosing(settled) as looks:
+                async for _ in looks:
+                    yield
             return
         progress = self._watcher.progress_of_read(
             tenant_id, (key, operation.memory_id), deadline=deadline
@@ -176,34 +186,81 @@ async def find(tx: Transaction, id: OperationId) -> FoundOperation:
         operation = await long_operations.get(tx, id)
     if operation is None:
         raise _not_found(str(id))
+    usage: Sequence[UsageLine] = ()
     result: StoredMemory | StoredSchemaDraft | None = None
+    if operation.kind is OperationKind.SCHEMA:
+        occasion = schema_drafts.occasion(id.operation_id)
+        usage = (await calls.usage_of(tx, id.session_key, [occasion])).get(occasion, ())
     if operation.state is OperationState.DONE:
         if operation.memory_id is None:
             result = await schema_drafts.get(tx, id.session_key, id.operation_id)
         elif operation.facts is not None:
             result = await memories.get(tx, id.session_key, operation.memory_id)
-    return FoundOperation(operation=operation, result=result)
+    return FoundOperation(operation=operation, result=result, usage=tuple(usage))
+
+
+async def request(
+    tx: Transaction,
+    id: OperationId,
+    kind: OperationKind,
+    target: tuple[UUID, str] | None = None,
+    *,
+    goal: int = 0,
+) -> FoundOperation:
+    """Stores an operation in the transaction that requests its work; `target`: its memory."""
+    identity, name = target or (None, "")
+    await long_operations.add(tx, id, kind, memory_id=identity, memory=name, goal=goal)
+    return await find(tx, id)
 
 
 async def request_consolidation(
-    tx: Transaction, held: Claim, memory: str, id: OperationId, *, goal: int
+    tx: Transaction, held: Claim, memory: str, *, goal: int
 ) -> FoundOperation:
     """Requests a consolidation; returns the open operation of the memory, if it has one.
 
     The caller has the memory from `lock`.
     """
-    key = (held.session_key, held.memory_id)
-    known = await long_operations.open_consolidation(tx, *key)
-    if known is not None and await _end(tx, [known]):
-        known = None
+    kind = OperationKind.CONSOLIDATION
+    known = await _open(tx, held, kind)
     await flushing.want_consolidation(tx, held, goal)
     if known is not None:
         await long_operations.move_goal(tx, known.id, goal)
         return await find(tx, known.id)
-    await long_operations.add(
-        tx, id, OperationKind.CONSOLIDATION, memory_id=held.memory_id, memory=memory, goal=goal
+    return await request(tx, _new_id(held), kind, (held.memory_id, memory), goal=goal)
+
+
+async def request_seal(tx: Transaction, held: Claim, memory: str, *, goal: int) -> FoundOperation:
+    """Requests that a tree is sealed; returns the operation that does it or did it, if any.
+
+    The caller has the memory from `lock`.
+    """
+    kind = OperationKind.SEAL
+    known = await _open(tx, held, kind) or await long_operations.newest(
+        tx, held.session_key, held.memory_id, kind
     )
-    return await find(tx, id)
+    # Not of a tree that was deleted, whose name this one has.
+    if known is not None and known.facts is not None and known.state not in _NOT_SEALED:
+        return await find(tx, known.id)
+    # Where it was requested before, it is sealed there.
+    goal = goal if held.seal_position is None else held.seal_position
+    await trees.want_seal(tx, held, goal)
+    return await request(tx, _new_id(held), kind, (held.memory_id, memory), goal=goal)
+
+
+#: Ends of a seal after which it can be requested again.
+_NOT_SEALED = (OperationState.FAILED, OperationState.CANCELLED)
+
+
+async def _open(tx: Transaction, held: Claim, kind: OperationKind) -> Operation | None:
+    """Returns the operation of a memory that has not ended; stores the end of one that has."""
+    known = await long_operations.newest(tx, held.session_key, held.memory_id, kind)
+    if known is None or known.ended is not None or await _end(tx, [known]):
+        return None
+    return known
+
+
+def _new_id(held: Claim) -> OperationId:
+    return OperationId(session_key=held.session_key, operation_id=uuid4())
 
 
 async def _end(tx: Transaction, found: Sequence[Operation]) -> bool:
@@ -233,16 +290,16 @@ async def _cancel(tx: Transaction, operation: Operation) -> UUID | None:
                 return None
             await deleting.delete_memory(tx, id.session_key, operation.memory_id)
             deleted = operation.memory_id
-        case OperationKind.CONSOLIDATION:
+        case OperationKind.CONSOLIDATION | OperationKind.SEAL:
             assert operation.memory_id is not None, "a check of the table"
             held = await revisions.lock(tx, id.session_key, operation.memory_id)
-            known = await long_operations.open_consolidation(
-                tx, id.session_key, operation.memory_id
-            )
             # It may have ended before the memory was locked.
-            if held is None or known is None or known.id != id or known.state in ENDED:
+            if held is None or (await find(tx, id)).operation.state in ENDED:
                 return None
-            await flushing.cancel_consolidation(tx, held)
+            if operation.kind is OperationKind.SEAL:
+                await trees.cancel_seal(tx, held)
+            else:
+                await flushing.cancel_consolidation(tx, held)
         case OperationKind.SCHEMA:
             if not await job_results.store(
                 tx,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from service.domain.log.read_tokens import ReadToken
 from service.domain.memories.long_operations import OperationId, OperationKind
@@ -15,7 +15,7 @@ from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.state.spec import StateSpec
 from service.domain.state.vectors import first_state
 from service.domain.values.errors import AlreadyExists, Exhausted, PalimpsestError
-from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.memory_kinds import MemoryKind, MemoryStatus
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
@@ -40,10 +40,11 @@ from service.usecases.memories.consistency import (
     progress_of,
     refuse_stopped,
 )
+from service.usecases.memories.long_operations import FoundOperation, request
 from storage.engine.database import Database
 from storage.engine.listing import ListPage
 from storage.log import sessions
-from storage.memories import flushing, long_operations, memories, stalls
+from storage.memories import flushing, memories, stalls
 from storage.memories.memories import StoredMemory, Unmade
 from storage.prism import states
 from storage.state import vectors
@@ -86,18 +87,21 @@ def reading_of(
     token_key: bytes, stored: StoredMemory, value: str, revision: int, applied_position: int
 ) -> MemoryReading:
     """Returns a value with the token of where it was read."""
-    token = ReadToken(
-        session_key=stored.session_key,
-        incarnation=stored.incarnation,
-        position=applied_position,
-    )
     return MemoryReading(
         memory=stored,
         value_json=value,
         revision=revision,
         applied_position=applied_position,
-        token=token.sign(token_key),
+        token=read_token(token_key, stored, applied_position),
     )
+
+
+def read_token(token_key: bytes, stored: StoredMemory, position: int) -> str:
+    """Returns the token of the log of a memory up to `position`."""
+    token = ReadToken(
+        session_key=stored.session_key, incarnation=stored.incarnation, position=position
+    )
+    return token.sign(token_key)
 
 
 #: Stalled memories that one transaction retries.
@@ -130,17 +134,25 @@ class Memories:
         session: str,
         name: str,
         spec: MemorySpec,
-        *,
-        rebuilt_from: str | None = None,
-        operation_id: OperationId | None = None,
     ) -> StoredMemory:
-        """Makes a memory; a rebuild names its operation.
+        """Creates a memory. Raises NotFound, AlreadyExists, Exhausted, SchemaInvalid."""
+        identity = memory_id(session_key(tenant_id, session), name)
+        with tracing.memory(GenAiOperation.CREATE_MEMORY_STORE, identity):
+            made, _ = await self._create(tenant_id, session, name, spec, None)
+        return made
 
-        Raises NotFound, AlreadyExists, Exhausted, SchemaInvalid.
+    async def rebuild(
+        self, tenant_id: UUID, session: str, name: str, spec: MemorySpec, source: str
+    ) -> FoundOperation:
+        """Creates a memory that is rebuilt from `source`; returns the operation.
+
+        Raises as `create`.
         """
         identity = memory_id(session_key(tenant_id, session), name)
         with tracing.memory(GenAiOperation.CREATE_MEMORY_STORE, identity):
-            return await self._create(tenant_id, session, name, spec, rebuilt_from, operation_id)
+            _, operation = await self._create(tenant_id, session, name, spec, source)
+        assert operation is not None, "a memory with a source has one"
+        return operation
 
     async def _create(
         self,
@@ -149,8 +161,7 @@ class Memories:
         name: str,
         spec: MemorySpec,
         rebuilt_from: str | None,
-        operation_id: OperationId | None,
-    ) -> StoredMemory:
+    ) -> tuple[StoredMemory, FoundOperation | None]:
         empty = None
         if isinstance(spec, PrismSpec):
             empty = PrismMemory.create(spec.schema()).value_json
@@ -176,7 +187,7 @@ class Memories:
             if isinstance(made, Unmade):
                 raise self._refusal(made, session, name)
             self.wake(tenant_id, made)
-            return made
+            return made, None
         async with self._database.transaction(tenant_id, name="memories") as tx:
             # Alone, or those that are made at once would not count each other.
             held = await sessions.lock_alone(tx, key)
@@ -199,21 +210,18 @@ class Memories:
                 raise self._refusal(Unmade.TOO_MANY, session, name)
             if first is not None:
                 await vectors.add_first(tx, key, identity, first.current)
-            elif operation_id is not None:
-                # It reads the log as it is now, and whoever asked waits for that.
+            elif rebuilt_from is not None:
+                # It reads the log as it is now: its operation waits for that.
                 await flushing.flush(tx, key, identity, held.head)
-            if operation_id is not None:
-                await long_operations.add(
-                    tx,
-                    operation_id,
-                    OperationKind.REBUILD,
-                    memory_id=identity,
-                    memory=name,
-                    goal=held.head,
+            operation = None
+            if rebuilt_from is not None:
+                id = OperationId(session_key=key, operation_id=uuid4())
+                operation = await request(
+                    tx, id, OperationKind.REBUILD, (identity, name), goal=held.head
                 )
-            await store_result(tx, created.memory)
+            await store_result(tx, operation or created.memory)
         self.wake(tenant_id, created.memory)
-        return created.memory
+        return created.memory, operation
 
     def _refusal(self, why: Unmade, session: str, name: str) -> PalimpsestError:
         match why:
@@ -230,7 +238,8 @@ class Memories:
             case Unmade.TOO_MANY:
                 return Exhausted(
                     Reason.TOO_MANY_MEMORIES,
-                    f"a session has at most {self._limits.max_memories} memories",
+                    f"a session has at most {self._limits.max_memories} memories: delete one,"
+                    " or use another session",
                     {"limit": self._limits.max_memories},
                     retry_seconds=0,
                 )
@@ -292,6 +301,10 @@ class Memories:
         if stored.kind != MemoryKind.STATE and stored.applied_position < wanted:
             await self._wait(tenant_id, stored, wanted, deadline)
 
+    def read_token(self, stored: StoredMemory, position: int) -> str:
+        """Returns the token of the log of a memory up to `position`."""
+        return read_token(self._token_key, stored, position)
+
     async def read_revision(
         self, tenant_id: UUID, session: str, name: str, revision: int
     ) -> MemoryReading:
@@ -350,16 +363,13 @@ class Memories:
         self,
         tenant_id: UUID,
         *,
-        status: str | None,
-        waiting: bool,
+        status: MemoryStatus | None,
         after: tuple[UUID, UUID] | None,
         limit: int,
     ) -> Sequence[StoredMemory]:
         """Returns up to `limit` memories of all sessions after a key, by key."""
         async with self._database.transaction(tenant_id, name="memories") as tx:
-            return await memories.list_of_all(
-                tx, status=status, waiting=waiting, after=after, limit=limit
-            )
+            return await memories.list_of_all(tx, status=status, after=after, limit=limit)
 
     async def retry_all(self, tenant_id: UUID, session: str) -> int:
         """Lets all stalled memories of a session go on, or of all; how many. Raises NotFound."""
@@ -377,20 +387,18 @@ class Memories:
             if len(woken) < RETRY_MEMORIES:
                 return retried
 
-    async def retry(self, tenant_id: UUID, session: str, name: str) -> StoredMemory:
-        """Lets a stalled memory go on. Raises NotFound."""
+    async def retry(self, tenant_id: UUID, session: str, name: str) -> int:
+        """Lets a memory go on; returns 1 if it was stalled, else 0. Raises NotFound."""
         async with self._database.transaction(tenant_id, name="memories.retry") as tx:
             stored = await find_memory(tx, session, name)
             woken = await stalls.retry(tx, *item_key(stored))
-            if woken:
-                stored = await find_memory(tx, session, name)
-            await store_result(tx, stored)
+            await store_result(tx, int(woken))
         if woken:
             # A tree may be at the head and have nodes to build all the same.
             self._wake_ups.add([_item(tenant_id, *item_key(stored))])
         else:
             self.wake(tenant_id, stored)
-        return stored
+        return int(woken)
 
     async def _read_newest(
         self, tenant_id: UUID, key: UUID, session: str, name: str

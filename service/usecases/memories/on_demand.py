@@ -167,7 +167,7 @@ def _is_final(error: Exception) -> bool:
 def too_many_pending(what: str, limit: int) -> Exhausted:
     """Returns the refusal of a job while as many are pending as may be."""
     return Exhausted(
-        Reason.TOO_MANY_PENDING_ANSWERS,
+        Reason.TOO_MANY_PENDING,
         f"{limit} {what} of the tenant are pending already: ask again when some have ended, or"
         " cancel some",
         {"limit": limit},

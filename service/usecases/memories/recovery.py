@@ -53,15 +53,15 @@ class StoredConditions:
             return await conditions.read(connection)
 
     async def add(
-        self, *, place: str, model: str, fault: Fault, cause: str, probe_seconds: float
+        self, *, deployment: str, model: str, fault: Fault, cause: str, probe_seconds: float
     ) -> bool:
-        """Notes a condition; False when one of that place was noted before, or it cannot."""
+        """Notes a condition; False when one of that deployment was noted before, or it cannot."""
         added = False
         with _noted():
             async with self._database.connection(name="recovery.note") as connection:
                 added = await conditions.add(
                     connection,
-                    place=place,
+                    deployment=deployment,
                     model=model,
                     fault=fault,
                     cause=cause,
@@ -69,17 +69,23 @@ class StoredConditions:
                 )
         return added
 
-    async def take_probe(self, place: str, next_seconds: float) -> bool:
+    async def take_probe(self, deployment: str, next_seconds: float) -> bool:
         """Takes the one probe that is due. Raises StorageError."""
         async with self._database.connection(name="recovery.probe") as connection:
-            return await conditions.take_probe(connection, place, next_seconds)
+            return await conditions.take_probe(connection, deployment, next_seconds)
 
-    async def keep(self, *, place: str, fault: Fault, cause: str, probe_seconds: float) -> None:
+    async def keep(
+        self, *, deployment: str, fault: Fault, cause: str, probe_seconds: float
+    ) -> None:
         """Notes that a probe failed."""
         with _noted():
             async with self._database.connection(name="recovery") as connection:
                 await conditions.keep(
-                    connection, place=place, fault=fault, cause=cause, probe_seconds=probe_seconds
+                    connection,
+                    deployment=deployment,
+                    fault=fault,
+                    cause=cause,
+                    probe_seconds=probe_seconds,
                 )
 
     async def remove(self, condition: Condition) -> None:
@@ -106,13 +112,13 @@ class Recovery:
         database: Database,
         circuits: Circuits,
         wake_ups: WakeUps,
-        places_of: Callable[[str], Sequence[str]],
+        deployments_of: Callable[[str], Sequence[str]],
     ) -> None:
-        """`places_of`: the places that serve a model."""
+        """`deployments_of`: the deployments that serve a model."""
         self._database = database
         self._circuits = circuits
         self._wake_ups = wake_ups
-        self._places_of = places_of
+        self._deployments_of = deployments_of
         self._idle = 0
         #: Places that were open at the last look that woke anything.
         self._seen: set[str] = set()
@@ -123,7 +129,7 @@ class Recovery:
     async def look(self) -> None:
         """Wakes what can go on, and one item where a probe is due. Raises StorageError."""
         async with self._looking:
-            found = {one.place: one for one in await self._circuits.refresh()}
+            found = {one.deployment: one for one in await self._circuits.refresh()}
             for one in found.values():
                 await self._join_first(one)
             self._idle += 1
@@ -143,7 +149,7 @@ class Recovery:
 
         The first memories that are refused cannot know that others will be, too.
         """
-        key = condition.place, condition.since
+        key = condition.deployment, condition.since
         if not condition.fault.is_ambiguous or key in self._joined:
             return
         after: UUID | None = UUID(int=0)
@@ -166,7 +172,7 @@ class Recovery:
     async def _wake(
         self, model: str, waits: Sequence[WaitingWork], found: dict[str, Condition]
     ) -> None:
-        open_ones = [found.get(place) for place in self._places_of(model)]
+        open_ones = [found.get(deployment) for deployment in self._deployments_of(model)]
         if None in open_ones:
             for one in waits:
                 await self._wake_some(one, WAKE_ITEMS)

@@ -74,7 +74,7 @@ class Watches:
         if self._watches >= self._limits.max_watches:
             raise Exhausted(
                 Reason.TOO_MANY_WATCHES,
-                f"this server has {self._watches} watches already",
+                f"this server has {self._watches} watches already: watch again after the delay",
                 {"limit": self._limits.max_watches},
                 retry_seconds=BUSY_RETRY_SECONDS,
             )

@@ -5,7 +5,6 @@ from service.domain.prism.schemas import generation as schema_generation
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.driver import drive
 from service.usecases.memories.on_demand import OnDemandJob
-from service.usecases.prism.schemas import occasion
 from storage.engine.database import Transaction
 from storage.prism import schema_drafts
 from storage.prism.schema_drafts import StoredSchemaDraft
@@ -25,7 +24,7 @@ class Generator(OnDemandJob[StoredSchemaDraft]):
             tenant_id=item.tenant_id,
             session_key=pending.session_key,
             memory_id=None,
-            occasion=occasion(pending.draft_id),
+            occasion=schema_drafts.occasion(pending.draft_id),
             incarnation=pending.incarnation,
         )
         flow = schema_generation.generate(

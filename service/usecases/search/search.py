@@ -137,6 +137,8 @@ class FoundPage:
     #: By what was searched: WORDS, VECTORS or HYBRID.
     mode: SearchMode
     index: IndexState
+    #: The session's.
+    incarnation: int
     #: Chunks that were not searched by words: they have none yet, and are too many to read.
     unread_chunks: int = 0
     #: By position, when they were wanted.
@@ -203,13 +205,13 @@ class Searcher:
         except (ModelFailure, NoOrder) as error:
             raise FailedPrecondition(
                 Reason.RERANK_FAILED,
-                f"the model did not order what was found: {error}",
+                f"the model did not order what was found: {error}; search without rerank",
                 {"cause": error},
             ) from error
         except EmbeddingFailed as error:
             raise Unavailable(
                 Reason.EMBEDDING_FAILED,
-                f"the query could not be embedded: {error}",
+                f"the query could not be embedded: {error}; search again, or by words",
                 {"cause": error},
                 retry_seconds=error.retry_seconds or RETRY_SECONDS,
             ) from error
@@ -291,7 +293,13 @@ class Searcher:
         if query.rerank:
             fused = await self._reranked(tenant_id, session_key, query, fused, scope)
         found = _found(fused[: query.limit], words, vectors)
-        page = FoundPage(found=found, mode=mode, index=state, unread_chunks=unread)
+        page = FoundPage(
+            found=found,
+            mode=mode,
+            index=state,
+            incarnation=place.incarnation,
+            unread_chunks=unread,
+        )
         page = await self._with_chunks(tenant_id, session_key, query, page)
         if posting_lists.is_due(place.listed_position, place.indexed_position):
             await self._note_unlisted(tenant_id, session_key)
@@ -305,6 +313,12 @@ class Searcher:
         except StorageError as error:
             # What was found is no worse for it, and the next search tries again.
             _log.warning("session not noted for lists", session=str(session_key), cause=str(error))
+
+    async def vectors_model(self, tenant_id: UUID) -> str:
+        """Returns the model whose vectors are searched; empty where none can be."""
+        if self._embedder is None or await self._unavailable(tenant_id):
+            return ""
+        return self._embedder.model
 
     async def _unavailable(self, tenant_id: UUID) -> str:
         """Why vectors cannot be searched; empty when they can."""
@@ -345,7 +359,7 @@ class Searcher:
         if asked is not SearchMode.WORDS and unavailable:
             raise FailedPrecondition(
                 Reason.VECTORS_UNAVAILABLE,
-                f"chunks cannot be found by vectors: {unavailable}",
+                f"chunks cannot be found by vectors: {unavailable}; search by words",
                 {"cause": unavailable},
             )
         return asked

@@ -1,12 +1,17 @@
-"""Budgets: setting, listing and clearing them, and holding the memories they stop."""
+"""Budgets: setting, listing and deleting them, and holding the memories they stop."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
 from service.domain.calls.ledger import CallScope
-from service.domain.spend.budgets import BudgetOwner, BudgetPeriod, BudgetScope, Standing
-from service.domain.values.errors import BudgetExhausted, NotFound
+from service.domain.spend.budgets import (
+    BudgetLimits,
+    BudgetOwner,
+    BudgetPeriod,
+    BudgetScope,
+    Standing,
+)
+from service.domain.values.errors import BudgetExhausted, Conflict, NotFound
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import session_key
 from service.domain.values.work_items import WorkItem, WorkKind
@@ -25,16 +30,6 @@ _HELD = meter().create_counter(
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BudgetLimits:
-    """What a budget allows in its period; one of them is set."""
-
-    #: Tokens of prompts and replies together; 0 or more.
-    tokens: int | None
-    #: Millionths of a US dollar; 0 or more.
-    micro_usd: int | None
-
-
 class Budgets:
     """What clients do with budgets."""
 
@@ -43,38 +38,60 @@ class Budgets:
         self._wake_ups = wake_ups
 
     async def put(
-        self, tenant_id: UUID, owner: BudgetOwner, period: BudgetPeriod, limits: BudgetLimits
-    ) -> tuple[Standing, int]:
-        """Sets a budget in place of the one before; it, and how many memories it woke.
+        self,
+        tenant_id: UUID,
+        owner: BudgetOwner,
+        period: BudgetPeriod,
+        limits: BudgetLimits,
+        *,
+        etag: str = "",
+    ) -> Standing:
+        """Sets a budget in place of the one before, and has memories that it held try again.
 
-        Raises NotFound.
+        With `etag` only while the one before has it. Raises NotFound, Conflict.
         """
         async with self._database.transaction(tenant_id, name="budgets") as tx:
             place = await _place(tx, owner)
+            if etag:
+                before = await budgets.lock(tx, place, period)
+                current = "" if before is None else before.etag()
+                if current != etag:
+                    raise Conflict(
+                        Reason.ETAG_MISMATCH,
+                        f"the budget of {owner} for {_PERIODS[period]} was changed since it was"
+                        " read: read it again, then decide",
+                        {"current": current},
+                    )
             await budgets.put(
                 tx, place, period, limit_tokens=limits.tokens, limit_micro_usd=limits.micro_usd
             )
             woken = await budgets.wake(tx, place)
             standing = await budgets.get(tx, owner, period)
             assert standing is not None, "it was set in this transaction"
-            await store_result(tx, (standing, len(woken)))
+            await store_result(tx, standing)
         self._wake(tenant_id, woken)
-        return standing, len(woken)
+        return standing
 
-    async def clear(self, tenant_id: UUID, owner: BudgetOwner, period: BudgetPeriod) -> int:
-        """Takes a budget away; how many memories that woke. Raises NotFound."""
+    async def delete(
+        self, tenant_id: UUID, owner: BudgetOwner, period: BudgetPeriod, *, allow_missing: bool
+    ) -> None:
+        """Deletes a budget, and has memories that it held try again. Raises NotFound."""
+        woken: Sequence[tuple[UUID, UUID]] = ()
         async with self._database.transaction(tenant_id, name="budgets") as tx:
-            place = await _place(tx, owner)
-            if not await budgets.clear(tx, place, period):
-                raise NotFound(
-                    Reason.BUDGET_NOT_FOUND,
-                    f"{owner} has no budget for {_PERIODS[period]}",
-                    {"scope": owner, "period": period.value},
-                )
-            woken = await budgets.wake(tx, place)
-            await store_result(tx, len(woken))
+            try:
+                place = await _place(tx, owner)
+                if not await budgets.delete(tx, place, period):
+                    raise NotFound(
+                        Reason.BUDGET_NOT_FOUND,
+                        f"{owner} has no budget for {_PERIODS[period]}",
+                        {"session": owner.session, "memory": owner.memory, "period": period.value},
+                    )
+                woken = await budgets.wake(tx, place)
+            except NotFound:
+                if not allow_missing:
+                    raise
+            await store_result(tx, None)
         self._wake(tenant_id, woken)
-        return len(woken)
 
     async def page(
         self, tenant_id: UUID, session: str | None, after: tuple[str, str, str], limit: int

@@ -1,7 +1,7 @@
 """Costs: what the calls of a session or a memory came to, and why caches differed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from service.domain.prompting.flows import Purpose
@@ -44,7 +44,6 @@ class Cost:
     """What calls came to."""
 
     total: Spend
-    lines: Sequence[CostLine]
     residuals: Sequence[ResidualLine]
     #: Calls that revised or consolidated a memory, summarized for a tree, or compressed.
     reading: LogCost
@@ -78,6 +77,31 @@ class Costs:
             found = await spend.lines(tx, wanted, level, by_day=by_day, after=after, limit=limit)
         return total, found
 
+    async def purposes(
+        self,
+        tenant_id: UUID,
+        asked: CostQuery,
+        *,
+        by_memory: bool,
+        after: tuple[str, str, str] | None,
+        limit: int,
+    ) -> tuple[Spend, Sequence[CostLine]]:
+        """The sum of all, and up to `limit` lines by purpose and model behind `after`.
+
+        `after` is memory, purpose and model. Raises NotFound.
+        """
+        async with self._database.transaction(tenant_id, name="costs") as tx:
+            wanted, _ = await _filter(tx, asked)
+            assert wanted.session_key is not None, "the proto requires a session"
+            found = await costs.lines(tx, wanted.session_key, wanted)
+        lines: dict[tuple[str, str, str], CostLine] = {}
+        for one in found:
+            place = (one.memory if by_memory else "", one.purpose, one.model)
+            spent = [one.spend, *([lines[place].spend] if place in lines else [])]
+            lines[place] = replace(one, memory=place[0], spend=spend.added(spent))
+        behind = [lines[place] for place in sorted(lines) if after is None or place > after]
+        return spend.added(one.spend for one in found), behind[:limit]
+
     async def cost(self, tenant_id: UUID, asked: CostQuery, *, system_tokens: int = 0) -> Cost:
         """What a session or a memory came to. Raises NotFound.
 
@@ -97,7 +121,6 @@ class Costs:
             compared = await self._comparer.compare(tenant_id, stored)
         return Cost(
             total=spend.added(line.spend for line in lines),
-            lines=lines,
             residuals=classes,
             reading=added(line.cost for line in lines if line.purpose in _READING),
             compared=compared,

@@ -1,12 +1,11 @@
 """Reading state memories: the working context now, at a position, or of a revision."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from service.domain.log.read_tokens import ReadToken
 from service.domain.state.showing import CONTEXT_SHARE, shown
 from service.domain.state.spec import Period, StateSpec
 from service.domain.state.triggers import SizedStep
@@ -25,12 +24,21 @@ from service.usecases.log.lookup import (
     refuse_other_kind,
     revision_not_found,
 )
-from service.usecases.memories.consistency import ProgressWatcher, progress_of, refuse_stopped
+from service.usecases.memories.consistency import (
+    Consistency,
+    ProgressWatcher,
+    progress_of,
+    refuse_stopped,
+)
+from service.usecases.memories.memories import read_token
 from storage.engine.database import Database
 from storage.memories.memories import StoredMemory
 from storage.memories.progress import Progress
 from storage.state import contexts, vectors
 from storage.state.contexts import ContextBounds, StoredContext
+
+#: A read that waits for nothing.
+LATEST = Consistency()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,10 +47,10 @@ class ContextReading:
 
     memory: StoredMemory
     context: WorkingContext
+    #: When its vectors were committed, by their revisions.
+    created_at: Mapping[int, datetime]
     #: A compression is due and not made yet.
     due: bool
-    #: Why it is not made, in a sentence, where the memory stalled or is held.
-    trouble: str | None
     #: Stands for the log up to the context's head.
     token: str
 
@@ -76,21 +84,20 @@ class WorkingContexts:
         session: str,
         name: str,
         *,
-        wait: bool = False,
+        consistency: Consistency = LATEST,
         position: int | None = None,
         deadline: float | None = None,
     ) -> ContextReading:
-        """The working context: of now, or of when the log ended at `position`.
+        """Returns the working context: of now, or of when the log ended at `position`.
 
-        With `wait` nothing is due in it any more; `deadline` is in the event loop's time.
-        Raises NotFound, FailedPrecondition (another kind, stalled), OutOfRange, Exhausted
-        (too large, held), DeadlineExceeded.
+        Once it is `fully_applied` nothing is due in it; a token waits for nothing, since every
+        chunk is in it. `deadline` is in the event loop's time. Raises NotFound, InvalidInput
+        (token), FailedPrecondition (another kind, stalled), OutOfRange, Exhausted (too large,
+        held), DeadlineExceeded.
         """
         if position is not None:
             return await self._read_at(tenant_id, session, name, position)
-        found = await self._newest(tenant_id, session, name)
-        if wait and _is_behind(found):
-            found = await self._wait(tenant_id, found, deadline)
+        found = await self._caught_up(tenant_id, session, name, consistency, deadline)
         return self._reading(found, flush_position=found.flush_position, now=found.now)
 
     async def read_revision(
@@ -116,11 +123,15 @@ class WorkingContexts:
         after_revision: int,
         limit: int,
         max_bytes: int,
-    ) -> Sequence[tuple[StateVector, datetime]]:
-        """As `vectors.list_page`. Raises NotFound, FailedPrecondition (another kind)."""
+        consistency: Consistency = LATEST,
+        deadline: float | None = None,
+    ) -> tuple[StoredMemory, Sequence[tuple[StateVector, datetime]]]:
+        """Returns the memory and what `vectors.list_page` finds. Waits and raises as `read`."""
+        if consistency != LATEST:
+            await self._caught_up(tenant_id, session, name, consistency, deadline)
         async with self._database.transaction(tenant_id, name="context") as tx:
             stored = await find_state(tx, session, name)
-            return await vectors.list_page(
+            found = await vectors.list_page(
                 tx,
                 item_key(stored),
                 level=level,
@@ -128,6 +139,29 @@ class WorkingContexts:
                 limit=limit,
                 max_bytes=max_bytes,
             )
+        return stored, found
+
+    async def _caught_up(
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        consistency: Consistency,
+        deadline: float | None,
+    ) -> StoredContext:
+        found = await self._newest(tenant_id, session, name)
+        stored = found.memory
+        # A token that cannot be used is refused, although there is nothing to wait for.
+        consistency.wanted_position(
+            self._token_key, stored.session_key, head=stored.head, incarnation=stored.incarnation
+        )
+        if consistency.fully_applied and _is_behind(found):
+            found = await self._wait(tenant_id, found, deadline)
+        return found
+
+    def read_token(self, stored: StoredMemory, position: int) -> str:
+        """Returns the token of the log of a memory up to `position`."""
+        return read_token(self._token_key, stored, position)
 
     async def _read_at(
         self, tenant_id: UUID, session: str, name: str, position: int
@@ -187,17 +221,12 @@ class WorkingContexts:
         stored = found.memory
         context = _context_of(found)
         due = is_due(stored.state, context, flush_position=flush_position, now=now)
-        token = ReadToken(
-            session_key=stored.session_key,
-            incarnation=stored.incarnation,
-            position=context.head,
-        )
         return ContextReading(
             memory=stored,
             context=self._shown(stored, context),
+            created_at=found.created_at,
             due=due,
-            trouble=_trouble(stored) if due else None,
-            token=token.sign(self._token_key),
+            token=self.read_token(stored, context.head),
         )
 
     def _shown(self, stored: StoredMemory, context: WorkingContext) -> WorkingContext:
@@ -227,7 +256,8 @@ def context_too_large(memory: str, why: str, limit: int, what: str) -> Exhausted
     """The refusal of a context that passes a limit."""
     return Exhausted(
         Reason.CONTEXT_TOO_LARGE,
-        f"the working context of memory {memory!r} is too large: {why}; it may have {limit} {what}",
+        f"the working context of memory {memory!r} is too large: {why}; it may have {limit} {what}."
+        " A shorter period, or one in tokens, keeps it smaller",
         {"memory": memory, "limit": limit},
         retry_seconds=0,
     )
@@ -273,16 +303,6 @@ def _refuse_stopped(memory: str, progress: Progress) -> None:
     refuse_stopped(memory, progress.applied_position + 1, progress)
 
 
-def _trouble(stored: StoredMemory) -> str | None:
-    if stored.held_reason is not None:
-        return stored.held_reason
-    if stored.waiting_cause is not None:
-        return f"it waits for its model, and goes on by itself: {stored.waiting_cause}"
-    if stored.stall is None:
-        return None
-    return f"it stalled at position {stored.stall.position}: {stored.stall.cause}"
-
-
 def _beyond_head(stored: StoredMemory, position: int) -> OutOfRange:
     # Not what other kinds say: what is not compressed is in a context all the same.
     return OutOfRange(
@@ -301,6 +321,7 @@ def _late(found: StoredContext, waiting_cause: str | None = None) -> DeadlineExc
     return DeadlineExceeded(
         Reason.NOT_APPLIED_IN_TIME,
         f"memory {stored.name!r} is applied up to position {stored.applied_position} at revision"
-        f" {stored.revision}, and a compression is due{why}",
-        {"wanted": found.upto, **known, **cause},
+        f" {stored.revision}, and a compression is due{why}. Ask again with a"
+        " longer deadline, or for what is there",
+        {"position": found.upto, **known, **cause},
     )

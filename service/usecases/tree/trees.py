@@ -5,23 +5,16 @@ from uuid import UUID
 
 from service.domain.tree.nodes import TextOffset
 from service.domain.values.errors import NotFound
-from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.reasons import Reason
-from service.usecases.log.idempotency import store_result
 from service.usecases.log.lookup import (
     find_tree,
     item_key,
-    missing,
-    refuse_other_kind,
-    session_not_found,
 )
 from service.usecases.memories.memories import Memories
 from service.usecases.tree.outline import Outline, read_outline
 from storage.engine.database import Database, Transaction
-from storage.log import sessions
-from storage.memories import revisions
 from storage.memories.memories import StoredMemory
-from storage.tree import trees, views
+from storage.tree import views
 from storage.tree.views import StoredNode, TextPart
 
 #: What a part of a text counts on a page besides its text, in bytes: its place.
@@ -34,26 +27,6 @@ class Trees:
     def __init__(self, database: Database, memories: Memories) -> None:
         self._database = database
         self._memories = memories
-
-    async def seal(self, tenant_id: UUID, session: str, name: str) -> StoredMemory:
-        """Closes a tree once everything that is in the log now is in it.
-
-        A second call changes nothing. Raises NotFound, FailedPrecondition (no tree).
-        """
-        async with self._database.transaction(tenant_id, name="trees") as tx:
-            stored = await find_tree(tx, session, name)
-            # In the order in which a step locks them.
-            held_session = await sessions.lock_head(tx, stored.session_key)
-            if held_session is None:
-                raise session_not_found(session)
-            held = await revisions.lock(tx, *item_key(stored))
-            if held is None:
-                raise await missing(tx, session, name)
-            refuse_other_kind(name, held.spec, MemoryKind.TREE)
-            await trees.want_seal(tx, held, held_session.head)
-            stored = await store_result(tx, await find_tree(tx, session, name))
-        self._memories.wake(tenant_id, stored)
-        return stored
 
     async def outline(
         self, tenant_id: UUID, session: str, name: str, revision: int | None
@@ -70,8 +43,8 @@ class Trees:
 
     async def children(
         self, tenant_id: UUID, session: str, name: str, node_id: str, after: int, limit: int
-    ) -> Sequence[StoredNode]:
-        """Up to `limit` children with numbers behind `after`, in order; none of a leaf.
+    ) -> tuple[StoredMemory, Sequence[StoredNode]]:
+        """Returns up to `limit` children with numbers after `after`, in order; none of a leaf.
 
         Raises NotFound, FailedPrecondition.
         """
@@ -79,7 +52,7 @@ class Trees:
             stored = await find_tree(tx, session, name)
             above = (await _find_node(tx, stored, node_id)).node
             found = await views.read_children(tx, *item_key(stored), above.level, above.number)
-        return [one for one in found if one.node.number > after][:limit]
+        return stored, [one for one in found if one.node.number > after][:limit]
 
     async def level(
         self,
@@ -91,17 +64,18 @@ class Trees:
         limit: int,
         *,
         max_bytes: int,
-    ) -> Sequence[StoredNode]:
-        """Up to `limit` nodes of a level behind the number `after`.
+    ) -> tuple[StoredMemory, Sequence[StoredNode]]:
+        """Returns up to `limit` nodes of a level after the number `after`.
 
         Of more than `max_bytes` of summaries only the first come, and one more. Raises
         NotFound, FailedPrecondition.
         """
         async with self._database.transaction(tenant_id, name="trees") as tx:
             stored = await find_tree(tx, session, name)
-            return await views.list_level(
+            found = await views.list_level(
                 tx, *item_key(stored), level, after, limit, max_bytes=max_bytes
             )
+        return stored, found
 
     async def text(
         self,
@@ -111,8 +85,8 @@ class Trees:
         node_id: str,
         start: TextOffset | None,
         max_bytes: int,
-    ) -> tuple[Sequence[TextPart], TextOffset | None]:
-        """About `max_bytes` of the text under a node, and where it goes on; None: nowhere.
+    ) -> tuple[StoredMemory, Sequence[TextPart], TextOffset | None]:
+        """Returns about `max_bytes` of the text under a node, and where it goes on, if it does.
 
         `start` is None for the first of it. Raises NotFound, FailedPrecondition.
         """
@@ -128,7 +102,7 @@ class Trees:
                 part_bytes=PART_BYTES,
             )
         reached = parts[-1].end if parts else node.end
-        return parts, reached if reached < node.end else None
+        return stored, parts, reached if reached < node.end else None
 
 
 async def _find_node(tx: Transaction, stored: StoredMemory, node_id: str) -> StoredNode:
@@ -137,6 +111,6 @@ async def _find_node(tx: Transaction, stored: StoredMemory, node_id: str) -> Sto
         raise NotFound(
             Reason.NODE_NOT_FOUND,
             f"tree {stored.name!r} has no node {node_id!r}",
-            {"memory": stored.name, "node": node_id},
+            {"session": stored.session_name, "memory": stored.name, "node": node_id},
         )
     return found[node_id]

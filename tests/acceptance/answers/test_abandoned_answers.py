@@ -56,13 +56,13 @@ async def _ask(session: palimpsest.Session) -> tuple[str, asyncio.Task[object]]:
             await asyncio.sleep(0.05)
     (reading,) = told
     assert isinstance(reading, Reading)
-    return reading.answer_id, asking
+    return reading.answer, asking
 
 
 async def _until_abandoned(session: palimpsest.Session, answer_id: str) -> None:
     """Lists instead of reading it: who reads an answer wants it."""
     async with asyncio.timeout(150):
-        while answer_id not in [one.answer_id async for one in session.answers(status="abandoned")]:
+        while answer_id not in [one.id async for one in session.answers(state="abandoned")]:
             await asyncio.sleep(0.1)
 
 
@@ -89,8 +89,8 @@ async def test_an_answer_of_a_server_that_was_killed_stops_and_is_resumed(
                     session = client.session("s")
                     await _until_abandoned(session, answer_id)
                     stored = await session.answer(answer_id)
-                    assert (stored.status, stored.text) == ("abandoned", "")
-                    assert "resume" in stored.failure
+                    assert (stored.state, stored.text) == ("abandoned", "")
+                    assert "resume" in stored.cause
                     held.release.set()
                     resumed = await session.resume_answer(answer_id, timeout=SECONDS)
                     assert resumed.value == {"day": "Monday"}
@@ -113,7 +113,7 @@ async def test_who_is_refused_for_want_of_room_comes_again(
             _, first = await _ask(session)
             with pytest.raises(palimpsest.ResourceExhausted) as refused:
                 await session.ask("When?", reader="whole", timeout=0.5)
-            assert refused.value.reason == "TOO_MANY_PENDING_ANSWERS"
+            assert refused.value.reason == "TOO_MANY_PENDING"
             assert refused.value.metadata == {"limit": "1"}
             assert refused.value.retry_seconds
             second = asyncio.create_task(session.ask("When?", reader="whole", timeout=SECONDS))

@@ -53,8 +53,8 @@ def pending(address: str) -> str:
         listed = succeed("answer", "list", "-s", "s", "--json", PALIMPSEST_ADDRESS=address)
         for told in map(json.loads, listed.splitlines()):
             if told["query"] == query:
-                assert (told["status"], told["memory"]) == ("pending", "state")
-                return str(told["answer_id"])
+                assert (told["state"], told["memory"]) == ("pending", "state")
+                return str(told["id"])
     raise AssertionError("no question is stored")
 
 
@@ -89,7 +89,7 @@ def test_who_interrupts_a_question_is_told_how_to_go_on(
     assert succeed(*cancel[0].split(), PALIMPSEST_ADDRESS=address) == f"{answer_id} is cancelled\n"
     refused = run("ask", "--resume", answer_id, "-s", "s", PALIMPSEST_ADDRESS=address)
     assert refused.returncode == 1
-    assert refused.stderr.splitlines()[-1] == f"error: answer {answer_id} was cancelled"
+    assert refused.stderr.splitlines()[-1] == f"error: answer {answer_id} was cancelled: ask again"
 
 
 def _asked(address: str, query: str) -> str:
@@ -99,7 +99,7 @@ def _asked(address: str, query: str) -> str:
     def look() -> bool:
         listed = succeed("answer", "list", "-s", "s", "--json", PALIMPSEST_ADDRESS=address)
         told = map(json.loads, listed.splitlines())
-        found.extend(one["answer_id"] for one in told if one["query"] == query)
+        found.extend(one["id"] for one in told if one["query"] == query)
         return bool(found)
 
     eventually("the question is stored", look)
@@ -127,7 +127,7 @@ def test_what_cannot_be_is_one_clear_line(address: str, pending: str) -> None:
         (("answer", "rate", pending, "-s", "s"), "give --good or --bad"),
         (("answer", "rate", pending, "--good", "-s", "s"), f"answer {pending} is pending"),
         (("answer", "rate", unknown, "--bad", "-s", "s"), "session 's' has no answer"),
-        (("answer", "rate", "no-id", "--bad", "-s", "s"), "answer_id: "),
+        (("answer", "rate", "no-id", "--bad", "-s", "s"), "answer: "),
         (("answer", "cancel", unknown, "-s", "s"), "session 's' has no answer"),
         (("answer", "list", "-s", "none"), "there is no session 'none'"),
         (("answer", "list", "-s", "s", "-m", "none"), "session 's' has no memory 'none'"),
@@ -149,7 +149,7 @@ def test_an_answer_is_resumed_rated_and_listed(url: str, address: str, pending: 
     assert done.stderr == f"error: answer {pending} had ended before: it is complete\n"
     assert succeed("answer", "show", pending, "-s", "s", **at) == text
     told = json.loads(succeed("answer", "show", pending, "-s", "s", "--json", **at))
-    assert (told["answer_id"], told["status"]) == (pending, "complete")
+    assert (told["id"], told["state"]) == (pending, "done")
     rated = succeed(
         *("answer", "rate", pending, "--bad", "--comment", "[bold]too late", "--expected", "noon"),
         *("-s", "s"),
@@ -160,7 +160,7 @@ def test_an_answer_is_resumed_rated_and_listed(url: str, address: str, pending: 
         *("answer", "list", "-s", "s", "-m", "state", "--status", "complete", "--json"),
         PALIMPSEST_ADDRESS=address,
     )
-    told = [one for one in map(json.loads, listed.splitlines()) if one["answer_id"] == pending]
+    told = [one for one in map(json.loads, listed.splitlines()) if one["id"] == pending]
     assert told[0]["rating"]["comment"] == "[bold]too late"
     assert told[0]["rating"]["expected"] == "noon"
     shown = succeed("answer", "list", "-s", "s", "--limit", "1", PALIMPSEST_ADDRESS=address)

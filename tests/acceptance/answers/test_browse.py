@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 import palimpsest
-from palimpsest import AskEvent, BrowseOption, BrowseSettings, TrajectoryEvent
+from palimpsest import AskEvent, BrowseSettings, BrowseStrategy, TrajectoryEvent
 from service.domain.prompting.tokens import estimate_tokens
 from tests.acceptance.memories.kept_memory import scripted
 from tests.acceptance.state.held_models import HeldModel, finished_by_another
@@ -78,10 +78,10 @@ async def grow(address: str) -> None:
 
 
 async def ask(
-    address: str, heard: list[AskEvent], option: BrowseOption = "independent"
+    address: str, heard: list[AskEvent], strategy: BrowseStrategy = "independent"
 ) -> palimpsest.Answer:
     browsing = BrowseSettings(
-        option=option,
+        strategy=strategy,
         actions=("append", "merge", "answer", "move", "retrieve"),
         window_tokens=WINDOW,
     )
@@ -124,16 +124,17 @@ async def _in_parallel(address: str, reader: Reader) -> None:
     assert answer.text == "twelve partridges at most"
     cited = answer.citations[0]
     assert (cited.position, cited.excerpt) == (1, "brought him 1 partridges")
-    assert TEXTS[0][cited.from_character : cited.to_character] == cited.excerpt
-    assert cited.node_id == "p.1"
+    assert cited.characters is not None
+    assert TEXTS[0][cited.characters.start : cited.characters.end] == cited.excerpt
+    assert cited.node == "p.1"
     async with palimpsest.connect(address) as client:
         session = client.session("s")
-        stored = [event async for event in session.trajectory(answer.answer_id)]
-        await session.rate(answer.answer_id, good=True, comment="well read")
+        stored = [event async for event in session.trajectory(answer.id)]
+        await session.rate(answer.id, good=True, comment="well read")
         examples = [one async for one in session.export_trajectories(good=True)]
         none = [one async for one in session.export_trajectories(good=False)]
     assert stored == events
-    assert sorted(one.turns[0].content for one in examples) == sorted(reader.model.prompts)
+    assert sorted(one.messages[0].content for one in examples) == sorted(reader.model.prompts)
     assert none == []
     assert examples[0].rating is not None
     assert examples[0].rating.comment == "well read"

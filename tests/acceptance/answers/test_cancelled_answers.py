@@ -57,13 +57,13 @@ async def _cancel_the_first(client: palimpsest.Client, model: FakeModel) -> None
     assert isinstance(reading, Reading)
     # It waits for the only place of the only worker, whose model does not reply.
     second = asyncio.create_task(state.ask("When is it closed?", timeout=250))
-    cancelled = await session.cancel_answer(reading.answer_id)
-    assert cancelled.status == "cancelled"
+    cancelled = await session.cancel_answer(reading.answer)
+    assert cancelled.state == "cancelled"
     with pytest.raises(palimpsest.Cancelled):
         await first
     assert "Mondays" in (await second).text
     assert len(model.prompts) == 2
     # The call that was under way is in the ledger once it has ended.
-    after = await session.answer(reading.answer_id)
+    after = await session.answer(reading.answer)
     assert replace(after, usage=cancelled.usage) == cancelled
-    assert [one.status async for one in session.answers()] == ["complete", "cancelled"]
+    assert [one.state async for one in session.answers()] == ["done", "cancelled"]

@@ -9,13 +9,16 @@ import pytest
 from grpc import aio
 
 import palimpsest
-from palimpsest import Edit
-from palimpsest.v1alpha1 import answers_pb2, answers_pb2_grpc, edits_pb2, edits_pb2_grpc
+from palimpsest.v1 import (
+    answer_service_pb2,
+    answer_service_pb2_grpc,
+    operation_service_pb2,
+    operation_service_pb2_grpc,
+)
 from service.app.serve import serve
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
-from service.rpc import answers as rpc_answers
+from service.rpc.convert.answers import AnswerMessages
 from service.settings.config import Config
-from service.usecases.memories.memories import Memories
 from storage.answers import answers
 from storage.engine.database import Database
 from tests.acceptance.log.test_flow_control import serving_client, settled, too_many
@@ -31,53 +34,32 @@ SLACK_SECONDS = 150
 QUESTIONS = 16
 
 
-def rebuild_of(new_memory: str) -> edits_pb2.RebuildMemoryRequest:
-    return edits_pb2.RebuildMemoryRequest(session="s", memory="m", new_memory=new_memory)
+def wait_for(operation: palimpsest.Operation[Any]) -> operation_service_pb2.WaitOperationRequest:
+    return operation_service_pb2.WaitOperationRequest(operation=operation.id)
 
 
-async def test_a_rebuild_that_is_not_read_is_not_read_ahead_and_ends_with_its_client(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked: list[str] = []
-    get = Memories.get
-
-    async def counted(self: Memories, tenant_id: Any, session: str, name: str) -> Any:
-        looked.append(name)
-        return await get(self, tenant_id, session, name)
-
-    monkeypatch.setattr(Memories, "get", counted)
-    revisions = 30
+async def test_a_wait_ends_with_its_client_and_gives_its_place_back(url: str) -> None:
     async with serving_client(url, max_waiting_reads=2) as client:
         session = await client.create_session("s")
-        await session.create_memory("m", SCHEMA)
-        async with session.producer("p") as producer:
-            # Which nobody applies: both rebuilds go on for as long as the test wants.
-            await producer.append("text")
-        stub = edits_pb2_grpc.EditServiceStub(client.channel)
-        read: Any = stub.RebuildMemory(rebuild_of("read"))
+        memory = await session.create_memory("m", SCHEMA)
+        # Which nobody applies: the rebuild goes on for as long as the test wants.
+        await session.append("text")
+        rebuild = await memory.rebuild("n")
+        stub = operation_service_pb2_grpc.OperationServiceStub(client.channel)
+        read: Any = stub.WaitOperation(wait_for(rebuild))
         await read.read()
         async with (
             cutting(client.address) as proxy,
             aio.insecure_channel(proxy.address, options=UNREAD) as channel,
         ):
-            unread: Any = edits_pb2_grpc.EditServiceStub(channel).RebuildMemory(
-                rebuild_of("unread")
-            )
+            there = operation_service_pb2_grpc.OperationServiceStub(channel)
+            unread: Any = there.WaitOperation(wait_for(rebuild))
             await unread.read()
-            assert await read.read() is not aio.EOF
-            ahead, behind = session.memory("unread"), session.memory("read")
+            behind = session.memory("n")
             async with asyncio.timeout(SLACK_SECONDS):
-                for number in range(1, revisions + 1):
-                    # What is seen of the later one was seen of the earlier one.
-                    await ahead.edit([Edit.put("$.text", str(number))])
-                    await behind.edit([Edit.put("$.text", str(number))])
-                    while (await read.read()).memory.revision < number:
-                        pass
-            assert looked.count("read") >= revisions
-            assert await settled(lambda: looked.count("unread")) < revisions / 2
-            assert await too_many(behind), "both have a place"
-            proxy.cut()
-            async with asyncio.timeout(SLACK_SECONDS):
+                while not await too_many(behind):
+                    await asyncio.sleep(0.1)
+                proxy.cut()
                 while await too_many(behind):
                     # A connection that is cut is noticed a little later.
                     await asyncio.sleep(0.1)
@@ -88,14 +70,14 @@ async def test_a_stop_does_not_wait_for_who_does_not_read_many_answers(
     url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = 0
-    respond = rpc_answers._response_of
+    respond = AnswerMessages.event_or_error
 
-    def counted(number: int, event: Any) -> Any:
+    def counted(messages: AnswerMessages, event: Any, index: int) -> Any:
         nonlocal told
         told += 1
-        return respond(number, event)
+        return respond(messages, event, index)
 
-    monkeypatch.setattr(rpc_answers, "_response_of", counted)
+    monkeypatch.setattr(AnswerMessages, "event_or_error", counted)
     config = Config(database_url=url, listen="127.0.0.1:0", stop_seconds=1)  # type: ignore[arg-type]
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
     running = asyncio.create_task(serve(config, stop, ready.set_result))
@@ -103,9 +85,9 @@ async def test_a_stop_does_not_wait_for_who_does_not_read_many_answers(
     async with aio.insecure_channel(ready.result(), options=UNREAD) as channel:
         async with palimpsest.connect(ready.result()) as client:
             await client.create_session("s")
-        question = answers_pb2.AskRequest(session="s", query="q")
-        asked = answers_pb2.AskManyRequest(questions=[question] * QUESTIONS)
-        unread: Any = answers_pb2_grpc.AnswerServiceStub(channel).AskMany(asked)
+        question = answer_service_pb2.AskRequest(session="s", query="q")
+        asked = answer_service_pb2.AskManyRequest(questions=[question] * QUESTIONS)
+        unread: Any = answer_service_pb2_grpc.AnswerServiceStub(channel).AskMany(asked)
         begun = [await unread.read() for _ in range(QUESTIONS)]
         # Nobody works here: all of them are answered at once, with more than a window takes.
         async with database.transaction(DEFAULT_TENANT) as tx:
@@ -113,7 +95,7 @@ async def test_a_stop_does_not_wait_for_who_does_not_read_many_answers(
                 await answers.complete(
                     tx,
                     session_key(DEFAULT_TENANT, "s"),
-                    UUID(one.response.reading.answer_id),
+                    UUID(one.reading.answer),
                     text="x" * 50_000,
                     citations=(),
                     model="test/none",

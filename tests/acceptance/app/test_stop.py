@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 import palimpsest
-from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
+from palimpsest.v1 import chunks_pb2, session_service_pb2, session_service_pb2_grpc
 from tests.acceptance.memories.kept_memory import SCHEMA, HeldReplies, finish, start
 from tests.support.fake_model import FakeModel, fake_model
 from tests.support.harness import Process, Servers, api, eventually, worker
@@ -225,8 +225,8 @@ def test_a_server_that_stops_is_followed_by_another_and_no_client_notices(
                 assert ack.position == CHUNKS
                 assert await asyncio.to_thread(first.wait, SLACK_SECONDS) == 0, first.log()
                 release.set()
-                assert (await asking).status == "complete"
-                state = await memory.get(after=ack.token, timeout=200)
+                assert (await asking).state == "done"
+                state = await memory.get(after=ack.read_token, timeout=200)
                 await watching
                 assert watched == list(range(1, state.revision + 1))
                 texts = [chunk.text async for chunk in session.chunks()]
@@ -249,7 +249,8 @@ async def watch(memory: palimpsest.Memory, seen: list[int]) -> None:
     """Every revision, until all chunks are in one."""
     async for change in memory.watch(after_revision=0):
         seen.append(change.revision.revision)
-        if change.revision.to_position == CHUNKS:
+        read = change.revision.positions
+        if read is not None and read.last == CHUNKS:
             return
 
 
@@ -260,17 +261,16 @@ def test_a_stream_is_told_why_it_ends_and_what_was_committed_is_acked(servers: S
         async with palimpsest.connect(address) as client:
             await client.create_session("s")
         async with grpc.aio.insecure_channel(address) as channel:
-            call = log_pb2_grpc.LogServiceStub(channel).AppendChunks()
-            opening = log_pb2.AppendChunksRequest.Open(session="s", producer_id="p")
-            await call.write(log_pb2.AppendChunksRequest(open=opening))
+            call = session_service_pb2_grpc.SessionServiceStub(channel).AppendChunks()
+            opening = session_service_pb2.AppendChunksRequest.Open(session="s", producer_id="p")
+            await call.write(session_service_pb2.AppendChunksRequest(open=opening))
             await call.read()
-            chunk = log_pb2.Chunk(text="a")
-            batch = log_pb2.AppendChunksRequest.Batch(
-                chunks=[log_pb2.ProducedChunk(producer_sequence=1, chunk=chunk)]
+            batch = session_service_pb2.AppendChunksRequest.Batch(
+                chunks=[chunks_pb2.Chunk(producer_sequence=1, text="a")]
             )
-            await call.write(log_pb2.AppendChunksRequest(batch=batch))
+            await call.write(session_service_pb2.AppendChunksRequest(batch=batch))
             acked = await call.read()
-            assert isinstance(acked, log_pb2.AppendChunksResponse)
+            assert isinstance(acked, session_service_pb2.AppendChunksResponse)
             process._popen.terminate()
             with pytest.raises(grpc.aio.AioRpcError) as ended:
                 await call.read()
@@ -280,4 +280,4 @@ def test_a_stream_is_told_why_it_ends_and_what_was_committed_is_acked(servers: S
     with api(url) as (process, address):
         position, said = asyncio.run(stream(process, address))
         assert process.wait(SLACK_SECONDS) == 0
-    assert (position, said) == (1, "this server is stopping")
+    assert (position, said) == (1, "this server is stopping; another one serves: call again")

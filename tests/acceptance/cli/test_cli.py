@@ -197,7 +197,7 @@ def test_the_demos_questions_are_answered_from_the_right_chunks(servers: Servers
         (("ingest", "-"), b"a\0b", "NUL character"),
         (("ingest", "-"), b"  \n ", "has no text"),
         (("ingest", "/nowhere/at/all"), b"", "cannot read /nowhere/at/all"),
-        (("ingest", "-", "--session", "no/good"), b"text", "name: "),
+        (("ingest", "-", "--session", "no/good"), b"text", "session.id: "),
         (("demo", "--address", "nowhere"), b"", "nowhere"),
         (("ask", "?", "--session", "nobody"), b"", "there is no session 'nobody'"),
         (("ask", "", "--session", "nobody"), b"", "query"),
@@ -217,8 +217,7 @@ def test_the_demos_questions_are_answered_from_the_right_chunks(servers: Servers
         (("memory", "rollback", "0", "-s", "nobody"), b"", "there is no session 'nobody'"),
         (("memory", "fold", "m", "-s", "nobody"), b"", "there is no session 'nobody'"),
         (("memory", "consolidate", "m", "-s", "nobody"), b"", "there is no session 'nobody'"),
-        (("memory", "schema", "-", "-s", "nobody"), b"class A: ...", "A has no fields"),
-        (("memory", "schema", "/nowhere"), b"", "cannot read /nowhere"),
+        (("memory", "update", "-s", "nobody"), b"", "give --schema, --model or"),
         (("memory", "rebuild", "prism", "n", "-s", "nobody"), b"", "there is no session 'nobody'"),
         (("memory", "show", "m", "--after", ""), b"", "--after: the token is empty"),
         (("ask", "?", "--after", "x", "--applied"), b"", "give --after or --applied, not both"),
@@ -226,14 +225,14 @@ def test_the_demos_questions_are_answered_from_the_right_chunks(servers: Servers
         (("schema", "generate", "x", "--example", "?", "-o", "/no/x"), b"", "no folder /no"),
         (("memory", "flush", "-s", "nobody"), b"", "there is no session 'nobody'"),
         (("schema", "generate", "", "--example", "?"), b"", "domain: "),
-        (("schema", "generate", "x", "--example", "?", "-s", "no/good"), b"", "name: "),
+        (("schema", "generate", "x", "--example", "?", "-s", "no/good"), b"", "session.id: "),
         (("schema", "generate", "x", "--example", "?", "-o", "/"), b"", "/ exists already"),
-        (("schema", "show", "7"), b"", "draft_id: "),
+        (("operation", "show", "7"), b"", "there is no operation"),
         (("schema", "check", "/nowhere"), b"", "cannot read /nowhere"),
         (("schema", "check", "-"), b"class A(", "line 1, column 8"),
         (("cost", "-s", "nobody"), b"", "there is no session 'nobody'"),
         (("cost", "-s", "nobody", "-m", "m", "--by-day"), b"", "there is no session 'nobody'"),
-        (("cost", "-s", "no/good"), b"", "session: must be 1 to 256 bytes"),
+        (("cost", "-s", "no/good"), b"", "session: must be printable, without a slash"),
         (("cost", "--memory", "m"), b"", "--memory needs the session"),
         (("cost", "--day", "2026-02-30"), b"", "--day: '2026-02-30' is no day such as"),
         (("cost", "--from", "20260203"), b"", "--from: '20260203' is no day such as"),
@@ -251,7 +250,7 @@ def test_the_demos_questions_are_answered_from_the_right_chunks(servers: Servers
         (("budget", "set", "day", "--tenant", "--usd", "1e999999999"), b"", "too large"),
         (("budget", "set", "day", "-s", "nobody", "--tokens", "1"), b"", "no session 'nobody'"),
         (("budget", "list", "-s", "nobody"), b"", "there is no session 'nobody'"),
-        (("budget", "clear", "total", "--tenant"), b"", "the tenant has no budget for all time"),
+        (("budget", "delete", "total", "--tenant"), b"", "the tenant has no budget for all time"),
     ],
 )
 def test_bad_input_is_one_clear_line(
@@ -329,12 +328,12 @@ def test_a_memory_is_looked_back_at_and_changed_by_hand(address: str, folder: Pa
     assert memory("fold", "m") == "m has nothing to fold at revision 4\n"
     assert memory("consolidate", "m", "--wait") == "m is consolidated, at revision 5\n"
     schema.write_text("class Museum:\n    title: str\n    visitors: int\n    more: str\n")
-    assert memory("schema", str(schema), "-m", "m") == "m has the schema at revision 6\n"
+    assert memory("update", "m", "--schema", str(schema)) == "m is updated, at revision 6\n"
     wider = folder / "wider.json"
     wider.write_text('{"type": "object", "properties": {"title": {"type": "string"}}}')
     again = json.loads(memory("rebuild", "prism", "n", "-m", "m", "--schema", str(wider), "--json"))
     assert (again["rebuilt_from"], again["revision"]) == ("m", 0)
-    assert set(json.loads(memory("flush", "--json"))) == {"token", "head"}
+    assert set(json.loads(memory("flush", "--json"))) == {"read_token", "head"}
 
 
 def test_a_watch_goes_on_behind_its_token_until_ctrl_c(address: str, folder: Path) -> None:

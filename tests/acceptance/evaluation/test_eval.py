@@ -133,7 +133,7 @@ def test_all_strategies_end_to_end(folder: Path) -> None:
     examples = [json.loads(line) for line in exported.read_text().splitlines()]
     right = [one["answer_id"] for one in questions.values() if one["exported"]]
     assert right
-    assert {one["answer_id"] for one in examples} == set(right)
+    assert {one["answer"] for one in examples} == set(right)
     for one in examples:
         assert [turn["role"] for turn in one["messages"]] == ["user", "assistant"]
     assert_one_clear_line(

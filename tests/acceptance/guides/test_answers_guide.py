@@ -9,7 +9,7 @@ from buf.validate import validate_pb2
 
 from palimpsest import Reader, sync
 from palimpsest._async._answers import MANY_QUESTIONS
-from palimpsest.v1alpha1 import answers_pb2
+from palimpsest.v1 import answer_service_pb2
 from service.cli import output
 from service.domain.answers.readers import ReaderName
 from service.rpc.pages import PAGE_BYTES
@@ -35,7 +35,7 @@ def test_the_guide_prints_what_it_says(address: str, monkeypatch: pytest.MonkeyP
         if "ANSWER" in command:
             with sync.Client(address) as client:
                 newest = next(client.session("museum").answers())
-            command = command.replace("ANSWER", newest.answer_id)
+            command = command.replace("ANSWER", newest.id)
         shown = [ID.sub("ANSWER", line) for line in says(command, address)]
         assert in_words(shown) == in_words(comparable(command, lines)), command
     text, lines = program(PAGE.partition("## From Python")[2])
@@ -56,20 +56,20 @@ def rule(message: Any, name: str) -> Any:
 
 
 def test_the_limits_are_those_of_the_code() -> None:
-    said, ask = rows(), answers_pb2.AskRequest
+    said, ask = rows(), answer_service_pb2.AskRequest
     assert said["a question"] == f"{rule(ask, 'query').string.max_bytes // 1024} KiB"
     schema = rule(ask, "response_schema").string.max_bytes
     assert said["response_schema"] == f"{schema // 1024} KiB"
-    many = rule(answers_pb2.AskManyRequest, "questions").repeated.max_items
+    many = rule(answer_service_pb2.AskManyRequest, "questions").repeated.max_items
     assert said["questions of one call"] == str(many) == str(MANY_QUESTIONS)
     pending = said["pending answers of a tenant"]
     assert pending.startswith(f"{Limits().max_pending_answers:,} ")
     waiting = said["questions that a server waits for"]
     assert waiting.startswith(f"{Limits().max_waiting_asks:,} ")
-    page = rule(answers_pb2.ListAnswersRequest, "page_size").uint32.lte
+    page = rule(answer_service_pb2.ListAnswersRequest, "page_size").uint32.lte
     assert said["a page of `ListAnswers"] == f"{page:,} answers, {PAGE_BYTES // 2**20} MiB"
-    comment = rule(answers_pb2.Rating, "comment").string.max_bytes // 1024
-    expected = rule(answers_pb2.Rating, "expected").string.max_bytes // 1024
+    comment = rule(answer_service_pb2.Rating, "comment").string.max_bytes // 1024
+    expected = rule(answer_service_pb2.Rating, "expected").string.max_bytes // 1024
     assert said["a rating"] == f"a comment of {comment} KiB, `expected` of {expected} KiB"
 
 

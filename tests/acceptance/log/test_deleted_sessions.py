@@ -14,19 +14,16 @@ from grpc import aio
 from grpc_status import rpc_status
 
 import palimpsest
-from palimpsest.v1alpha1 import (
-    answers_pb2,
-    answers_pb2_grpc,
-    history_pb2,
-    history_pb2_grpc,
-    log_pb2,
-    log_pb2_grpc,
-    memories_pb2,
-    memories_pb2_grpc,
-    sessions_pb2,
-    sessions_pb2_grpc,
-    usage_pb2,
-    usage_pb2_grpc,
+from palimpsest.v1 import (
+    answer_service_pb2,
+    answer_service_pb2_grpc,
+    billing_service_pb2,
+    billing_service_pb2_grpc,
+    chunks_pb2,
+    memory_service_pb2,
+    memory_service_pb2_grpc,
+    session_service_pb2,
+    session_service_pb2_grpc,
 )
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from tests.support.harness import Servers, api, eventually, worker
@@ -59,13 +56,15 @@ async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
 
 
 async def delete(channel: aio.Channel, name: str, **more: Any) -> None:
-    stub = sessions_pb2_grpc.SessionServiceStub(channel)
-    await stub.DeleteSession(sessions_pb2.DeleteSessionRequest(name=name, **more))
+    stub = session_service_pb2_grpc.SessionServiceStub(channel)
+    await stub.DeleteSession(session_service_pb2.DeleteSessionRequest(session=name, **more))
 
 
-def batch(first: int) -> log_pb2.AppendChunksRequest:
-    chunk = log_pb2.ProducedChunk(producer_sequence=first, chunk=log_pb2.Chunk(text="a"))
-    return log_pb2.AppendChunksRequest(batch=log_pb2.AppendChunksRequest.Batch(chunks=[chunk]))
+def batch(first: int) -> session_service_pb2.AppendChunksRequest:
+    chunk = chunks_pb2.Chunk(producer_sequence=first, text="a")
+    return session_service_pb2.AppendChunksRequest(
+        batch=session_service_pb2.AppendChunksRequest.Batch(chunks=[chunk])
+    )
 
 
 async def drained(stream: Any) -> None:
@@ -81,14 +80,15 @@ async def test_what_is_open_ends_and_the_name_begins_anew(
     memory = await session.create_memory("notes", schema_source=SCHEMA)
     token = await send(session, "The harbour museum is closed on Mondays.")
     await memory.get(after=token)
-    usage = usage_pb2_grpc.UsageServiceStub(channel)
-    spent = await usage.GetUsage(usage_pb2.GetUsageRequest(session=name))
+    billing = billing_service_pb2_grpc.BillingServiceStub(channel)
+    used = billing_service_pb2.ListUsageRequest(session=name)
+    spent = await billing.ListUsage(used)
     assert sum(line.usage.calls for line in spent.lines) == 1
     watch = memory.watch()
     watching = asyncio.ensure_future(anext(watch))
-    stream: Any = log_pb2_grpc.LogServiceStub(channel).AppendChunks()
-    opening = log_pb2.AppendChunksRequest.Open(session=name, producer_id="p")
-    await stream.write(log_pb2.AppendChunksRequest(open=opening))
+    stream: Any = session_service_pb2_grpc.SessionServiceStub(channel).AppendChunks()
+    opening = session_service_pb2.AppendChunksRequest.Open(session=name, producer_id="p")
+    await stream.write(session_service_pb2.AppendChunksRequest(open=opening))
     assert (await stream.read()).opened.head == 1
     await delete(channel, name)
     with pytest.raises(palimpsest.NotFound):
@@ -96,7 +96,7 @@ async def test_what_is_open_ends_and_the_name_begins_anew(
     await stream.write(batch(1))
     assert await refused(drained(stream)) == (grpc.StatusCode.NOT_FOUND, "SESSION_NOT_FOUND")
     not_found = (grpc.StatusCode.NOT_FOUND, "SESSION_NOT_FOUND")
-    assert await refused(usage.GetUsage(usage_pb2.GetUsageRequest(session=name))) == not_found
+    assert await refused(billing.ListUsage(used)) == not_found
     assert await refused(delete(channel, name)) == not_found
     await delete(channel, name, allow_missing=True)
     session = await client.create_session(name)
@@ -106,7 +106,7 @@ async def test_what_is_open_ends_and_the_name_begins_anew(
     assert old.value.reason == "TOKEN_INVALID"
     fresh = await send(session, "The bakery is open.")
     assert (await memory.get(after=fresh)).applied_position == 1
-    anew = await usage.GetUsage(usage_pb2.GetUsageRequest(session=name))
+    anew = await billing.ListUsage(used)
     assert sum(line.usage.calls for line in anew.lines) == 1
 
 
@@ -114,11 +114,11 @@ async def test_page_tokens_are_of_the_session_and_the_memory_that_they_were_issu
     client: palimpsest.Client, channel: aio.Channel
 ) -> None:
     name = f"deleted-{uuid4().hex}"
-    history = history_pb2_grpc.HistoryServiceStub(channel)
-    memories = memories_pb2_grpc.MemoryServiceStub(channel)
+    history = memory_service_pb2_grpc.MemoryServiceStub(channel)
+    memories = memory_service_pb2_grpc.MemoryServiceStub(channel)
 
     async def page(token: str = "") -> str:
-        wanted = history_pb2.ListRevisionsRequest(
+        wanted = memory_service_pb2.ListRevisionsRequest(
             session=name, memory="notes", page_size=1, page_token=token
         )
         return str((await history.ListRevisions(wanted)).next_page_token)
@@ -132,7 +132,9 @@ async def test_page_tokens_are_of_the_session_and_the_memory_that_they_were_issu
     await client.create_session(name)
     first = await filled()
     await page(first)
-    await memories.DeleteMemory(memories_pb2.DeleteMemoryRequest(session=name, memory="notes"))
+    await memories.DeleteMemory(
+        memory_service_pb2.DeleteMemoryRequest(session=name, memory="notes")
+    )
     second = await filled()
     await page(second)
     await delete(channel, name)
@@ -153,22 +155,22 @@ async def test_a_memory_and_an_answer_are_deleted(
     memory = await session.create_memory("notes", schema_source=SCHEMA)
     token = await send(session, "The harbour museum is closed on Mondays.")
     answer = await memory.ask("When is the harbour museum closed?", after=token)
-    memories = memories_pb2_grpc.MemoryServiceStub(channel)
-    wanted = memories_pb2.DeleteMemoryRequest(session=name, memory="notes")
+    memories = memory_service_pb2_grpc.MemoryServiceStub(channel)
+    wanted = memory_service_pb2.DeleteMemoryRequest(session=name, memory="notes")
     await memories.DeleteMemory(wanted)
     assert await refused(memories.DeleteMemory(wanted)) == (
         grpc.StatusCode.NOT_FOUND,
         "MEMORY_NOT_FOUND",
     )
-    kept = await session.answer(answer.answer_id)
+    kept = await session.answer(answer.id)
     assert (kept.text, kept.citations) == (answer.text, answer.citations)
     again = await session.create_memory("notes", schema_source=SCHEMA)
     assert (await again.get(fully_applied=True)).applied_position == 1
-    answers = answers_pb2_grpc.AnswerServiceStub(channel)
-    one = answers_pb2.DeleteAnswerRequest(session=name, answer_id=answer.answer_id)
+    answers = answer_service_pb2_grpc.AnswerServiceStub(channel)
+    one = answer_service_pb2.DeleteAnswerRequest(session=name, answer=answer.id)
     await answers.DeleteAnswer(one)
     with pytest.raises(palimpsest.NotFound):
-        await session.answer(answer.answer_id)
+        await session.answer(answer.id)
     one.allow_missing = True
     await answers.DeleteAnswer(one)
 

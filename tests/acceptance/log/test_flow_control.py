@@ -13,13 +13,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import palimpsest
 from palimpsest import Edit, _errors
-from palimpsest.v1alpha1 import (
-    history_pb2,
-    history_pb2_grpc,
-    log_pb2,
-    log_pb2_grpc,
-    memories_pb2,
-    memories_pb2_grpc,
+from palimpsest.v1 import (
+    chunks_pb2,
+    memory_service_pb2,
+    memory_service_pb2_grpc,
+    session_service_pb2,
+    session_service_pb2_grpc,
 )
 from service.app.serve import serve
 from service.settings.config import Config, Limits
@@ -83,9 +82,10 @@ async def refusal(call: Any) -> palimpsest.PalimpsestError | None:
     return None
 
 
-def batch(session: str, sequence: int, text: str, producer: str = "p") -> log_pb2.AppendRequest:
-    chunk = log_pb2.ProducedChunk(producer_sequence=sequence, chunk=log_pb2.Chunk(text=text))
-    return log_pb2.AppendRequest(session=session, producer_id=producer, chunks=[chunk])
+def batch(session: str, text: str) -> session_service_pb2.AppendRequest:
+    return session_service_pb2.AppendRequest(
+        session=session, chunks=[chunks_pb2.Chunk(text=text)], request_id="r"
+    )
 
 
 async def test_a_producer_waits_at_its_credit_for_a_database_that_stands_still(url: str) -> None:
@@ -122,7 +122,7 @@ async def test_appends_that_are_not_written_are_bounded_for_the_whole_server(
     """Streams are not read on, single appends are refused; both go on when there is room."""
     text = "x" * 20_000
     async with serving_client(url, max_unwritten_bytes=50_000, credit_chunks=8) as client:
-        stub = log_pb2_grpc.LogServiceStub(client.channel)
+        stub = session_service_pb2_grpc.SessionServiceStub(client.channel)
         session, other = await client.create_session("s"), await client.create_session("other")
         async with (
             session.producer("p") as producer,
@@ -134,7 +134,7 @@ async def test_appends_that_are_not_written_are_bounded_for_the_whole_server(
             # One is with the database; what was read besides is beyond the bound.
             async with asyncio.timeout(150):
                 # Until that is read there is room: the same chunk is then written, once.
-                while (error := await refusal(stub.Append(batch("other", 1, "small")))) is None:
+                while (error := await refusal(stub.Append(batch("other", "small")))) is None:
                     await asyncio.sleep(0.01)
             assert error.reason == "TOO_MUCH_UNWRITTEN"
             assert isinstance(error, palimpsest.ResourceExhausted)
@@ -142,7 +142,7 @@ async def test_appends_that_are_not_written_are_bounded_for_the_whole_server(
             assert error.retry_seconds
             await blocker.rollback()
             await producer.flush()
-        await stub.Append(batch("other", 1, "small"))
+        await stub.Append(batch("other", "small"))
         assert len([chunk async for chunk in session.chunks()]) == 8
         assert [chunk.text async for chunk in other.chunks()] == ["small"]
 
@@ -154,8 +154,8 @@ async def test_calls_of_a_server_are_bounded_and_it_stays_healthy(url: str) -> N
         async with AsyncExitStack() as stack:
             for _ in range(2):
                 await stack.enter_async_context(memory.watch())
-            reads = memories_pb2_grpc.MemoryServiceStub(client.channel)
-            request = memories_pb2.GetMemoryRequest(session="s", memory="m")
+            reads = memory_service_pb2_grpc.MemoryServiceStub(client.channel)
+            request = memory_service_pb2.GetMemoryRequest(session="s", memory="m")
             error = await refused(reads.GetMemory(request))
             assert (error.reason, error.metadata) == ("TOO_MANY_CALLS", {"limit": "2"})
             assert error.retry_seconds
@@ -224,8 +224,10 @@ async def test_a_watch_that_is_not_read_is_not_read_ahead_and_delays_nobody(
             await memory.edit([Edit.put("$.text", text + str(number))])
         other = await session.create_memory("n", SCHEMA)
         async with aio.insecure_channel(client.address, options=options) as channel:
-            stub = history_pb2_grpc.HistoryServiceStub(channel)
-            request = history_pb2.WatchMemoryRequest(session="s", memory="m", after_revision=0)
+            stub = memory_service_pb2_grpc.MemoryServiceStub(channel)
+            request = memory_service_pb2.WatchMemoryRequest(
+                session="s", memory="m", after_revision=0
+            )
             unread: Any = stub.WatchMemory(request)
             await unread.read()
             assert await settled(lambda: sum(told.values())) < revisions / 2
@@ -235,13 +237,13 @@ async def test_a_watch_that_is_not_read_is_not_read_ahead_and_delays_nobody(
                     assert (await anext(watch)).revision.revision == number + 1
             # It was only held back.
             for number in range(revisions):
-                assert (await unread.read()).committed.revision.revision == number + 1
+                assert (await unread.read()).revision.revision == number + 1
             unread.cancel()
 
 
 async def test_a_server_that_is_too_large_a_message_says_so(url: str) -> None:
     async with serving_client(url, max_message_bytes=100_000) as client:
-        stub = log_pb2_grpc.LogServiceStub(client.channel)
+        stub = session_service_pb2_grpc.SessionServiceStub(client.channel)
         with pytest.raises(aio.AioRpcError) as caught:
-            await stub.Append(batch("s", 1, "x" * 100_001))
+            await stub.Append(batch("s", "x" * 100_001))
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -12,7 +12,7 @@ from grpc import aio
 
 import palimpsest
 from palimpsest import Reading
-from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc, search_pb2, search_pb2_grpc
+from palimpsest.v1 import chunks_pb2, session_service_pb2, session_service_pb2_grpc
 from service.app import executor, serve, work
 from service.settings.config import Config, Limits
 from tests.support.unresponsive_model import UnresponsiveModel, unresponsive_model, warm_litellm
@@ -83,8 +83,8 @@ async def test_a_deadline_and_a_cancellation_end_the_call_at_the_model(
 
 
 async def _search_until_the_deadline(client: palimpsest.Client, model: UnresponsiveModel) -> None:
-    stub = search_pb2_grpc.SearchServiceStub(client.channel)
-    request = search_pb2.SearchChunksRequest(session="s", query="closed", rerank=True)
+    stub = session_service_pb2_grpc.SessionServiceStub(client.channel)
+    request = session_service_pb2.SearchChunksRequest(session="s", query="closed", rerank=True)
     # On a busy machine the time may be up before anything is sent.
     seconds = 2.0
     while not model.requests:
@@ -102,8 +102,8 @@ async def _cancel_an_answer(session: palimpsest.Session, model: UnresponsiveMode
     # Who asks hears of its answer by another way than the model.
     while not told:
         await asyncio.sleep(0.02)
-    (answer_id,) = (one.answer_id for one in told if isinstance(one, Reading))
-    assert (await session.cancel_answer(answer_id)).status == "cancelled"
+    (answer_id,) = (one.answer for one in told if isinstance(one, Reading))
+    assert (await session.cancel_answer(answer_id)).state == "cancelled"
     with pytest.raises(palimpsest.Cancelled):
         await asking
     await model.until(left=before + 1)
@@ -128,12 +128,12 @@ async def test_memories_whose_model_is_silent_leave_places_to_others(
             await producer.append("text")
             ack = await producer.flush()
         assert ack is not None
-        assert (await good.get(after=ack.token, timeout=100)).applied_position == 1
+        assert (await good.get(after=ack.read_token, timeout=100)).applied_position == 1
         # Their calls went on all the same, and nothing counts as failed.
         assert model.left == 0
         states = [await memory.get() for memory in silent]
         assert [state.applied_position for state in states] == [0] * len(silent)
-        assert all(state.stall is None for state in [await one.look() for one in silent])
+        assert all(state.blocked is None for state in [await one.look() for one in silent])
 
 
 async def test_a_producer_waits_for_memories_that_are_behind(url: str) -> None:
@@ -172,12 +172,10 @@ async def test_a_producer_waits_for_memories_that_are_behind(url: str) -> None:
 
 
 async def _refused(client: palimpsest.Client, chunks: int = 1) -> palimpsest.PalimpsestError:
-    stub = log_pb2_grpc.LogServiceStub(client.channel)
-    produced = [
-        log_pb2.ProducedChunk(producer_sequence=number, chunk=log_pb2.Chunk(text="other"))
-        for number in range(1, chunks + 1)
-    ]
-    request = log_pb2.AppendRequest(session="s", producer_id="other", chunks=produced)
+    stub = session_service_pb2_grpc.SessionServiceStub(client.channel)
+    request = session_service_pb2.AppendRequest(
+        session="s", chunks=[chunks_pb2.Chunk(text="other")] * chunks
+    )
     with pytest.raises(aio.AioRpcError) as caught:
         await stub.Append(request)
     return palimpsest._errors.from_rpc(caught.value, client.address)

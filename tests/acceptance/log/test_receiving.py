@@ -13,7 +13,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import palimpsest
 from palimpsest import _errors
-from palimpsest.v1alpha1 import log_pb2, memories_pb2, memories_pb2_grpc
+from palimpsest.v1 import memory_service_pb2, memory_service_pb2_grpc, session_service_pb2
 from service.app.serve import serve
 from service.rpc.interceptors import telemetry
 from service.rpc.stream_guard import StreamGuard
@@ -23,17 +23,17 @@ from tests.support.stream_status import raise_status
 
 #: No protobuf: a field that is longer than what follows.
 MALFORMED = b"\x0a\xff"
-UNARY = "/palimpsest.v1alpha1.SessionService/GetSession"
+UNARY = "/palimpsest.v1.SessionService/GetSession"
 HEALTH = "/grpc.health.v1.Health/Check"
-TOLD = "/palimpsest.v1alpha1.HistoryService/WatchMemory"
-STREAM = "/palimpsest.v1alpha1.LogService/AppendChunks"
+TOLD = "/palimpsest.v1.MemoryService/WatchMemory"
+STREAM = "/palimpsest.v1.SessionService/AppendChunks"
 
 pytestmark = pytest.mark.timeout(180)
 
 
 def opening() -> bytes:
-    opened = log_pb2.AppendChunksRequest.Open(session="s", producer_id="p", epoch=1)
-    return log_pb2.AppendChunksRequest(open=opened).SerializeToString()
+    opened = session_service_pb2.AppendChunksRequest.Open(session="s", producer_id="p", epoch=1)
+    return session_service_pb2.AppendChunksRequest(open=opened).SerializeToString()
 
 
 async def ended(call: Any) -> palimpsest.PalimpsestError:
@@ -67,7 +67,7 @@ async def test_malformed_messages_are_refused_with_a_reason_and_counted(
     ] * 5
     assert len({str(one) for one in said}) == 1, "these are our words, not the library's"
     assert counted(reader)["SessionService/GetSession", "INVALID_ARGUMENT"] == 1
-    assert counted(reader)["LogService/AppendChunks", "INVALID_ARGUMENT"] == 2
+    assert counted(reader)["SessionService/AppendChunks", "INVALID_ARGUMENT"] == 2
 
 
 def counted(reader: InMemoryMetricReader) -> dict[tuple[str, str], int]:
@@ -75,7 +75,7 @@ def counted(reader: InMemoryMetricReader) -> dict[tuple[str, str], int]:
     data: Any = reader.get_metrics_data()
     return {
         (
-            point.attributes["rpc.method"].removeprefix("palimpsest.v1alpha1."),
+            point.attributes["rpc.method"].removeprefix("palimpsest.v1."),
             point.attributes["rpc.response.status_code"],
         ): point.count
         for resource in data.resource_metrics
@@ -166,8 +166,8 @@ async def test_one_address_and_one_tenant_have_a_share(url: str, limit: str) -> 
     async with serving_client(url, **{limit: 2}) as client:
         session = await client.create_session("s")
         memory = await session.create_memory("m", SCHEMA)
-        reads = memories_pb2_grpc.MemoryServiceStub(client.channel)
-        request = memories_pb2.GetMemoryRequest(session="s", memory="m")
+        reads = memory_service_pb2_grpc.MemoryServiceStub(client.channel)
+        request = memory_service_pb2.GetMemoryRequest(session="s", memory="m")
         async with AsyncExitStack() as stack:
             for _ in range(2):
                 await stack.enter_async_context(memory.watch())

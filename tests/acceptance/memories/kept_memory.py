@@ -62,5 +62,9 @@ async def finish(address: str, token: str) -> tuple[int, int, list[tuple[int, in
     async with palimpsest.connect(address) as client:
         memory = client.session("s").memory("m")
         state = await memory.get(after=token, timeout=200)
-        ranges = [(one.from_position, one.to_position) async for one in memory.amendments()]
+        ranges = [
+            (one.positions.first - 1, one.positions.last)
+            async for one in memory.amendments()
+            if one.positions is not None
+        ]
     return state.revision, state.applied_position, ranges

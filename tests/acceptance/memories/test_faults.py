@@ -98,7 +98,7 @@ def test_an_executor_that_is_gone_is_replaced_and_nothing_is_lost(
                     await producer.append("two")
                     ack = await producer.flush()
             assert ack is not None
-            return ack.token
+            return ack.read_token
 
         revision, position, _ = asyncio.run(finish(address, asyncio.run(more())))
     assert (revision, position) == (2, 2)
@@ -154,15 +154,18 @@ def test_a_deadline_says_how_far_the_memory_is(servers: Servers) -> None:
             assert read.metadata == caught.metadata
             assert late.reason == "ANSWER_NOT_READY_IN_TIME"
             stored = await client.session("s").answer(late.metadata["answer"])
-            assert stored.status == "pending"
+            assert stored.state == "pending"
         return caught
 
     with api(url) as (_, address):
         _, token = asyncio.run(start(address, ["a", "b"]))
         error = asyncio.run(ask(address, token))
     assert error.reason == "NOT_APPLIED_IN_TIME"
-    assert error.metadata == {"wanted": "2", "applied_position": "0", "revision": "0"}
-    assert str(error) == "memory 'm' is applied up to position 0, not yet 2"
+    assert error.metadata == {"position": "2", "applied_position": "0", "revision": "0"}
+    assert str(error) == (
+        "memory 'm' is applied up to position 0, not yet 2. Read again with a longer deadline,"
+        " or as it is"
+    )
 
 
 def test_a_stalled_memory_is_an_error_at_once_and_goes_on_when_retried(
@@ -180,7 +183,7 @@ def test_a_stalled_memory_is_an_error_at_once_and_goes_on_when_retried(
             assert caught.value.metadata["position"] == "1"
             with pytest.raises(palimpsest.FailedPrecondition):
                 await memory.ask("?", fully_applied=True, timeout=200)
-            assert (await memory.retry()).status == "active"
+            assert await memory.retry()
             assert (await memory.get(after=token, timeout=200)).applied_position == 2
 
     with api(url) as (_, address), worker(url, **scripted(model)):
@@ -223,7 +226,7 @@ async def _append_through_crashes(address: str, postgres: PostgresServer) -> tup
                     postgres.restart()
             ack = await producer.flush()
             assert ack is not None
-            _token = ack.token
+            _token = ack.read_token
         texts = [chunk.text async for chunk in session.chunks()]
         assert texts == [f"chunk {number}" for number in range(60)]
         return ack.producer_sequence, ack.position

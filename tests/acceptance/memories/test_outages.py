@@ -40,12 +40,12 @@ async def test_a_wrong_key_is_said_once_and_heals_by_itself(servers: Servers) ->
         ):
             async with palimpsest.connect(address) as client:
                 infos = await _made(client, 5)
-                waiting = [one async for one in client.memories(waiting=True)]
+                waiting = [one async for one in client.memories(status="waiting")]
                 while len(waiting) < len(infos):
                     await asyncio.sleep(0.05)
-                    waiting = [one async for one in client.memories(waiting=True)]
-                assert [one async for one in client.memories(stalled=True)] == []
-                (cause,) = {one.waiting_cause for one in waiting}
+                    waiting = [one async for one in client.memories(status="waiting")]
+                assert [one async for one in client.memories(status="stalled")] == []
+                (cause,) = {one.blocked.cause for one in waiting if one.blocked}
                 assert cause is not None
                 assert "Incorrect API key provided; check PALIMPSEST_MODEL_API_KEY" in cause
                 memory = client.session("s0").memory("m")
@@ -60,7 +60,7 @@ async def test_a_wrong_key_is_said_once_and_heals_by_itself(servers: Servers) ->
                     await memory.ask("What is closed?", timeout=3)
                 except DeadlineExceeded as error:
                     answer = error.metadata["answer"]
-                listed = cli(address, "memory", "list", "--waiting", "--json")
+                listed = cli(address, "memory", "list", "--status", "waiting", "--json")
                 # One of them may be finding out whether it has passed.
                 assert len(listed.stdout.splitlines()) in (4, 5)
                 told = cli(address, "doctor", "--json", PALIMPSEST_DATABASE_URL=url, **settings)
@@ -74,7 +74,7 @@ async def test_a_wrong_key_is_said_once_and_heals_by_itself(servers: Servers) ->
                     held = client.session(f"s{number}").memory("m")
                     await held.get(fully_applied=True, timeout=120)
                 resumed = await client.resume_answer("s0", answer, timeout=120)
-                assert resumed.answer_id == answer
+                assert resumed.id == answer
                 told = cli(address, "doctor", "--json", PALIMPSEST_DATABASE_URL=url, **settings)
                 assert '"name":"models"' in told.stdout.replace(" ", "")
                 assert "none is known to fail" in told.stdout
@@ -131,8 +131,8 @@ async def test_a_text_that_the_model_always_fails_at_holds_up_nobody_else(
                     told = doctor(address, url, settings)
                 assert "The server had an error" in told["memories"]
                 assert "none is known to fail" in told["models"]
-                async for one in client.memories(waiting=True):
-                    assert "The server had an error" in (one.waiting_cause or "")
+                async for one in client.memories(status="waiting"):
+                    assert "The server had an error" in (one.blocked.cause if one.blocked else "")
                 for number in range(1, 4):
                     await _append(client, f"s{number}")
                     other = client.session(f"s{number}").memory("m")
@@ -159,10 +159,10 @@ async def test_all_stalled_memories_are_listed_and_retried_at_once(servers: Serv
             async with palimpsest.connect(address) as client:
                 await _made(client, 3)
                 until = time.monotonic() + 120
-                while len([one async for one in client.memories(stalled=True)]) < 3:
+                while len([one async for one in client.memories(status="stalled")]) < 3:
                     assert time.monotonic() < until
                     await asyncio.sleep(0.05)
-                done = cli(address, "memory", "list", "--stalled")
+                done = cli(address, "memory", "list", "--status", "stalled")
                 assert done.stdout.count("maximum context length") == 3
                 model.outage = None
                 assert cli(address, "memory", "retry", "--all").stdout == "3 try again\n"
@@ -199,13 +199,14 @@ async def test_a_model_that_is_allowed_no_more_holds_its_memories(servers: Serve
                 waiting: list[palimpsest.MemoryInfo] = []
                 while len(waiting) < 2:
                     await asyncio.sleep(0.05)
-                    waiting = [one async for one in client.memories(waiting=True)]
-                assert {"PALIMPSEST_MODELS" in (one.waiting_cause or "") for one in waiting} == {
-                    True
-                }
+                    waiting = [one async for one in client.memories(status="waiting")]
+                assert {
+                    "PALIMPSEST_MODELS" in (one.blocked.cause if one.blocked else "")
+                    for one in waiting
+                } == {True}
                 assert not model.prompts, "nothing is sent"
                 # One gets a model that is allowed …
-                await infos[0].update_model("openai/fake")
+                await infos[0].update(model="openai/fake")
                 assert (await infos[0].get(fully_applied=True, timeout=120)).applied_position == 1
             # … the other one waits until its own is allowed again.
             with worker(url, **wide):

@@ -119,7 +119,7 @@ class Traffic:
                     if number % 4 == 0:
                         ack = await producer.flush()
                         assert ack is not None
-                        self.token, self.acked = ack.token, ack.producer_sequence
+                        self.read_token, self.acked = ack.read_token, ack.producer_sequence
                     # A session that a test can read in a moment.
                     await asyncio.sleep(0.02)
 
@@ -291,7 +291,7 @@ async def clients(address: str, backups: Backups) -> None:
             ack = await producer.flush()
         assert ack is not None
         assert ack.position == head + 10
-        state = await memory.get(after=ack.token, timeout=120)
+        state = await memory.get(after=ack.read_token, timeout=120)
         assert state.applied_position == head + 10
         texts = [chunk.text async for chunk in session.chunks()]
         assert texts == [text(number) for number in range(1, head + 11)]

@@ -57,7 +57,7 @@ def test_lines_of_a_step_that_fails_say_what_they_are_about(
             memory = await session.create_memory(MEMORY, schema_source=SCHEMA)
             appended = await session.append(TEXT)
             with pytest.raises(palimpsest.PalimpsestError):
-                await memory.get(after=appended.token, timeout=200)
+                await memory.get(after=appended.read_token, timeout=200)
             await memory.ask(ANSWER_TO, timeout=200)
 
     with api(url, **loud, **taking.environment) as (server, address):

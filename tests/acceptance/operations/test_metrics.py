@@ -175,7 +175,7 @@ def test_each_process_serves_its_own(deployment: Deployment) -> None:
         assert total(found["db_client_operation_duration_seconds"]) > 0
     of_api, of_worker, of_executor = (parsed(one) for one in deployment.ports.values())
     calls = of_api["rpc_server_call_duration_seconds"]
-    assert total(calls, rpc_method="palimpsest.v1alpha1.SessionService/CreateSession") > 0
+    assert total(calls, rpc_method="palimpsest.v1.SessionService/CreateSession") > 0
     assert total(calls, rpc_response_status_code="OK") > 1
     steps = total(
         of_worker["messaging_process_duration_seconds"], messaging_destination_name="prism"

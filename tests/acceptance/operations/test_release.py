@@ -85,7 +85,7 @@ def test_two_releases_one_after_the_other(repository: Path) -> None:
     edit(repository / "service/settings/environment.py", '"PARENT_FD"', '"PARENT_FD", "DOORS"')
     baseline = repository / "proto/baseline.binpb"
     files = FileDescriptorSet.FromString(baseline.read_bytes())
-    (log,) = (file for file in files.file if file.name.endswith("v1/log.proto"))
+    (log,) = (file for file in files.file if file.name.endswith("v1/session_service.proto"))
     gone = log.service[0].method.pop().name
     baseline.write_bytes(files.SerializeToString())
     commit(repository)
@@ -109,7 +109,7 @@ def test_two_releases_one_after_the_other(repository: Path) -> None:
 
 - new: `PALIMPSEST_DOORS`
 
-### API (`palimpsest.v1alpha1`)
+### API (`palimpsest.v1`)
 
 - gone: `{log.service[0].name}.{gone}`
 """

@@ -70,7 +70,7 @@ async def check_use(address: str, files: Files) -> None:
         session = client.session("s")
         with pytest.raises(palimpsest.PalimpsestError, match="1 memor"):
             await session.create_memory("n", schema_source=SCHEMA)
-        got = await session.memory(memory.name).get(after=token, timeout=150)
+        got = await session.memory(memory.id).get(after=token, timeout=150)
     assert "t1" in str(got.value)
     assert files.model.requests
 

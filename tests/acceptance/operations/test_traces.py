@@ -11,14 +11,14 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 import palimpsest
-from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
+from palimpsest.v1 import chunks_pb2, session_service_pb2, session_service_pb2_grpc
 from tests.acceptance.memories.kept_memory import QUICK, SCHEMA, HeldReplies, scripted
 from tests.support.fake_model import FakeModel, fake_model
 from tests.support.harness import Servers, api, worker
 from tests.support.otlp import Collector, Span, collector
 
-APPEND = "palimpsest.v1alpha1.LogService/Append"
-APPEND_CHUNKS = "palimpsest.v1alpha1.LogService/AppendChunks"
+APPEND = "palimpsest.v1.SessionService/Append"
+APPEND_CHUNKS = "palimpsest.v1.SessionService/AppendChunks"
 #: Only makes ids: what a client of ours does with its spans is its own business.
 CLIENT = TracerProvider().get_tracer("client")
 ROWS = "SELECT count(*) FROM trace_context"
@@ -81,7 +81,7 @@ def test_one_trace_leads_from_an_append_to_its_commit_and_on_to_a_watch(
             try:
                 with CLIENT.start_as_current_span("appending") as appending:
                     appended = await held.append("the cat sat")
-                state = await kept.get(after=appended.token, timeout=200)
+                state = await kept.get(after=appended.read_token, timeout=200)
                 assert state.revision == 1
                 event = await anext(watch)
                 assert event.revision.revision == 1
@@ -214,10 +214,8 @@ def test_a_question_its_answer_and_the_calls_for_it_are_one_trace(
     with api(url, **exports) as (_, address), worker(url, **scripted(model), **exports):
         trace_id, span_id = ids(asyncio.run(run(address)))
         taking.wait("the answer", lambda all: all.named("process answer", trace_id))
-        taking.wait(
-            "the call", lambda all: all.named("palimpsest.v1alpha1.AnswerService/Ask", trace_id)
-        )
-    asked = one(taking.named("palimpsest.v1alpha1.AnswerService/Ask", trace_id))
+        taking.wait("the call", lambda all: all.named("palimpsest.v1.AnswerService/Ask", trace_id))
+    asked = one(taking.named("palimpsest.v1.AnswerService/Ask", trace_id))
     answer = taking.named("process answer", trace_id)[0]
     assert (asked.parent_id, answer.parent_id) == (span_id, asked.span_id)
     assert answer.links == {asked.link}
@@ -242,14 +240,14 @@ def test_a_question_its_answer_and_the_calls_for_it_are_one_trace(
 def test_what_is_no_traceparent_is_ignored(url: str, taking: Collector, garbage: str) -> None:
     async def run(address: str) -> None:
         async with session(address) as held:
-            stub = log_pb2_grpc.LogServiceStub(held._connection.channel)
-            request = log_pb2.AppendRequest(
+            stub = session_service_pb2_grpc.SessionServiceStub(held._connection.channel)
+            request = session_service_pb2.AppendRequest(
                 session="s",
-                chunks=[log_pb2.ProducedChunk(chunk=log_pb2.Chunk(text="a"))],
+                chunks=[chunks_pb2.Chunk(text="a")],
             )
             metadata = (("traceparent", garbage), ("tracestate", "x" * 2000))
             response = await stub.Append(request, metadata=metadata)
-            assert response.first_position == 1
+            assert response.positions.first == 1
 
     with api(url, **taking.environment) as (server, address):
         asyncio.run(run(address))
@@ -274,7 +272,7 @@ def test_what_is_not_sampled_leaves_no_row_and_no_span(
                     await producer.append("a")
                     await producer.flush()
                 appended = await held.append("b")
-            await kept.get(after=appended.token, timeout=200)
+            await kept.get(after=appended.read_token, timeout=200)
 
     exports = {**taking.environment, "OTEL_TRACES_SAMPLER": "parentbased_always_off"}
     with api(url, **exports) as (_, address), worker(url, **scripted(model), **exports):
@@ -297,8 +295,8 @@ def test_trees_and_states_go_on_from_the_appends_that_they_read(
                     ack = await producer.flush()
                 await held.search("lamp", limit=1)
             assert ack is not None
-            await tree.get(after=ack.token, timeout=200)
-            await state.get(after=ack.token, timeout=200)
+            await tree.get(after=ack.read_token, timeout=200)
+            await state.get(after=ack.read_token, timeout=200)
         return appending.get_span_context()
 
     exports = taking.environment

@@ -50,9 +50,9 @@ async def fill(address: str) -> None:
             ack = await producer.flush()
         assert ack is not None
         for name in ("p", "i"):
-            await session.memory(name).get(after=ack.token, timeout=200)
+            await session.memory(name).get(after=ack.read_token, timeout=200)
         state = session.state("v")
-        await state.context(freshness="wait", timeout=200)
+        await state.context(fully_applied=True, timeout=200)
         before = (await prism.look()).revision
         edits = [Edit.put(f"$.topics.by_hand_{n}", [f"note {n}", "x"]) for n in range(60)]
         await prism.edit(edits[:55], comment="by hand")
@@ -61,7 +61,7 @@ async def fill(address: str) -> None:
         await prism.edit(edits[58:])
         await prism.fold()
         await prism.rollback(before)
-        await prism.update_schema(WIDER)
+        await prism.update(schema=WIDER)
         await prism.edit([Edit.put("$.title", "Ships")])
         await state.rollback(1)
         async with session.producer("two") as producer:
@@ -69,13 +69,13 @@ async def fill(address: str) -> None:
                 await producer.append_message("guide", text)
         await session.append(TEXTS[18], request_id="lone")
         last = await session.append([{"role": "guide", "content": text} for text in TEXTS[19:]])
-        await prism.get(after=last.token, timeout=200)
-        await session.memory("i").get(after=last.token, timeout=200)
-        await state.context(freshness="wait", timeout=200)
+        await prism.get(after=last.read_token, timeout=200)
+        await session.memory("i").get(after=last.read_token, timeout=200)
+        await state.context(fully_applied=True, timeout=200)
         await prism.consolidate()
-        while (await prism.look()).consolidate_position is not None:
+        while "consolidation" not in [one.kind async for one in prism.revisions()]:
             await asyncio.sleep(0.1)
-        await tree.seal(timeout=200)
+        await (await tree.seal()).wait(timeout=200)
         await prism.ask("When does the museum number 4 open?", timeout=200)
         await tree.ask("Where is the museum number 5?", timeout=200)
         await state.ask("What was asked?", timeout=200)

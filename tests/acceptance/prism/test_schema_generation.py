@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -11,7 +12,7 @@ import psycopg
 import pytest
 
 import palimpsest
-from palimpsest import FailedPrecondition, SchemaDraft
+from palimpsest import FailedPrecondition, GeneratedSchema, OperationInfo
 from tests.acceptance.cli.test_cli import assert_one_clear_line, run, succeed
 from tests.acceptance.memories.kept_memory import DEADLINE_SECONDS, scripted
 from tests.support.fake_model import FakeModel, fake_model
@@ -29,15 +30,19 @@ def model() -> Iterator[FakeModel]:
         yield model
 
 
-async def generate(address: str) -> SchemaDraft:
+async def generate(address: str) -> OperationInfo[GeneratedSchema]:
     async with palimpsest.connect(address) as client:
         session = await client.create_session("s", exist_ok=True)
-        return await session.generate_schema(DOMAIN, QUERY, timeout=300)
+        operation = await session.request_schema(DOMAIN, QUERY)
+        with suppress(FailedPrecondition):
+            await operation.wait(timeout=300)
+        return operation.info
 
 
-async def find(address: str, draft_id: str) -> SchemaDraft:
-    async with palimpsest.connect(address) as client:
-        return await client.session("s").schema_draft(draft_id)
+def result(info: OperationInfo[GeneratedSchema]) -> tuple[GeneratedSchema, palimpsest.Usage]:
+    assert info.result is not None
+    assert info.usage is not None
+    return info.result, info.usage
 
 
 def test_a_model_that_errs_is_told_why_and_one_that_never_learns_is_given_up(
@@ -46,20 +51,20 @@ def test_a_model_that_errs_is_told_why_and_one_that_never_learns_is_given_up(
     url = servers.new_database()
     model.reply = lambda n: BAD if n == 1 else f"Of course!\n```python\n{GOOD}```"
     with api(url) as (_, address), worker(url, **scripted(model)) as process:
-        draft = asyncio.run(generate(address))
-        assert (draft.schema_source, draft.attempts, draft.model) == (GOOD, 2, "openai/fake")
-        assert (draft.usage.calls, draft.usage.input_tokens) == (2, 200)
+        schema, usage = result(asyncio.run(generate(address)))
+        assert (schema.schema_source, schema.attempts, schema.model) == (GOOD, 2, "openai/fake")
+        assert (usage.calls, usage.input_tokens) == (2, 200)
         first, second = model.prompts
         assert second.startswith(first)
         assert BAD in second
         assert "line 2, column 14: set is no type that a schema knows" in second
 
         model.reply = lambda _: "I would rather not."
-        with pytest.raises(FailedPrecondition, match="no valid schema in 3 tries") as caught:
-            asyncio.run(generate(address))
-        assert caught.value.reason == "SCHEMA_NOT_GENERATED"
-        failed = asyncio.run(find(address, caught.value.metadata["draft"]))
-        assert (failed.status, failed.usage.calls) == ("failed", 3)
+        failed = asyncio.run(generate(address))
+        assert (failed.state, failed.usage and failed.usage.calls) == ("failed", 3)
+        assert failed.error is not None
+        assert failed.error.reason == "SCHEMA_NOT_GENERATED"
+        assert "no valid schema in 3 tries" in str(failed.error)
         assert len(model.prompts) == 5
         assert "rather not" not in process.log(), "the log holds no replies"
 
@@ -79,7 +84,7 @@ def test_a_worker_killed_between_two_calls_pays_for_no_reply_twice(
         return GOOD
 
     model.reply = reply
-    drafts: list[SchemaDraft] = []
+    drafts: list[OperationInfo[GeneratedSchema]] = []
     with api(url) as (_, address):
         waiting = threading.Thread(target=lambda: drafts.append(asyncio.run(generate(address))))
         with (
@@ -95,7 +100,8 @@ def test_a_worker_killed_between_two_calls_pays_for_no_reply_twice(
         with worker(url, **scripted(model)):
             waiting.join(200)
     (draft,) = drafts
-    assert (draft.schema_source, draft.attempts, draft.usage.calls) == (GOOD, 2, 2)
+    schema, usage = result(draft)
+    assert (schema.schema_source, schema.attempts, usage.calls) == (GOOD, 2, 2)
     assert len(model.prompts) == 2
 
 
@@ -110,7 +116,7 @@ def test_what_is_generated_makes_a_memory_from_the_command_line(
     done = run(*generate, **at)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("class MuseumNotes:\n")
-    assert done.stderr.startswith("generating a schema\ndraft ")
+    assert done.stderr.startswith("generating a schema\nby offline/extractive, after 1 reply")
     succeed(*generate, "--out", str(file), **at)
     assert file.read_text() == done.stdout
     assert_one_clear_line(run(*generate, "--out", str(file), **at), "exists already")
@@ -128,11 +134,12 @@ def test_what_is_generated_makes_a_memory_from_the_command_line(
     assert drafted["schema_source"] == done.stdout
     assert (drafted["model"], drafted["attempts"]) == ("offline/extractive", 1)
     assert drafted["usage"]["calls"] == 1
-    shown = succeed("schema", "show", drafted["draft_id"], "--session", session, **at)
-    assert shown == done.stdout
-    assert_one_clear_line(
-        run("schema", "show", str(uuid4()), "--session", session, **at), "has no schema draft"
-    )
+    assert succeed("operation", "wait", drafted["operation"], **at) == done.stdout
+    shown = succeed("operation", "show", drafted["operation"], **at)
+    assert shown == f"schema of session {session}: done\n{done.stdout}"
+    listed = succeed("operation", "list", "--session", session, "--kind", "schema", **at)
+    assert drafted["operation"] in listed
+    assert_one_clear_line(run("operation", "show", "0" * 64, **at), "there is no operation")
     spent = json.loads(succeed("usage", "--session", session, "--json", **at))
     assert [(line["purpose"], line["calls"]) for line in spent["lines"]] == [("schema", 3)]
 
@@ -160,8 +167,11 @@ def test_a_schema_that_is_late_can_be_shown_later(servers: Servers) -> None:
         at = {"PALIMPSEST_ADDRESS": address}
         wanted = ("Ships.", "--example", "Which ship?", "--timeout", str(DEADLINE_SECONDS))
         late = run("schema", "generate", *wanted, **at)
-        assert_one_clear_line(late, "the schema is still being made; draft ")
-        draft = late.stderr.split("draft ")[1].split(" ")[0]
-        assert_one_clear_line(run("schema", "show", draft, **at), "the schema is pending")
+        assert_one_clear_line(late, "has not ended in time; it goes on")
+        operation = late.stderr.split("operation ")[1].split(" ")[0]
+        assert "pending" in succeed("operation", "show", operation, **at)
         with worker(url):
-            eventually("it is made", lambda: run("schema", "show", draft, **at).returncode == 0)
+            shown = succeed("operation", "wait", operation, "--timeout", "300", **at)
+        assert shown.startswith("class ShipNotes:\n")
+        cancelled = json.loads(succeed("operation", "cancel", operation, "--json", **at))
+        assert (cancelled["operation"], cancelled["state"]) == (operation, "done")

@@ -1,13 +1,11 @@
 """Searching by words and vectors, as it is run: an API, a worker, a server of vectors."""
 
-import asyncio
-import time
 from collections.abc import Iterator
 
 import pytest
 
 import palimpsest
-from palimpsest.v1alpha1 import search_pb2, search_pb2_grpc
+from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
 from tests.integration.support.search_rows import can_have_vectors
 from tests.support.fake_embeddings import FakeEmbeddings, fake_embeddings
 from tests.support.harness import Servers, api, worker
@@ -18,8 +16,6 @@ TEXTS = (
     "The sea was calm and wide.",
     "A wolf and the sea.",
 )
-#: An index follows its log within some seconds.
-INDEX_SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -37,17 +33,6 @@ def served(servers: Servers) -> Iterator[tuple[str, FakeEmbeddings]]:
             yield address, fake
 
 
-async def indexed(session: palimpsest.Session) -> palimpsest.SearchIndex:
-    """The index, when it has everything."""
-    until = time.monotonic() + INDEX_SECONDS
-    while True:
-        index = await session.search_index()
-        if index.embedded_position == index.indexed_position == index.head:
-            return index
-        assert time.monotonic() < until, index
-        await asyncio.sleep(0.1)
-
-
 # The processes import what asks for vectors, which takes long on a busy machine.
 @pytest.mark.timeout(400)
 async def test_words_and_vectors_find_together(served: tuple[str, FakeEmbeddings]) -> None:
@@ -58,12 +43,14 @@ async def test_words_and_vectors_find_together(served: tuple[str, FakeEmbeddings
             for text in TEXTS:
                 await producer.append(text)
             await producer.flush()
-        index = await indexed(session)
+        waited = await session.search("wolf", fully_applied=True, timeout=120)
+        assert waited.read_point.applied_position == waited.index.embedded_position == len(TEXTS)
+        index = await session.search_index()
         assert index.embedding_model
         assert index.vectors_unavailable == ""
         result = await session.search("a wolf and the sea", timeout=120)
         assert result.mode == "hybrid"
-        best = result.chunks[0]
+        best = result.results[0]
         assert best.chunk.text == TEXTS[3]
         assert (best.words_rank, best.vectors_rank) == (1, 1)
         assert best.vectors_score == pytest.approx(1.0, abs=1e-5)
@@ -71,7 +58,7 @@ async def test_words_and_vectors_find_together(served: tuple[str, FakeEmbeddings
         # All have a vector, whatever words they have.
         near = await session.search("wolf", mode="vectors")
         assert near.mode == "vectors"
-        assert len(near.chunks) == len(TEXTS)
+        assert len(near.results) == len(TEXTS)
         usage = await session.usage()
         assert {line.purpose for line in usage.lines} == {"embed"}
 
@@ -80,9 +67,9 @@ async def test_words_and_vectors_find_together(served: tuple[str, FakeEmbeddings
         words = await session.search("wolf hill", timeout=120)
         assert words.mode == "words"
         assert words.index.failure
-        stub = search_pb2_grpc.SearchServiceStub(client.channel)
-        hybrid = search_pb2.SearchChunksRequest(
-            session="s", query="wolf sea", mode=search_pb2.SEARCH_MODE_HYBRID
+        stub = session_service_pb2_grpc.SessionServiceStub(client.channel)
+        hybrid = session_service_pb2.SearchChunksRequest(
+            session="s", query="wolf sea", mode=session_service_pb2.SEARCH_MODE_HYBRID
         )
         with pytest.raises(palimpsest.Unavailable) as refused:
             # Once: what is tried again until its time is up may end in the midst of a try.

@@ -10,7 +10,7 @@ import pytest
 from grpc import aio
 
 import palimpsest
-from palimpsest.v1alpha1 import search_pb2, search_pb2_grpc
+from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
 from service.app.serve import serve
 from service.settings.config import Config
 from storage.engine.database import Database
@@ -53,16 +53,18 @@ async def served(
         yield client
 
 
-def wanted(query: str, mode: Any) -> search_pb2.SearchChunksRequest:
+def wanted(query: str, mode: Any) -> session_service_pb2.SearchChunksRequest:
     # The vector of a query is kept: each test of one needs its own.
-    return search_pb2.SearchChunksRequest(session="s", query=query, mode=mode)
+    return session_service_pb2.SearchChunksRequest(session="s", query=query, mode=mode)
 
 
 async def until_heard(
-    client: palimpsest.Client, model: UnresponsiveModel, request: search_pb2.SearchChunksRequest
+    client: palimpsest.Client,
+    model: UnresponsiveModel,
+    request: session_service_pb2.SearchChunksRequest,
 ) -> None:
     """Searches until the server of vectors has heard of it before the time was up."""
-    stub = search_pb2_grpc.SearchServiceStub(client.channel)
+    stub = session_service_pb2_grpc.SessionServiceStub(client.channel)
     # litellm's first call takes seconds before anything is sent.
     before, seconds = len(model.requests), 2.0
     while len(model.requests) == before:
@@ -77,11 +79,11 @@ async def test_a_search_ends_at_its_deadline_and_takes_its_call_for_a_vector_alo
 ) -> None:
     async with unresponsive_model() as model, served(url, servers, model) as client:
         async with asyncio.timeout(300):
-            await until_heard(client, model, wanted("wolf", search_pb2.SEARCH_MODE_HYBRID))
+            await until_heard(client, model, wanted("wolf", session_service_pb2.SEARCH_MODE_HYBRID))
             await model.until(left=len(model.requests))
-            stub = search_pb2_grpc.SearchServiceStub(client.channel)
+            stub = session_service_pb2_grpc.SessionServiceStub(client.channel)
             heard = len(model.requests)
-            gone = stub.SearchChunks(wanted("wolf", search_pb2.SEARCH_MODE_HYBRID))
+            gone = stub.SearchChunks(wanted("wolf", session_service_pb2.SEARCH_MODE_HYBRID))
             await model.until(requests=heard + 1)
             gone.cancel()
             await model.until(left=heard + 1)
@@ -105,11 +107,11 @@ async def test_behind_the_patience_with_its_model_a_search_goes_by_words_and_say
         session = client.session("s")
         found = await session.search("wolf", timeout=250)
         assert found.mode == "words"
-        assert [one.chunk.position for one in found.chunks] == [1]
+        assert [one.chunk.position for one in found.results] == [1]
         assert "could not be embedded" in found.index.failure
         assert (await session.search_index()).failure == ""
-        stub = search_pb2_grpc.SearchServiceStub(client.channel)
-        request = wanted("wolf", search_pb2.SEARCH_MODE_HYBRID)
+        stub = session_service_pb2_grpc.SessionServiceStub(client.channel)
+        request = wanted("wolf", session_service_pb2.SEARCH_MODE_HYBRID)
         with pytest.raises(palimpsest.Unavailable) as refused:
             await client.call(stub.SearchChunks, request, timeout=250, retry=False)
         assert refused.value.reason == "EMBEDDING_FAILED"
@@ -126,11 +128,11 @@ async def test_before_its_deadline_a_search_goes_by_words_and_takes_its_call_alo
         asyncio.timeout(300),
     ):
         # litellm's import can keep a whole server waiting: that is over behind this.
-        await until_heard(client, model, wanted("wolf", search_pb2.SEARCH_MODE_HYBRID))
+        await until_heard(client, model, wanted("wolf", session_service_pb2.SEARCH_MODE_HYBRID))
         heard = len(model.requests)
         found = await client.session("s").search("wolf", timeout=12)
         assert found.mode == "words"
-        assert [one.chunk.position for one in found.chunks] == [1]
+        assert [one.chunk.position for one in found.results] == [1]
         assert "deadline" in found.index.failure
         await model.until(requests=heard + 1, left=heard + 1)
         await until_kept(client, heard + 1)

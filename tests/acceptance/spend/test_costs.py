@@ -33,19 +33,21 @@ def test_a_budget_holds_a_memory_until_it_is_raised(address: str) -> None:
     assert_one_clear_line(stopped, "memory 'm' is held: the budget of memory 'm'")
     assert "9,000 tokens in total" in stopped.stderr
     (held,) = lines_of("memory", "list", *named, **at)
-    assert (held["status"], held["stall"]) == ("active", None)
-    assert "goes on when the budget is raised or cleared" in held["held_reason"]
+    assert held["status"] == "over_budget"
+    assert "goes on when the budget is raised or deleted" in held["blocked"]["cause"]
     assert 0 < held["applied_position"] < held["head"]
-    assert " held " in succeed("memory", "list", *named, **at)
+    assert " over budget " in succeed("memory", "list", *named, **at)
     assert "held: the budget of memory" in succeed("memory", "show", "m", *named, **at)
     refused = run("ask", "?", *named, "-m", "m", "--applied", **at)
     assert_one_clear_line(refused, "memory 'm' is held: the budget")
     (budget,) = lines_of("budget", "list", *named, **at)
     assert 0 < budget["spent_tokens"] <= 9000
     assert budget["reserved_tokens"] == 0
-    assert succeed("budget", "clear", "total", *named, "-m", "m", **at) == (
-        "cleared; 1 held memory tries again\n"
-    )
+    raised = ("budget", "set", "total", *named, "-m", "m", "--tokens", "9001")
+    stale = run(*raised, "--etag", "0", **at)
+    assert_one_clear_line(stale, "was changed since it was read: read it again, then decide")
+    succeed(*raised, "--etag", budget["etag"], **at)
+    assert succeed("budget", "delete", "total", *named, "-m", "m", **at) == "deleted\n"
 
     def applied() -> bool:
         (now,) = lines_of("memory", "list", *named, **at)
@@ -53,7 +55,7 @@ def test_a_budget_holds_a_memory_until_it_is_raised(address: str) -> None:
 
     eventually("the memory goes on", applied)
     (after,) = lines_of("memory", "list", *named, **at)
-    assert after["held_reason"] is None
+    assert after["blocked"] is None
 
 
 def test_costs_are_shown_with_what_is_measured_and_what_is_simulated(address: str) -> None:
@@ -77,7 +79,7 @@ def test_costs_are_shown_with_what_is_measured_and_what_is_simulated(address: st
     assert "reading the log, measured" in shown
     assert "simulated: adaptive" in shown
     assert "Compare simulated lines with one another" in shown
-    assert "residual" not in shown, "there is nothing to compare predictions with"
+    assert "not classified" not in shown, "there is nothing to compare predictions with"
     assert f"all {compared['steps']} of {compared['steps']} steps" in shown
     everyone = succeed("cost", **at)
     assert session in everyone
@@ -105,7 +107,7 @@ def test_the_loops_over_an_agents_steps_are_shown(address: str) -> None:
     assert "nothing is compressed: formula and simulation take the memory's settings" in shown
     rest = "\n".join(STEPS.read_text().splitlines()[1:])
     succeed("state", "record", "-", *named, stdin=rest.encode(), **at)
-    succeed("state", "context", "--wait", *named, "-m", "state", **at)
+    succeed("state", "context", "--applied", *named, "-m", "state", **at)
     (found,) = lines_of("cost", "-s", session, "-m", "state", **at)
     told = found["accounting"]
     assert (told["steps"], told["task_tokens"], told["period"]) == (14, 9, 5)

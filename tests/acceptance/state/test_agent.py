@@ -34,10 +34,13 @@ async def main(address, session, period, steps, waits_at):
                 context = await agent.context()
                 said = {
                     "step": agent.step,
-                    "compressed": context.applied_position,
-                    "recent": [[one.chunk.position, one.chunk.action] for one in context.recent],
-                    "vectors": [[one.made, one.to_position] for one in context.vectors],
-                    "in_text": all(one.chunk.action in context.text for one in context.recent),
+                    "compressed": context.read_point.applied_position,
+                    "recent": [[one.position, one.action] for one in context.recent],
+                    "vectors": [
+                        [one.origin, one.positions.last if one.positions else 0]
+                        for one in context.vectors
+                    ],
+                    "in_text": all(one.action in context.text for one in context.recent),
                 }
                 print(json.dumps(said), flush=True)
                 if agent.step == waits_at:
@@ -116,9 +119,11 @@ async def test_contexts_that_do_not_wait_miss_no_step_either(client: palimpsest.
     async with client.agent(f"road-{uuid4().hex}", task="On.", period=3, wait_seconds=0) as agent:
         while agent.step <= STEPS:
             context = await agent.context()
-            positions = [one.chunk.position for one in context.recent]
-            assert positions == list(range(context.applied_position + 1, agent.step))
-            assert context.vectors[-1].to_position == context.applied_position
+            positions = [one.position for one in context.recent]
+            compressed = context.read_point.applied_position
+            assert positions == list(range(compressed + 1, agent.step))
+            newest = context.vectors[-1].positions
+            assert (newest.last if newest else 0) == compressed
             await agent.record(action=f"walk {agent.step}")
 
 

@@ -115,6 +115,7 @@ def test_a_context_is_printed_for_programs(at: dict[str, str]) -> None:
     assert [(one["revision"], one["level"]) for one in told["vectors"]] == [(3, 2), (4, 1)]
     assert told["vectors"][0]["children"] == [1, 2]
     assert [one["position"] for one in told["recent"]] == [10, 11, 12]
+    assert [one["kind"] for one in told["recent"]] == ["agent_step", "message", "agent_step"]
     assert told["recent"][2]["action"] == HOSTILE
     assert told["text"].endswith(HOSTILE)
     assert not told["compression_due"]
@@ -157,7 +158,16 @@ def test_vectors_are_listed_and_shown(at: dict[str, str]) -> None:
         "Find the red key.",
     ]
     shown = json.loads(succeed("state", "show", "2", *NAMED, "--json", **at))
-    assert (shown["continues"], shown["from_position"], shown["to_position"]) == (1, 3, 6)
+    assert (shown["continues"], shown["new_positions"]) == (1, {"first": 4, "last": 6})
+    fresh = ("--after", shown_token(at))
+    assert succeed("state", "list", *NAMED, *fresh, **at).splitlines() == listed
+    assert succeed("state", "list", *NAMED, "--applied", **at).splitlines() == listed
+
+
+def shown_token(at: dict[str, str]) -> str:
+    told = json.loads(succeed("state", "context", *NAMED, "--json", **at))
+    assert succeed("state", "context", *NAMED, "--after", told["read_token"], **at) == CONTEXT
+    return str(told["read_token"])
 
 
 def test_a_state_memory_is_shown_as_a_memory(at: dict[str, str]) -> None:
@@ -238,7 +248,7 @@ def test_steps_are_recorded(at: dict[str, str], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "about"),
     [
-        (("state", "context", *NAMED, "--at", "3", "--wait"), "not both"),
+        (("state", "context", *NAMED, "--at", "3", "--applied"), "not both"),
         (("state", "context", *NAMED, "--json", "--messages"), "not both"),
         (("state", "context", *NAMED, "--at", "13"), "13"),
         (("state", "context", "-s", "nobody"), "there is no session 'nobody'"),

@@ -56,13 +56,19 @@ async def test_an_agents_loop_reads_every_step_once(client: palimpsest.Client) -
             context = await agent.context()
             assert (context.head, context.compression_due) == (number - 1, False)
             compressed = (number - 1) // PERIOD * PERIOD
-            assert context.applied_position == compressed
-            recent = [step.chunk.position for step in context.recent]
+            assert context.read_point.applied_position == compressed
+            recent = [step.position for step in context.recent]
             assert recent == list(range(compressed + 1, number))
-            assert [vector.to_position for vector in context.vectors] == [compressed]
+            assert [_last(vector) for vector in context.vectors] == [compressed]
             await agent.record(observation=f"Sign {number}.", action=action(number))
     vectors = [one async for one in agent.memory.vectors()]
-    assert [(one.from_position, one.to_position) for one in vectors] == [(0, 0), (0, 5), (5, 10)]
+    new = [one.new_positions for one in vectors]
+    ranges = [palimpsest.PositionRange(first=first, last=first + 4) for first in (1, 6)]
+    assert new == [None, *ranges]
+
+
+def _last(vector: palimpsest.StateVector) -> int:
+    return 0 if vector.positions is None else vector.positions.last
 
 
 def test_a_worker_killed_while_it_compresses_is_followed_by_another(
@@ -78,8 +84,8 @@ def test_a_worker_killed_while_it_compresses_is_followed_by_another(
         compressing.go.set()
         with worker(url, **scripted(compressing.model)):
             context = asyncio.run(_read(address))
-    assert (context.applied_position, context.head) == (10, STEPS)
-    assert [step.chunk.position for step in context.recent] == [11, 12]
+    assert (context.read_point.applied_position, context.head) == (10, STEPS)
+    assert [step.position for step in context.recent] == [11, 12]
     first, *rest = compressing.shown
     assert first == [1, 2, 3, 4, 5]
     assert rest in ([[6, 7, 8, 9, 10]] * number for number in (1, 2)), "of the same steps"
@@ -97,4 +103,4 @@ async def _walk(address: str) -> None:
 async def _read(address: str) -> palimpsest.WorkingContext:
     async with palimpsest.connect(address) as client:
         memory = client.session("walk").state("state")
-        return await memory.context(freshness="wait", timeout=200)
+        return await memory.context(fully_applied=True, timeout=200)

@@ -99,7 +99,7 @@ async def _events_come(address: str, navigator: Navigator) -> None:
     answer = await asking
     async with palimpsest.connect(address) as client:
         session = client.session("s")
-        stored = [event async for event in session.trajectory(answer.answer_id)]
+        stored = [event async for event in session.trajectory(answer.id)]
         examples = [one async for one in session.tree("t").export_trajectories()]
     assert stored == told(heard), "each event once and in order, all of them before the answer"
     assert [one.kind for one in stored[-2:]] == ["leaf", "end"]
@@ -109,8 +109,8 @@ async def _events_come(address: str, navigator: Navigator) -> None:
     assert answer.statistics is not None
     assert answer.statistics.calls == len(stored) - 1
     assert (stored[0].input_tokens, stored[0].cached_tokens) == (100, 64)
-    assert [one.turns[0].content for one in examples] == navigator.moves
-    assert examples[-1].turns[1].content.endswith("Answer: 1 partridge")
+    assert [one.messages[0].content for one in examples] == navigator.moves
+    assert examples[-1].messages[1].content.endswith("Answer: 1 partridge")
 
 
 def test_a_worker_killed_on_the_way_is_followed_by_another(
@@ -156,14 +156,14 @@ def test_a_client_that_was_cut_off_finds_the_events(servers: Servers, navigator:
 
             def is_told() -> bool:
                 # Who reads it wants it, so that it is begun if it was not.
-                return session.answer(answer_id).status == "pending" and kinds() == ["triage"]
+                return session.answer(answer_id).state == "pending" and kinds() == ["triage"]
 
             eventually("the first move is told", is_told)
             navigator.go.set()
-            eventually("it is answered", lambda: session.answer(answer_id).status == "complete")
+            eventually("it is answered", lambda: session.answer(answer_id).state == "done")
             assert kinds()[-1] == "end"
             (answer,) = tree.ask_all(["How many, then?"], concurrency=2)
             assert isinstance(answer, palimpsest.Answer)
             stored = session.answer(answer_id)
-            assert (stored.status, stored.text) == ("complete", answer.text)
+            assert (stored.state, stored.text) == ("done", answer.text)
             assert tree.navigation_statistics().navigations == 2

@@ -54,13 +54,13 @@ def test_events_are_in_the_json(at: dict[str, str]) -> None:
     assert told["events"][-1]["kind"] == "end"
     assert told["statistics"]["calls"] == len(told["events"]) - 1
     assert told["no_answer"] is None
-    assert told["citations"][0]["node_id"].startswith(("0.", "t."))
+    assert told["citations"][0]["node"].startswith(("0.", "t."))
     plain = json.loads(succeed("ask", QUERY, *named(at), "--json", **at))
     assert "events" not in plain
-    stored = succeed("trajectory", "show", told["answer_id"], "-s", at["SESSION"], **at)
+    stored = succeed("trajectory", "show", told["id"], "-s", at["SESSION"], **at)
     assert stored.splitlines()[0] == QUERY
     assert stored.splitlines()[-1] == told["text"]
-    listed = succeed("trajectory", "show", told["answer_id"], "-s", at["SESSION"], "--json", **at)
+    listed = succeed("trajectory", "show", told["id"], "-s", at["SESSION"], "--json", **at)
     assert [json.loads(line) for line in listed.splitlines()] == told["events"]
 
 
@@ -82,12 +82,12 @@ def test_what_navigations_came_to_is_shown_and_exported(at: dict[str, str]) -> N
     assert f"{figures['calls']:,}" in shown
     assert "100.0% of replies" in shown
     exported = succeed(
-        "trajectory", "export", *named(at), "--answer", told["answer_id"], **at
+        "trajectory", "export", *named(at), "--answer", told["id"], **at
     ).splitlines()
     examples = [json.loads(line) for line in exported]
     assert len(examples) == told["statistics"]["calls"]
     for example in examples:
-        assert example["answer_id"] == told["answer_id"]
+        assert example["answer"] == told["id"]
         assert [one["role"] for one in example["messages"]] == ["user", "assistant"]
         assert QUERY in example["messages"][0]["content"]
         assert example["template"].startswith("tree.")
@@ -130,7 +130,7 @@ def test_what_cannot_be_asked_is_one_clear_line(
 
 def test_wrong_ids_and_numbers_are_told(at: dict[str, str]) -> None:
     done = run("trajectory", "show", "x", "-s", at["SESSION"], **at)
-    assert_one_clear_line(done, "answer_id: must be a valid UUID")
+    assert_one_clear_line(done, "answer: must be a valid UUID")
     done = run("ask", "?", *named(at), "--max-calls", "1001", **at)
     assert_one_clear_line(done, "navigation.max_calls")
     for wrong in (("--beam", "9"), ("--hybrid", "33"), ("--max-calls", "10001")):

@@ -75,19 +75,32 @@ def test_a_tree_is_drawn_down_to_a_depth(address: str) -> None:
 def test_a_tree_is_printed_as_json(address: str) -> None:
     at = {"PALIMPSEST_ADDRESS": address}
     shown = json.loads(succeed("tree", "show", *NAMED, "--json", **at))
-    assert (shown["kind"], shown["revision"], shown["seal_position"]) == ("tree", 1, None)
-    assert shown["levels"] == [{"level": 0, "nodes": 13}, {"level": 1, "nodes": 3}]
+    assert (shown["kind"], shown["revision"], shown["status"]) == ("tree", 1, "active")
+    assert shown["levels"] == [{"level": 0, "node_count": 13}, {"level": 1, "node_count": 3}]
+    assert shown["applied_position"] == len(TEXTS)
     tops = shown["tops"]
-    assert [top["node"] for top in tops] == ["1.1", "1.2", "1.3", "0.10", "0.11", "0.12", "0.13"]
-    assert [child["node"] for child in tops[1]["children"]] == ["0.4", "0.5", "0.6"]
-    assert shown["tail"] == {"from_position": 14, "from_offset": 0, "to_position": 14}
+    assert [top["id"] for top in tops] == ["1.1", "1.2", "1.3", "0.10", "0.11", "0.12", "0.13"]
+    assert [child["id"] for child in tops[1]["children"]] == ["0.4", "0.5", "0.6"]
+    assert shown["tail"] == text_range(14)
     node = json.loads(succeed("tree", "node", "0.5", *NAMED, "--json", **at))
-    assert (node["parent"], node["from_position"], node["to_position"]) == ("1.2", 5, 5)
+    assert (node["parent"], node["text_range"]) == ("1.2", text_range(5))
     assert tops[1]["children"][1] == {**node, "children": []}
     lines = succeed("tree", "list", "--level", "1", *NAMED, "--json", **at).splitlines()
-    assert [json.loads(line)["node"] for line in lines] == ["1.1", "1.2", "1.3"]
+    assert [json.loads(line)["id"] for line in lines] == ["1.1", "1.2", "1.3"]
     lines = succeed("tree", "text", "1.2", *NAMED, "--json", **at).splitlines()
     assert [json.loads(line)["text"] for line in lines] == TEXTS[3:6]
+    assert json.loads(lines[0])["characters"] == {"start": 0, "end": len(TEXTS[3])}
+    fresh = ("--after", shown["read_token"])
+    assert json.loads(succeed("tree", "show", *NAMED, "--json", *fresh, **at)) == shown
+    for command in (["node", "0.5"], ["list"], ["text", "0.5"]):
+        read = ("tree", *command, *NAMED)
+        assert succeed(*read, "--applied", **at) == succeed(*read, *fresh, **at)
+
+
+def text_range(position: int) -> dict[str, int]:
+    """A whole chunk, as JSON has it."""
+    whole = {"first_position": position, "first_offset": 0, "last_position": position}
+    return {**whole, "last_offset": 0}
 
 
 def test_nodes_and_their_text_are_printed(address: str) -> None:
@@ -121,9 +134,9 @@ def test_trees_are_made_listed_and_asked_to_close(address: str) -> None:
         ["t", "tree", "active", "0", "0", "0"],
     ]
     closing = succeed("tree", "seal", "-s", session, "-m", "t", "--no-wait", **at)
-    assert closing == "t is to be closed at position 0\n"
+    assert closing.startswith("t is to be closed by operation ")
     shown = succeed("tree", "show", "-s", session, "-m", "t", **at)
-    assert shown.startswith("t at revision 0, to be closed at position 0: ")
+    assert shown.startswith("t at revision 0, open: ")
     # Nobody waits for what a closed tree never reads; it is in the log all the same.
     late = run("ingest", "-", "-s", session, "-m", "t", stdin=b"Too late.", **at)
     assert late.returncode == 1

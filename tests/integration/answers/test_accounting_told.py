@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 import palimpsest
-from palimpsest import Accounting, Cost, WorkingContext, sync
+from palimpsest import Accounting, CostReport, WorkingContext, sync
 from service.domain.prompting.tokens import estimate_tokens
 
 TASK = "Find the red key and open the gate."
@@ -39,8 +39,10 @@ async def lived(
     return contexts, sizes
 
 
-async def told(session: palimpsest.Session, system_tokens: int = 0) -> tuple[Cost, Accounting]:
-    found = await session.cost("state", system_tokens=system_tokens)
+async def told(
+    session: palimpsest.Session, system_tokens: int = 0
+) -> tuple[CostReport, Accounting]:
+    found = await session.cost_report("state", system_tokens=system_tokens)
     assert found.accounting is not None
     return found, found.accounting
 
@@ -53,7 +55,7 @@ async def test_it_is_what_an_agent_was_given(
 ) -> None:
     session = client.session(f"told-{uuid4().hex}")
     contexts, sizes = await lived(
-        client, session.name, steps, period=period, episode_vectors=episode_vectors
+        client, session.id, steps, period=period, episode_vectors=episode_vectors
     )
     cost, found = await told(session)
     task = estimate_tokens(TASK)
@@ -66,7 +68,8 @@ async def test_it_is_what_an_agent_was_given(
     whole = sum(size * (steps - number) for number, size in enumerate(sizes))
     assert found.standard.processed_tokens == steps * task + whole
     assert found.standard.compression_tokens == 0
-    compressed = [line.spend for line in cost.lines if line.purpose == "compress"]
+    used = await session.usage("state")
+    compressed = [line.usage for line in used.lines if line.purpose == "compress"]
     paid = sum(one.input_tokens + one.output_tokens for one in compressed)
     assert found.pcc.compression_tokens == paid
     assert cost.reading.total_tokens == sum(one.input_tokens for one in compressed)
@@ -74,7 +77,11 @@ async def test_it_is_what_an_agent_was_given(
     assert found.recursive_ratio == found.recursive.total_tokens / found.pcc.total_tokens
     if steps >= period:
         assert paid > 0
-        held = [one.memory_tokens for one in contexts if one.vectors[-1].revision or one.revision]
+        held = [
+            one.memory_tokens
+            for one in contexts
+            if one.vectors[-1].revision or one.read_point.revision
+        ]
         assert found.state_tokens == pytest.approx(sum(held) / len(held))
     _, instructed = await told(session, system_tokens=3_000)
     assert (found.system_tokens, instructed.system_tokens) == (0, 3_000)
@@ -90,11 +97,11 @@ async def test_it_is_what_an_agent_was_given(
 
 async def test_answers_cost_what_they_cost_and_no_compression(client: palimpsest.Client) -> None:
     session = client.session(f"told-{uuid4().hex}")
-    await lived(client, session.name, 5, period=4)
+    await lived(client, session.id, 5, period=4)
     _, before = await told(session)
     await session.state("state").ask("Where is key 3?")
-    cost, after = await told(session)
-    assert "answer" in {line.purpose for line in cost.lines}
+    _, after = await told(session)
+    assert "answer" in {line.purpose for line in (await session.usage("state")).lines}
     assert after == before
 
 
@@ -103,7 +110,7 @@ async def test_it_is_of_one_state_memory_with_a_step_and_of_all_days(
 ) -> None:
     session = await client.create_session(f"told-{uuid4().hex}")
     await session.create_state("state", task=TASK)
-    assert (await session.cost("state")).accounting is None, "there is no step"
+    assert (await session.cost_report("state")).accounting is None, "there is no step"
     await session.create_memory("m", schema_source="class N:\n    a: str\n")
     async with session.producer("p") as producer:
         await producer.append("Pier 1 is a pier of stone.")
@@ -113,19 +120,19 @@ async def test_it_is_of_one_state_memory_with_a_step_and_of_all_days(
     assert (found.steps, found.step_tokens) == (2, sum(sizes) / 2)
     assert found.standard.context_tokens == found.pcc.context_tokens, "nothing is compressed"
     today = datetime.now(UTC).date()
-    of_days = await session.cost("state", from_day=today - timedelta(1))
+    of_days = await session.cost_report("state", first_day=today - timedelta(1))
     assert of_days.accounting is None
-    assert (await session.cost()).accounting is None
-    assert (await session.cost("m")).accounting is None
+    assert (await session.cost_report()).accounting is None
+    assert (await session.cost_report("m")).accounting is None
 
 
 async def test_a_memory_beside_it_has_an_accounting_of_its_own(client: palimpsest.Client) -> None:
     session = client.session(f"told-{uuid4().hex}")
-    await lived(client, session.name, 9, period=4)
+    await lived(client, session.id, 9, period=4)
     _, before = await told(session)
     await session.create_state("often", task=TASK, period=1, state_tokens=40)
-    await session.state("often").context(freshness="wait", timeout=100.0)
-    often = (await session.cost("often")).accounting
+    await session.state("often").context(fully_applied=True, timeout=100.0)
+    often = (await session.cost_report("often")).accounting
     assert often is not None
     assert often.period == 1
     assert often.pcc.context_tokens < before.pcc.context_tokens
@@ -139,6 +146,6 @@ def test_the_synchronous_client_has_it(address: str) -> None:
         name = f"told-{uuid4().hex}"
         with client.agent(name, task=TASK) as agent:
             agent.record(observed(1))
-        found = client.session(name).cost("state").accounting
+        found = client.session(name).cost_report("state").accounting
         assert found is not None
         assert (found.steps, found.period) == (1, 0)

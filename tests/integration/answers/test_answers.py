@@ -27,12 +27,12 @@ async def session(client: palimpsest.Client) -> palimpsest.Session:
 async def test_what_was_not_taken_for_sure_is_not_asked_again(
     session: palimpsest.Session, address: str
 ) -> None:
-    before = [one.answer_id async for one in session.answers()]
+    before = [one.id async for one in session.answers()]
     async with cutting(address) as proxy, palimpsest.connect(proxy.address) as client:
         await proxy.close()
         with pytest.raises(palimpsest.ConnectionFailed):
-            await client.session(session.name).ask("?")
-    assert [one.answer_id async for one in session.answers()] == before
+            await client.session(session.id).ask("?")
+    assert [one.id async for one in session.answers()] == before
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ async def test_what_was_not_taken_for_sure_is_not_asked_again(
         ({"memory": "m", "reader": "dciso"}, "memory"),
         ({"reader": "pcc"}, "memory"),
         ({"memory": "m", "browsing": BrowseSettings()}, "browsing"),
-        ({"browsing": BrowseSettings(option="rank", actions=["append", "answer"])}, "browsing"),
+        ({"browsing": BrowseSettings(strategy="rank", actions=["append", "answer"])}, "browsing"),
         ({"browsing": BrowseSettings(window_tokens=511)}, "browsing.window_tokens"),
         ({"browsing": BrowseSettings(window_tokens=10**6 + 1)}, "browsing.window_tokens"),
         ({"browsing": BrowseSettings(pieces=101)}, "browsing.pieces"),
@@ -76,7 +76,7 @@ async def test_what_cannot_be_asked_is_one_clear_error(
     [
         {"reader": "none"},
         {"options": "abc"},
-        {"browsing": BrowseSettings(option="none")},  # type: ignore[arg-type]
+        {"browsing": BrowseSettings(strategy="none")},  # type: ignore[arg-type]
         {"browsing": BrowseSettings(order="none")},  # type: ignore[arg-type]
         {"browsing": BrowseSettings(actions="move")},  # type: ignore[arg-type]
         {"browsing": BrowseSettings(actions=["none"])},  # type: ignore[list-item]
@@ -105,7 +105,7 @@ async def test_a_session_is_asked_without_naming_a_memory(session: palimpsest.Se
     async for piece in stream:
         text = piece.text if piece.restarts else text + piece.text
     answer = stream.answer
-    assert (answer.status, answer.memory, answer.reader) == ("complete", "", "auto")
+    assert (answer.state, answer.memory, answer.reader) == ("done", "", "auto")
     assert "Mondays" in answer.text
     assert answer.text == text
     assert answer.choice is not None
@@ -114,10 +114,11 @@ async def test_a_session_is_asked_without_naming_a_memory(session: palimpsest.Se
     assert hearing.ordinals == list(range(1, len(hearing.ordinals) + 1))
     events = [one for one in hearing.events if isinstance(one, TrajectoryEvent)]
     assert (events[0].kind, events[-1].kind) == ("choice", "shaping")
-    assert [one async for one in session.trajectory(answer.answer_id)] == events
+    assert [one async for one in session.trajectory(answer.id)] == events
     (cited,) = answer.citations
     (chunk,) = [one async for one in session.chunks()]
-    assert "Mondays" in chunk.text[cited.from_character : cited.to_character]
+    assert cited.characters is not None
+    assert "Mondays" in chunk.text[cited.characters.start : cited.characters.end]
     assert [one async for one in session.answers()] == [answer]
 
 
@@ -137,14 +138,15 @@ async def test_a_complete_answer_is_rated_and_the_last_rating_counts(
 ) -> None:
     answer = await session.memory("m").ask("When is it closed?")
     assert answer.rating is None
-    first = await session.rate(answer.answer_id, good=True)
+    first = (await session.rate(answer.id, good=True)).rating
+    assert first is not None
     assert (first.good, first.comment, first.expected) == (True, "", "")
-    second = await session.rate(
-        answer.answer_id, good=False, comment="too long", expected="On Mondays."
-    )
+    rated = await session.rate(answer.id, good=False, comment="too long", expected="On Mondays.")
+    second = rated.rating
+    assert second is not None
     assert (second.good, second.comment, second.expected) == (False, "too long", "On Mondays.")
-    assert second.rated_at > first.rated_at
-    assert (await session.answer(answer.answer_id)).rating == second
+    assert second.created_at > first.created_at
+    assert (await session.answer(answer.id)).rating == second
     assert [one.rating async for one in session.answers()] == [second]
     for said, field in (
         ({"comment": "a\0"}, "rating.comment"),
@@ -153,28 +155,28 @@ async def test_a_complete_answer_is_rated_and_the_last_rating_counts(
         ({"expected": "é" * 4097}, "rating.expected"),
     ):
         with pytest.raises(palimpsest.InvalidArgument) as refused:
-            await session.rate(answer.answer_id, good=True, **said)
+            await session.rate(answer.id, good=True, **said)
         assert list(refused.value.fields) == [field]
     with pytest.raises(palimpsest.NotFound):
         await session.rate(str(uuid4()), good=True)
-    assert (await session.answer(answer.answer_id)).rating == second
+    assert (await session.answer(answer.id)).rating == second
 
 
 async def test_the_client_without_await_does_the_same(
     session: palimpsest.Session, address: str
 ) -> None:
     with sync.Client(address) as client:
-        told = client.session(session.name)
+        told = client.session(session.id)
         answer = told.ask("When is it closed?", memory="m")
-        assert [one.answer_id for one in told.answers(status="complete")] == [answer.answer_id]
+        assert [one.id for one in told.answers(state="done")] == [answer.id]
         (again,) = told.ask_all(["When is it closed?"], memory="m")
         assert isinstance(again, palimpsest.Answer)
         assert again.text == answer.text
-        assert told.resume_answer(answer.answer_id) == answer
-        assert client.resume_answer(session.name, answer.answer_id) == answer
-        assert told.cancel_answer(answer.answer_id) == answer
-        rating = told.rate(answer.answer_id, good=True, comment="yes")
-        assert told.answer(answer.answer_id).rating == rating
+        assert told.resume_answer(answer.id) == answer
+        assert client.resume_answer(session.id, answer.id) == answer
+        assert told.cancel_answer(answer.id) == answer
+        rated = told.rate(answer.id, good=True, comment="yes")
+        assert told.answer(answer.id) == rated
         stream = told.stream_ask("When is it closed?", memory="m")
         assert "".join(piece.text for piece in stream) in ("", stream.answer.text)
         stream = told.memory("m").stream_ask("When is it closed?", timeout=110)

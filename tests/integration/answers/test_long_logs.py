@@ -15,7 +15,7 @@ from service.domain.tree.segmenting import Segmenter
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem
 from service.llm.splitter import first_piece
-from service.rpc.convert import v1alpha1 as convert
+from service.rpc.convert.answers import AnswerMessages
 from service.settings.config import Config, Limits
 from service.usecases.answers.ask import AskDone, occasion
 from service.usecases.answers.readers import log_range
@@ -280,8 +280,8 @@ async def test_a_question_to_a_long_log_is_answered_from_its_middle_and_says_so(
         assert {one.position for one in stored.citations} == {21}
         assert stored.citations[0].from_position <= 21 <= stored.citations[0].to_position
     assert stored.left_out == (7, 34)
-    told = convert.answer(AskDone(answer=stored, usage=()))
-    assert (told.left_out.from_position, told.left_out.to_position) == (7, 34)
+    told = AnswerMessages(b"k").answer(AskDone(answer=stored, usage=()))
+    assert (told.left_out.first, told.left_out.last) == (7, 34)
     if stored.text:
         assert len(await exported(database, "", item)) == len(script.asked)
 

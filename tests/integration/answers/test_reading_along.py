@@ -11,14 +11,14 @@ import grpc.aio
 import pytest
 
 import palimpsest
-from palimpsest.v1alpha1 import answers_pb2, answers_pb2_grpc
+from palimpsest.v1 import answer_service_pb2, answer_service_pb2_grpc
 from service.domain.answers.reply_streaming import TextPiece, text_of
 from tests import ROOT
 from tests.support.fake_model import FakeModel, fake_model
 from tests.support.fake_streams import Streaming
 from tests.support.harness import Servers, api, worker
 
-Asked = tuple["answers_pb2_grpc.AnswerServiceAsyncStub", answers_pb2.AskRequest]
+Asked = tuple["answer_service_pb2_grpc.AnswerServiceAsyncStub", answer_service_pb2.AskRequest]
 
 #: Processes that start and import litellm take minutes on a machine with much else to do.
 pytestmark = pytest.mark.timeout(600)
@@ -59,15 +59,15 @@ async def asked(service: tuple[str, FakeModel], model: FakeModel) -> AsyncIterat
             await producer.append("A ship lies in the harbour.")
             ack = await producer.flush()
         assert ack is not None
-        await memory.get(after=ack.token, timeout=SECONDS)
+        await memory.get(after=ack.read_token, timeout=SECONDS)
     async with grpc.aio.insecure_channel(service[0]) as channel:
-        request = answers_pb2.AskRequest(
+        request = answer_service_pb2.AskRequest(
             session=name, memory="m", query="What is it?", stream_text=True
         )
-        yield answers_pb2_grpc.AnswerServiceStub(channel), request
+        yield answer_service_pb2_grpc.AnswerServiceStub(channel), request
 
 
-def piece_of(event: answers_pb2.AskResponse) -> TextPiece | None:
+def piece_of(event: answer_service_pb2.AskEvent) -> TextPiece | None:
     if event.WhichOneof("event") != "text":
         return None
     one = event.text
@@ -75,7 +75,7 @@ def piece_of(event: answers_pb2.AskResponse) -> TextPiece | None:
 
 
 async def told(
-    stub: "answers_pb2_grpc.AnswerServiceAsyncStub", request: answers_pb2.AskRequest
+    stub: "answer_service_pb2_grpc.AnswerServiceAsyncStub", request: answer_service_pb2.AskRequest
 ) -> tuple[list[TextPiece], str]:
     """The pieces of a question's answer, and its text."""
     pieces: list[TextPiece] = []

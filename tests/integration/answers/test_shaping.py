@@ -13,7 +13,7 @@ from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer
 from service.domain.prompting.flows import ModelRequest
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem
-from service.rpc.convert import v1alpha1 as convert
+from service.rpc.convert.answers import AnswerMessages
 from service.usecases.answers.ask import AskDone
 from storage.answers.answers import StoredAnswer
 from storage.engine.database import Database
@@ -79,7 +79,7 @@ async def test_an_answer_has_the_form_that_was_asked_for(
 ) -> None:
     stored, events, script = await shaped(database, schema, reply)
     assert (stored.status, stored.no_answer, stored.value) == ("complete", None, value)
-    told = answer(convert.answer(AskDone(answer=stored, usage=())))
+    told = answer(AnswerMessages(b"k").answer(AskDone(answer=stored, usage=())))
     assert (told.has_value, told.value) == (True, value)
     assert (stored.text, len(stored.citations)) == ("It is in box 7.", 1)
     assert stored.response_schema == schema
@@ -120,7 +120,7 @@ async def test_what_is_no_answer_is_not_shaped(database: Database) -> None:
     await answerer(database, gateway(script, database)).make(item)
     stored, events = await read_told(database, item)
     assert (stored.no_answer, stored.value, events) == (NoAnswer.NOT_FOUND, None, [])
-    assert convert.answer(AskDone(answer=stored, usage=())).value_json == ""
+    assert AnswerMessages(b"k").answer(AskDone(answer=stored, usage=())).value_json == ""
     assert len(script.asked) == 1
 
 

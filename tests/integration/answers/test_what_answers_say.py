@@ -60,8 +60,8 @@ async def session(service: tuple[str, FakeModel]) -> AsyncIterator[Session]:
         await made.create_tree("tree")
         await made.create_state("state")
         ack = await made.append("The Maria is a ship. She lies in the harbour.")
-        await made.memory("prism").get(after=ack.token, timeout=SECONDS)
-        await made.tree("tree").get(after=ack.token, timeout=SECONDS)
+        await made.memory("prism").get(after=ack.read_token, timeout=SECONDS)
+        await made.tree("tree").get(after=ack.read_token, timeout=SECONDS)
         yield made
 
 
@@ -90,9 +90,9 @@ def answers(text: str) -> Callable[[str], str]:
 
 def is_none(answer: Answer) -> bool:
     """Whether it says that there is no answer, in every way that it can."""
-    assert answer.status == "complete"
+    assert answer.state == "done"
     assert answer.no_answer in ("not_found", "unreadable")
-    assert answer.failure.startswith("There is no answer")
+    assert answer.cause.startswith("There is no answer")
     assert (answer.text, answer.citations, answer.has_value) == ("", (), False)
     return not (answer.guessed or answer.truncated)
 
@@ -106,7 +106,7 @@ async def test_an_answer_that_says_there_is_none_is_none(
     schema = {"type": "object", "properties": {"place": {"type": "string"}}}
     said = await session.ask(QUERY, response_schema=schema, timeout=SECONDS, **READERS[reader])
     assert is_none(said)
-    assert await session.answer(said.answer_id) == said
+    assert await session.answer(said.id) == said
     pieces = [
         piece.text async for piece in session.stream_ask(QUERY, timeout=SECONDS, **READERS[reader])
     ]
@@ -149,7 +149,7 @@ async def test_an_answer_in_other_words_is_brought_to_an_option(
         assert (said.text, said.guessed) == (wanted, False)
         assert said.no_answer == (None if wanted else "not_found")
         assert bool(said.citations) == bool(wanted)
-        events = [one async for one in session.trajectory(said.answer_id)]
+        events = [one async for one in session.trajectory(said.id)]
         assert events[-1].kind == "shaping"
 
 
@@ -169,7 +169,7 @@ async def test_options_and_a_schema_are_two_things(
         QUERY, memory="prism", options=OPTIONS, response_schema=schema, timeout=SECONDS
     )
     assert (said.text, said.value) == ("at sea", {"place": "far away"})
-    events = [one async for one in session.trajectory(said.answer_id)]
+    events = [one async for one in session.trajectory(said.id)]
     assert [(one.ordinal, one.kind, one.text) for one in events] == [
         (1, "shaping", '"at sea"'),
         (2, "shaping", '{"place":"far away"}'),
@@ -197,7 +197,7 @@ async def test_the_command_line_and_the_evaluation_tell_them_apart(
 ) -> None:
     def run(*arguments: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "service.cli", *arguments, "-s", session.name],
+            [sys.executable, "-m", "service.cli", *arguments, "-s", session.id],
             env={**os.environ, "PALIMPSEST_ADDRESS": service[0]},
             capture_output=True,
             text=True,
@@ -217,7 +217,7 @@ async def test_the_command_line_and_the_evaluation_tell_them_apart(
     assert streamed.splitlines()[0].endswith(" (a guess)")
     told = json.loads(run("ask", QUERY, "-m", "prism", "--json", *given))
     assert (told["text"], told["no_answer"], told["guessed"]) == ("", "not_found", False)
-    assert [line.split("complete")[1][:9] for line in run("answer", "list").splitlines()[1:]] == [
+    assert [line.split("done")[1][:9] for line in run("answer", "list").splitlines()[1:]] == [
         ", no answ",
         ", a guess",
         ", a guess",
@@ -226,7 +226,7 @@ async def test_the_command_line_and_the_evaluation_tell_them_apart(
 
     async with palimpsest.connect(service[0]) as client:
         question = Question(number=1, text=QUERY, golds=("at sea",), options=tuple(OPTIONS))
-        asked = {"session": session.name, "memory": "tree"}
+        asked = {"session": session.id, "memory": "tree"}
         found = await ask(client, request_of(question, **asked), SECONDS)
         outcome = found.outcome(seen=None, cited=frozenset())
         assert (outcome.text in OPTIONS, outcome.guessed) == (True, True)

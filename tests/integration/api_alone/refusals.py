@@ -3,16 +3,11 @@
 from typing import Any
 
 import pytest
+from google.protobuf.field_mask_pb2 import FieldMask
 
 import palimpsest
-from palimpsest.v1alpha1 import (
-    edits_pb2,
-    edits_pb2_grpc,
-    history_pb2,
-    history_pb2_grpc,
-    memories_pb2,
-    memories_pb2_grpc,
-)
+from palimpsest.v1 import memories_pb2 as memories
+from palimpsest.v1 import memory_service_pb2, memory_service_pb2_grpc
 
 #: Of a PRISM memory.
 SCHEMA = "class Notes:\n    topics: dict[str, list[str]]\n"
@@ -35,43 +30,53 @@ def calls_for_prism(session: str, memory: str) -> list[tuple[Any, str, Any]]:
     `facts` is a PRISM memory of the session.
     """
     named: dict[str, Any] = {"session": session, "memory": memory}
-    edits = [edits_pb2.Edit(path="$.a", value_json="1")]
+    edits = [memory_service_pb2.Edit(path="$.a", value_json="1")]
     return [
         (
-            edits_pb2_grpc.EditServiceStub,
-            "ReviseMemory",
-            edits_pb2.ReviseMemoryRequest(**named, edits=edits),
+            memory_service_pb2_grpc.MemoryServiceStub,
+            "EditMemory",
+            memory_service_pb2.EditMemoryRequest(**named, edits=edits),
         ),
-        (edits_pb2_grpc.EditServiceStub, "FoldMemory", edits_pb2.FoldMemoryRequest(**named)),
         (
-            edits_pb2_grpc.EditServiceStub,
+            memory_service_pb2_grpc.MemoryServiceStub,
+            "FoldMemory",
+            memory_service_pb2.FoldMemoryRequest(**named),
+        ),
+        (
+            memory_service_pb2_grpc.MemoryServiceStub,
             "ConsolidateMemory",
-            edits_pb2.ConsolidateMemoryRequest(**named),
+            memory_service_pb2.ConsolidateMemoryRequest(**named),
         ),
         (
-            edits_pb2_grpc.EditServiceStub,
-            "UpdateSchema",
-            edits_pb2.UpdateSchemaRequest(**named, schema_source=SCHEMA),
+            memory_service_pb2_grpc.MemoryServiceStub,
+            "UpdateMemory",
+            memory_service_pb2.UpdateMemoryRequest(
+                memory=memories.Memory(
+                    session=session, id=memory, prism=memories.PrismSpec(schema_source=SCHEMA)
+                ),
+                update_mask=FieldMask(paths=["prism.schema_source", "prism.model"]),
+            ),
         ),
-        (edits_pb2_grpc.EditServiceStub, "UpdateModel", edits_pb2.UpdateModelRequest(**named)),
         (
-            memories_pb2_grpc.MemoryServiceStub,
+            memory_service_pb2_grpc.MemoryServiceStub,
             "ListAmendments",
-            memories_pb2.ListAmendmentsRequest(**named),
+            memory_service_pb2.ListAmendmentsRequest(**named),
         ),
         (
-            memories_pb2_grpc.MemoryServiceStub,
+            memory_service_pb2_grpc.MemoryServiceStub,
             "ListRejections",
-            memories_pb2.ListRejectionsRequest(**named),
+            memory_service_pb2.ListRejectionsRequest(**named),
         ),
         (
-            history_pb2_grpc.HistoryServiceStub,
+            memory_service_pb2_grpc.MemoryServiceStub,
             "GetProvenance",
-            history_pb2.GetProvenanceRequest(**named, path="$.a"),
+            memory_service_pb2.GetProvenanceRequest(**named, path="$.a"),
         ),
         (
-            history_pb2_grpc.HistoryServiceStub,
+            memory_service_pb2_grpc.MemoryServiceStub,
             "DiffMemories",
-            history_pb2.DiffMemoriesRequest(session=session, memory="facts", other_memory=memory),
+            memory_service_pb2.DiffMemoriesRequest(
+                session=session, memory="facts", other_memory=memory
+            ),
         ),
     ]

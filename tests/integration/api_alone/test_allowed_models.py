@@ -30,18 +30,18 @@ async def _ask_many(session: palimpsest.Session, model: str) -> None:
 CALLS: dict[str, tuple[Call, str]] = {
     "prism": (
         lambda session, model: session.create_memory("m", schema_source=SCHEMA, model=model),
-        "prism.model",
+        "memory.prism.model",
     ),
-    "tree": (lambda session, model: session.create_tree("m", model=model), "tree.model"),
+    "tree": (lambda session, model: session.create_tree("m", model=model), "memory.tree.model"),
     "navigation": (
         lambda session, model: session.create_tree("m", navigation_model=model),
-        "tree.navigation_model",
+        "memory.tree.navigation_model",
     ),
-    "state": (lambda session, model: session.create_state("m", model=model), "state.model"),
+    "state": (lambda session, model: session.create_state("m", model=model), "memory.state.model"),
     "ask": (lambda session, model: session.ask("?", reader="dciso", model=model), "model"),
     "ask many": (_ask_many, "questions[1].model"),
     "schema": (lambda session, model: session.generate_schema("d", "?", model=model), "model"),
-    "rebuild": (_rebuild, "model"),
+    "rebuild": (_rebuild, "new_memory.prism.model"),
 }
 
 
@@ -58,7 +58,7 @@ async def test_a_model_that_is_not_allowed_is_refused_before_anything_is_made(
     assert list(refused.value.fields) == [field]
     assert refused.value.metadata["model"] == model
     assert "\n" not in str(refused.value)
-    made = [one.name for one in await session.memories()]
+    made = [one.id for one in await session.memories()]
     assert made == (["plain"] if called == "rebuild" else [])
     assert [one async for one in session.answers()] == []
 
@@ -70,13 +70,13 @@ async def test_a_memory_is_not_rebuilt_with_a_model_that_is_allowed_no_more(
     await session.create_tree("old", model="c/d", navigation_model="e/f")
     with api(at[0], PALIMPSEST_MODELS="c/*") as (_, address):
         async with palimpsest.connect(address) as other:
-            tree = other.session(session.name).tree("old")
+            tree = other.session(session.id).tree("old")
             assert (await tree.get()).info.tree is not None
             with pytest.raises(palimpsest.InvalidArgument) as refused:
                 await tree.rebuild("same", model="c/e")
-            assert list(refused.value.fields) == ["navigation_model"]
+            assert list(refused.value.fields) == ["new_memory.tree.navigation_model"]
             with pytest.raises(palimpsest.InvalidArgument) as refused:
                 await tree.rebuild("same", settings=palimpsest.TreeSettings(model="x/y"))
-            assert list(refused.value.fields) == ["model"]
-            made = await tree.rebuild("same", settings=palimpsest.TreeSettings(model="c/e"))
-            assert (await made.get()).info.kind == "tree"
+            assert list(refused.value.fields) == ["new_memory.tree.model"]
+            await tree.rebuild("same", settings=palimpsest.TreeSettings(model="c/e"))
+            assert (await tree.session.tree("same").get()).info.kind == "tree"

@@ -41,7 +41,7 @@ async def test_a_lost_connection_only_interrupts_an_answer(by_hand: ByHand) -> N
             await hearing.until(2 * ordinal)
         await by_hand.complete(answer_id)
         answer = await asking
-    assert (answer.answer_id, answer.status, answer.text) == (answer_id, "complete", "On Mondays.")
+    assert (answer.id, answer.state, answer.text) == (answer_id, "done", "On Mondays.")
     assert hearing.ordinals == [1, 2, 3, 4]
     assert hearing.text == "On 3 4 "
     assert len(hearing.events) == 8, "nothing is heard twice"
@@ -100,7 +100,7 @@ async def test_who_waits_hears_of_the_end_whatever_it_is(by_hand: ByHand) -> Non
             assert refused.value.reason == reason
             assert refused.value.metadata["answer"] == hearing.answer_id
         cancelled = await session.answer(hearing.answer_id)
-        assert (cancelled.status, cancelled.text, cancelled.reader) == ("cancelled", "", "auto")
+        assert (cancelled.state, cancelled.text, cancelled.reader) == ("cancelled", "", "auto")
         assert await session.cancel_answer(hearing.answer_id) == cancelled
         with pytest.raises(palimpsest.NotFound):
             await session.cancel_answer(str(uuid4()))

@@ -8,7 +8,7 @@ import pytest
 
 import palimpsest
 from palimpsest import BrowseSettings, Question, Reading, TrajectoryEvent
-from palimpsest.v1alpha1 import answers_pb2, answers_pb2_grpc
+from palimpsest.v1 import answer_service_pb2, answer_service_pb2_grpc
 from tests.integration.api_alone.answers_by_hand import ByHand
 from tests.integration.api_alone.refusals import SCHEMA
 from tests.integration.support.hearing import Hearing
@@ -32,7 +32,7 @@ async def test_many_are_asked_at_once_and_one_that_fails_ends_no_other(
             session.ask_all(["a", "b", Question(query="c", reader="whole")], on_event=hear)
         )
         await asyncio.wait_for(readings.wait(), 60)
-        ids = {n: one.answer_id for n, one in told if isinstance(one, Reading)}
+        ids = {n: one.answer for n, one in told if isinstance(one, Reading)}
         assert len(set(ids.values())) == 3
         await by_hand.fail(ids[1])
         await by_hand.tell(ids[2], 1)
@@ -56,7 +56,7 @@ async def test_many_are_asked_at_once_and_one_that_fails_ends_no_other(
 async def test_none_of_many_is_stored_when_one_is_invalid(by_hand: ByHand) -> None:
     async with palimpsest.connect(by_hand.address) as client:
         session = client.session("s")
-        before = [one.answer_id async for one in session.answers()]
+        before = [one.id async for one in session.answers()]
         for wrong, kind, field in (
             (Question(query=""), palimpsest.InvalidArgument, "questions[1].query"),
             (Question(query="a\0b"), palimpsest.InvalidArgument, "questions[1].query"),
@@ -80,20 +80,20 @@ async def test_none_of_many_is_stored_when_one_is_invalid(by_hand: ByHand) -> No
             with pytest.raises(kind) as refused:
                 await session.ask_all(["fine", wrong])
             assert list(refused.value.fields) == ([field] if field else [])
-        assert [one.answer_id async for one in session.answers()] == before
+        assert [one.id async for one in session.answers()] == before
         assert await session.ask_all([]) == []
 
 
 async def test_answers_are_listed_newest_first(client: palimpsest.Client) -> None:
     session = await client.create_session(f"list-{uuid4().hex}")
     await session.create_memory("m", schema_source=SCHEMA)
-    stub = answers_pb2_grpc.AnswerServiceStub(client.channel)
+    stub = answer_service_pb2_grpc.AnswerServiceStub(client.channel)
     asked: list[str] = []
     for start in range(0, 512, 32):
-        request = answers_pb2.AskManyRequest(
+        request = answer_service_pb2.AskManyRequest(
             questions=[
-                answers_pb2.AskRequest(
-                    session=session.name,
+                answer_service_pb2.AskRequest(
+                    session=session.id,
                     query=f"{start + n}",
                     memory="m" if n % 4 == 0 else "",
                 )
@@ -103,7 +103,7 @@ async def test_answers_are_listed_newest_first(client: palimpsest.Client) -> Non
         ids: dict[int, str] = {}
         call = stub.AskMany(request)
         async for response in call:
-            ids[response.index] = response.response.reading.answer_id
+            ids[response.index] = response.reading.answer
             if len(ids) == 32:
                 break
         call.cancel()
@@ -113,21 +113,21 @@ async def test_answers_are_listed_newest_first(client: palimpsest.Client) -> Non
     assert [one.created_at for one in listed] == sorted(
         (one.created_at for one in listed), reverse=True
     )
-    assert sorted(one.answer_id for one in listed) == sorted(asked)
+    assert sorted(one.id for one in listed) == sorted(asked)
     assert {one.query for one in listed} == {str(n) for n in range(512)}
     of_memory = [one.query async for one in session.answers(memory="m")]
     assert sorted(of_memory, key=int) == [str(n) for n in range(0, 512, 4)]
-    assert [one.query async for one in session.answers(status="cancelled")] == ["0"]
-    pages = answers_pb2.ListAnswersRequest(session=session.name, page_size=100)
+    assert [one.query async for one in session.answers(state="cancelled")] == ["0"]
+    pages = answer_service_pb2.ListAnswersRequest(session=session.id, page_size=100)
     sizes = [len(page.answers) async for page in client._connection.pages(stub.ListAnswers, pages)]
     assert sizes == [100] * 5 + [12]
     with pytest.raises(palimpsest.NotFound):
         _ = [one async for one in session.answers(memory="none")]
     with pytest.raises(palimpsest.NotFound):
         _ = [one async for one in client.session("none").answers()]
-    for page_token in ("no token", await _token(stub, session.name)):
-        wrong = answers_pb2.ListAnswersRequest(
-            session=session.name, memory="m", page_token=page_token
+    for page_token in ("no token", await _token(stub, session.id)):
+        wrong = answer_service_pb2.ListAnswersRequest(
+            session=session.id, memory="m", page_token=page_token
         )
         with pytest.raises(palimpsest.InvalidArgument) as refused:
             await client.call(stub.ListAnswers, wrong)
@@ -136,7 +136,9 @@ async def test_answers_are_listed_newest_first(client: palimpsest.Client) -> Non
 
 async def _token(stub: Any, session: str) -> str:
     """A token of another list."""
-    page = await stub.ListAnswers(answers_pb2.ListAnswersRequest(session=session, page_size=1))
+    page = await stub.ListAnswers(
+        answer_service_pb2.ListAnswersRequest(session=session, page_size=1)
+    )
     return str(page.next_page_token)
 
 
@@ -149,5 +151,5 @@ async def test_an_answer_that_is_being_made_is_not_rated(by_hand: ByHand) -> Non
             await client.session("s").rate(hearing.answer_id, good=True)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-    assert early.value.reason == "ANSWER_NOT_COMPLETE"
-    assert early.value.metadata["status"] == "pending"
+    assert early.value.reason == "ANSWER_NOT_DONE"
+    assert early.value.metadata["state"] == "pending"

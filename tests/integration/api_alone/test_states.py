@@ -10,16 +10,15 @@ from uuid import uuid4
 import pytest
 
 import palimpsest
-from palimpsest import State
-from palimpsest.v1alpha1 import (
-    history_pb2,
-    history_pb2_grpc,
-    memories_pb2,
-    memories_pb2_grpc,
-    states_pb2,
-    states_pb2_grpc,
-    trees_pb2,
-    trees_pb2_grpc,
+from palimpsest import PositionRange, State
+from palimpsest.v1 import (
+    common_pb2,
+    memory_service_pb2,
+    memory_service_pb2_grpc,
+    state_service_pb2,
+    state_service_pb2_grpc,
+    tree_service_pb2,
+    tree_service_pb2_grpc,
 )
 from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.state.spec import StateSpec
@@ -32,7 +31,7 @@ SESSION = "run"
 STATE = "state"
 SPEC = StateSpec(task="Find the key.", period=3, episode_vectors=2)
 NAMED: dict[str, Any] = {"session": SESSION, "memory": STATE}
-Request = states_pb2.GetWorkingContextRequest
+Request = state_service_pb2.GetWorkingContextRequest
 
 
 async def made(client: palimpsest.Client, database: Database, session: str) -> Keeper:
@@ -80,25 +79,28 @@ async def test_a_context_has_its_parts_its_text_and_its_messages(
 ) -> None:
     context = await state.context()
     wanted = kept.context(12)
-    assert (context.revision, context.applied_position, context.head) == (4, 9, 12)
-    assert [(one.revision, one.level, one.text, one.made) for one in context.vectors] == [
+    read = context.read_point
+    assert (read.revision, read.applied_position, context.head) == (4, 9, 12)
+    assert [(one.revision, one.level, one.text, one.origin) for one in context.vectors] == [
         (one.revision, one.level, one.text, "model") for one in wanted.state.stack
     ]
     assert [one.revision for one in context.vectors] == [3, 4]
     episode = context.vectors[0]
     assert (episode.children, episode.tokens, episode.replies) == ((1, 2), 3, 1)
-    assert (episode.after_position, episode.from_position, episode.to_position) == (0, 0, 6)
-    assert [one.chunk.position for one in context.recent] == [10, 11, 12]
-    assert [one.tokens for one in context.recent] == [one.tokens for one in wanted.recent]
-    assert context.recent[0].chunk.observation == chunk(10).observation
-    assert context.recent[2].chunk.metadata == {"n": "12"}
+    assert episode.positions == episode.new_positions == PositionRange(first=1, last=6)
+    listed = {one.revision: one async for one in state.vectors()}
+    assert context.vectors == (listed[3], listed[4])
+    assert [one.position for one in context.recent] == [10, 11, 12]
+    assert [one.kind for one in context.recent] == ["agent_step", "message", "text"]
+    assert context.recent[0].observation == chunk(10).observation
+    assert context.recent[2].metadata == {"n": "12"}
     assert context.text == as_text(wanted)
     assert [(one.role, one.content) for one in context.messages] == [
         (one.role, one.content) for one in as_messages(wanted)
     ]
     assert context.memory_tokens == 7
-    assert context.recent_tokens == sum(one.tokens for one in context.recent)
-    assert (context.compression_due, context.trouble) == (True, None)
+    assert context.recent_tokens == sum(one.tokens for one in wanted.recent)
+    assert (context.compression_due, context.blocked) == (True, None)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,7 @@ async def test_a_context_has_its_parts_its_text_and_its_messages(
 async def test_a_reply_has_the_forms_that_were_asked_for(
     client: palimpsest.Client, state: State, forms: list[Any], there: set[str]
 ) -> None:
-    stub = states_pb2_grpc.StateServiceStub(client.channel)
+    stub = state_service_pb2_grpc.StateServiceStub(client.channel)
     response = await stub.GetWorkingContext(Request(**NAMED, forms=forms))
     set_fields = {field.name for field, _ in response.ListFields()}
     assert set_fields & {"vectors", "recent", "text", "messages"} == there
@@ -125,7 +127,7 @@ async def test_every_position_can_be_read(kept: Keeper, state: State) -> None:
     for position in range(13):
         context = await state.context(position=position)
         wanted = kept.at(position)
-        assert context.revision == wanted.revision
+        assert context.read_point.revision == wanted.revision
         assert context.text == as_text(kept.context(position))
         assert context.head == position
         read = await state.get(position=position)
@@ -161,25 +163,25 @@ async def test_the_value_of_a_memory_is_its_context(
         assert (old.revision, old.applied_position) == (number, then.applied_position)
         assert [one["text"] for one in old.value["vectors"]] == [one.text for one in then.stack]
         assert old.value["recent"] == []
-    stub = memories_pb2_grpc.MemoryServiceStub(client.channel)
-    response = await stub.GetMemory(memories_pb2.GetMemoryRequest(**NAMED))
+    stub = memory_service_pb2_grpc.MemoryServiceStub(client.channel)
+    response = await stub.GetMemory(memory_service_pb2.GetMemoryRequest(**NAMED))
     compact = json.dumps(read.value, ensure_ascii=False, separators=(",", ":"))
     assert response.value_json == compact
 
 
 async def test_what_is_beyond_the_newest_is_refused(state: State) -> None:
-    for number in (5, 2**63, 2**64 - 1):
+    for number in (5, 2**63 - 1):
         with pytest.raises(palimpsest.OutOfRange) as beyond:
             await state.get(revision=number)
         assert beyond.value.reason == "REVISION_NOT_FOUND"
-    for position in (13, 2**63, 2**64 - 1):
+    for position in (13, 2**63 - 1):
         with pytest.raises(palimpsest.OutOfRange) as beyond:
             await state.get(position=position)
         assert beyond.value.reason == "POSITION_NOT_APPLIED"
 
 
 async def test_consistency_is_met_at_once(state: State) -> None:
-    token = (await state.context()).token
+    token = (await state.context()).read_point.read_token
     assert (await state.get(after=token)).applied_position == 12
     assert (await state.get(fully_applied=True)).applied_position == 12
     with pytest.raises(palimpsest.InvalidArgument) as wrong:
@@ -187,37 +189,63 @@ async def test_consistency_is_met_at_once(state: State) -> None:
     assert wrong.value.reason == "TOKEN_INVALID"
 
 
+async def test_a_token_is_checked_though_a_context_waits_for_none(state: State) -> None:
+    context = await state.context()
+    token = context.read_point.read_token
+    assert await state.context(after=token) == context
+    assert len([one async for one in state.vectors(after=token)]) == 5
+    for read in (state.context(after="no token"), anext(state.vectors(after="no token"))):
+        with pytest.raises(palimpsest.InvalidArgument) as wrong:
+            await read
+        assert wrong.value.reason == "TOKEN_INVALID"
+
+
 async def test_waiting_ends_at_the_deadline(state: State) -> None:
     with pytest.raises(palimpsest.DeadlineExceeded) as late:
-        await state.context(freshness="wait", timeout=4.5)
+        await state.context(fully_applied=True, timeout=4.5)
     assert late.value.reason == "NOT_APPLIED_IN_TIME"
-    assert late.value.metadata == {"wanted": "12", "applied_position": "9", "revision": "4"}
+    assert late.value.metadata == {"position": "12", "applied_position": "9", "revision": "4"}
+
+
+async def test_vectors_are_waited_for(client: palimpsest.Client, state: State) -> None:
+    stub = state_service_pb2_grpc.StateServiceStub(client.channel)
+    request = state_service_pb2.ListStateVectorsRequest(
+        **NAMED, consistency=common_pb2.ReadConsistency(fully_applied=True)
+    )
+    with pytest.raises(palimpsest.DeadlineExceeded) as late:
+        await client.call(stub.ListStateVectors, request, timeout=1.0)
+    assert late.value.reason == "NOT_APPLIED_IN_TIME"
+    request.ClearField("consistency")
+    read = (await client.call(stub.ListStateVectors, request)).read_point
+    assert (read.revision, read.applied_position) == (4, 9)
+    assert (await state.get(after=read.read_token)).applied_position == 12
 
 
 async def test_what_is_not_due_is_not_waited_for(own: tuple[Keeper, State]) -> None:
     kept, state = own
     await kept.episode()
     await kept.step(2)
-    context = await state.context(freshness="wait")
-    assert (context.revision, context.head, context.compression_due) == (4, 7, False)
+    context = await state.context(fully_applied=True)
+    assert (context.read_point.revision, context.head, context.compression_due) == (4, 7, False)
 
 
 async def test_vectors_are_listed_by_revision_and_by_level(kept: Keeper, state: State) -> None:
     listed = [one async for one in state.vectors()]
     assert [one.revision for one in listed] == [0, 1, 2, 3, 4]
     assert [one.text for one in listed] == [kept.made[n].text for n in range(5)]
-    assert (listed[0].made, listed[0].text) == ("task", "Find the key.")
-    assert all(one.created_at is not None for one in listed)
+    assert (listed[0].origin, listed[0].text) == ("task", "Find the key.")
+    assert (listed[0].positions, listed[0].new_positions) == (None, None)
+    assert listed[4].new_positions == PositionRange(first=7, last=9)
     assert [one.revision async for one in state.vectors(level=1)] == [0, 1, 2, 4]
     assert [one.revision async for one in state.vectors(level=2)] == [3]
     assert [one.revision async for one in state.vectors(level=1000)] == []
 
 
 async def pages(client: palimpsest.Client, **fields: Any) -> list[list[int]]:
-    stub = states_pb2_grpc.StateServiceStub(client.channel)
-    request = states_pb2.ListStateVectorsRequest(**{**NAMED, **fields})
+    stub = state_service_pb2_grpc.StateServiceStub(client.channel)
+    request = state_service_pb2.ListStateVectorsRequest(**{**NAMED, **fields})
     return [
-        [entry.vector.revision for entry in page.entries]
+        [one.revision for one in page.vectors]
         async for page in client._connection.pages(stub.ListStateVectors, request)
     ]
 
@@ -239,15 +267,14 @@ async def test_a_page_of_long_vectors_ends_early(
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
-    ("GetWorkingContext", {"position": 2**63}, "FIELD_INVALID"),
+    ("GetWorkingContext", {"position": -1}, "FIELD_INVALID"),
     ("GetWorkingContext", {"position": 2**63 - 1}, "POSITION_NOT_APPLIED"),
-    ("GetWorkingContext", {"position": 3, "freshness": 2}, "FIELD_INVALID"),
-    ("GetWorkingContext", {"freshness": 3}, "FIELD_INVALID"),
+    ("GetWorkingContext", {"position": 3, "consistency": {}}, "FIELD_INVALID"),
     ("GetWorkingContext", {"forms": [0]}, "FIELD_INVALID"),
     ("GetWorkingContext", {"forms": [9]}, "FIELD_INVALID"),
     ("GetWorkingContext", {"forms": [1, 1]}, "FIELD_INVALID"),
     ("ListStateVectors", {"level": 1001}, "FIELD_INVALID"),
-    ("ListStateVectors", {"page_size": 1001}, "FIELD_INVALID"),
+    ("ListStateVectors", {"page_size": -1}, "FIELD_INVALID"),
     ("ListStateVectors", {"page_token": "AAAA"}, "TOKEN_INVALID"),
     ("ListStateVectors", {"page_token": "x" * 4097}, "FIELD_INVALID"),
     *(
@@ -270,8 +297,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 async def test_what_is_wrong_with_a_call_is_said(
     client: palimpsest.Client, state: State, call: str, fields: dict[str, Any], reason: str
 ) -> None:
-    stub = states_pb2_grpc.StateServiceStub(client.channel)
-    request = getattr(states_pb2, f"{call}Request")(**{**NAMED, **fields})
+    stub = state_service_pb2_grpc.StateServiceStub(client.channel)
+    request = getattr(state_service_pb2, f"{call}Request")(**{**NAMED, **fields})
     refused = await refusal(client, getattr(stub, call), request)
     assert refused.reason == reason
     if reason == "WRONG_MEMORY_KIND":
@@ -279,8 +306,8 @@ async def test_what_is_wrong_with_a_call_is_said(
 
 
 async def test_a_token_is_for_its_own_list(client: palimpsest.Client, state: State) -> None:
-    stub = states_pb2_grpc.StateServiceStub(client.channel)
-    listing = states_pb2.ListStateVectorsRequest
+    stub = state_service_pb2_grpc.StateServiceStub(client.channel)
+    listing = state_service_pb2.ListStateVectorsRequest
     token = (await stub.ListStateVectors(listing(**NAMED, page_size=1))).next_page_token
     refused = await refusal(
         client, stub.ListStateVectors, listing(**NAMED, level=1, page_token=token)
@@ -318,12 +345,25 @@ async def test_a_reply_that_fits_no_message_is_refused(
 FOR_OTHERS = [
     *calls_for_prism(SESSION, STATE),
     (
-        history_pb2_grpc.HistoryServiceStub,
+        memory_service_pb2_grpc.MemoryServiceStub,
         "DiffMemories",
-        history_pb2.DiffMemoriesRequest(**NAMED, other_memory="facts"),
+        memory_service_pb2.DiffMemoriesRequest(**NAMED, other_memory="facts"),
     ),
-    (trees_pb2_grpc.TreeServiceStub, "SealTree", trees_pb2.SealTreeRequest(**NAMED)),
-    (trees_pb2_grpc.TreeServiceStub, "GetTree", trees_pb2.GetTreeRequest(**NAMED)),
+    (
+        tree_service_pb2_grpc.TreeServiceStub,
+        "SealTree",
+        tree_service_pb2.SealTreeRequest(**NAMED),
+    ),
+    (
+        tree_service_pb2_grpc.TreeServiceStub,
+        "SealTree",
+        tree_service_pb2.SealTreeRequest(**NAMED),
+    ),
+    (
+        tree_service_pb2_grpc.TreeServiceStub,
+        "GetTree",
+        tree_service_pb2.GetTreeRequest(**NAMED),
+    ),
 ]
 
 
@@ -344,21 +384,21 @@ async def test_a_rollback_restores_the_vectors(
     with pytest.raises(palimpsest.Aborted) as conflict:
         await state.rollback(1, expected_revision=1)
     assert conflict.value.reason == "REVISION_CONFLICT"
-    for revision in (3, 2**64 - 1):
+    for revision in (3, 2**63 - 1):
         with pytest.raises(palimpsest.OutOfRange) as beyond:
             await state.rollback(revision)
         assert beyond.value.reason == "REVISION_NOT_FOUND"
     info = await state.rollback(1, expected_revision=2, comment="wrong door")
-    assert (info.revision, info.applied_position, info.resting) == (3, 4, False)
+    assert (info.revision, info.applied_position, info.idle) == (3, 4, False)
     kept.rolled_back(1)
     context = await state.context()
     assert context.text == as_text(kept.context(7))
-    assert [one.chunk.position for one in context.recent] == [5, 6, 7]
+    assert [one.position for one in context.recent] == [5, 6, 7]
     listed = [one async for one in state.revisions()]
     assert [one.kind for one in listed] == ["create", "step", "step", "rollback"]
     assert (listed[3].comment, listed[3].restored_revision) == ("wrong door", 1)
-    stub = history_pb2_grpc.HistoryServiceStub(client.channel)
-    request = history_pb2.ListRevisionsRequest(session=kept.session, memory=STATE)
+    stub = memory_service_pb2_grpc.MemoryServiceStub(client.channel)
+    request = memory_service_pb2.ListRevisionsRequest(session=kept.session, memory=STATE)
     digests = [one.value_digest for one in (await stub.ListRevisions(request)).revisions]
     assert digests[3] == digests[1] != digests[2]
     assert [one.revision async for one in state.vectors()] == [0, 1, 2], "what was undone is kept"
@@ -368,18 +408,18 @@ async def test_states_are_compared_level_by_level(kept: Keeper, state: State) ->
     same = await state.diff(revision=3, other_revision=3)
     assert same.differences == ()
     found = await state.diff(revision=2, other_revision=4)
-    assert (found.revision, found.other_revision) == (2, 4)
+    assert (found.read_point.revision, found.other_read_point.revision) == (2, 4)
     assert {(one.path, one.old, one.new) for one in found.differences} == {
         ("$['levels']['1']", kept.made[2].text, kept.made[4].text),
         ("$['levels']['2']", None, kept.made[3].text),
     }
     with pytest.raises(palimpsest.OutOfRange):
-        await state.diff(revision=0, other_revision=2**64 - 1)
+        await state.diff(revision=0, other_revision=2**63 - 1)
 
 
 async def test_lists_and_watches_know_state_memories(state: State) -> None:
     listed = await state.session.memories()
-    assert [(one.name, one.kind) for one in listed] == [
+    assert [(one.id, one.kind) for one in listed] == [
         ("facts", "prism"),
         (STATE, "state"),
         ("tree", "tree"),

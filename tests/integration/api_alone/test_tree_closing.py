@@ -33,30 +33,30 @@ async def set_row(database: Database, tree: Tree, changes: str) -> None:
                 f"UPDATE memory SET {changes} WHERE name = :name AND session_key ="
                 " (SELECT session_key FROM session WHERE name = :session)"
             ),
-            {"name": tree.name, "session": tree.session.name},
+            {"name": tree.id, "session": tree.session.id},
         )
         assert done.rowcount == 1
 
 
 async def test_closing_is_kept_once(closing: Tree) -> None:
-    assert (await closing.get()).info.seal_position is None
-    info = await closing.seal(wait=False)
-    assert (info.seal_position, info.status) == (2, "active")
+    first = await closing.seal()
+    assert (first.kind, first.state, first.info.memory) == ("seal", "pending", "t")
+    assert first.progress == palimpsest.OperationProgress(completed=0, total=2, blocked=None)
     await send(closing.session, "three")
-    again = await closing.seal(wait=False)
-    assert (again.seal_position, again.head) == (2, 3)
+    again = await closing.seal()
+    assert (again.id, again.progress) == (first.id, first.progress)
 
 
 async def test_what_lies_behind_a_closed_tree_is_refused_at_once(closing: Tree) -> None:
-    until_two = (await closing.flush()).token
-    await closing.seal(wait=False)
+    until_two = (await closing.flush()).read_token
+    await closing.seal()
     token = await send(closing.session, "three")
     wanted: list[dict[str, Any]] = [{"after": token}, {"fully_applied": True}]
     for options in wanted:
         with pytest.raises(palimpsest.FailedPrecondition) as caught:
             await closing.get(**options, timeout=600)
         assert caught.value.reason == "MEMORY_SEALED"
-        assert caught.value.metadata == {"memory": "t", "wanted": "3", "applied_position": "0"}
+        assert caught.value.metadata == {"memory": "t", "position": "3", "applied_position": "0"}
         with pytest.raises(palimpsest.FailedPrecondition) as caught:
             await closing.ask("What?", **options, timeout=600)
         assert caught.value.reason == "MEMORY_SEALED"
@@ -66,7 +66,7 @@ async def test_what_lies_behind_a_closed_tree_is_refused_at_once(closing: Tree) 
 
 
 async def test_a_closed_tree_neither_wakes_nor_holds_up(closing: Tree, database: Database) -> None:
-    await closing.seal(wait=False)
+    await closing.seal()
     await set_row(database, closing, "status = 'sealed', has_work = false")
     for _ in range(3):
         await send(closing.session, "more")
@@ -79,7 +79,7 @@ async def test_a_closed_tree_neither_wakes_nor_holds_up(closing: Tree, database:
             text("SELECT memory_id FROM memory WHERE name = 't' AND status = 'sealed'")
         )
         assert not {one.item_id for one in items} & set(found.scalars())
-    assert (await closing.seal()).seal_position == 2
+    assert (await (await closing.seal()).wait()).applied_position == 2
     assert (await closing.get()).value["sealed"] is True
     assert (await closing.outline()).info.status == "sealed"
 
@@ -96,6 +96,5 @@ async def test_a_stalled_tree_is_retried(closing: Tree, database: Database) -> N
             )
         )
     with pytest.raises(palimpsest.FailedPrecondition, match="no model"):
-        await closing.seal()
-    assert (await closing.retry()).status == "active"
-    assert (await closing.get()).info.seal_position == 2
+        await (await closing.seal()).wait()
+    assert await closing.retry()

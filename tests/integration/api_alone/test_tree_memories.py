@@ -6,24 +6,17 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from google.protobuf.field_mask_pb2 import FieldMask
 from sqlalchemy import text
 
 import palimpsest
 from palimpsest import Tree, sync
-from palimpsest.v1alpha1 import (
-    edits_pb2,
-    edits_pb2_grpc,
-    history_pb2,
-    history_pb2_grpc,
-    memories_pb2,
-    memories_pb2_grpc,
-    usage_pb2,
-    usage_pb2_grpc,
-)
+from palimpsest.v1 import memories_pb2 as new_memories_pb2
+from palimpsest.v1 import memory_service_pb2, memory_service_pb2_grpc
 from service.domain.tree.nodes import Node
 from service.domain.values.tenancy import DEFAULT_TENANT
 from storage.engine.database import Database
-from tests.integration.api_alone.refusals import SCHEMA, calls_for_prism, refusal
+from tests.integration.api_alone.refusals import calls_for_prism, refusal
 from tests.integration.api_alone.written_tree import TEXTS, free
 from tests.integration.support.forests import KEY, SESSION, TREE, TREE_ID
 
@@ -59,8 +52,8 @@ async def test_a_tree_is_read_as_any_memory(tree: Tree, nodes: Sequence[Node]) -
 
 
 async def test_the_value_is_canonical(client: palimpsest.Client, tree: Tree) -> None:
-    stub = memories_pb2_grpc.MemoryServiceStub(client.channel)
-    named = memories_pb2.GetMemoryRequest(session=SESSION, memory=TREE)
+    stub = memory_service_pb2_grpc.MemoryServiceStub(client.channel)
+    named = memory_service_pb2.GetMemoryRequest(session=SESSION, memory=TREE)
     response = await stub.GetMemory(named)
     value = json.loads(response.value_json)
     compact = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -73,19 +66,19 @@ NAMED: dict[str, Any] = {"session": SESSION, "memory": TREE}
 FOR_PRISM = [
     *calls_for_prism(SESSION, TREE),
     (
-        edits_pb2_grpc.EditServiceStub,
+        memory_service_pb2_grpc.MemoryServiceStub,
         "RollbackMemory",
-        edits_pb2.RollbackMemoryRequest(**NAMED, revision=0),
+        memory_service_pb2.RollbackMemoryRequest(**NAMED, revision=0),
     ),
     (
-        memories_pb2_grpc.MemoryServiceStub,
+        memory_service_pb2_grpc.MemoryServiceStub,
         "ListAmendments",
-        memories_pb2.ListAmendmentsRequest(**NAMED, path_prefix="$.a"),
+        memory_service_pb2.ListAmendmentsRequest(**NAMED, path_prefix="$.a"),
     ),
     (
-        history_pb2_grpc.HistoryServiceStub,
+        memory_service_pb2_grpc.MemoryServiceStub,
         "DiffMemories",
-        history_pb2.DiffMemoriesRequest(**NAMED, revision=0),
+        memory_service_pb2.DiffMemoriesRequest(**NAMED, revision=0),
     ),
 ]
 
@@ -109,25 +102,14 @@ async def test_what_is_for_prism_memories_leaves_a_tree_alone(
     assert await rows(database) == before
 
 
-SETTINGS = memories_pb2.TreeSpec(segment_tokens=100, max_children=4)
-
-
 @pytest.mark.parametrize(
     ("memory", "changes", "wanted"),
     [
-        (TREE, {"task": "t"}, "prism"),
-        (TREE, {"question": ""}, "prism"),
-        (TREE, {"schema_source": SCHEMA}, "prism"),
-        (
-            TREE,
-            {"json_schema": '{"type": "object", "properties": {"a": {"type": "string"}}}'},
-            "prism",
-        ),
-        (TREE, {"encoding": 2}, "prism"),
-        (TREE, {"chunk_tokens": 9}, "prism"),
-        (TREE, {"operations": 2}, "prism"),
-        (TREE, {"tree": SETTINGS, "task": "t"}, "prism"),
-        ("facts", {"tree": SETTINGS}, "tree"),
+        (TREE, ["prism.task"], "prism"),
+        (TREE, ["prism.json_schema"], "prism"),
+        (TREE, ["tree", "prism.task"], "prism"),
+        ("facts", ["tree"], "tree"),
+        ("facts", ["tree.model"], "tree"),
     ],
 )
 async def test_a_rebuild_with_settings_of_another_kind_is_refused(
@@ -135,22 +117,26 @@ async def test_a_rebuild_with_settings_of_another_kind_is_refused(
     database: Database,
     tree: Tree,
     memory: str,
-    changes: dict[str, Any],
+    changes: Sequence[str],
     wanted: str,
 ) -> None:
     before = await rows(database)
-    stub = edits_pb2_grpc.EditServiceStub(client.channel)
-    request = edits_pb2.RebuildMemoryRequest(
-        session=SESSION, memory=memory, new_memory="new", **changes
+    stub = memory_service_pb2_grpc.MemoryServiceStub(client.channel)
+    request = memory_service_pb2.RebuildMemoryRequest(
+        session=SESSION,
+        memory=memory,
+        new_memory=new_memories_pb2.Memory(session=SESSION, id="new"),
+        update_mask=FieldMask(paths=changes),
     )
-
-    async def first(request: Any, **_: Any) -> Any:
-        return await anext(aiter(stub.RebuildMemory(request)))
-
-    refused = await refusal(client, first, request)
+    refused = await refusal(client, stub.RebuildMemory, request)
     assert refused.reason == "WRONG_MEMORY_KIND"
     assert refused.metadata["wanted"] == wanted
     assert await rows(database) == before
+
+
+async def rebuilt(tree: Tree, id: str, **changes: Any) -> palimpsest.MemoryInfo:
+    await tree.rebuild(id, **changes)
+    return (await tree.session.tree(id).get()).info
 
 
 async def test_a_rebuilt_tree_is_the_same_but_for_what_is_named(client: palimpsest.Client) -> None:
@@ -160,13 +146,13 @@ async def test_a_rebuilt_tree_is_the_same_but_for_what_is_named(client: palimpse
     )
     old = (await tree.get()).info.tree
     assert old is not None
-    same = (await (await tree.rebuild("same")).get()).info
+    same = await rebuilt(tree, "same")
     assert (same.tree, same.rebuilt_from, same.kind) == (old, "old", "tree")
-    other = (await (await tree.rebuild("other", model="c/d")).get()).info
+    other = await rebuilt(tree, "other", model="c/d")
     assert other.tree is not None
     assert (other.tree.model, other.tree.segment_tokens) == ("c/d", 90)
     settings = palimpsest.TreeSettings(max_children=3)
-    whole = (await (await tree.rebuild("whole", settings=settings, model="e/f")).get()).info
+    whole = await rebuilt(tree, "whole", settings=settings, model="e/f")
     assert whole.tree is not None
     assert (whole.tree.model, whole.tree.max_children) == ("e/f", 3)
     assert (whole.tree.segment_tokens, whole.tree.navigation_model) == (1000, "")
@@ -174,7 +160,7 @@ async def test_a_rebuilt_tree_is_the_same_but_for_what_is_named(client: palimpse
 
 async def test_lists_and_watches_know_trees(client: palimpsest.Client, tree: Tree) -> None:
     listed = await client.session(SESSION).memories()
-    assert [(one.name, one.kind) for one in listed] == [(TREE, "tree"), ("facts", "prism")]
+    assert [(one.id, one.kind) for one in listed] == [(TREE, "tree"), ("facts", "prism")]
     assert [one.kind async for one in tree.revisions()] == ["create", "step", "build"]
     async with tree.watch(after_revision=0) as watch:
         told = [await anext(watch) for _ in range(2)]
@@ -208,11 +194,10 @@ async def test_costs_of_a_tree_are_counted_and_not_compared(
         ("navigate", 1),
         ("summarize", 2),
     ]
-    stub = usage_pb2_grpc.UsageServiceStub(client.channel)
-    cost = await stub.GetCost(usage_pb2.GetCostRequest(session=SESSION, memory=TREE))
+    cost = await client.session(SESSION).cost_report(TREE)
     assert cost.total.calls == 3
     assert (cost.reading.prompts, cost.reading.total_tokens) == (2, 200)
-    assert not cost.HasField("comparison")
+    assert cost.comparison is None
     await tree.set_budget("total", limit_tokens=321)
     budgets = [one async for one in client.session(SESSION).budgets()]
     assert [(one.limit_tokens, one.spent_tokens) for one in budgets] == [(321, 321)]
@@ -221,14 +206,14 @@ async def test_costs_of_a_tree_are_counted_and_not_compared(
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
-        ({"segment_tokens": 63}, "tree.segment_tokens"),
-        ({"segment_tokens": 100_001}, "tree.segment_tokens"),
-        ({"max_children": 1}, "tree.max_children"),
-        ({"max_children": 33}, "tree.max_children"),
-        ({"summary_tokens": 15}, "tree.summary_tokens"),
-        ({"working_memory_tokens": 15}, "tree.working_memory_tokens"),
-        ({"model": "m" * 201}, "tree.model"),
-        ({"navigation_model": "a\0b"}, "tree.navigation_model"),
+        ({"segment_tokens": 63}, "memory.tree.segment_tokens"),
+        ({"segment_tokens": 100_001}, "memory.tree.segment_tokens"),
+        ({"max_children": 1}, "memory.tree.max_children"),
+        ({"max_children": 33}, "memory.tree.max_children"),
+        ({"summary_tokens": 15}, "memory.tree.summary_tokens"),
+        ({"working_memory_tokens": 15}, "memory.tree.working_memory_tokens"),
+        ({"model": "m" * 257}, "memory.tree.model"),
+        ({"navigation_model": "a\0b"}, "memory.tree.navigation_model"),
     ],
 )
 async def test_a_wrong_setting_is_named(
@@ -254,8 +239,9 @@ def test_the_same_without_await(at: tuple[str, str]) -> None:
         tree = session.create_tree("t", max_children=4)
         assert session.tree("t").outline().tops == ()
         assert list(tree.level(0)) == []
-        assert tree.rebuild("n").get().info.rebuilt_from == "t"
-        assert tree.seal(wait=False).seal_position == 0
+        tree.rebuild("n")
+        assert session.tree("n").get().info.rebuilt_from == "t"
+        assert tree.seal().kind == "seal"
         with pytest.raises(palimpsest.NotFound):
             tree.node("0.1")
         with pytest.raises(palimpsest.NotFound):

@@ -57,7 +57,7 @@ async def test_memories_stay_where_they_are_warm_and_move_when_a_place_fails(
                     ack = await producer.flush()
                 assert ack is not None
                 for memory in memories:
-                    await memory.get(after=ack.token, timeout=150)
+                    await memory.get(after=ack.read_token, timeout=150)
 
             await append("one", "two", "three")
             asked = _deployments(servers.as_superuser(url))

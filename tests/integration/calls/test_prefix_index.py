@@ -39,7 +39,7 @@ SECRET = b"of this database"
 
 def question(**changes: Any) -> PrefixQuery:
     plain = PrefixQuery(
-        memory_key="t:m", group_key="t:g", ids=IDS, places=("one",), now=NOW, ttl_seconds=TTL
+        memory_key="t:m", group_key="t:g", ids=IDS, deployments=("one",), now=NOW, ttl_seconds=TTL
     )
     return replace(plain, **changes)
 
@@ -50,7 +50,7 @@ def sent(*boundaries: tuple[bytes, int], **changes: Any) -> Sent:
         group_key="t:g",
         boundaries=boundaries or tuple(zip(IDS, (100, 300, 350), strict=True)),
         with_group=True,
-        place="one",
+        deployment="one",
         now=NOW,
         ttl_seconds=TTL,
     )
@@ -123,8 +123,8 @@ async def test_what_was_sent_is_warm_for_its_memory_and_group(
 
 async def test_each_place_has_a_cache_of_its_own(index: RedisPrefixIndex) -> None:
     await index.sent(sent())
-    await index.sent(sent((IDS[0], 90), (IDS[1], 280), place="two"))
-    seen = await index.look(question(places=("two", "three", "one")))
+    await index.sent(sent((IDS[0], 90), (IDS[1], 280), deployment="two"))
+    seen = await index.look(question(deployments=("two", "three", "one")))
     assert seen.known
     assert seen.cached == (warm(2, 280), COLD, warm(3, 350))
 
@@ -196,7 +196,9 @@ async def test_what_others_wrote_there_is_not_warm(
     index: RedisPrefixIndex, server: ValkeyServer
 ) -> None:
     with Redis.from_url(server.url) as redis:
-        redis.hset("pc:{t:m}:seg", IDS[1] + prefix_index.place_number("one"), "nonsense, longer")
+        redis.hset(
+            "pc:{t:m}:seg", IDS[1] + prefix_index.deployment_number("one"), "nonsense, longer"
+        )
         redis.set("pc:{t:r}:resp", b"nonsense")
         redis.set("pc:{t:s}:resp", bytes(16) + zlib.compress(b'["made up", "m/n"]'))
         redis.hset(deployment_state.read_queue("one").key, "somebody", "many")
@@ -254,7 +256,7 @@ async def test_the_queue_of_a_place_is_what_all_processes_say(
     await index.queued("one", 400, NOW)
     await other.queued("one", 50, NOW + 1)
     await other.queued("two", 7, NOW)
-    asked = question(places=("one", "two", "three"), with_load=True)
+    asked = question(deployments=("one", "two", "three"), with_load=True)
     assert (await index.look(asked)).queued_tokens == (450, 7, 0)
     await index.queued("one", 0, NOW)
     assert (await index.look(asked)).queued_tokens == (50, 7, 0)
@@ -318,22 +320,22 @@ def test_functions_and_plain_commands_answer_alike(
         ]
         model: dict[tuple[bytes, str], Boundary] = {}
         now = NOW
-        for prompt, place, seconds, with_group in steps:
+        for prompt, deployment, seconds, with_group in steps:
             now += seconds
             boundaries = [(one, 7 * at) for at, one in enumerate(prompt, start=1)]
-            asked = question(ids=tuple(prompt), places=_PLACES, now=now)
-            expected = tuple(_expected(model, asked, place) for place in _PLACES)
+            asked = question(ids=tuple(prompt), deployments=_PLACES, now=now)
+            expected = tuple(_expected(model, asked, deployment) for deployment in _PLACES)
             for number, index in enumerate(both):
                 keys: dict[str, Any] = {"memory_key": f"t:m{number}", "group_key": f"t:g{number}"}
                 assert (await index.look(replace(asked, **keys))).cached == expected
                 kept = boundaries if with_group else boundaries[1:]
                 if kept:
                     await index.sent(
-                        sent(*kept, with_group=with_group, place=place, now=now, **keys)
+                        sent(*kept, with_group=with_group, deployment=deployment, now=now, **keys)
                     )
             for depth, (one, tokens) in enumerate(boundaries, start=1):
                 if with_group or depth > 1:
-                    where = f"{place}:{'group' if depth == 1 else 'memory'}"
+                    where = f"{deployment}:{'group' if depth == 1 else 'memory'}"
                     model[one, where] = Boundary(depth=depth, tokens=tokens, touched=int(now))
         for index in both:
             await index.close()
@@ -342,11 +344,11 @@ def test_functions_and_plain_commands_answer_alike(
 
 
 def _expected(
-    model: dict[tuple[bytes, str], Boundary], asked: PrefixQuery, place: str
+    model: dict[tuple[bytes, str], Boundary], asked: PrefixQuery, deployment: str
 ) -> CachedPrefix:
     found = []
     for depth, one in enumerate(asked.ids, start=1):
-        held = model.get((one, f"{place}:{'group' if depth == 1 else 'memory'}"))
+        held = model.get((one, f"{deployment}:{'group' if depth == 1 else 'memory'}"))
         if held is not None:
             found.append(replace(held, depth=depth))
     fresh = [one for one in found if one.touched > int(asked.now) - asked.ttl_seconds]
@@ -363,12 +365,14 @@ def test_functions_and_plain_commands_prune_alike(
             redis.flushall()
             both = [connected(server.url), connected(without_functions(server))]
             now = NOW
-            for prompt, place, seconds, _ in steps:
+            for prompt, deployment, seconds, _ in steps:
                 now += seconds
                 boundaries = [(one, 7) for one in prompt]
                 for number, index in enumerate(both):
                     key = f"t:m{number}"
-                    await index.sent(sent(*boundaries, memory_key=key, place=place, now=now))
+                    await index.sent(
+                        sent(*boundaries, memory_key=key, deployment=deployment, now=now)
+                    )
                 held = [redis.hgetall(f"pc:{{t:m{number}}}:seg") for number in range(2)]
                 assert held[0] == held[1]
                 assert len(held[0]) <= 6
@@ -390,7 +394,7 @@ async def test_a_cluster_is_found_out_and_each_node_gets_the_functions(folder: P
             await told.sent(sent(reply=(f"t:k{number}", reply), outcome=outcome, **keys))
             await told.queued("two", number, NOW)
             asked = question(
-                reply_key=f"t:k{number}", places=("one", "two"), with_load=True, **keys
+                reply_key=f"t:k{number}", deployments=("one", "two"), with_load=True, **keys
             )
             for index in (told, found_out):
                 assert await index.look(asked) == Seen(

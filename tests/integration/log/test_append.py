@@ -8,13 +8,15 @@ from uuid import uuid4
 
 import grpc
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 from grpc import aio
 
 import palimpsest
-from palimpsest import _convert_log, _errors
-from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
+from palimpsest import _convert_chunks, _errors
+from palimpsest.v1 import chunks_pb2, session_service_pb2, session_service_pb2_grpc
 from service.domain.log.chunks import Chunk, ChunkKind, LoggedChunk
-from service.rpc.convert.v1alpha1 import logged_chunk
+from service.rpc.convert import chunks as convert
+from verification.batches import append_batch
 
 
 @pytest.fixture
@@ -23,17 +25,20 @@ async def session(client: palimpsest.Client) -> palimpsest.Session:
 
 
 @pytest.fixture
-async def stub(client: palimpsest.Client) -> log_pb2_grpc.LogServiceStub:
-    return log_pb2_grpc.LogServiceStub(client.channel)
+async def stub(client: palimpsest.Client) -> session_service_pb2_grpc.SessionServiceStub:
+    return session_service_pb2_grpc.SessionServiceStub(client.channel)
 
 
-def produced(sequence: int, text: str = "", **fields: Any) -> log_pb2.ProducedChunk:
-    chunk = log_pb2.Chunk(text=text or f"chunk {sequence}")
-    return log_pb2.ProducedChunk(producer_sequence=sequence, chunk=chunk, **fields)
+def produced(sequence: int, text: str = "", **fields: Any) -> chunks_pb2.Chunk:
+    text = text or f"chunk {sequence}"
+    return chunks_pb2.Chunk(producer_sequence=sequence, text=text, **fields)
 
 
-def request(session: palimpsest.Session, *chunks: log_pb2.ProducedChunk, **fields: Any) -> Any:
-    return log_pb2.AppendRequest(session=session.name, producer_id="p", chunks=chunks, **fields)
+def sending(
+    stub: Any, session: palimpsest.Session, *chunks: chunks_pb2.Chunk, **fields: Any
+) -> Any:
+    """Sends one batch of the producer p."""
+    return append_batch(stub, opening(session, **fields).open, chunks)
 
 
 async def refused(call: Any) -> palimpsest.PalimpsestError:
@@ -58,7 +63,7 @@ async def test_chunks_of_every_kind_come_back_as_they_were(session: palimpsest.S
     assert (one.kind, one.text, one.metadata) == ("text", "text ü 😀", {"source": "a"})
     assert (two.kind, two.role, two.text) == ("message", "user", "hello")
     assert (three.kind, three.observation, three.thought, three.action) == (
-        "step",
+        "agent_step",
         "saw",
         "",
         "did",
@@ -68,80 +73,112 @@ async def test_chunks_of_every_kind_come_back_as_they_were(session: palimpsest.S
 
 
 async def test_a_resend_is_acked_with_its_first_position(session: Any, stub: Any) -> None:
-    first = await stub.Append(request(session, produced(1), produced(2)))
-    again = await stub.Append(request(session, produced(1)))
-    mixed = await stub.Append(request(session, produced(2), produced(3)))
-    assert first.ack.through_position == 2
-    assert again.ack.through_position == 1
-    assert mixed.ack.through_position == 3
+    first = await sending(stub, session, produced(1), produced(2))
+    again = await sending(stub, session, produced(1))
+    mixed = await sending(stub, session, produced(2), produced(3))
+    assert [one.through_position for one in (first, again, mixed)] == [2, 1, 3]
+    assert [one.through_producer_sequence for one in (first, again, mixed)] == [2, 1, 3]
     assert await texts(session) == ["chunk 1", "chunk 2", "chunk 3"]
 
 
 async def test_a_changed_resend_a_gap_and_a_stale_epoch_are_refused(
     session: Any, stub: Any
 ) -> None:
-    await stub.Append(request(session, produced(1), epoch=2))
-    changed = await refused(stub.Append(request(session, produced(1, "other"), epoch=2)))
+    await sending(stub, session, produced(1), epoch=2)
+    changed = await refused(sending(stub, session, produced(1, "other"), epoch=2))
     assert isinstance(changed, palimpsest.AlreadyExists)
     assert changed.reason == "SEQUENCE_CONTENT_CHANGED"
     assert changed.metadata == {"producer": "p", "producer_sequence": "1", "position": "1"}
-    gap = await refused(stub.Append(request(session, produced(5), epoch=2)))
+    gap = await refused(sending(stub, session, produced(5), epoch=2))
     assert isinstance(gap, palimpsest.OutOfRange)
     assert gap.metadata == {"expected": "2", "received": "5"}
-    stale = await refused(stub.Append(request(session, produced(2), epoch=1)))
+    stale = await refused(sending(stub, session, produced(2), epoch=1))
     assert isinstance(stale, palimpsest.Aborted)
     assert stale.reason == "PRODUCER_FENCED"
-    head = await refused(stub.Append(request(session, produced(2), epoch=2, expected_head=9)))
+    head = await refused(sending(stub, session, produced(2), epoch=2, expected_head=9))
     assert (head.reason, head.metadata["head"]) == ("HEAD_MISMATCH", "1")
     assert await texts(session) == ["chunk 1"]
 
 
+NAMED = {"chunk": "1", "producer_sequence": "2"}
+
+
 @pytest.mark.parametrize(
-    ("chunk", "reason", "field"),
+    ("chunk", "reason", "field", "metadata"),
     [
-        (log_pb2.ProducedChunk(producer_sequence=1), "FIELD_INVALID", "chunks[0].chunk"),
-        (produced(0, "x"), "FIELD_INVALID", "chunks[0].producer_sequence"),
-        (produced(1, "x", digest=b"short"), "FIELD_INVALID", "chunks[0].digest"),
-        (produced(1, "x", digest=b"0" * 32), "DIGEST_MISMATCH", "chunks[0].digest"),
-        (produced(1, "a\0b"), "FIELD_INVALID", "chunks[0].chunk"),
-        (produced(1, "x" * 262_145), "CHUNK_TOO_LARGE", "chunks[0].chunk"),
+        ({}, "FIELD_INVALID", ".content", {}),
+        ({"text": "x", "digest": b"short"}, "FIELD_INVALID", ".digest", {}),
+        ({"text": "x", "digest": b"0" * 32}, "DIGEST_MISMATCH", ".digest", NAMED),
+        ({"text": "a\0b"}, "FIELD_INVALID", "", NAMED),
         (
-            log_pb2.ProducedChunk(
-                producer_sequence=1, chunk=log_pb2.Chunk(step=log_pb2.Chunk.Step())
-            ),
-            "CHUNK_EMPTY",
-            "chunks[0].chunk",
+            {"text": "x" * 262_145},
+            "CHUNK_TOO_LARGE",
+            "",
+            {**NAMED, "bytes": "262145", "limit_bytes": "262144"},
         ),
+        ({"agent_step": chunks_pb2.Chunk.AgentStep()}, "CHUNK_EMPTY", "", NAMED),
         (
-            log_pb2.ProducedChunk(
-                producer_sequence=1,
-                chunk=log_pb2.Chunk(text="x", metadata={str(n): "v" for n in range(17)}),
-            ),
+            {"text": "x", "metadata": {str(n): "v" for n in range(17)}},
             "FIELD_INVALID",
-            "chunks[0].chunk.metadata",
+            ".metadata",
+            {},
         ),
+        ({"text": "x", "thread": "a/b"}, "FIELD_INVALID", ".thread", {}),
+        ({"text": "x", "source": " a"}, "FIELD_INVALID", ".source", {}),
     ],
 )
 async def test_a_bad_chunk_names_its_field_and_stores_nothing(
-    session: Any, stub: Any, chunk: Any, reason: str, field: str
+    session: Any, stub: Any, chunk: dict[str, Any], reason: str, field: str, metadata: Any
 ) -> None:
-    error = await refused(stub.Append(request(session, chunk)))
+    sent = chunks_pb2.Chunk(producer_sequence=2, **chunk)
+    error = await refused(sending(stub, session, produced(1), sent))
     assert isinstance(error, palimpsest.InvalidArgument)
-    assert error.reason == reason
-    assert list(error.fields) == [field]
+    assert (error.reason, error.metadata) == (reason, metadata)
+    assert list(error.fields) == [f"batch.chunks[1]{field}"]
+    sent.producer_sequence = 0
+    unary = session_service_pb2.AppendRequest(session=session.id, chunks=[sent])
+    error = await refused(stub.Append(unary))
+    metadata = {name: value for name, value in metadata.items() if name != "producer_sequence"}
+    assert (error.reason, error.metadata) == (reason, metadata | {"chunk": "0"} if metadata else {})
+    assert list(error.fields) == [f"chunks[0]{field}"]
     assert await texts(session) == []
 
 
+async def test_a_producer_numbers_its_chunks(session: Any, stub: Any) -> None:
+    error = await refused(sending(stub, session, produced(0, "x")))
+    assert list(error.fields) == ["batch.chunks[0].producer_sequence"]
+    numbered = session_service_pb2.AppendRequest(session=session.id, chunks=[produced(1)])
+    error = await refused(stub.Append(numbered))
+    assert (error.reason, list(error.fields)) == (
+        "FIELD_INVALID",
+        ["chunks[0].producer_sequence"],
+    )
+    assert await texts(session) == []
+
+
+async def test_what_the_server_assigns_is_ignored_in_a_request(session: Any, stub: Any) -> None:
+    sent = chunks_pb2.Chunk(
+        text="a", position=9, producer_id="other", created_at=Timestamp(seconds=1)
+    )
+    await stub.Append(session_service_pb2.AppendRequest(session=session.id, chunks=[sent]))
+    found = await session.chunk(1)
+    assert (found.text, found.position, found.producer_id) == ("a", 1, "")
+    assert found.created_at.year > 2000
+
+
 async def test_batches_and_messages_have_limits(session: Any, stub: Any) -> None:
-    many = await refused(stub.Append(request(session, *(produced(n + 1) for n in range(257)))))
+    many = await refused(sending(stub, session, *(produced(n + 1) for n in range(257))))
     assert many.reason == "FIELD_INVALID"
     big = [produced(n + 1, "x" * 260_000) for n in range(5)]
-    large = await refused(stub.Append(request(session, *big)))
+    large = await refused(sending(stub, session, *big))
     assert (large.reason, large.metadata["limit_bytes"]) == ("BATCH_TOO_LARGE", "1048576")
-    huge = [produced(n + 1, "x" * 260_000) for n in range(17)]
+    assert list(large.fields) == ["batch.chunks"]
+    huge = [chunks_pb2.Chunk(text="x" * 260_000) for _ in range(17)]
     with pytest.raises(aio.AioRpcError) as caught:
         async with aio.insecure_channel(session._connection.address) as channel:
-            await log_pb2_grpc.LogServiceStub(channel).Append(request(session, *huge))
+            await session_service_pb2_grpc.SessionServiceStub(channel).Append(
+                session_service_pb2.AppendRequest(session=session.id, chunks=huge)
+            )
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert await texts(session) == []
 
@@ -154,18 +191,22 @@ async def test_an_unknown_session_is_named(client: palimpsest.Client) -> None:
     assert caught.value.metadata == {"session": "nobody"}
 
 
-async def frames(*requests: log_pb2.AppendChunksRequest) -> AsyncIterator[Any]:
+async def frames(*requests: session_service_pb2.AppendChunksRequest) -> AsyncIterator[Any]:
     for one in requests:
         yield one
 
 
-def opening(session: palimpsest.Session, **fields: Any) -> log_pb2.AppendChunksRequest:
-    open_frame = log_pb2.AppendChunksRequest.Open(session=session.name, producer_id="p", **fields)
-    return log_pb2.AppendChunksRequest(open=open_frame)
+def opening(session: palimpsest.Session, **fields: Any) -> session_service_pb2.AppendChunksRequest:
+    open_frame = session_service_pb2.AppendChunksRequest.Open(
+        session=session.id, producer_id="p", **fields
+    )
+    return session_service_pb2.AppendChunksRequest(open=open_frame)
 
 
-def batch(*chunks: log_pb2.ProducedChunk) -> log_pb2.AppendChunksRequest:
-    return log_pb2.AppendChunksRequest(batch=log_pb2.AppendChunksRequest.Batch(chunks=chunks))
+def batch(*chunks: chunks_pb2.Chunk) -> session_service_pb2.AppendChunksRequest:
+    return session_service_pb2.AppendChunksRequest(
+        batch=session_service_pb2.AppendChunksRequest.Batch(chunks=chunks)
+    )
 
 
 async def responses(call: Any) -> tuple[list[Any], palimpsest.PalimpsestError | None]:
@@ -248,31 +289,46 @@ async def test_credits_hold_a_producer_back(session: Any) -> None:
 
 
 def test_client_and_server_agree_on_digests() -> None:
+    at = datetime(1969, 7, 20, 20, 17, 40, 123_456, tzinfo=UTC)
+    occurred_at = Timestamp()
+    occurred_at.FromDatetime(at)
     pairs = [
         (
-            log_pb2.Chunk(text="ü", metadata={"b": "2", "a": "1"}),
+            chunks_pb2.Chunk(text="t", thread="ü", source="s", occurred_at=occurred_at),
+            Chunk(kind=ChunkKind.TEXT, text="t", thread="ü", source="s", occurred_at=at),
+        ),
+        (
+            chunks_pb2.Chunk(text="t", source="s"),
+            Chunk(kind=ChunkKind.TEXT, text="t", source="s"),
+        ),
+        (
+            chunks_pb2.Chunk(text="ü", metadata={"b": "2", "a": "1"}),
             Chunk(kind=ChunkKind.TEXT, text="ü", metadata={"a": "1", "b": "2"}),
         ),
         (
-            log_pb2.Chunk(message=log_pb2.Chunk.Message(role="r", text="t")),
+            chunks_pb2.Chunk(message=chunks_pb2.Chunk.Message(role="r", text="t")),
             Chunk(kind=ChunkKind.MESSAGE, role="r", text="t"),
         ),
         (
-            log_pb2.Chunk(step=log_pb2.Chunk.Step(thought="t")),
+            chunks_pb2.Chunk(agent_step=chunks_pb2.Chunk.AgentStep(thought="t")),
             Chunk(kind=ChunkKind.STEP, thought="t"),
         ),
         (
-            log_pb2.Chunk(step=log_pb2.Chunk.Step(thought="t", observed_first=True)),
+            chunks_pb2.Chunk(
+                agent_step=chunks_pb2.Chunk.AgentStep(thought="t", observed_first=True)
+            ),
             Chunk(kind=ChunkKind.STEP, thought="t", observed_first=True),
         ),
         (
-            log_pb2.Chunk(step=log_pb2.Chunk.Step(thought="t", observed_first=False)),
+            chunks_pb2.Chunk(
+                agent_step=chunks_pb2.Chunk.AgentStep(thought="t", observed_first=False)
+            ),
             Chunk(kind=ChunkKind.STEP, thought="t"),
         ),
     ]
     for message, chunk in pairs:
-        assert _convert_log.digest(message) == chunk.digest()
-        assert _convert_log.size_bytes(message) == chunk.size_bytes()
+        assert _convert_chunks.digest(message) == chunk.digest()
+        assert _convert_chunks.size_bytes(message) == chunk.size_bytes()
 
 
 @pytest.mark.parametrize("observed_first", [False, True, None])
@@ -283,6 +339,9 @@ def test_client_and_server_agree_on_the_order_of_a_step(observed_first: bool | N
         thought="known",
         action="done",
         observed_first=observed_first,
+        thread="t",
+        source="s",
+        occurred_at=datetime(2026, 5, 3, 10, tzinfo=UTC),
     )
     logged = LoggedChunk(
         position=1,
@@ -291,6 +350,6 @@ def test_client_and_server_agree_on_the_order_of_a_step(observed_first: bool | N
         producer_sequence=1,
         created_at=datetime.now(UTC),
     )
-    found = _convert_log.chunk(logged_chunk(logged))
-    assert found.observed_first is observed_first
-    assert "\n".join(f"{name}: {text}" for name, text in found.step_parts) == chunk.as_text()
+    found = _convert_chunks.chunk(convert.chunk(logged))
+    assert found.observed_first is (observed_first is not False)
+    assert _convert_chunks.text_of(found) == chunk.as_text()

@@ -11,7 +11,7 @@ from grpc import aio
 
 import palimpsest
 from palimpsest import _errors
-from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
+from palimpsest.v1 import chunks_pb2, session_service_pb2, session_service_pb2_grpc
 from tests.support.harness import Servers, api
 from verification.chaos.switches import Action, Switches, environment
 
@@ -22,13 +22,15 @@ async def session(client: palimpsest.Client) -> palimpsest.Session:
 
 
 @pytest.fixture
-async def stub(client: palimpsest.Client) -> log_pb2_grpc.LogServiceStub:
-    return log_pb2_grpc.LogServiceStub(client.channel)
+async def stub(client: palimpsest.Client) -> session_service_pb2_grpc.SessionServiceStub:
+    return session_service_pb2_grpc.SessionServiceStub(client.channel)
 
 
-def request(session: palimpsest.Session, *texts: str, **fields: Any) -> log_pb2.AppendRequest:
-    chunks = [log_pb2.ProducedChunk(chunk=log_pb2.Chunk(text=text)) for text in texts]
-    return log_pb2.AppendRequest(session=session.name, chunks=chunks, **fields)
+def request(
+    session: palimpsest.Session, *texts: str, **fields: Any
+) -> session_service_pb2.AppendRequest:
+    chunks = [chunks_pb2.Chunk(text=text) for text in texts]
+    return session_service_pb2.AppendRequest(session=session.id, chunks=chunks, **fields)
 
 
 async def refused(call: Any) -> palimpsest.PalimpsestError:
@@ -47,16 +49,16 @@ async def test_the_server_numbers_what_comes_without_a_producer(session: Any, st
     async with session.producer("p") as producer:
         await producer.append("c")
     second = await stub.Append(request(session, "d"))
-    assert (first.first_position, first.ack.through_position) == (1, 2)
-    assert (second.first_position, second.ack.through_position) == (4, 4)
-    assert first.ack.through_producer_sequence == 0
+    assert (first.positions.first, first.positions.last) == (1, 2)
+    assert (second.positions.first, second.positions.last) == (4, 4)
+    assert first.read_token
     assert await log_of(session) == [("a", "", 1), ("b", "", 2), ("c", "p", 1), ("d", "", 3)]
 
 
 async def test_without_an_id_each_call_appends(session: Any, stub: Any) -> None:
     for position in (1, 2):
         answer = await stub.Append(request(session, "same"))
-        assert answer.first_position == position
+        assert answer.positions.first == position
 
 
 async def test_a_request_that_comes_again_gets_its_first_result(session: Any, stub: Any) -> None:
@@ -72,22 +74,22 @@ async def test_a_request_that_comes_again_gets_its_first_result(session: Any, st
 @pytest.mark.parametrize(
     "other",
     [
-        [log_pb2.Chunk(text="a")],
-        [log_pb2.Chunk(text="ab")],
-        [log_pb2.Chunk(text="b"), log_pb2.Chunk(text="a")],
-        [log_pb2.Chunk(text="a"), log_pb2.Chunk(text="b", metadata={"k": "v"})],
+        [chunks_pb2.Chunk(text="a")],
+        [chunks_pb2.Chunk(text="ab")],
+        [chunks_pb2.Chunk(text="b"), chunks_pb2.Chunk(text="a")],
+        [chunks_pb2.Chunk(text="a"), chunks_pb2.Chunk(text="b", metadata={"k": "v"})],
         [
-            log_pb2.Chunk(text="a"),
-            log_pb2.Chunk(message=log_pb2.Chunk.Message(role="user", text="b")),
+            chunks_pb2.Chunk(text="a"),
+            chunks_pb2.Chunk(message=chunks_pb2.Chunk.Message(role="user", text="b")),
         ],
     ],
 )
 async def test_other_content_under_the_same_id_is_refused(
-    session: Any, stub: Any, other: list[log_pb2.Chunk]
+    session: Any, stub: Any, other: list[chunks_pb2.Chunk]
 ) -> None:
     await stub.Append(request(session, "a", "b", request_id="r"))
     sent = request(session, request_id="r")
-    sent.chunks.extend(log_pb2.ProducedChunk(chunk=chunk) for chunk in other)
+    sent.chunks.extend(other)
     error = await refused(stub.Append(sent))
     assert isinstance(error, palimpsest.AlreadyExists)
     assert error.reason == "REQUEST_CONTENT_CHANGED"
@@ -107,35 +109,19 @@ async def test_a_refused_request_is_not_remembered(session: Any, stub: Any) -> N
     error = await refused(stub.Append(request(session, "a", request_id="r", expected_head=7)))
     assert error.reason == "HEAD_MISMATCH"
     done = await stub.Append(request(session, "something else", request_id="r"))
-    assert done.first_position == 1
+    assert done.positions.first == 1
 
 
 async def test_a_session_that_is_not_there_is_named(client: Any, stub: Any) -> None:
     missing = client.session("no-such-session")
     error = await refused(stub.Append(request(missing, "a", request_id="r")))
-    assert (error.reason, error.metadata) == ("SESSION_NOT_FOUND", {"session": missing.name})
+    assert (error.reason, error.metadata) == ("SESSION_NOT_FOUND", {"session": missing.id})
 
 
-@pytest.mark.parametrize(
-    ("fields", "sequence", "field"),
-    [
-        ({"producer_id": "p", "request_id": "r"}, 1, "request_id"),
-        ({"producer_id": "p"}, 0, "chunks[0].producer_sequence"),
-        ({"request_id": "r"}, 1, "chunks[0].producer_sequence"),
-        ({"epoch": 1}, 0, "epoch"),
-        ({"request_id": "a\0b"}, 0, "request_id"),
-        ({"request_id": "a\nb"}, 0, "request_id"),
-        ({"request_id": "r" * 129}, 0, "request_id"),
-    ],
-)
-async def test_what_does_not_go_together_is_refused(
-    session: Any, stub: Any, fields: dict[str, Any], sequence: int, field: str
-) -> None:
-    sent = request(session, "a", **fields)
-    sent.chunks[0].producer_sequence = sequence
-    error = await refused(stub.Append(sent))
-    assert error.reason == "FIELD_INVALID"
-    assert list(error.fields) == [field]
+@pytest.mark.parametrize("request_id", ["a\0b", "a\nb", "r" * 129])
+async def test_a_bad_request_id_is_refused(session: Any, stub: Any, request_id: str) -> None:
+    error = await refused(stub.Append(request(session, "a", request_id=request_id)))
+    assert (error.reason, list(error.fields)) == ("FIELD_INVALID", ["request_id"])
     assert await log_of(session) == []
 
 
@@ -145,11 +131,14 @@ async def test_the_same_request_at_two_servers_at_once_is_written_once(
     with api(url) as (_, one), api(url) as (_, other):
         async with palimpsest.connect(one) as here, palimpsest.connect(other) as there:
             session = await here.create_session("s")
-            stubs = [log_pb2_grpc.LogServiceStub(client.channel) for client in (here, there)]
+            stubs = [
+                session_service_pb2_grpc.SessionServiceStub(client.channel)
+                for client in (here, there)
+            ]
             for turn in range(30):
                 sent = request(session, f"turn {turn}", request_id=f"r{turn}")
                 answers = await asyncio.gather(*(stub.Append(sent) for stub in stubs * 2))
-                assert {answer.first_position for answer in answers} == {turn + 1}
+                assert {answer.positions.first for answer in answers} == {turn + 1}
             assert [text for text, *_ in await log_of(session)] == [f"turn {n}" for n in range(30)]
     with psycopg.connect(servers.as_superuser(url)) as look:
         rows = look.execute("SELECT count(*), count(DISTINCT last_position) FROM request")
@@ -190,4 +179,4 @@ async def test_a_server_that_is_killed_on_the_way_leaves_nothing_lost_or_twice(
             assert again == ack
             texts = [text for text, *_ in await log_of(session)]
     assert texts.count("now") == many
-    assert texts[ack.first_position - 1 : ack.position] == ["now"] * many
+    assert texts[ack.positions.first - 1 : ack.positions.last] == ["now"] * many

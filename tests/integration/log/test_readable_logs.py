@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import palimpsest
-from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
+from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
 from service.rpc.pages import PAGE_BYTES
 from service.settings.config import Limits
 
@@ -79,25 +79,23 @@ async def test_a_legal_log_is_read_to_its_end(address: str, runs: list[Run]) -> 
                 await producer.append(text, metadata=metadata)
         read = [(one.text, one.metadata) async for one in session.chunks()]
         assert read == sent
-        await check_pages(client.channel, session.name, len(sent))
+        await check_pages(client.channel, session.id, len(sent))
         found = await session.search(WORD, limit=100)
-        assert 0 < len(found.chunks) <= min(len(sent), 100)
+        assert 0 < len(found.results) <= min(len(sent), 100)
 
 
 async def check_pages(channel: aio.Channel, session: str, count: int) -> None:
     """Each page is as small as it is said to be, by whatever size it is asked for."""
-    stub = log_pb2_grpc.LogServiceStub(channel)
+    stub = session_service_pb2_grpc.SessionServiceStub(channel)
     for page_size in (0, 1000):
-        position, seen = 1, 0
-        while position:
-            request = log_pb2.ListChunksRequest(
-                session=session, from_position=position, page_size=page_size
-            )
+        request = session_service_pb2.ListChunksRequest(session=session, page_size=page_size)
+        seen = 0
+        while not seen or request.page_token:
             page = await stub.ListChunks(request)
             assert len(page.chunks) == 1 or page.ByteSize() <= PAGE_BYTES + 100
             assert [one.position for one in page.chunks] == [
-                *islice(range(position, count + 1), len(page.chunks))
+                *islice(range(seen + 1, count + 1), len(page.chunks))
             ]
             seen += len(page.chunks)
-            position = page.next_position
+            request.page_token = page.next_page_token
         assert seen == count

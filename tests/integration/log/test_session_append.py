@@ -33,8 +33,9 @@ async def test_a_text_and_messages_are_durable_when_it_returns(session: Any) -> 
     two = await session.append(
         [{"role": "user", "content": "When?"}, {"role": "assistant", "content": "On Monday."}]
     )
-    assert (one.positions, two.positions) == (range(1, 2), range(2, 4))
-    assert two.token
+    at = [(sent.positions.first, sent.positions.last) for sent in (one, two)]
+    assert at == [(1, 1), (2, 3)]
+    assert two.read_token
     assert two.request_id != one.request_id
     found = [chunk async for chunk in session.chunks()]
     assert [(chunk.kind, chunk.role, chunk.text) for chunk in found] == [
@@ -74,7 +75,8 @@ async def test_tasks_append_side_by_side(session: Any) -> None:
     found = await texts(session)
     assert len(found) == 80
     for number, ack in enumerate(acks):
-        assert [found[at - 1] for at in ack.positions] == [f"{number} a", f"{number} b"]
+        own = found[ack.positions.first - 1 : ack.positions.last]
+        assert own == [f"{number} a", f"{number} b"]
 
 
 async def test_an_expected_head_keeps_others_out(session: Any) -> None:
@@ -99,9 +101,11 @@ def test_the_client_without_await_appends_as_well(address: str) -> None:
         session = client.create_session(f"sync-{uuid4().hex}")
         first = session.append("a", request_id="r")
         assert session.append("a", request_id="r") == first
-        assert session.append(["b", {"role": "user", "content": "c"}]).positions == range(2, 4)
+        assert session.append(
+            ["b", {"role": "user", "content": "c"}]
+        ).positions == palimpsest.PositionRange(first=2, last=3)
         memory = session.create_memory("notes", SCHEMA, exist_ok=True)
-        assert session.create_memory("notes", SCHEMA, exist_ok=True).name == memory.name
+        assert session.create_memory("notes", SCHEMA, exist_ok=True).id == memory.id
 
 
 async def test_two_live_producers_of_one_id_are_told_plainly(session: Any) -> None:
@@ -132,7 +136,7 @@ async def test_a_producer_that_comes_back_behind_another_one_loses_nothing_unsai
         palimpsest.connect(address) as client,
     ):
         session = await client.create_session(f"back-{uuid4().hex}")
-        first = cut_client.session(session.name).producer("app")
+        first = cut_client.session(session.id).producer("app")
         await first.__aenter__()
         async with session.producer("app") as second:
             for number in range(5):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -12,18 +12,11 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 import palimpsest
-from palimpsest.v1alpha1 import (
-    chunks_pb2,
-    log_pb2,
-    log_pb2_grpc,
-    search_pb2,
-    search_pb2_grpc,
-    sessions_pb2,
-    sessions_pb2_grpc,
-)
+from palimpsest import _errors
+from palimpsest.v1 import chunks_pb2, common_pb2, session_service_pb2, session_service_pb2_grpc
 from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.values.tenancy import DEFAULT_TENANT
-from service.rpc.convert import v1alpha1 as convert
+from service.rpc.convert.answers import AnswerMessages
 from service.usecases.answers.ask import AskDone
 from service.usecases.log.chunk_filter import ChunkFilter
 from service.usecases.log.sessions import read_chunks
@@ -35,6 +28,7 @@ from storage.log import sessions
 from tests.integration.support.stored_answers import KEY, read_answer, store_question
 from tests.integration.support.writing import append_chunks
 from tests.support.harness import Servers
+from verification.batches import append_batch
 
 DAY = 86_400
 #: Thread, source and day of what each chunk says, which begins with "harbour".
@@ -47,7 +41,7 @@ SAID = (
     ("100%_'\"\\", "שלום", -400_000),
     ("😀" * 64, "👩\u200d👧", 2_900_000),
 )
-ODD = tuple(thread for thread, _, _ in SAID if thread)
+ODD = tuple(dict.fromkeys(thread for thread, _, _ in SAID if thread))
 
 
 def at(day: int, nanos: int = 0) -> Timestamp:
@@ -57,66 +51,91 @@ def at(day: int, nanos: int = 0) -> Timestamp:
 @dataclass(frozen=True)
 class Site:
     session: str
-    log: Any
-    search: Any
+    stub: Any
 
-    async def append(self, *chunks: log_pb2.Chunk, **fields: Any) -> Any:
-        produced = [
-            log_pb2.ProducedChunk(chunk=one, producer_sequence=n if "producer_id" in fields else 0)
-            for n, one in enumerate(chunks, start=1)
-        ]
-        request = log_pb2.AppendRequest(session=self.session, chunks=produced, **fields)
-        return await self.log.Append(request)
+    async def append(self, *chunks: chunks_pb2.Chunk, request_id: str = "") -> int:
+        """Appends them; returns the position of the first."""
+        request = session_service_pb2.AppendRequest(
+            session=self.session, chunks=chunks, request_id=request_id
+        )
+        appended = await self.stub.Append(request)
+        return int(appended.positions.first)
+
+    async def produce(self, chunk: chunks_pb2.Chunk) -> int:
+        """Appends it as the first one of the producer p; returns its position."""
+        opening = session_service_pb2.AppendChunksRequest.Open(
+            session=self.session, producer_id="p"
+        )
+        sent = chunks_pb2.Chunk()
+        sent.CopyFrom(chunk)
+        sent.producer_sequence = 1
+        return int((await append_batch(self.stub, opening, [sent])).through_position)
 
     async def listed(self, page_size: int = 0, **wanted: Any) -> list[int]:
         """The positions of all pages."""
         found: list[int] = []
-        first = 1
-        while first:
-            page = await self.log.ListChunks(
-                log_pb2.ListChunksRequest(
-                    session=self.session,
-                    from_position=first,
-                    page_size=page_size,
-                    filter=chunks_pb2.ChunkFilter(**wanted),
-                )
-            )
+        request = session_service_pb2.ListChunksRequest(
+            session=self.session, page_size=page_size, filter=filter_of(**wanted)
+        )
+        while True:
+            page = await self.stub.ListChunks(request)
             assert not page_size or len(page.chunks) <= page_size
             found += [one.position for one in page.chunks]
-            first = page.next_position
-        return found
+            request.page_token = page.next_page_token
+            if not request.page_token:
+                return found
 
     async def found(self, **wanted: Any) -> list[int]:
-        request = search_pb2.SearchChunksRequest(
+        request = session_service_pb2.SearchChunksRequest(
             session=self.session,
             query="harbour",
             limit=100,
-            mode=search_pb2.SEARCH_MODE_WORDS,
-            filter=chunks_pb2.ChunkFilter(**wanted),
+            mode=session_service_pb2.SEARCH_MODE_WORDS,
+            filter=filter_of(**wanted),
         )
-        answer = await self.search.SearchChunks(request)
-        return sorted(one.chunk.position for one in answer.chunks)
+        answer = await self.stub.SearchChunks(request)
+        return sorted(one.chunk.position for one in answer.results)
 
 
-def chunk(thread: str, source: str, day: int | None, text: str = "harbour") -> log_pb2.Chunk:
+def filter_of(
+    from_position: int = 0,
+    to_position: int = 0,
+    occurred_after: Timestamp | None = None,
+    occurred_before: Timestamp | None = None,
+    **others: Any,
+) -> chunks_pb2.ChunkFilter:
+    return chunks_pb2.ChunkFilter(
+        positions=common_pb2.PositionRange(first=from_position, last=to_position),
+        occurred=common_pb2.TimeRange(start=occurred_after, end=occurred_before),
+        **others,
+    )
+
+
+def content(listed: chunks_pb2.Chunk) -> chunks_pb2.Chunk:
+    """What was appended: without what the server adds."""
+    for field in ("position", "created_at", "producer_id", "producer_sequence"):
+        listed.ClearField(field)
+    return listed
+
+
+def chunk(thread: str, source: str, day: int | None, text: str = "harbour") -> chunks_pb2.Chunk:
     occurred_at = None if day is None else at(day)
-    return log_pb2.Chunk(text=text, thread=thread, source=source, occurred_at=occurred_at)
+    return chunks_pb2.Chunk(text=text, thread=thread, source=source, occurred_at=occurred_at)
 
 
 @pytest.fixture
 async def site(client: palimpsest.Client) -> Site:
     session = await client.create_session(f"user|{uuid4().hex}")
-    log = log_pb2_grpc.LogServiceStub(client.channel)
-    search = search_pb2_grpc.SearchServiceStub(client.channel)
-    made = Site(session.name, log, search)
+    stub = session_service_pb2_grpc.SessionServiceStub(client.channel)
+    made = Site(session.id, stub)
     await made.append(*(chunk(*said) for said in SAID))
     return made
 
 
 async def test_what_is_given_comes_back_as_it_was(site: Site) -> None:
-    page = await site.log.ListChunks(log_pb2.ListChunksRequest(session=site.session))
-    assert [one.chunk for one in page.chunks] == [chunk(*said) for said in SAID]
-    assert page.next_position == 0
+    page = await site.stub.ListChunks(session_service_pb2.ListChunksRequest(session=site.session))
+    assert [content(one) for one in page.chunks] == [chunk(*said) for said in SAID]
+    assert page.next_page_token == ""
 
 
 @pytest.mark.parametrize(
@@ -156,25 +175,95 @@ async def test_a_filter_lists_and_finds_the_same(
     assert await site.found(**wanted) == positions
 
 
-async def test_a_filter_that_nothing_fits_is_refused(site: Site) -> None:
-    turned = chunks_pb2.ChunkFilter(occurred_after=at(2), occurred_before=at(1))
-    many = chunks_pb2.ChunkFilter(threads=[str(n) for n in range(65)])
-    for filter_, said in (
-        (turned, "filter.occurred_before is 1970-01-02T00:00:00+00:00, before occurred_after"),
-        (many, "filter.threads: "),
+@pytest.mark.parametrize(
+    ("wanted", "field"),
+    [
+        (filter_of(occurred_after=at(2), occurred_before=at(1)), "filter.occurred"),
+        (filter_of(from_position=2, to_position=1), "filter.positions"),
+        (filter_of(threads=[str(n) for n in range(65)]), "filter.threads"),
+        (filter_of(threads=["a", "a"]), "filter.threads"),
+        (filter_of(metadata={"a": "\0"}), "filter.metadata"),
+    ],
+)
+async def test_a_filter_that_nothing_fits_is_refused(
+    site: Site, wanted: chunks_pb2.ChunkFilter, field: str
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await site.stub.ListChunks(
+            session_service_pb2.ListChunksRequest(session=site.session, filter=wanted)
+        )
+    error = _errors.from_rpc(caught.value, "test")
+    assert (error.reason, list(error.fields)) == ("FIELD_INVALID", [field])
+
+
+async def test_a_page_token_is_of_its_filter_and_session(
+    client: palimpsest.Client, site: Site
+) -> None:
+    other = await client.create_session(f"other|{uuid4().hex}")
+    request = session_service_pb2.ListChunksRequest(
+        session=site.session, page_size=1, filter=filter_of(threads=["auth0|5f7c"])
+    )
+    token = (await site.stub.ListChunks(request)).next_page_token
+    for session, wanted in (
+        (other.id, request.filter),
+        (site.session, filter_of(threads=["josé@example.org"])),
+        (site.session, filter_of()),
     ):
-        for call in (
-            site.log.ListChunks(log_pb2.ListChunksRequest(session=site.session, filter=filter_)),
-            site.search.SearchChunks(
-                search_pb2.SearchChunksRequest(
-                    session=site.session, query="harbour", filter=filter_
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await site.stub.ListChunks(
+                session_service_pb2.ListChunksRequest(
+                    session=session, filter=wanted, page_token=token
                 )
-            ),
-        ):
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await call
-            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-            assert said in (caught.value.details() or "")
+            )
+        assert _errors.from_rpc(caught.value, "test").reason == "TOKEN_INVALID"
+
+
+async def test_the_client_appends_and_lists_by_them(client: palimpsest.Client) -> None:
+    session = await client.create_session(f"client|{uuid4().hex}")
+    when = datetime(2026, 5, 3, 10, tzinfo=UTC)
+    await session.append(
+        [
+            "of all",
+            {"role": "user", "content": "own", "thread": "t2", "occurred_at": when},
+            palimpsest.Chunk(kind="text", text="chunk", source="crm"),
+        ],
+        thread="t1",
+        source="user:42",
+    )
+    async with session.producer("p") as producer:
+        await producer.append("produced", thread="t2", metadata={"k": "v"})
+        await producer.append_step(action="go", source="robot", occurred_at=when)
+    found = [one async for one in session.chunks()]
+    assert [(one.kind, one.thread, one.source, one.occurred_at) for one in found] == [
+        ("text", "t1", "user:42", None),
+        ("message", "t2", "user:42", when),
+        ("text", "t1", "crm", None),
+        ("text", "t2", "", None),
+        ("agent_step", "", "robot", when),
+    ]
+
+    async def listed(**wanted: Any) -> list[int]:
+        return [one.position async for one in session.chunks(**wanted)]
+
+    assert await listed(threads=["t2"]) == [2, 4]
+    assert await listed(threads=["t2"], from_position=3) == [4]
+    assert await listed(excluded_threads=["t1", ""]) == [2, 4]
+    assert await listed(sources=["user:42"], to_position=1) == [1]
+    assert await listed(occurred_since=when) == [2, 5]
+    assert await listed(occurred_until=when) == []
+    assert await listed(kinds=["agent_step"]) == [5]
+    assert await listed(metadata={"k": "v"}) == [4]
+    assert await listed(since=datetime.now(UTC) + timedelta(days=1)) == []
+    with pytest.raises(ValueError, match="occurred_since must have a time zone"):
+        await listed(occurred_since=datetime(2026, 5, 3))
+    with pytest.raises(ValueError, match="threads must be a collection"):
+        await listed(threads="t2")
+    copied = await client.create_session(f"copy|{uuid4().hex}")
+    await copied.append(found)
+    again = [one async for one in copied.chunks()]
+    assert [(one.text, one.action, one.thread, one.occurred_at) for one in again] == [
+        (one.text, one.action, one.thread, one.occurred_at) for one in found
+    ]
 
 
 @pytest.mark.parametrize(
@@ -188,30 +277,30 @@ async def test_a_filter_that_nothing_fits_is_refused(site: Site) -> None:
     ],
 )
 async def test_another_thread_source_or_time_is_other_content(
-    site: Site, other: log_pb2.Chunk
+    site: Site, other: chunks_pb2.Chunk
 ) -> None:
     first = chunk("a", "", None)
-    await site.append(first, producer_id="p")
+    position = await site.produce(first)
     await site.append(first, request_id="r")
-    ack = await site.append(first, producer_id="p")
-    assert ack.ack.through_producer_sequence == 1
-    for fields in ({"producer_id": "p"}, {"request_id": "r"}):
+    assert await site.produce(first) == position
+    for call in (site.produce(other), site.append(other, request_id="r")):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await site.append(other, **fields)
+            await call
         assert caught.value.code() is grpc.StatusCode.ALREADY_EXISTS
 
 
 async def test_a_time_is_kept_in_microseconds(site: Site) -> None:
-    given = log_pb2.Chunk(text="x", occurred_at=at(-1, 123_456_789))
-    first = await site.append(given, producer_id="p")
-    position = first.ack.through_position
+    given = chunks_pb2.Chunk(text="x", occurred_at=at(-1, 123_456_789))
+    position = await site.produce(given)
     # The rest was cut off before the digest was made.
-    again = log_pb2.Chunk(text="x", occurred_at=at(-1, 123_456_000))
-    assert (await site.append(again, producer_id="p")).ack.through_position == position
-    page = await site.log.ListChunks(
-        log_pb2.ListChunksRequest(session=site.session, from_position=position)
+    again = chunks_pb2.Chunk(text="x", occurred_at=at(-1, 123_456_000))
+    assert await site.produce(again) == position
+    page = await site.stub.ListChunks(
+        session_service_pb2.ListChunksRequest(
+            session=site.session, filter=filter_of(from_position=position)
+        )
     )
-    assert page.chunks[0].chunk == again
+    assert content(page.chunks[0]) == again
 
 
 async def test_a_page_with_a_filter_looks_at_so_many_chunks(
@@ -269,7 +358,7 @@ async def test_citations_say_thread_source_and_time(database: Database) -> None:
     async with database.transaction(DEFAULT_TENANT) as tx:
         await answers.complete(tx, KEY, item.item_id, text="x", citations=cited, model="m")
     stored = await read_answer(database, item)
-    shown = convert.answer(AskDone(answer=stored, usage=())).citations
+    shown = AnswerMessages(b"k").answer(AskDone(answer=stored, usage=())).citations
     assert [(one.thread, one.source, one.HasField("occurred_at")) for one in shown] == [
         ("", "", False),
         ("auth0|5f7c", "é", True),
@@ -284,14 +373,14 @@ async def test_sessions_are_listed_by_the_bytes_of_their_names(client: palimpses
     mark = uuid4().hex
     for name in names:
         await client.create_session(f"{name} {mark}")
-    stub: Any = sessions_pb2_grpc.SessionServiceStub(client.channel)
+    stub: Any = session_service_pb2_grpc.SessionServiceStub(client.channel)
     listed: list[str] = []
     token = ""
     while True:
         page = await stub.ListSessions(
-            sessions_pb2.ListSessionsRequest(page_size=2, page_token=token)
+            session_service_pb2.ListSessionsRequest(page_size=2, page_token=token)
         )
-        listed += [one.name for one in page.sessions if one.name.endswith(mark)]
+        listed += [one.id for one in page.sessions if one.id.endswith(mark)]
         token = page.next_page_token
         if not token:
             break

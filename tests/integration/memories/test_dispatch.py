@@ -92,7 +92,7 @@ async def test_what_has_had_its_turn_stands_behind_what_has_just_come(
         async def drain(self, *_: object, **__: object) -> float:
             return 0.0
 
-    bulkhead = Bulkhead(silent_seconds=60, places=1, concurrency=2)
+    bulkhead = Bulkhead(silent_seconds=60, slots=1, concurrency=2)
     none: Any = None
     endless = cast(Any, Endless())
     worker = Worker(

@@ -9,7 +9,7 @@ import pytest
 
 import palimpsest
 from palimpsest import Edit, sync
-from palimpsest.v1alpha1 import edits_pb2, edits_pb2_grpc
+from palimpsest.v1 import memory_service_pb2, memory_service_pb2_grpc
 from tests.support.sending import send
 
 SCHEMA = """
@@ -67,7 +67,7 @@ async def test_edits_are_one_revision_in_their_order(memory: palimpsest.Memory) 
     assert {(one.kind, one.revision) for one in made.amendments} == {("edit", 1)}
     assert [one async for one in memory.amendments()] == list(made.amendments)
     revisions = [one async for one in memory.revisions()]
-    assert [(one.kind, one.comment, one.amendments) for one in revisions] == [
+    assert [(one.kind, one.comment, one.amendment_count) for one in revisions] == [
         ("create", "", 0),
         ("edit", "by hand", 6),
     ]
@@ -103,20 +103,20 @@ async def test_a_wrong_edit_is_named_and_none_is_made(
 
 
 async def test_what_is_no_json_or_too_much_is_refused(memory: palimpsest.Memory) -> None:
-    stub = edits_pb2_grpc.EditServiceStub(memory._connection.channel)
+    stub = memory_service_pb2_grpc.MemoryServiceStub(memory._connection.channel)
 
-    async def send(*edits: edits_pb2.Edit, comment: str = "") -> Any:
-        request = edits_pb2.ReviseMemoryRequest(
-            session=memory.session.name, memory="m", edits=edits, comment=comment
+    async def send(*edits: memory_service_pb2.Edit, comment: str = "") -> Any:
+        request = memory_service_pb2.EditMemoryRequest(
+            session=memory.session.id, memory="m", edits=edits, comment=comment
         )
-        return await memory._connection.call(stub.ReviseMemory, request, retry=False)
+        return await memory._connection.call(stub.EditMemory, request, retry=False)
 
     for text in ("{", "NaN", "1 2", "'x'"):
         with pytest.raises(palimpsest.InvalidArgument, match="the value is no JSON") as caught:
-            await send(edits_pb2.Edit(path="$.title", value_json=text))
+            await send(memory_service_pb2.Edit(path="$.title", value_json=text))
         assert caught.value.metadata == {"edit": "1", "path": "$.title"}
-    fine = edits_pb2.Edit(path="$.title", value_json='"x"')
-    long = edits_pb2.Edit(path="$.title", value_json=f'"{"x" * 65536}"')
+    fine = memory_service_pb2.Edit(path="$.title", value_json='"x"')
+    long = memory_service_pb2.Edit(path="$.title", value_json=f'"{"x" * 65536}"')
     for edits, comment in (((), ""), ((fine,) * 501, ""), ((long,), ""), ((fine,), "x" * 1025)):
         with pytest.raises(palimpsest.InvalidArgument) as caught:
             await send(*edits, comment=comment)
@@ -129,19 +129,19 @@ async def test_texts_that_cannot_be_stored_are_refused(memory: palimpsest.Memory
     for call, field in (
         (memory.edit([Edit.put("$.title", "x")], comment=bad), "comment"),
         (memory.rollback(0, comment=bad), "comment"),
-        (memory.update_schema(SCHEMA + "    more: str\n", comment=bad), "comment"),
-        (memory.rebuild("n", task=bad), "task"),
-        (memory.rebuild("n", final_task=bad), "final_task"),
-        (session.create_memory("n", SCHEMA, task=bad), "prism.task"),
-        (session.create_memory("n", SCHEMA, question=bad), "prism.question"),
-        (session.create_memory("n", SCHEMA, final_task=bad), "prism.final_task"),
-        (session.create_memory("n", SCHEMA, model=bad), "prism.model"),
+        (memory.update(schema=SCHEMA + "    more: str\n", comment=bad), "comment"),
+        (memory.rebuild("n", task=bad), "new_memory.prism.task"),
+        (memory.rebuild("n", final_task=bad), "new_memory.prism.final_task"),
+        (session.create_memory("n", SCHEMA, task=bad), "memory.prism.task"),
+        (session.create_memory("n", SCHEMA, question=bad), "memory.prism.question"),
+        (session.create_memory("n", SCHEMA, final_task=bad), "memory.prism.final_task"),
+        (session.create_memory("n", SCHEMA, model=bad), "memory.prism.model"),
         (memory.ask(bad), "query"),
     ):
         with pytest.raises(palimpsest.InvalidArgument) as caught:
             await call
         assert caught.value.reason == "FIELD_INVALID"
-        assert str(caught.value) == f"{field} holds a NUL character"
+        assert str(caught.value).startswith(f"{field}: must have ")
         assert list(caught.value.fields) == [field]
     assert [info.revision for info in await session.memories()] == [0]
 
@@ -164,7 +164,7 @@ async def test_only_one_of_those_who_expect_a_revision_gets_it(memory: palimpses
         except palimpsest.Aborted as error:
             assert error.reason == "REVISION_CONFLICT"
             assert error.metadata == {"expected": "0", "current": "1"}
-            assert str(error) == "memory 'm' is at revision 1, not 0"
+            assert str(error) == "memory 'm' is at revision 1, not 0: read it, then decide"
             return "late"
         return "first"
 
@@ -172,13 +172,29 @@ async def test_only_one_of_those_who_expect_a_revision_gets_it(memory: palimpses
     assert sorted(taken) == ["first"] + ["late"] * 7
     for late in (
         memory.rollback(0, expected_revision=5),
-        memory.update_schema(SCHEMA + "    more: str\n", expected_revision=0),
+        memory.update(schema=SCHEMA + "    more: str\n", expected_revision=0),
     ):
         with pytest.raises(palimpsest.Aborted) as caught:
             await late
         assert caught.value.reason == "REVISION_CONFLICT"
         assert caught.value.metadata["current"] == "1"
     assert (await memory.get()).revision == 1
+
+
+async def test_a_request_that_comes_again_changes_nothing_more(memory: palimpsest.Memory) -> None:
+    for _ in range(2):
+        edited = await memory.edit([Edit.put("$.visitors", 1)], request_id="edit")
+        assert (edited.info.revision, len(edited.amendments)) == (1, 1)
+    for _ in range(2):
+        assert (await memory.rollback(0, request_id="rollback")).revision == 2
+    await memory.edit([Edit.put("$.visitors", 2)])
+    for _ in range(2):
+        folded = await memory.fold(request_id="fold")
+        assert (folded.folded, folded.info.revision) == (True, 4)
+    with pytest.raises(palimpsest.AlreadyExists) as caught:
+        await memory.edit([Edit.put("$.visitors", 3)], request_id="edit")
+    assert caught.value.reason == "REQUEST_CONTENT_CHANGED"
+    assert (await memory.get()).revision == 4
 
 
 async def test_edits_that_come_at_once_all_count(memory: palimpsest.Memory) -> None:
@@ -250,14 +266,14 @@ async def test_a_schema_can_get_more_fields(session: palimpsest.Session) -> None
     with pytest.raises(palimpsest.InvalidArgument, match="has no field 'y'"):
         await memory.edit([Edit.put("$.y", 1)])
     wider = 'class A:\n    """Now with more."""\n    x: str  # a text\n    y: int\n'
-    info = await memory.update_schema(wider, expected_revision=1, comment="wider")
+    info = await memory.update(schema=wider, expected_revision=1, comment="wider")
     assert info.revision == 2
     assert "y: int" in info.schema_source
     assert "a text" in info.schema_source
-    assert (await memory.update_schema(wider)).revision == 2, "it has it already"
+    assert (await memory.update(schema=wider)).revision == 2, "it has it already"
     await memory.edit([Edit.put("$.y", 1)])
     last = [one async for one in memory.revisions()][2]
-    assert (last.kind, last.comment, last.amendments) == ("schema", "wider", 0)
+    assert (last.kind, last.comment, last.amendment_count) == ("schema", "wider", 0)
     assert last.schema_source == info.schema_source
     assert await value_of(memory) == {"x": "a", "y": 1}
     assert await value_of(memory, 1) == {"x": "a"}
@@ -269,7 +285,7 @@ async def test_a_schema_can_get_more_fields(session: palimpsest.Session) -> None
         "properties": {name: {"type": "string"} for name in ("x", "z")}
         | {"y": {"type": "integer"}},
     }
-    assert "z: str" in (await memory.update_schema(document)).schema_source
+    assert "z: str" in (await memory.update(schema=document)).schema_source
 
 
 @pytest.mark.parametrize(
@@ -286,9 +302,9 @@ async def test_a_schema_cannot_lose_or_change_fields(
 ) -> None:
     memory = await session.create_memory("m", "class A:\n    x: str\n    p: list[str]\n")
     with pytest.raises(palimpsest.InvalidArgument, match="can only get more fields") as caught:
-        await memory.update_schema(source)
+        await memory.update(schema=source)
     assert caught.value.reason == "SCHEMA_INCOMPATIBLE"
-    assert caught.value.metadata["place"].startswith(place)
+    assert caught.value.metadata["field"].startswith(place)
     assert (await memory.get()).revision == 0
 
 
@@ -308,13 +324,13 @@ async def test_a_json_schema_makes_a_memory_and_a_wrong_one_says_where(
     assert state.info.encoding == "in_place"
     await memory.edit([Edit.put("/names/0", "Ann"), Edit.put("$.size", 3)])
     document["properties"]["size"] = {"type": "bytes"}
-    for refused in (session.create_memory("n", document), memory.update_schema(document)):
+    for refused in (session.create_memory("n", document), memory.update(schema=document)):
         with pytest.raises(palimpsest.InvalidArgument) as caught:
             await refused
         assert caught.value.reason == "SCHEMA_INVALID"
         assert caught.value.metadata["pointer"].startswith("/properties/size")
     with pytest.raises(palimpsest.InvalidArgument) as caught:
-        await memory.update_schema("class A(")
+        await memory.update(schema="class A(")
     assert caught.value.metadata == {"line": "1", "column": "8"}
 
 
@@ -330,12 +346,12 @@ async def test_a_dataclass_makes_a_memory_a_wider_one_and_another(
 ) -> None:
     memory = await session.create_memory("m", Harbour)
     assert "ships: list[str]" in (await memory.get()).info.schema_source
-    info = await memory.update_schema(
-        make_dataclass("Harbour", [("depth", float)], bases=(Harbour,))
+    info = await memory.update(
+        schema=make_dataclass("Harbour", [("depth", float)], bases=(Harbour,))
     )
     assert info.revision == 1
     other = await memory.rebuild("n", schema=make_dataclass("Depth", [("depth", float)]))
-    assert (await other.get()).info.schema_source == "class Depth:\n    depth: float\n"
+    assert (await other.wait()).schema_source == "class Depth:\n    depth: float\n"
 
 
 async def test_settings_are_kept_and_wrong_ones_refused(session: palimpsest.Session) -> None:
@@ -345,7 +361,7 @@ async def test_settings_are_kept_and_wrong_ones_refused(session: palimpsest.Sess
         task="t",
         question="q?",
         encoding="in_place",
-        operations="add_only",
+        allowed_ops="add_only",
         coercion="lossless",
         reply_format="structured",
         chunk_tokens=7,
@@ -359,7 +375,7 @@ async def test_settings_are_kept_and_wrong_ones_refused(session: palimpsest.Sess
     info = (await memory.get()).info
     assert (info.final_task, info.steps) == ("One number.", "focused")
     assert (info.task, info.question, info.encoding) == ("t", "q?", "in_place")
-    assert (info.operations, info.coercion) == ("add_only", "lossless")
+    assert (info.allowed_ops, info.coercion) == ("add_only", "lossless")
     assert (info.reply_format, info.linger_seconds) == ("structured", 1.5)
     assert (info.chunk_tokens, info.fold_tokens, info.memory_tokens) == (7, 8, 9)
     assert info.skip_failures
@@ -380,7 +396,7 @@ async def test_flush_ends_a_long_linger(session: palimpsest.Session) -> None:
     await send(session, "The bakery\n====\n\nThe bakery is the oldest house of the town.")
     flushed = await one.flush()
     assert flushed.head == 1
-    assert (await one.get(after=flushed.token)).applied_position == 1
+    assert (await one.get(after=flushed.read_token)).applied_position == 1
     assert (await two.get()).applied_position == 0, "only the one was named"
     token = await send(session, "The mill\n====\n\nThe mill is a house with a wheel.")
     assert (await session.flush()).head == 2
@@ -393,8 +409,8 @@ async def test_flush_ends_a_long_linger(session: palimpsest.Session) -> None:
 async def test_a_rebuild_does_not_wait_for_more_chunks(session: palimpsest.Session) -> None:
     memory = await session.create_memory("m", SCHEMA, linger=3600, encoding="amendments")
     await send(session, "The bakery\n====\n\nThe bakery is the oldest house of the town.")
-    made = await memory.rebuild("n")
-    assert (await made.get()).applied_position == 1
+    rebuild = await memory.rebuild("n")
+    assert (await rebuild.wait()).applied_position == 1
     assert (await memory.get()).applied_position == 0
 
 
@@ -415,7 +431,7 @@ async def test_who_is_not_there_cannot_be_edited(session: palimpsest.Session) ->
         nobody.rollback(0),
         nobody.fold(),
         nobody.consolidate(),
-        nobody.update_schema(SCHEMA),
+        nobody.update(schema=SCHEMA),
         nobody.rebuild("new"),
         nobody.flush(),
     ):
@@ -444,9 +460,9 @@ async def test_the_synchronous_face_edits_and_looks_back(address: str) -> None:
                 assert [next(watch).revision.revision for _ in range(2)] == [1, 2]
             assert memory.rollback(1).revision == 3
             assert not memory.fold().folded
-            assert memory.consolidate().consolidate_position == 0
-            assert memory.update_schema(SCHEMA + "    more: str\n").revision >= 4
-            assert memory.rebuild("n", task="t").get().info.rebuilt_from == "m"
+            assert memory.consolidate().wait().id == "m"
+            assert memory.update(schema=SCHEMA + "    more: str\n").revision >= 4
+            assert memory.rebuild("n", task="t").wait().rebuilt_from == "m"
             assert memory.flush().head == session.flush().head == 0
             assert len(list(memory.amendments(path="$.title"))) == 2
 

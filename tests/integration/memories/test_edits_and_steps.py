@@ -6,12 +6,13 @@ import json
 import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 import palimpsest
-from palimpsest import Edit
+from palimpsest import Edit, PositionRange
 from tests.support.fake_model import FakeModel, fake_model
 from tests.support.harness import Servers, api, worker
 from tests.support.sending import send
@@ -92,8 +93,10 @@ async def test_a_step_under_way_is_made_again_on_the_edited_memory(
     state = await memory.get(after=token)
     assert state.value == {"count": 7, "topics": {"text": ["call 3"]}}
     assert await kinds(memory) == ["create", "edit", "step", "step"]
-    steps = [(one.from_position, one.to_position) async for one in memory.revisions()][2:]
-    assert steps == [(0, 1), (1, 2)], "nothing is lost or read twice"
+    steps = [one.positions async for one in memory.revisions()][2:]
+    assert steps == [PositionRange(first=n, last=n) for n in (1, 2)], (
+        "nothing is lost or read twice"
+    )
     assert len(model.prompts) == 3, "the first of them in vain"
     assert '"count":7' not in model.prompts[0]
     assert "7" in model.prompts[1].rpartition("[MEMORY]")[2]
@@ -116,8 +119,8 @@ async def test_edits_amid_many_steps_lose_nothing(
     assert state.value["count"] == 10
     assert len(state.value["topics"]) == 15
     revisions = [one async for one in memory.revisions()]
-    steps = [(o.from_position, o.to_position) for o in revisions if o.kind == "step"]
-    assert steps == [(n, n + 1) for n in range(15)]
+    steps = [one.positions for one in revisions if one.kind == "step"]
+    assert steps == [PositionRange(first=n, last=n) for n in range(1, 16)]
     assert [one.kind for one in revisions].count("edit") == 10
     assert [one.revision for one in revisions] == list(range(26))
 
@@ -132,11 +135,11 @@ async def test_a_stalled_memory_can_be_edited_and_goes_on_behind_it(
         await memory.get(after=token)
     edited = await memory.edit([Edit.put("$.count", 1)])
     assert (edited.info.status, edited.info.revision) == ("stalled", 1)
-    assert edited.info.stall is not None
+    assert edited.info.blocked is not None
     assert (await memory.rollback(0)).status == "stalled"
-    assert (await memory.update_schema(SCHEMA + "    more: str\n")).status == "stalled"
+    assert (await memory.update(schema=SCHEMA + "    more: str\n")).status == "stalled"
     assert model.prompts != [], "it was asked"
-    assert (await memory.retry()).status == "active"
+    assert await memory.retry()
     state = await memory.get(after=token)
     assert await kinds(memory) == ["create", "edit", "rollback", "schema", "step"]
     assert list(state.value) == ["topics"]
@@ -158,8 +161,9 @@ async def test_a_consolidation_waits_until_the_log_is_read(
     memory = await session.create_memory("m", SCHEMA, chunk_tokens=1, encoding="amendments")
     await send(session, "chunk-a", "chunk-b")
     asked = await memory.consolidate()
-    assert asked.consolidate_position == 2
-    assert (await memory.consolidate()).consolidate_position == 2
+    assert asked.progress is not None
+    assert asked.progress.total == 2
+    assert (await memory.consolidate()).id == asked.id
     assert await kinds(memory) == ["create"]
     async with memory.watch(after_revision=0) as watch:
         go_on.set()
@@ -170,8 +174,8 @@ async def test_a_consolidation_waits_until_the_log_is_read(
         ("remove", "$['topics']['b']"),
     ]
     state = await memory.get()
-    assert state.info.consolidate_position is None
     assert state.value == {"topics": {"a": ["short"]}}
+    assert (await asked.wait()).revision == 3
     why = await memory.provenance("$.topics.'b'")
     found = [(e.amendment.op, e.amendment.kind, e.best_position) async for e in why]
     assert found == [("remove", "consolidation", 0), ("add", "step", 2)]
@@ -181,6 +185,10 @@ async def test_a_consolidation_waits_until_the_log_is_read(
         await memory.consolidate()
         event = await anext(watch)
     assert (event.revision.kind, event.amendments) == ("consolidation", ())
+
+
+def seen(info: palimpsest.OperationInfo[Any]) -> tuple[int, int]:
+    return (3, 3) if info.progress is None else (info.progress.completed, info.progress.total)
 
 
 async def test_a_rebuild_reads_the_log_again_with_other_settings(
@@ -201,23 +209,23 @@ async def test_a_rebuild_reads_the_log_again_with_other_settings(
     assert prompts == 3
     progress: list[tuple[int, int]] = []
     model.reply = lambda n: add(f"$.names[{n - prompts - 1}]", f"n{n - prompts}")
-    made = await memory.rebuild(
+    rebuild = await memory.rebuild(
         "again",
         schema="class B:\n    names: list[str]\n",
         task="The new task.",
         final_task="One number.",
         encoding="in_place",
         steps="focused",
-        on_progress=lambda info: progress.append((info.applied_position, info.head)),
     )
-    state = await made.get()
+    await rebuild.wait(on_progress=lambda info: progress.append(seen(info)))
+    state = await session.memory("again").get()
     assert state.value == {"names": ["n1", "n2", "n3"]}
     assert (state.info.rebuilt_from, state.info.task) == ("m", "The new task.")
     assert state.info.final_task == "One number."
     assert (state.info.encoding, state.info.chunk_tokens) == ("in_place", 1)
     assert (state.info.steps, before.info.steps) == ("focused", "whole")
     assert progress == sorted(progress)
-    assert (progress[0], progress[-1]) == ((0, 3), (3, 3))
+    assert all(total == 3 for _, total in progress)
     assert all("The new task." in prompt for prompt in model.prompts[prompts:])
     assert (await memory.get()) == before, "the old one is left as it is"
     with pytest.raises(palimpsest.AlreadyExists) as caught:
@@ -228,7 +236,7 @@ async def test_a_rebuild_reads_the_log_again_with_other_settings(
     with pytest.raises(palimpsest.InvalidArgument) as wrong:
         await memory.rebuild("bad", schema="class A(")
     assert wrong.value.reason == "SCHEMA_INVALID"
-    assert [info.name for info in await session.memories()] == ["again", "m"]
+    assert [info.id for info in await session.memories()] == ["again", "m"]
 
 
 async def test_a_rebuild_that_stalls_says_so_and_stays(
@@ -245,9 +253,9 @@ async def test_a_rebuild_that_stalls_says_so_and_stays(
         return add(f"$.topics.'t{number}'", ["x"])
 
     model.reply = reply
-    heard: list[int] = []
+    rebuild = await memory.rebuild("n")
     with pytest.raises(palimpsest.FailedPrecondition) as caught:
-        await memory.rebuild("n", on_progress=lambda info: heard.append(info.applied_position))
+        await rebuild.wait()
     assert caught.value.reason == "MEMORY_STALLED"
     assert caught.value.metadata["memory"] == "n"
     assert caught.value.metadata["position"] == "2"
@@ -298,7 +306,7 @@ async def test_the_model_may_only_add_where_the_memory_says_so(
         "m",
         SCHEMA,
         chunk_tokens=1,
-        operations="add_only",
+        allowed_ops="add_only",
         coercion="lossless",
         encoding="amendments",
     )

@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 
 import palimpsest
-from palimpsest import Edit
-from palimpsest.v1alpha1 import history_pb2, history_pb2_grpc, memories_pb2, memories_pb2_grpc
+from palimpsest import Edit, PositionRange
+from palimpsest.v1 import common_pb2, memory_service_pb2, memory_service_pb2_grpc
 from tests.support.sending import send
 
 SCHEMA = """
@@ -41,7 +41,7 @@ async def memory(session: palimpsest.Session) -> palimpsest.Memory:
 
 
 def named(memory: palimpsest.Memory) -> dict[str, Any]:
-    return {"session": memory.session.name, "memory": memory.name}
+    return {"session": memory.session.id, "memory": memory.id}
 
 
 async def pages(
@@ -56,6 +56,13 @@ async def pages(
         request.page_token = found[-1].next_page_token
         if not request.page_token:
             return found
+
+
+def covers(positions: PositionRange | None, first: int, last: int) -> bool:
+    """Whether a step read one of these positions; 0 leaves an end open."""
+    if positions is None:
+        return False
+    return positions.last >= first and (not last or positions.first <= last)
 
 
 # Positions
@@ -119,12 +126,12 @@ async def test_amendments_can_be_asked_for_by_path_and_position(memory: palimpse
             expected = [
                 one
                 for one in (steps if first or last else everything)
-                if one.to_position >= first and (not last or one.from_position < last)
+                if not (first or last) or covers(one.positions, first, last)
             ]
             assert await asked(from_position=first, to_position=last) == expected, (first, last)
     both = await asked(path="$.topics", from_position=2, to_position=2)
     assert [(one.revision, one.path) for one in both] == [(2, "$['topics']['bakery']")]
-    with pytest.raises(palimpsest.InvalidArgument, match="behind to_position"):
+    with pytest.raises(palimpsest.InvalidArgument, match="first must not be greater than last"):
         await asked(from_position=3, to_position=2)
     for path in ("nonsense", "$.nothing", "$.title.'more'"):
         with pytest.raises(palimpsest.InvalidArgument) as caught:
@@ -137,20 +144,21 @@ async def test_pages_of_amendments_have_no_holes_and_keep_their_filter(
     memory: palimpsest.Memory,
 ) -> None:
     await memory.edit([Edit.put(f"$.topics.'t{n}'", [str(n)]) for n in range(5)])
-    stub = memories_pb2_grpc.MemoryServiceStub(memory._connection.channel)
-    for wanted in ({}, {"path_prefix": "$.topics"}, {"from_position": 2}):
-        request = memories_pb2.ListAmendmentsRequest(**named(memory), page_size=2, **wanted)
+    stub = memory_service_pb2_grpc.MemoryServiceStub(memory._connection.channel)
+    late = common_pb2.PositionRange(first=2)
+    for wanted in ({}, {"path_prefix": "$.topics"}, {"positions": late}):
+        request = memory_service_pb2.ListAmendmentsRequest(**named(memory), page_size=2, **wanted)
         found = await pages(memory, stub.ListAmendments, request)
         listed = [(one.revision, one.ordinal) for page in found for one in page.amendments]
         whole = memory.amendments(
             path=str(wanted.get("path_prefix", "")),
-            from_position=int(wanted.get("from_position", 0)),
+            from_position=2 if "positions" in wanted else 0,
         )
         assert listed == [(one.revision, one.ordinal) async for one in whole]
         assert all(len(page.amendments) == 2 for page in found[:-1])
-    first = memories_pb2.ListAmendmentsRequest(**named(memory), page_size=1)
+    first = memory_service_pb2.ListAmendmentsRequest(**named(memory), page_size=1)
     page = await memory._connection.call(stub.ListAmendments, first)
-    other = memories_pb2.ListAmendmentsRequest(
+    other = memory_service_pb2.ListAmendmentsRequest(
         **named(memory), path_prefix="$.topics", page_token=page.next_page_token
     )
     with pytest.raises(palimpsest.InvalidArgument) as caught:
@@ -167,7 +175,7 @@ async def test_every_revision_is_listed_with_its_cause_and_digest(
     await memory.edit([Edit.put("$.visitors", 9)], comment="counted")
     await memory.fold()
     await memory.rollback(1)
-    await memory.update_schema(SCHEMA + "    more: str\n")
+    await memory.update(schema=SCHEMA + "    more: str\n")
     revisions = [one async for one in memory.revisions()]
     assert [one.kind for one in revisions] == [
         "create",
@@ -178,21 +186,22 @@ async def test_every_revision_is_listed_with_its_cause_and_digest(
         "schema",
     ]
     assert [one.revision for one in revisions] == list(range(8))
-    assert [(one.from_position, one.to_position) for one in revisions] == [
-        *[(0, 0), (0, 1), (1, 2), (2, 3)],
-        *[(3, 3)] * 4,
+    assert [one.positions for one in revisions] == [
+        None,
+        *(PositionRange(first=number, last=number) for number in (1, 2, 3)),
+        *[None] * 4,
     ]
     assert [one.restored_revision for one in revisions] == [None] * 6 + [1, None]
     counts = dict.fromkeys(range(8), 0)
     async for change in memory.amendments():
         counts[change.revision] += 1
-    assert [one.amendments for one in revisions] == list(counts.values())
+    assert [one.amendment_count for one in revisions] == list(counts.values())
     for one in revisions:
         value = (await memory.get(revision=one.revision)).value
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         assert one.value_digest == hashlib.sha256(text.encode()).digest(), one
-    stub = history_pb2_grpc.HistoryServiceStub(memory._connection.channel)
-    request = history_pb2.ListRevisionsRequest(**named(memory), page_size=3)
+    stub = memory_service_pb2_grpc.MemoryServiceStub(memory._connection.channel)
+    request = memory_service_pb2.ListRevisionsRequest(**named(memory), page_size=3)
     found = await pages(memory, stub.ListRevisions, request)
     assert [[one.revision for one in page.revisions] for page in found] == [
         [0, 1, 2],
@@ -223,7 +232,7 @@ async def test_a_list_that_grew_is_followed_to_where_each_element_came_from(
     memory: palimpsest.Memory,
 ) -> None:
     why = await memory.provenance("/topics/harbour museum/0")
-    assert (why.path, why.revision, why.exists) == (f"{MUSEUM}[0]", 3, True)
+    assert (why.path, why.read_point.revision, why.exists) == (f"{MUSEUM}[0]", 3, True)
     assert why.value == "The harbour museum is a collection of old ships in the north."
     found = [entry async for entry in why]
     assert [entry async for entry in why] == found, "each loop begins at the newest"
@@ -287,8 +296,10 @@ async def test_nothing_is_explained_by_what_took_it_away(memory: palimpsest.Memo
 async def test_provenance_comes_in_pages_of_one_moment(memory: palimpsest.Memory) -> None:
     for number in range(5):
         await memory.edit([Edit.put("$.visitors", number)])
-    stub = history_pb2_grpc.HistoryServiceStub(memory._connection.channel)
-    request = history_pb2.GetProvenanceRequest(**named(memory), path="$.visitors", page_size=2)
+    stub = memory_service_pb2_grpc.MemoryServiceStub(memory._connection.channel)
+    request = memory_service_pb2.GetProvenanceRequest(
+        **named(memory), path="$.visitors", page_size=2
+    )
 
     async def meanwhile() -> None:
         await memory.edit([Edit.put("$.visitors", 99)])
@@ -300,7 +311,7 @@ async def test_provenance_comes_in_pages_of_one_moment(memory: palimpsest.Memory
         [6, 5],
         [4],
     ]
-    assert {(page.revision, page.value_json) for page in found} == {(8, "4")}
+    assert {(page.read_point.revision, page.value_json) for page in found} == {(8, "4")}
     assert await entries(memory, "$.visitors") == []
 
 
@@ -347,7 +358,7 @@ async def test_a_diff_says_all_that_differs(memory: palimpsest.Memory) -> None:
     for old in range(newest + 1):
         for new in range(newest + 1):
             found = await memory.diff(revision=old, other_revision=new)
-            assert (found.revision, found.other_revision) == (old, new)
+            assert (found.read_point.revision, found.other_read_point.revision) == (old, new)
             before = flat((await memory.get(revision=old)).value)
             after = flat((await memory.get(revision=new)).value)
             for one in found.differences:
@@ -379,7 +390,7 @@ async def test_two_memories_are_compared(session: palimpsest.Session) -> None:
             ("remove", "$['visitors']", 3, None),
             ("add", "$['size']", None, 3),
         ]
-        assert (found.revision, found.other_revision) == (2, 1)
+        assert (found.read_point.revision, found.other_read_point.revision) == (2, 1)
     with pytest.raises(palimpsest.NotFound):
         await memory.diff(other="nobody")
 
@@ -387,8 +398,8 @@ async def test_two_memories_are_compared(session: palimpsest.Session) -> None:
 async def test_pages_of_a_diff_compare_the_same_revisions(memory: palimpsest.Memory) -> None:
     await memory.rollback(0)
     await memory.edit([Edit.put(f"$.topics.'t{n}'", [str(n)]) for n in range(5)])
-    stub = history_pb2_grpc.HistoryServiceStub(memory._connection.channel)
-    request = history_pb2.DiffMemoriesRequest(**named(memory), revision=0, page_size=1)
+    stub = memory_service_pb2_grpc.MemoryServiceStub(memory._connection.channel)
+    request = memory_service_pb2.DiffMemoriesRequest(**named(memory), revision=0, page_size=1)
     # All of it differs at one place from nothing; so compare with one that has topics.
     await memory.edit([Edit.put("$.topics.'t0'[0]", "x")])
     request.revision = 5
@@ -400,8 +411,10 @@ async def test_pages_of_a_diff_compare_the_same_revisions(memory: palimpsest.Mem
     found = await pages(memory, stub.DiffMemories, request, meanwhile)
     paths = [one.path for page in found for one in page.differences]
     assert paths == [f"$['topics']['t{n}'][0]" for n in range(5)]
-    assert {(page.revision, page.other_revision) for page in found} == {(5, 7)}
-    other = history_pb2.DiffMemoriesRequest(
+    assert {(page.read_point.revision, page.other_read_point.revision) for page in found} == {
+        (5, 7)
+    }
+    other = memory_service_pb2.DiffMemoriesRequest(
         **named(memory), other_memory="other", page_token=found[0].next_page_token
     )
     with pytest.raises(palimpsest.InvalidArgument) as caught:

@@ -13,7 +13,7 @@ from palimpsest import sync
 from service.app.memories import memories_of
 from service.domain.calls.ledger import CallInProgress, CallScope, Lease, Reservation
 from service.domain.prompting.flows import ModelReply
-from service.domain.spend.budgets import BudgetOwner, BudgetPeriod, BudgetScope
+from service.domain.spend.budgets import BudgetLimits, BudgetOwner, BudgetPeriod, BudgetScope
 from service.domain.values.errors import Exhausted
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.values.work_items import WorkItem
@@ -22,7 +22,7 @@ from service.usecases.calls.call_ledger import CallLedger
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.consistency import Consistency, ProgressWatcher
 from service.usecases.prism.method import PrismMethod
-from service.usecases.spend.budgets import BudgetLimits, Budgets, hold
+from service.usecases.spend.budgets import Budgets, hold
 from storage.answers import answers
 from storage.engine.claims import Fenced
 from storage.engine.database import Database
@@ -126,12 +126,15 @@ async def test_a_held_memory_loses_nothing_and_goes_on_when_its_budget_is_raised
     assert standing.spent_tokens == 36
 
 
-async def test_it_goes_on_when_its_budget_is_cleared(database: Database) -> None:
+async def test_it_goes_on_when_its_budget_is_deleted(database: Database) -> None:
     await make(database, ["a"])
     await put(database, OF_SESSION, TOTAL, 0)
     await budgeted(database, Script()).drain(ITEM)
     assert (await read(database)).held_reason is not None
-    assert await books(database).clear(DEFAULT_TENANT, OF_SESSION, TOTAL) == 1
+    woken: list[WorkItem] = []
+    kept = books(database, woken)
+    await kept.delete(DEFAULT_TENANT, OF_SESSION, TOTAL, allow_missing=False)
+    assert woken == [ITEM]
     await budgeted(database, Script()).drain(ITEM)
     assert (await read(database)).applied_position == 1
 
@@ -292,32 +295,74 @@ async def _answered(database: Database, script: Script) -> answers.StoredAnswer:
 # Over gRPC
 
 
-async def test_budgets_are_set_listed_and_cleared(client: palimpsest.Client) -> None:
+async def test_budgets_are_set_listed_and_deleted(client: palimpsest.Client) -> None:
     session = await client.create_session(f"budgets-{uuid4().hex}")
     memory_ = await session.create_memory("m", schema_source="class N:\n    a: str\n")
     assert [one async for one in session.budgets()] == []
     done = await session.set_budget("day", limit_tokens=5, limit_micro_usd=7)
-    assert (done.budget.limit_tokens, done.budget.limit_micro_usd) == (5, 7)
-    assert (done.budget.session, done.budget.memory, done.budget.period) == (
-        session.name,
+    assert (done.limit_tokens, done.limit_micro_usd) == (5, 7)
+    assert (done.session, done.memory, done.period) == (
+        session.id,
         "",
         "day",
     )
-    assert done.budget.resets_at is not None
-    assert (done.budget.resets_at.hour, done.budget.resets_at.minute) == (0, 0)
+    assert done.resets_at is not None
+    assert (done.resets_at.hour, done.resets_at.minute) == (0, 0)
     replaced = await session.set_budget("day", limit_tokens=0)
-    assert (replaced.budget.limit_tokens, replaced.budget.limit_micro_usd) == (0, None)
+    assert (replaced.limit_tokens, replaced.limit_micro_usd) == (0, None)
     total = await memory_.set_budget("total", limit_micro_usd=2**63 - 1)
-    assert (total.budget.memory, total.budget.resets_at) == ("m", None)
+    assert (total.memory, total.resets_at) == ("m", None)
     assert [(one.memory, one.period) async for one in session.budgets()] == [
         ("", "day"),
         ("m", "total"),
     ]
-    assert await session.clear_budget("day") == 0
-    assert await memory_.clear_budget("total") == 0
+    await session.delete_budget("day")
+    await memory_.delete_budget("total")
     with pytest.raises(palimpsest.NotFound, match="has no budget for the day") as nothing:
-        await session.clear_budget("day")
+        await session.delete_budget("day")
     assert nothing.value.reason == "BUDGET_NOT_FOUND"
+    assert nothing.value.metadata == {"session": session.id, "memory": "", "period": "day"}
+    await session.delete_budget("day", missing_ok=True)
+    await client.session("nothing").delete_budget("day", missing_ok=True)
+
+
+async def test_a_budget_is_set_only_while_it_has_the_etag(client: palimpsest.Client) -> None:
+    session = await client.create_session(f"budgets-{uuid4().hex}")
+    first = await session.set_budget("day", limit_tokens=5)
+    again = await session.set_budget("day", limit_tokens=5)
+    assert again.etag == first.etag
+    raised = await session.set_budget("day", limit_tokens=6, etag=first.etag)
+    assert raised.etag != first.etag
+    assert [one.etag async for one in session.budgets()] == [raised.etag]
+    with pytest.raises(palimpsest.Aborted, match="read it again, then decide") as late:
+        await session.set_budget("day", limit_tokens=7, etag=first.etag)
+    assert (late.value.reason, late.value.metadata) == ("ETAG_MISMATCH", {"current": raised.etag})
+    assert [one.limit_tokens async for one in session.budgets()] == [6]
+    with pytest.raises(palimpsest.Aborted) as missing:
+        await session.set_budget("total", limit_tokens=7, etag=first.etag)
+    assert missing.value.metadata == {"current": ""}
+    # Of two that read the same only one changes it.
+    done = await asyncio.gather(
+        *(session.set_budget("day", limit_tokens=10 + n, etag=raised.etag) for n in range(4)),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(one, palimpsest.Budget) for one in done) == 1
+    assert sum(isinstance(one, palimpsest.Aborted) for one in done) == 3
+
+
+async def test_a_budget_is_set_and_deleted_once_by_a_request_id(
+    client: palimpsest.Client,
+) -> None:
+    session = await client.create_session(f"budgets-{uuid4().hex}")
+    first = await session.set_budget("day", limit_tokens=5, request_id="set")
+    await session.set_budget("day", limit_tokens=6)
+    assert await session.set_budget("day", limit_tokens=5, request_id="set") == first
+    assert [one.limit_tokens async for one in session.budgets()] == [6]
+    deletion = f"delete {session.id}"
+    await session.delete_budget("day", request_id=deletion)
+    await session.set_budget("day", limit_tokens=7)
+    await session.delete_budget("day", request_id=deletion)
+    assert [one.limit_tokens async for one in session.budgets()] == [7]
 
 
 async def test_what_cannot_be_a_budget_is_refused(client: palimpsest.Client) -> None:
@@ -332,7 +377,8 @@ async def test_what_cannot_be_a_budget_is_refused(client: palimpsest.Client) -> 
         _ = [one async for one in client.session("nothing").budgets()]
     with pytest.raises(palimpsest.InvalidArgument):
         await client.session("no/name").set_budget("day", limit_tokens=1)
-    for limits in ({"limit_tokens": -1}, {"limit_micro_usd": 2**63}):
+    refused: list[dict[str, Any]] = [{"limit_tokens": -1}, {"limit_micro_usd": 2**63}]
+    for limits in refused:
         with pytest.raises(ValueError, match="is from 0 to"):
             await session.set_budget("day", **limits)
     with pytest.raises(ValueError, match="'day' or 'total'"):
@@ -347,5 +393,7 @@ def test_the_synchronous_client_has_budgets(address: str) -> None:
         session.set_budget("total", limit_tokens=5)
         memory_.set_budget("day", limit_tokens=5)
         assert [one.memory for one in session.budgets()] == ["", "m"]
-        assert session.name in {one.session for one in client.budgets()}
-        assert (session.clear_budget("total"), memory_.clear_budget("day")) == (0, 0)
+        assert session.id in {one.session for one in client.budgets()}
+        session.delete_budget("total")
+        memory_.delete_budget("day")
+        assert list(session.budgets()) == []

@@ -410,7 +410,7 @@ async def talk(session: palimpsest.Session, *texts: str) -> str:
             await producer.append_message("user", text)
         ack = await producer.flush()
     assert ack is not None
-    return ack.token
+    return ack.read_token
 
 
 async def test_what_is_not_said_is_shown_back(patient: str) -> None:
@@ -436,13 +436,16 @@ async def test_whoever_waits_sees_the_messages_and_others_leave_them(patient: st
         await talk(session, "The boat is red.")
         assert (await memory.get(fully_applied=True)).applied_position == 3
         steps = [one async for one in memory.revisions() if one.kind == "step"]
-        assert [(one.from_position, one.to_position) for one in steps] == [(0, 2), (2, 3)]
+        read = [(1, 2), (3, 3)]
+        assert [one.positions for one in steps] == [
+            palimpsest.PositionRange(first=first, last=last) for first, last in read
+        ]
         said = await talk(session, "The boat is new.")
         answer = await memory.ask("What colour is the boat?", after=said)
-        assert answer.applied_position == 4
+        assert answer.read_point.applied_position == 4
         await talk(session, "The boat has a sail.")
         flushed = await memory.flush()
-        assert (await memory.get(after=flushed.token)).applied_position == 5
+        assert (await memory.get(after=flushed.read_token)).applied_position == 5
 
 
 async def test_a_question_brings_the_messages_into_the_memory_soon(patient: str) -> None:
@@ -462,8 +465,8 @@ async def test_a_rebuilt_memory_does_not_wait(patient: str) -> None:
         session = await client.create_session(f"l-{uuid4().hex}")
         memory = await session.create_memory("m", SCHEMA)
         await talk(session, "My sister lives in Bern.")
-        made = await memory.rebuild("n")
-        assert (await made.get()).applied_position == 1
+        rebuild = await memory.rebuild("n")
+        assert (await rebuild.wait()).applied_position == 1
         assert (await memory.get()).applied_position == 0
 
 

@@ -24,6 +24,7 @@ from service.domain.prompting.flows import ModelRequest
 from service.domain.values.errors import PalimpsestError
 from service.domain.values.json_values import canonical
 from service.domain.values.memory_choices import OnFailure
+from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.domain.values.work_items import WorkItem
 from service.llm.providers.failures import ModelFailure
@@ -33,7 +34,7 @@ from service.settings.config import Config, Limits
 from service.usecases.log.append import Appender
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.consistency import Consistency, ProgressWatcher
-from service.usecases.memories.edit import Edit, Editor, Target
+from service.usecases.memories.edit import Edit, Editor, MemoryUpdate, Target
 from service.usecases.memories.history import History
 from service.usecases.memories.watch import Committed, Watches
 from storage.engine.database import Database
@@ -273,7 +274,9 @@ class World:
         more = f"extra_{self.changes}: str\n"
         known = (await self.stored(name)).prism.schema_source
         schema = parse_source(f"{known.rstrip()}\n    {more}")
-        stored = await self.editor.update_schema(DEFAULT_TENANT, target, schema)
+        stored = await self.editor.update(
+            DEFAULT_TENANT, target, MemoryKind.PRISM, MemoryUpdate(schema=schema)
+        )
         self._acked(name, "schema", stored, target)
 
     async def read(self, name: str) -> None:

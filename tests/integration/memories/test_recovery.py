@@ -13,7 +13,7 @@ from service.domain.prompting.tokens import estimate_tokens
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.llm.gateway.circuits import SEVERAL, Circuits
-from service.llm.gateway.routing import places_of
+from service.llm.gateway.routing import deployments_of
 from service.llm.providers.facts import ModelFacts
 from service.llm.providers.failures import ModelFailure
 from service.settings.config import Config
@@ -60,7 +60,9 @@ class Deployment:
         async def wake_up(items: object) -> None:
             """Nothing listens: the test looks for what is runnable."""
 
-        self.recovery = Recovery(database, self.circuits, WakeUps(wake_up), partial(places_of, ()))
+        self.recovery = Recovery(
+            database, self.circuits, WakeUps(wake_up), partial(deployments_of, ())
+        )
 
     async def make(self, number: int, text: str = "The harbour is closed.") -> WorkItem:
         """A memory with one chunk to read."""
@@ -127,7 +129,11 @@ async def test_all_wait_for_a_model_that_gives_no_replies_and_go_on_when_it_does
         await drain(deployment, *items)
         await asyncio.sleep(0.005)
     (condition,) = await deployment.conditions()
-    assert (condition.place, condition.fault, condition.cause) == (MODEL, error.fault, str(error))
+    assert (condition.deployment, condition.fault, condition.cause) == (
+        MODEL,
+        error.fault,
+        str(error),
+    )
     stored = [await deployment.read(item) for item in items]
     assert {one.status for one in stored} == {"active"}, "nothing stalls"
     assert {one.waiting_cause for one in stored} == {str(error)}
@@ -233,7 +239,7 @@ async def test_a_condition_that_nothing_waits_for_is_forgotten(
     async with database.connection() as connection:
         await conditions.add(
             connection,
-            place=MODEL,
+            deployment=MODEL,
             model=MODEL,
             fault=Fault.KEY_REFUSED,
             cause="the key is wrong",
@@ -280,7 +286,7 @@ async def test_a_condition_is_new_once(deployment: Deployment, database: Databas
             said.append(
                 await conditions.add(
                     connection,
-                    place=MODEL,
+                    deployment=MODEL,
                     model=MODEL,
                     fault=Fault.KEY_REFUSED,
                     cause="the key is wrong",

@@ -10,7 +10,7 @@ import pytest
 
 import palimpsest
 from palimpsest import Edit
-from palimpsest.v1alpha1 import history_pb2, history_pb2_grpc
+from palimpsest.v1 import memory_service_pb2, memory_service_pb2_grpc
 from service.local.processes import free_port
 from tests.support.harness import Servers, api
 
@@ -78,7 +78,7 @@ async def test_a_large_revision_is_told_in_part(memory: palimpsest.Memory) -> No
     assert (len(whole.amendments), whole.amendments_truncated) == (16, False)
     assert (len(gone.amendments), gone.amendments_truncated) == (16, False)
     assert large.amendments_truncated
-    assert 30 < len(large.amendments) < large.revision.amendments == 80
+    assert 30 < len(large.amendments) < large.revision.amendment_count == 80
     listed = [one async for one in memory.amendments() if one.revision == 3]
     assert len(listed) == 80
     assert tuple(listed[: len(large.amendments)]) == large.amendments
@@ -107,12 +107,13 @@ async def test_a_token_is_only_good_for_its_memory(memory: palimpsest.Memory) ->
 
 
 async def test_the_clients_deadline_ends_a_watch(memory: palimpsest.Memory) -> None:
-    stub = history_pb2_grpc.HistoryServiceStub(memory._connection.channel)
-    request = history_pb2.WatchMemoryRequest(session=memory.session.name, memory="m")
+    stub = memory_service_pb2_grpc.MemoryServiceStub(memory._connection.channel)
+    request = memory_service_pb2.WatchMemoryRequest(session=memory.session.id, memory="m")
 
     async def read(_: Any, timeout: float) -> None:
         async for response in stub.WatchMemory(request, timeout=timeout):
-            assert response.WhichOneof("event") == "started"
+            assert not response.HasField("revision")
+            assert (response.after_revision, bool(response.resume_token)) == (0, True)
 
     with pytest.raises(palimpsest.DeadlineExceeded) as caught:
         await memory._connection.call(read, request, timeout=4.5, retry=False)
@@ -170,7 +171,7 @@ async def test_no_revision_is_missed_or_repeated_when_the_server_restarts(
         await asyncio.to_thread(own.restart, how)
         # Another connection, since an edit is not sent again by itself.
         async with palimpsest.connect(own.address, reach_seconds=60) as client:
-            again = client.session(near.session.name).memory("m")
+            again = client.session(near.session.id).memory("m")
             await again.get()
             await count(again, 3, 4, 5)
         assert await waiting == [(2, 2), (3, 3), (4, 4), (5, 5)]
@@ -190,7 +191,8 @@ async def test_a_rebuild_is_followed_when_the_server_restarts(
     async with near.session.producer("p") as producer:
         await producer.append("text")
     heard = asyncio.Event()
-    rebuilding = asyncio.create_task(near.rebuild("n", on_progress=lambda _: heard.set()))
+    rebuild = await near.rebuild("n")
+    rebuilding = asyncio.create_task(rebuild.wait(on_progress=lambda _: heard.set()))
     await heard.wait()
     heard.clear()
     await asyncio.to_thread(own.restart, signal.SIGTERM)

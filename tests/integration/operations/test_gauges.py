@@ -235,11 +235,11 @@ async def test_calls_under_way_are_counted_as_long_as_they_are(
     monkeypatch.setattr(rpc_telemetry, "meter", lambda: collected.meter)
     around = rpc_telemetry.Telemetry().around
     context: Any = SimpleNamespace(code=lambda: None)
-    async with around("/palimpsest.v1alpha1.X/A", None, context):
-        async with around("/palimpsest.v1alpha1.X/B", None, context):
+    async with around("/palimpsest.v1.X/A", None, context):
+        async with around("/palimpsest.v1.X/B", None, context):
             assert collected.figures()["calls.in_flight",] == 2
         with pytest.raises(KeyError):
-            async with around("/palimpsest.v1alpha1.X/C", None, context):
+            async with around("/palimpsest.v1.X/C", None, context):
                 raise KeyError("a call that breaks")
     assert collected.figures()["calls.in_flight",] == 0
 
@@ -252,13 +252,13 @@ async def test_calls_of_other_services_are_not_measured(monkeypatch: pytest.Monk
     for method in (
         "/grpc.health.v1.Health/Check",
         "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
-        "/palimpsest.v1alpha1.X/A",
+        "/palimpsest.v1.X/A",
     ):
         async with around(method, None, context):
             pass
     points = collected.points()
     assert {name for name in points if name[0] == "rpc.server.call.duration"} == {
-        ("rpc.server.call.duration", "grpc", "palimpsest.v1alpha1.X/A", "OK")
+        ("rpc.server.call.duration", "grpc", "palimpsest.v1.X/A", "OK")
     }
 
 
@@ -270,7 +270,7 @@ def test_what_is_left_alone_is_counted_by_model_and_fault(monkeypatch: pytest.Mo
     observe_circuits(lambda: left, by=collected.meter)
     assert collected.figures() == {}
     first = Condition(
-        place="a",
+        deployment="a",
         model="m/x",
         fault=Fault.FAILING,
         cause="it fails",
@@ -278,7 +278,7 @@ def test_what_is_left_alone_is_counted_by_model_and_fault(monkeypatch: pytest.Mo
         since=datetime.now(UTC),
         probe_seconds=1.0,
     )
-    left += [first, replace(first, place="b"), replace(first, fault=Fault.KEY_REFUSED)]
+    left += [first, replace(first, deployment="b"), replace(first, fault=Fault.KEY_REFUSED)]
     left.append(replace(first, model="made/up"))
     assert collected.figures() == {
         ("llm.circuits.open", "m/x", Fault.FAILING.value): 2,

@@ -34,7 +34,7 @@ from tests.support.harness import Servers, api, worker
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 #: What needs the database.
-DEPENDENT = ("", READY, "palimpsest.v1alpha1.LogService", "palimpsest.v1alpha1.AnswerService")
+DEPENDENT = ("", READY, "palimpsest.v1.SessionService", "palimpsest.v1.AnswerService")
 
 
 @pytest.fixture

@@ -12,22 +12,22 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from sqlalchemy import text
 
 import palimpsest
-from palimpsest import SchemaDraft, sync
+from palimpsest import GeneratedSchema, sync
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prompting.faults import Fault
 from service.domain.prompting.flows import ModelRequest
-from service.domain.values.errors import DeadlineExceeded, Exhausted, FailedPrecondition
+from service.domain.values.errors import DeadlineExceeded, Exhausted
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.llm.providers.failures import ModelFailure
 from service.llm.providers.plans import CallPlan
 from service.llm.providers.transport import Completion
 from service.settings.config import Config
-from service.usecases.log.concurrency_limiter import ConcurrencyLimiter
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.consistency import ProgressWatcher
+from service.usecases.memories.long_operations import FoundOperation, LongOperations
 from service.usecases.prism.generate import Generator
-from service.usecases.prism.schemas import SchemaRequest, Schemas, occasion
+from service.usecases.prism.schemas import SchemaRequest, Schemas
 from storage.calls import calls
 from storage.engine.database import Database
 from storage.log import sessions
@@ -59,35 +59,36 @@ async def session(client: palimpsest.Client) -> palimpsest.Session:
 
 
 async def test_a_generated_schema_makes_a_memory_that_answers(session: Any) -> None:
-    draft: SchemaDraft = await session.generate_schema(DOMAIN, QUERY)
-    assert (draft.status, draft.model, draft.attempts) == ("complete", "offline/extractive", 1)
-    assert (draft.domain, draft.example_query, draft.failure) == (DOMAIN, QUERY, "")
+    draft: GeneratedSchema = await session.generate_schema(DOMAIN, QUERY)
+    assert (draft.model, draft.attempts) == ("offline/extractive", 1)
+    assert (draft.domain, draft.example_query) == (DOMAIN, QUERY)
     assert "without a language model" in draft.schema_source
-    assert await session.schema_draft(draft.draft_id) == draft
     memory = await session.create_memory("museums", schema_source=draft.schema_source)
     async with session.producer("p") as producer:
         await producer.append(TEXT)
         ack = await producer.flush()
-    state = await memory.get(after=ack.token)
+    state = await memory.get(after=ack.read_token)
     assert state.value["museums"]["ship museum"]["price"] == 9.5
-    answer = await memory.ask("What is the ship museum?", after=ack.token)
+    answer = await memory.ask("What is the ship museum?", after=ack.read_token)
     assert "collection of old ships" in answer.text
 
 
 async def test_its_calls_are_the_sessions_and_no_memorys(session: Any) -> None:
-    draft = await session.generate_schema(DOMAIN, QUERY)
-    assert draft.usage.calls == 1
-    assert draft.usage.input_tokens > 500, "the prompt has its examples"
+    operation = await session.request_schema(DOMAIN, QUERY)
+    draft = await operation.wait()
+    assert operation.usage.calls == 1
+    assert operation.usage.input_tokens > 500, "the prompt has its examples"
     memory = await session.create_memory("m", schema_source=draft.schema_source)
     await session.generate_schema(DOMAIN, "Another question?")
     report = await session.usage()
     assert [(line.purpose, line.usage.calls) for line in report.lines] == [("schema", 2)]
-    assert (await session.usage(memory.name)).lines == ()
+    assert (await session.usage(memory.id)).lines == ()
 
 
 async def test_a_second_draft_begins_with_the_same_warm_template(session: Any) -> None:
     await session.generate_schema(DOMAIN, QUERY)
-    again = await session.generate_schema("Recipes.", "What can be baked from rye?")
+    again = await session.request_schema("Recipes.", "What can be baked from rye?")
+    await again.wait()
     assert 0 < again.usage.predicted_cached_tokens < again.usage.input_tokens
 
 
@@ -115,7 +116,7 @@ async def test_a_json_schema_is_checked_and_shown_as_a_class(client: Any) -> Non
     assert bad.value.reason == "SCHEMA_INVALID"
     assert bad.value.metadata["pointer"].startswith("/properties/visitors")
     for both_or_none in ({}, {"source": GOOD, "json_schema": "{}"}):
-        with pytest.raises(palimpsest.InvalidArgument, match="exactly one of them"):
+        with pytest.raises(ValueError, match="exactly one of them"):
             await client.check_schema(**both_or_none)
 
 
@@ -126,8 +127,8 @@ async def test_a_json_schema_is_checked_and_shown_as_a_class(client: Any) -> Non
         ((DOMAIN, ""), "example_query: "),
         (("x" * 8193, QUERY), "domain: "),
         ((DOMAIN, "é" * 4097), "example_query: "),
-        (("a\0b", QUERY), "domain holds a NUL character"),
-        ((DOMAIN, QUERY, "m" * 201), "model: "),
+        (("a\0b", QUERY), "domain: must have no NUL character"),
+        ((DOMAIN, QUERY, "m" * 257), "model: "),
     ],
 )
 async def test_bad_input_is_refused_and_stores_nothing(
@@ -140,31 +141,24 @@ async def test_bad_input_is_refused_and_stores_nothing(
     assert (await session.usage()).lines == ()
 
 
-async def test_what_is_not_there_is_said(client: Any, session: Any) -> None:
+async def test_what_is_not_there_is_said(client: Any) -> None:
     with pytest.raises(palimpsest.NotFound, match="there is no session 'nobody'"):
         await client.session("nobody").generate_schema(DOMAIN, QUERY)
-    with pytest.raises(palimpsest.NotFound, match="there is no session 'nobody'"):
-        await client.session("nobody").schema_draft(str(uuid4()))
-    with pytest.raises(palimpsest.NotFound, match="has no schema draft") as caught:
-        await session.schema_draft(str(uuid4()))
-    assert caught.value.reason == "DRAFT_NOT_FOUND"
-    with pytest.raises(palimpsest.InvalidArgument, match="draft_id"):
-        await session.schema_draft("7")
 
 
 async def test_the_synchronous_face_does_the_same(address: str) -> None:
-    def use() -> tuple[SchemaDraft, SchemaDraft, str]:
+    def use() -> tuple[GeneratedSchema, str]:
         with sync.Client(address) as client:
             session = client.create_session(f"sync-{uuid4().hex}")
             draft = session.generate_schema(DOMAIN, QUERY, timeout=60)
-            return draft, session.schema_draft(draft.draft_id), client.check_schema(GOOD)
+            return draft, client.check_schema(GOOD)
 
-    draft, stored, checked = await asyncio.to_thread(use)
-    assert (draft, checked) == (stored, GOOD)
+    draft, checked = await asyncio.to_thread(use)
+    assert (draft.domain, checked) == (DOMAIN, GOOD)
 
 
 async def test_its_health_is_served(address: str) -> None:
-    name = "palimpsest.v1alpha1.SchemaService"
+    name = "palimpsest.v1.MemoryService"
     async with aio.insecure_channel(address) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         status = await health.Check(health_pb2.HealthCheckRequest(service=name))
@@ -270,8 +264,8 @@ async def test_wrong_replies_are_asked_about_and_counted(
     assert stored.model == "some/model"
     assert "set is no type" in script.asks[2].text
     async with database.transaction(DEFAULT_TENANT) as tx:
-        found = await calls.usage_of(tx, KEY, [occasion(item.item_id)])
-        (line,) = found[occasion(item.item_id)]
+        found = await calls.usage_of(tx, KEY, [schema_drafts.occasion(item.item_id)])
+        (line,) = found[schema_drafts.occasion(item.item_id)]
     assert (line.purpose, line.calls, line.cost_micro_usd) == ("schema", 3, 21)
 
 
@@ -352,13 +346,18 @@ async def test_a_model_that_refuses_is_given_up_at_once(database: Database, item
 
 
 @pytest.fixture
-async def waited(database: Database) -> AsyncIterator[tuple[Schemas, Database]]:
-    """The use case with its watcher, and room for one call."""
-    watcher = ProgressWatcher(database)
+async def waited(database: Database) -> AsyncIterator[tuple[Schemas, LongOperations]]:
+    """The use cases with their watcher, and room for one wait."""
+    watcher = ProgressWatcher(database, reads=1)
     running = asyncio.create_task(watcher.run())
     async with database.transaction(DEFAULT_TENANT) as tx:
         await sessions.create(tx, KEY, "s")
-    yield Schemas(database, WakeUps(drop_wake_ups), watcher, ConcurrencyLimiter(1)), database
+
+    async def remove(*_: object) -> None:
+        raise AssertionError("no memory is deleted here")
+
+    operations = LongOperations(database, watcher, remove)
+    yield Schemas(database, WakeUps(drop_wake_ups)), operations
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
@@ -366,35 +365,39 @@ async def waited(database: Database) -> AsyncIterator[tuple[Schemas, Database]]:
 WANTED = SchemaRequest(session="s", domain=DOMAIN, example_query=QUERY, model="")
 
 
-def soon() -> float:
-    return asyncio.get_running_loop().time() + 0.2
+async def last(states: AsyncIterator[FoundOperation]) -> FoundOperation:
+    return [one async for one in states][-1]
 
 
-async def test_a_schema_that_is_late_is_stored(waited: tuple[Schemas, Database]) -> None:
-    schemas, database = waited
+async def test_a_schema_that_is_late_is_stored(
+    waited: tuple[Schemas, LongOperations], database: Database
+) -> None:
+    schemas, operations = waited
+    id = str((await schemas.generate(DEFAULT_TENANT, WANTED)).operation.id)
+    soon = asyncio.get_running_loop().time() + 0.2
     with pytest.raises(DeadlineExceeded) as late:
-        await schemas.generate(DEFAULT_TENANT, WANTED, deadline=soon())
-    assert late.value.reason == "SCHEMA_NOT_READY_IN_TIME"
-    draft_id = UUID(late.value.metadata["draft"])
-    assert str(draft_id) in late.value.message
-    assert (await schemas.get(DEFAULT_TENANT, "s", draft_id)).draft.status == "pending"
+        await last(operations.wait(DEFAULT_TENANT, id, deadline=soon))
+    assert late.value.reason == "OPERATION_NOT_ENDED_IN_TIME"
     (item,) = await runnable(database)
     await generator(database, Script(GOOD)).make(item)
-    drafted = await schemas.get(DEFAULT_TENANT, "s", draft_id)
-    assert (drafted.draft.source, sum(line.calls for line in drafted.usage)) == (GOOD, 1)
+    found = await operations.get(DEFAULT_TENANT, id)
+    assert isinstance(found.result, schema_drafts.StoredSchemaDraft)
+    assert (found.result.source, sum(line.calls for line in found.usage)) == (GOOD, 1)
 
 
-async def test_who_waits_hears_of_a_failure(waited: tuple[Schemas, Database]) -> None:
-    schemas, database = waited
-    waiting = asyncio.create_task(schemas.generate(DEFAULT_TENANT, WANTED, deadline=None))
-    while not (items := await runnable(database)):
+async def test_a_wait_ends_with_the_failure(
+    waited: tuple[Schemas, LongOperations], database: Database
+) -> None:
+    schemas, operations = waited
+    id = str((await schemas.generate(DEFAULT_TENANT, WANTED)).operation.id)
+    waiting = asyncio.create_task(last(operations.wait(DEFAULT_TENANT, id, deadline=None)))
+    (item,) = await runnable(database)
+    while not operations._watcher._waits:
         await asyncio.sleep(0.01)
-    with pytest.raises(Exhausted, match="has 1 asks under way already"):
-        await schemas.generate(DEFAULT_TENANT, WANTED, deadline=None)
-    await generator(database, Script("no", "no", "no")).make(items[0])
-    with pytest.raises(FailedPrecondition, match="no schema could be made: the model gave") as no:
-        await waiting
-    assert no.value.reason == "SCHEMA_NOT_GENERATED"
-    assert no.value.metadata["draft"] == str(items[0].item_id)
-    with pytest.raises(DeadlineExceeded):
-        await schemas.generate(DEFAULT_TENANT, WANTED, deadline=soon())
+    with pytest.raises(Exhausted, match="has 1 reads under way already"):
+        await last(operations.wait(DEFAULT_TENANT, id, deadline=None))
+    await generator(database, Script("no", "no", "no")).make(item)
+    error = (await waiting).operation.failure()
+    assert error is not None
+    assert error.reason == "SCHEMA_NOT_GENERATED"
+    assert error.metadata["cause"].startswith("the model gave")

@@ -13,7 +13,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import palimpsest
 from palimpsest import sync
-from palimpsest.v1alpha1 import search_pb2, search_pb2_grpc
+from palimpsest.v1 import chunks_pb2, session_service_pb2, session_service_pb2_grpc
+from palimpsest.v1.common_pb2 import TimeRange
 from storage.search.words import TAIL_CHUNKS
 from tests.support.harness import Servers, api
 
@@ -49,7 +50,7 @@ async def session(client: palimpsest.Client) -> palimpsest.Session:
 
 
 def positions(result: palimpsest.SearchResult) -> list[int]:
-    return [one.chunk.position for one in result.chunks]
+    return [one.chunk.position for one in result.results]
 
 
 async def test_what_was_acked_is_found_at_once(session: palimpsest.Session) -> None:
@@ -57,7 +58,7 @@ async def test_what_was_acked_is_found_at_once(session: palimpsest.Session) -> N
     assert result.mode == "words"
     assert positions(result)[0] == 1
     assert set(positions(result)) == {1, 3, 4, 5}
-    first = result.chunks[0]
+    first = result.results[0]
     assert first.excerpt == "A storm put the lamp out."
     assert (first.rank, first.words_rank, first.vectors_rank) == (1, 1, None)
     assert first.words_score is not None
@@ -86,12 +87,12 @@ async def test_what_is_left_out_of_a_long_tail_is_told(
 async def test_the_text_of_each_kind_is_as_the_service_counts_it(
     session: palimpsest.Session,
 ) -> None:
-    found = {one.chunk.kind: one for one in (await session.search("where light lamp")).chunks}
+    found = {one.chunk.kind: one for one in (await session.search("where light lamp")).results}
     assert found["message"].text == "ann: Where is the lamp?"
     assert found["message"].excerpt == "ann: Where is the lamp?"
-    assert found["step"].text == "Thought: light the lamp\nAction: strike\nObservation: dark"
-    assert found["step"].chunk.observed_first is False
-    assert found["step"].excerpt == "Thought: light the lamp"
+    assert found["agent_step"].text == "Thought: light the lamp\nAction: strike\nObservation: dark"
+    assert found["agent_step"].chunk.observed_first is False
+    assert found["agent_step"].excerpt == "Thought: light the lamp"
 
 
 async def test_a_step_that_observed_first_is_read_so(client: palimpsest.Client) -> None:
@@ -99,14 +100,14 @@ async def test_a_step_that_observed_first_is_read_so(client: palimpsest.Client) 
     async with session.producer("p") as producer:
         await producer.append_step(observation="dim", action="open wick", observed_first=True)
         await producer.flush()
-    (found,) = (await session.search("wick")).chunks
+    (found,) = (await session.search("wick")).results
     assert found.chunk.observed_first is True
     assert found.text == "Observation: dim\nAction: open wick"
 
 
 async def test_filters(session: palimpsest.Session) -> None:
     now = datetime.now(UTC)
-    assert set(positions(await session.search("lamp", kinds=["message", "step"]))) == {4, 5}
+    assert set(positions(await session.search("lamp", kinds=["message", "agent_step"]))) == {4, 5}
     assert set(positions(await session.search("lamp", metadata={"book": "a"}))) == {1, 3}
     assert positions(await session.search("lamp", from_position=2, to_position=3)) == [3]
     assert len(positions(await session.search("lamp", limit=1))) == 1
@@ -119,7 +120,7 @@ async def test_the_offline_model_orders_what_was_found(session: palimpsest.Sessi
     result = await session.search("lamp match", rerank=True, timeout=60)
     assert set(positions(result)) == set(positions(plain))
     assert positions(result)[0] == 3
-    assert [one.rank for one in result.chunks] == [1, 2, 3, 4]
+    assert [one.rank for one in result.results] == [1, 2, 3, 4]
     usage = await session.usage()
     assert [line.purpose for line in usage.lines] == ["rerank"]
 
@@ -136,7 +137,7 @@ async def test_refusals(session: palimpsest.Session, client: palimpsest.Client) 
         {"query": ""},
         {"query": "a\0b"},
         {"query": "x" * 8193},
-        {"query": "x", "limit": 101},
+        {"query": "x", "limit": -1},
         {"query": "x", "from_position": 3, "to_position": 2},
         {"query": "x", "metadata": {"a": "\0"}},
         {"query": "x", "metadata": {str(number): "" for number in range(17)}},
@@ -149,33 +150,35 @@ async def test_refusals(session: palimpsest.Session, client: palimpsest.Client) 
         {"kinds": ["page"]},
         {"kinds": "text"},
         {"since": datetime(2026, 1, 1)},
-        {"limit": -1},
+        {"limit": 2**31},
     ]
     for wrong in refused_here:
         with pytest.raises(ValueError, match=next(iter(wrong))):
             await session.search("x", **wrong)
-    stub = search_pb2_grpc.SearchServiceStub(client.channel)
-    late = search_pb2.ChunkFilter(from_time=Timestamp(seconds=10**13))
-    request = search_pb2.SearchChunksRequest(session="lighthouse", query="x", filter=late)
+    stub = session_service_pb2_grpc.SessionServiceStub(client.channel)
+    late = chunks_pb2.ChunkFilter(created=TimeRange(start=Timestamp(seconds=10**13)))
+    request = session_service_pb2.SearchChunksRequest(session="lighthouse", query="x", filter=late)
     with pytest.raises(palimpsest.InvalidArgument, match="year 9999"):
         await client.call(stub.SearchChunks, request)
 
 
 async def test_positions_beyond_any_log_find_nothing(session: palimpsest.Session) -> None:
-    assert positions(await session.search("lamp", from_position=2**64 - 1)) == []
-    assert len(positions(await session.search("lamp", to_position=2**64 - 1))) == 4
+    assert positions(await session.search("lamp", from_position=2**63 - 1)) == []
+    assert len(positions(await session.search("lamp", to_position=2**63 - 1))) == 4
 
 
 async def test_it_is_healthy(client: palimpsest.Client) -> None:
     health = health_pb2_grpc.HealthStub(client.channel)
-    request = health_pb2.HealthCheckRequest(service="palimpsest.v1alpha1.SearchService")
+    request = health_pb2.HealthCheckRequest(service="palimpsest.v1.SessionService")
     assert (await health.Check(request)).status == health_pb2.HealthCheckResponse.SERVING
 
 
 async def test_the_same_without_await(session: palimpsest.Session, address: str) -> None:
     with sync.Client(address) as client:
         held = client.session("lighthouse")
-        assert held.search("lamp", limit=2).chunks == (await session.search("lamp", limit=2)).chunks
+        assert (
+            held.search("lamp", limit=2).results == (await session.search("lamp", limit=2)).results
+        )
         assert held.search_index().head == 5
 
 
@@ -190,7 +193,7 @@ def command(address: str, *arguments: str) -> "subprocess.CompletedProcess[str]"
 
 
 async def test_the_command_line(session: palimpsest.Session, address: str) -> None:
-    done = command(address, "search", "storm lamp", "-s", session.name, "--limit", "2")
+    done = command(address, "search", "storm lamp", "-s", session.id, "--limit", "2")
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
     assert first == f"1. [1] {STORY[0]} (words 1)"
@@ -198,12 +201,12 @@ async def test_the_command_line(session: palimpsest.Session, address: str) -> No
     assert "2 found by words among 5 chunks" in done.stderr
     options = ("--kind", "message", "--metadata", "book=b", "--from", "1", "--to", "5")
     times = ("--since", "2020-01-01", "--until", "2100-01-01T00:00Z")
-    done = command(address, "search", "lamp", "-s", session.name, *options, *times, "--json")
-    (chunk,) = json.loads(done.stdout)["chunks"]
+    done = command(address, "search", "lamp", "-s", session.id, *options, *times, "--json")
+    (chunk,) = json.loads(done.stdout)["results"]
     assert (chunk["position"], chunk["excerpt"]) == (4, "ann: Where is the lamp?")
-    done = command(address, "session", "index", session.name)
+    done = command(address, "session", "index", session.id)
     assert done.stdout.splitlines()[0] == "5 chunks, language english"
-    done = command(address, "session", "index", session.name, "--json")
+    done = command(address, "session", "index", session.id, "--json")
     assert json.loads(done.stdout)["head"] == 5
 
 
@@ -213,10 +216,10 @@ async def test_the_command_line(session: palimpsest.Session, address: str) -> No
         (("--metadata", "book"), "--metadata: 'book' has no ="),
         (("--metadata", "a=1", "--metadata", "a=2"), "--metadata: 'a' has two values"),
         (("--since", "yesterday"), "--since: 'yesterday' is no time such as"),
-        (("--from", "3", "--to", "2"), "filter.to_position is 2, before from_position"),
+        (("--from", "3", "--to", "2"), "filter.positions: first must not be greater than last"),
         (
             ("--since", "2027-01-02", "--until", "2027-01-01"),
-            "filter.to_time is 2027-01-01T00:00:00+00:00, before from_time",
+            "filter.created: start must not be later than end",
         ),
         (("--mode", "vectors"), "no embedding model is configured"),
     ],
@@ -224,7 +227,7 @@ async def test_the_command_line(session: palimpsest.Session, address: str) -> No
 async def test_wrong_options_end_in_one_line(
     session: palimpsest.Session, address: str, wrong: tuple[str, ...], said: str
 ) -> None:
-    done = command(address, "search", "lamp", "-s", session.name, *wrong)
+    done = command(address, "search", "lamp", "-s", session.id, *wrong)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert said in line

@@ -248,7 +248,7 @@ async def test_budgets_of_one_tenant_neither_bind_nor_show_to_another(
         await budgets.check(tx, theirs, tokens=1, micro_usd=None)
         assert await budgets.page(tx, named=None, after=("", "", ""), limit=9) == []
         await budgets.put(tx, None, TOTAL, limit_tokens=7, limit_micro_usd=None)
-        assert not await budgets.clear(tx, (KEY, KEY), TOTAL)
+        assert not await budgets.delete(tx, (KEY, KEY), TOTAL)
     async with database.transaction(DEFAULT_TENANT) as tx:
         listed = await budgets.page(tx, named=None, after=("", "", ""), limit=9)
     assert [one.limit_tokens for one in listed] == [0, 0, 0]

@@ -9,7 +9,8 @@ from sqlalchemy import text
 
 import palimpsest
 from palimpsest import sync
-from palimpsest.v1alpha1 import usage_pb2, usage_pb2_grpc
+from palimpsest.v1 import billing_service_pb2 as pb
+from palimpsest.v1 import billing_service_pb2_grpc
 from service.domain.prism.amending import replay
 from service.domain.prism.spec import Encoding
 from service.domain.spend.prices import CacheFamily, ModelPrices
@@ -218,19 +219,24 @@ async def session(client: palimpsest.Client) -> palimpsest.Session:
             await producer.append(f"Pier {number}\n=====\n\nPier {number} is a pier of stone.\n")
         ack = await producer.flush()
     assert ack is not None
-    await memory.ask("What is pier 1?", after=ack.token)
+    await memory.ask("What is pier 1?", after=ack.read_token)
     return made
 
 
 async def test_a_memorys_cost_is_told_with_its_comparison(session: palimpsest.Session) -> None:
-    found = await session.cost("m")
-    assert [(line.memory, line.purpose, line.model) for line in found.lines] == [
-        ("m", "answer", "offline/extractive"),
-        ("m", "revise", "offline/extractive"),
+    used = await session.usage("m", group_by=["memory", "purpose"])
+    assert [(line.session, line.memory, line.purpose, line.model) for line in used.lines] == [
+        (session.id, "m", "answer", "offline/extractive"),
+        (session.id, "m", "revise", "offline/extractive"),
     ]
-    revise = found.lines[1].spend
+    revise = used.lines[1].usage
     assert (revise.calls, revise.unreported_calls) == (3, 3)
+    assert not revise.is_reported
+    assert revise.is_priced
+    found = await session.cost_report("m")
+    assert found.total == used.total
     assert found.total.calls == 4
+    assert [(line.outcome, line.calls) for line in found.cache] == [("unknown", 4)]
     assert found.reading.prompts == 3
     assert found.reading.total_tokens == revise.input_tokens
     assert found.reading.cached_tokens == revise.predicted_cached_tokens
@@ -240,73 +246,99 @@ async def test_a_memorys_cost_is_told_with_its_comparison(session: palimpsest.Se
     compared = found.comparison
     assert compared is not None
     assert (compared.steps, compared.all_steps, compared.truncated) == (3, 3, False)
+    assert compared.positions == palimpsest.PositionRange(first=1, last=3)
     assert compared.measured == found.reading
     assert compared.adaptive.output_tokens == revise.output_tokens
     assert compared.adaptive.cost_micro_usd == 0
     today = datetime.now(UTC).date()
-    of_today = await session.cost("m", from_day=today - timedelta(1), to_day=today)
+    of_today = await session.cost_report("m", first_day=today - timedelta(1), last_day=today)
     assert (of_today.comparison, of_today.total) == (None, found.total)
-    assert (await session.cost("m", to_day=today - timedelta(2))).lines == ()
-    assert (await session.cost()).comparison is None
+    assert (await session.cost_report("m", last_day=today - timedelta(2))).cache == ()
+    assert (await session.cost_report()).comparison is None
 
 
-async def test_what_was_spent_is_listed(
+async def test_what_was_used_is_listed_in_lines(
     client: palimpsest.Client, session: palimpsest.Session
 ) -> None:
     await session.generate_schema("Piers.", "Which pier is made of stone?")
-    found = await session.spend()
-    assert [(line.session, line.memory, line.day) for line in found.lines] == [
-        (session.name, "", None),
-        (session.name, "m", None),
+    found = await session.usage(group_by=["memory"])
+    assert [(line.session, line.memory, line.day, line.purpose) for line in found.lines] == [
+        (session.id, "", None, ""),
+        (session.id, "m", None, ""),
     ]
     assert found.total.calls == 5
-    assert (await session.spend("m")).total.calls == 4
-    by_day = await session.spend(level="tenant", by_day=True)
-    assert sum(line.spend.calls for line in by_day.lines) == 5
+    assert (await session.usage("m")).total.calls == 4
+    by_day = await session.usage(group_by=["day"])
+    assert sum(line.usage.calls for line in by_day.lines) == 5
     assert {(line.session, line.memory) for line in by_day.lines} == {("", "")}
-    everyones = await client.spend()
-    mine = [line for line in everyones.lines if line.session == session.name]
-    assert [line.spend for line in mine] == [found.total]
-    stub = usage_pb2_grpc.UsageServiceStub(client.channel)
-    request = usage_pb2.ListSpendRequest(
-        session=session.name, level=usage_pb2.SPEND_LEVEL_MEMORY, page_size=1
-    )
-    pages = [page async for page in client._connection.pages(stub.ListSpend, request)]
-    assert [[line.memory for line in page.lines] for page in pages] == [[""], ["m"]]
+    (alone,) = (await session.usage(group_by=[])).lines
+    assert alone.usage == found.total
+    by_purpose = await session.usage()
+    assert [(line.session, line.memory, line.purpose) for line in by_purpose.lines] == [
+        ("", "", "answer"),
+        ("", "", "revise"),
+        ("", "", "schema"),
+    ]
+    assert by_purpose.total == found.total
+    everyones = await client.usage()
+    mine = [line for line in everyones.lines if line.session == session.id]
+    assert [line.usage for line in mine] == [found.total]
+    days = (await client.usage(group_by=["session", "day"])).lines
+    assert sum(one.usage.calls for one in days if one.session == session.id) == 5
+
+
+@pytest.mark.parametrize("groups", [["memory"], ["memory", "day"], ["purpose", "memory"]])
+async def test_lines_have_pages(
+    client: palimpsest.Client, session: palimpsest.Session, groups: list[palimpsest.Grouping]
+) -> None:
+    await session.generate_schema("Piers.", "Which pier is made of stone?")
+    stub = billing_service_pb2_grpc.BillingServiceStub(client.channel)
+    numbers = [pb.ListUsageRequest.Grouping.Value(f"GROUPING_{one.upper()}") for one in groups]
+    request = pb.ListUsageRequest(session=session.id, group_by=numbers, page_size=5000)
+    (whole,) = [page async for page in client._connection.pages(stub.ListUsage, request)]
+    assert len(whole.lines) >= 2
+    request.page_size = 1
+    pages = [page async for page in client._connection.pages(stub.ListUsage, request)]
+    assert [line for page in pages for line in page.lines] == list(whole.lines)
+    assert {len(page.lines) for page in pages} == {1}
     assert {page.total.calls for page in pages} == {5}
 
 
 async def test_bad_input_is_refused(client: palimpsest.Client, session: palimpsest.Session) -> None:
-    stub = usage_pb2_grpc.UsageServiceStub(client.channel)
+    stub = billing_service_pb2_grpc.BillingServiceStub(client.channel)
 
     async def refused(request: Any) -> str:
-        method = stub.ListSpend if isinstance(request, usage_pb2.ListSpendRequest) else stub.GetCost
+        method = stub.ListUsage if isinstance(request, pb.ListUsageRequest) else stub.GetCostReport
         with pytest.raises(palimpsest.PalimpsestError) as error:
             await client.call(method, request)
         return f"{type(error.value).__name__}: {error.value} {sorted(error.value.fields)}"
 
-    for kind in (usage_pb2.ListSpendRequest, usage_pb2.GetCostRequest):
-        name = session.name
-        no_day = await refused(kind(session=name, from_day="2026-02-30"))
-        assert no_day.startswith("InvalidArgument: from_day: there is no day 2026-02-30")
-        assert "to_day" in await refused(kind(session=name, to_day="yesterday"))
-        backwards = kind(session=name, from_day="2026-02-02", to_day="2026-02-01")
-        assert "from_day is behind to_day" in await refused(backwards)
+    for kind in (pb.ListUsageRequest, pb.GetCostReportRequest):
+        name = session.id
+        no_day = await refused(kind(session=name, first_day="2026-02-30"))
+        assert no_day.startswith("InvalidArgument: first_day: there is no day 2026-02-30")
+        assert "last_day" in await refused(kind(session=name, last_day="yesterday"))
+        backwards = kind(session=name, first_day="2026-02-02", last_day="2026-02-01")
+        assert "first_day must not be later than last_day" in await refused(backwards)
         assert (await refused(kind(session="nothing"))).startswith("NotFound")
         assert (await refused(kind(session=name, memory="nothing"))).startswith("NotFound")
-    alone = await refused(usage_pb2.ListSpendRequest(memory="m"))
-    assert "give the memory's session as well" in alone
-    assert "level" in await refused(usage_pb2.ListSpendRequest(level=9))  # type: ignore[arg-type]
-    assert "page_size" in await refused(usage_pb2.ListSpendRequest(page_size=1001))
-    assert "token" in await refused(usage_pb2.ListSpendRequest(page_token="x"))
-    assert (await refused(usage_pb2.GetCostRequest())).startswith("InvalidArgument")
-    with pytest.raises(ValueError, match="level must be"):
-        await session.spend(level="day")  # type: ignore[arg-type]
+    named = "name the session of the memory, or of the purposes"
+    assert named in await refused(pb.ListUsageRequest(memory="m"))
+    purpose, day = pb.ListUsageRequest.GROUPING_PURPOSE, pb.ListUsageRequest.GROUPING_DAY
+    assert named in await refused(pb.ListUsageRequest(group_by=[purpose]))
+    mixed = pb.ListUsageRequest(session=session.id, group_by=[purpose, day])
+    assert "group by PURPOSE alone, or with MEMORY" in await refused(mixed)
+    assert "group_by" in await refused(pb.ListUsageRequest(group_by=[day, day]))
+    assert "page_size" in await refused(pb.ListUsageRequest(page_size=-1))
+    assert "token" in await refused(pb.ListUsageRequest(page_token="x"))
+    assert (await refused(pb.GetCostReportRequest())).startswith("InvalidArgument")
+    with pytest.raises(ValueError, match="group_by must be"):
+        await session.usage(group_by=["week"])  # type: ignore[list-item]
 
 
 def test_the_synchronous_client_has_costs(address: str) -> None:
     with sync.Client(address) as client:
         session = client.create_session(f"costs-{uuid4().hex}")
-        assert session.cost().lines == ()
-        assert session.spend(by_day=True).lines == ()
-        assert isinstance(client.spend(), palimpsest.SpendReport)
+        assert session.cost_report().cache == ()
+        assert session.usage(group_by=["memory", "day"]).lines == ()
+        assert isinstance(client.usage(), palimpsest.UsageReport)

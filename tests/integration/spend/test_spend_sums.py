@@ -282,7 +282,7 @@ async def test_what_is_spent_today_counts_also_when_the_clock_went_back(
         async with database.transaction(DEFAULT_TENANT) as tx:
             assert await wrong(tx, [KEY]) == []
             place_of = {"tenant": None, "session": (KEY, KEY), "memory": (KEY, MEMORY)}[place]
-            await budgets.clear(tx, place_of, DAY)
+            await budgets.delete(tx, place_of, DAY)
 
 
 class ProgressWatcher:

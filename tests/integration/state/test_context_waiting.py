@@ -12,7 +12,7 @@ from service.domain.values.errors import DeadlineExceeded, Exhausted, FailedPrec
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.settings.config import Limits
-from service.usecases.memories.consistency import ProgressWatcher
+from service.usecases.memories.consistency import Consistency, ProgressWatcher
 from service.usecases.state.working_contexts import ContextReading, WorkingContexts
 from storage.engine.database import Database
 from tests.integration.support.vector_rows import Keeper
@@ -43,7 +43,13 @@ def waiting(
     contexts = WorkingContexts(kept.database, watcher, b"k", limits or Limits())
     deadline = asyncio.get_running_loop().time() + seconds
     return asyncio.create_task(
-        contexts.read(DEFAULT_TENANT, "s", "state", wait=True, deadline=deadline)
+        contexts.read(
+            DEFAULT_TENANT,
+            "s",
+            "state",
+            consistency=Consistency(fully_applied=True),
+            deadline=deadline,
+        )
     )
 
 
@@ -97,7 +103,7 @@ async def test_at_the_deadline_it_is_said_how_far_the_memory_is(
     with pytest.raises(DeadlineExceeded, match="up to position 0 at revision 0, and") as late:
         await waiting(kept, watcher, seconds=0.2)
     assert late.value.reason is Reason.NOT_APPLIED_IN_TIME
-    assert late.value.metadata == {"wanted": "4", "applied_position": "0", "revision": "0"}
+    assert late.value.metadata == {"position": "4", "applied_position": "0", "revision": "0"}
 
 
 async def test_what_has_stopped_is_refused_at_once(kept: Keeper, watcher: ProgressWatcher) -> None:

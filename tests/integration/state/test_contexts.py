@@ -8,6 +8,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
+from palimpsest.v1.memories_pb2 import Memory
 from service.app.memories import memories_of
 from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.prompting.tokens import estimate_tokens
@@ -18,6 +19,7 @@ from service.domain.values.errors import Exhausted, FailedPrecondition, NotFound
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id
 from service.llm.providers.facts import ModelFacts
+from service.rpc.convert.states import working_context
 from service.settings.config import Limits
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.consistency import ProgressWatcher
@@ -78,7 +80,7 @@ async def test_an_empty_log_has_the_task_alone(database: Database) -> None:
         reading = await read(kept, position)
         check(kept, reading, 0)
         assert [one.text for one in reading.context.state.stack] == ["Find the key."]
-        assert (reading.due, reading.trouble) == (False, None)
+        assert not reading.due
 
 
 @pytest.mark.parametrize("period_tokens", [0, 4000])
@@ -209,9 +211,9 @@ async def test_why_nothing_happens_is_said_where_something_is_due(database: Data
     await kept.append(3)
     held = "held_reason = 'the budget is used up', ready_at = now() + interval '1 day'"
     await set_memory(kept, held)
-    assert (await read(kept)).trouble == "the budget is used up"
+    assert blocked(await read(kept)).cause == "the budget is used up"
     await kept.step(3)
-    assert (await read(kept)).trouble is None
+    assert not working_context(await read(kept), ()).HasField("blocked")
     await set_memory(kept, "held_reason = NULL, ready_at = now(), status = 'stalled'")
     await kept.append(3)
     async with database.transaction(DEFAULT_TENANT) as tx:
@@ -221,8 +223,15 @@ async def test_why_nothing_happens_is_said_where_something_is_due(database: Data
             " VALUES (%s, %s, gen_random_uuid(), %s, 3, 6, 5, 'no model')",
             (*kept.key, DEFAULT_TENANT),
         )
-    reading = await read(kept)
-    assert (reading.due, reading.trouble) == (True, "it stalled at position 4: no model")
+    found = blocked(await read(kept))
+    assert (found.cause, found.position, found.attempts) == ("no model", 4, 5)
+    assert found.HasField("since")
+
+
+def blocked(reading: ContextReading) -> Memory.Blocked:
+    message = working_context(reading, ())
+    assert message.compression_due
+    return message.blocked
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ async def played(session: palimpsest.Session, steps: int = len(STEPS)) -> palimp
         for observation, thought, action in STEPS[:steps]:
             await producer.append_step(observation=observation, thought=thought, action=action)
     if steps:
-        await state.context(freshness="wait", timeout=60)
+        await state.context(fully_applied=True, timeout=60)
     return state
 
 
@@ -44,10 +44,11 @@ async def test_a_recent_step_answers_and_is_cited(session: palimpsest.Session) -
     assert "sixty coins" in answer.citations[0].excerpt
     (reading,) = heard
     assert isinstance(reading, Reading)
-    assert (reading.applied_position, answer.applied_position) == (len(STEPS), len(STEPS))
-    assert answer.revision == (await state.look()).revision
+    assert reading.read_point == answer.read_point
+    assert answer.read_point.applied_position == len(STEPS)
+    assert answer.read_point.revision == (await state.look()).revision
     assert (answer.statistics, answer.no_answer) == (None, None)
-    assert await session.answer(answer.answer_id) == answer
+    assert await session.answer(answer.id) == answer
 
 
 async def test_what_a_vector_kept_leads_down_to_its_step(session: palimpsest.Session) -> None:
@@ -55,10 +56,13 @@ async def test_what_a_vector_kept_leads_down_to_its_step(session: palimpsest.Ses
     answer = await state.ask("What does box 2 hold?")
     assert "red key" in answer.text
     cited = next(one for one in answer.citations if one.position == 3)
-    assert cited.node_id.startswith("1.")
-    assert cited.from_position <= 3 <= cited.to_position
+    assert cited.node.startswith("1.")
+    assert cited.positions is not None
+    assert cited.positions.first <= 3 <= cited.positions.last
     vectors = {one.revision: one async for one in state.vectors()}
-    assert vectors[cited.revision].from_position + 1 == cited.from_position
+    new = vectors[cited.revision].new_positions
+    assert new is not None
+    assert new.first == cited.positions.first
 
 
 async def test_a_navigation_goes_down_to_the_steps_event_by_event(
@@ -74,10 +78,10 @@ async def test_a_navigation_goes_down_to_the_steps_event_by_event(
     events = [one for one in heard if isinstance(one, TrajectoryEvent)]
     assert [one.ordinal for one in events] == list(range(1, len(events) + 1))
     assert (events[0].kind, events[-1].kind) == ("retrieval", "end")
-    assert [one async for one in state.trajectory(answer.answer_id)] == events
+    assert [one async for one in state.trajectory(answer.id)] == events
     statistics = await state.navigation_statistics()
     assert (statistics.navigations, statistics.answered) == (1, 1)
-    assert {one.answer_id async for one in state.export_trajectories()} == {answer.answer_id}
+    assert {one.answer async for one in state.export_trajectories()} == {answer.id}
 
 
 async def test_a_question_has_nothing_to_wait_for(session: palimpsest.Session) -> None:
@@ -87,9 +91,11 @@ async def test_a_question_has_nothing_to_wait_for(session: palimpsest.Session) -
         ack = await producer.flush()
     assert ack is not None
     heard: list[object] = []
-    answer = await state.ask("When does the bell ring?", after=ack.token, on_event=heard.append)
+    answer = await state.ask(
+        "When does the bell ring?", after=ack.read_token, on_event=heard.append
+    )
     assert "at noon" in answer.text
-    assert (answer.citations[0].position, answer.applied_position) == (2, 2)
+    assert (answer.citations[0].position, answer.read_point.applied_position) == (2, 2)
     assert not any(isinstance(one, Waiting) for one in heard)
     again = await state.ask("When does the bell ring?", fully_applied=True)
     assert "at noon" in again.text

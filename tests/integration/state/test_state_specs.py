@@ -7,34 +7,34 @@ from uuid import uuid4
 import pytest
 
 import palimpsest
-from palimpsest.v1alpha1 import memories_pb2, memories_pb2_grpc
+from palimpsest.v1 import memories_pb2, memory_service_pb2, memory_service_pb2_grpc
 from service.domain.state.spec import DEFAULT_PERIOD_TOKENS, StateSpec
 from tests.support.harness import Servers, api
 
 STATE = "state"
 LIMITS: list[tuple[dict[str, Any], str]] = [
-    ({"task": "x" * 32_769}, "state.task"),
-    ({"task": "a\0b"}, "state.task"),
-    ({"period": 1001}, "state.period"),
-    ({"period_kind": 3}, "state.period_kind"),
-    ({"period_tokens": 1_000_001}, "state.period_tokens"),
-    ({"idle": {"seconds": -1}}, "state.idle"),
-    ({"idle": {"nanos": 999_000_000}}, "state.idle"),
-    ({"idle": {"seconds": 30 * 86_400 + 1}}, "state.idle"),
-    ({"state_tokens": 31}, "state.state_tokens"),
-    ({"state_tokens": 32_001}, "state.state_tokens"),
-    ({"pinned": ["x"] * 33}, "state.pinned"),
-    ({"pinned": [""]}, "state.pinned[0]"),
-    ({"pinned": ["x", "é" * 501]}, "state.pinned[1]"),
-    ({"pinned": ["a", "b\0"]}, "state.pinned"),
-    ({"pinned": ["x" * 900, "y" * 200]}, "state.pinned"),
-    ({"pinned": ["x" * 65], "state_tokens": 32}, "state.pinned"),
-    ({"episode_vectors": 1}, "state.episode_vectors"),
-    ({"episode_vectors": 65}, "state.episode_vectors"),
-    ({"model": "m" * 201}, "state.model"),
-    ({"model": "a/\0"}, "state.model"),
-    ({"reply_format": 9}, "state.reply_format"),
-    ({"on_failure": 9}, "state.on_failure"),
+    ({"task": "x" * 32_769}, "memory.state.task"),
+    ({"task": "a\0b"}, "memory.state.task"),
+    ({"period": 1001}, "memory.state.period"),
+    ({"period_kind": 3}, "memory.state.period_kind"),
+    ({"period_tokens": 1_000_001}, "memory.state.period_tokens"),
+    ({"idle": {"seconds": -1}}, "memory.state.idle"),
+    ({"idle": {"nanos": 999_000_000}}, "memory.state.idle"),
+    ({"idle": {"seconds": 30 * 86_400 + 1}}, "memory.state.idle"),
+    ({"state_tokens": 31}, "memory.state.state_tokens"),
+    ({"state_tokens": 32_001}, "memory.state.state_tokens"),
+    ({"pinned": ["x"] * 33}, "memory.state.pinned"),
+    ({"pinned": [""]}, "memory.state.pinned[0]"),
+    ({"pinned": ["x", "é" * 501]}, "memory.state.pinned[1]"),
+    ({"pinned": ["a", "b\0"]}, "memory.state.pinned[1]"),
+    ({"pinned": ["x" * 900, "y" * 200]}, "memory.state.pinned"),
+    ({"pinned": ["x" * 65], "state_tokens": 32}, "memory.state.pinned"),
+    ({"episode_vectors": 1}, "memory.state.episode_vectors"),
+    ({"episode_vectors": 65}, "memory.state.episode_vectors"),
+    ({"model": "m" * 257}, "memory.state.model"),
+    ({"model": "a/\0"}, "memory.state.model"),
+    ({"reply_format": 9}, "memory.state.reply_format"),
+    ({"on_failure": 9}, "memory.state.on_failure"),
 ]
 
 
@@ -43,9 +43,11 @@ async def test_what_is_wrong_with_a_spec_is_said_before_anything_is_made(
     client: palimpsest.Client, spec: dict[str, Any], field: str
 ) -> None:
     session = await client.create_session(f"run-{uuid4().hex}")
-    stub = memories_pb2_grpc.MemoryServiceStub(client.channel)
+    stub = memory_service_pb2_grpc.MemoryServiceStub(client.channel)
     wanted = memories_pb2.StateSpec(**spec)
-    request = memories_pb2.CreateMemoryRequest(session=session.name, name=STATE, state=wanted)
+    request = memory_service_pb2.CreateMemoryRequest(
+        memory=memories_pb2.Memory(session=session.id, id=STATE, state=wanted)
+    )
     with pytest.raises(palimpsest.InvalidArgument) as refused:
         await client.call(stub.CreateMemory, request, retry=False)
     assert refused.value.reason == "FIELD_INVALID"
@@ -79,7 +81,8 @@ async def test_a_memory_that_is_never_compressed_for_its_tokens_stays_so_when_it
         ("bounded", replace(settings, period_tokens=7), 7),
         ("default", replace(settings, period_tokens=None), DEFAULT_PERIOD_TOKENS),
     ):
-        made = (await (await state.rebuild(name, settings=changed)).get()).info.state
+        await state.rebuild(name, settings=changed)
+        made = (await session.state(name).get()).info.state
         assert made is not None
         assert made.period_tokens == kept
     await session.create_state(STATE, period_tokens=0, exist_ok=True)
@@ -118,5 +121,5 @@ async def test_a_period_that_would_stop_producers_is_refused(
                 palimpsest.InvalidArgument, match="producers are stopped"
             ) as refused:
                 await session.create_state(STATE, period=period, period_kind=kind)
-            assert list(refused.value.fields) == ["state.period"]
+            assert list(refused.value.fields) == ["memory.state.period"]
             assert await session.memories() == []

@@ -27,7 +27,7 @@ class Hearing:
     def answer_id(self) -> str:
         """Of the question, once it is known where it reads."""
         (reading,) = [one for one in self.events if isinstance(one, Reading)]
-        return reading.answer_id
+        return reading.answer
 
     @property
     def ordinals(self) -> list[int]:

@@ -21,6 +21,7 @@ from service.domain.memories.specs import MemorySpec
 from service.domain.spend.budgets import BudgetPeriod
 from service.domain.state.spec import StateSpec
 from service.domain.state.vectors import first_state
+from service.domain.values.memory_kinds import MemoryStatus
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.settings.config import Config, Limits
@@ -429,8 +430,8 @@ async def list_pages(site: Site) -> None:
         for name in ("", copy.name):
             await sessions.list_after(tx, name, 100)
         for after in (None, key_of(copy)):
-            await memories.list_of_all(tx, status=None, waiting=False, after=after, limit=100)
-        await memories.list_of_all(tx, status="stalled", waiting=False, after=None, limit=100)
+            await memories.list_of_all(tx, status=None, after=after, limit=100)
+        await memories.list_of_all(tx, status=MemoryStatus.STALLED, after=None, limit=100)
         await memories.list_after(tx, copy.key, "", None)
 
 

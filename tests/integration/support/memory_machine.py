@@ -85,7 +85,10 @@ class MemoryMachine(Machine):
 
     async def make(self, name: str, spec: MemorySpec, rebuilt_from: str | None = None) -> None:
         """Another memory."""
-        await self.memories.create(DEFAULT_TENANT, self.name, name, spec, rebuilt_from=rebuilt_from)
+        if rebuilt_from is None:
+            await self.memories.create(DEFAULT_TENANT, self.name, name, spec)
+        else:
+            await self.memories.rebuild(DEFAULT_TENANT, self.name, name, spec, rebuilt_from)
         self.memory_names.append(name)
 
     def now(self) -> float:

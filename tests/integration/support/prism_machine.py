@@ -9,8 +9,9 @@ from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.spec import Encoding, PrismSpec, StepScope
 from service.domain.values.errors import Conflict
 from service.domain.values.memory_choices import OnFailure
+from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import DEFAULT_TENANT
-from service.usecases.memories.edit import Edit, Target
+from service.usecases.memories.edit import Edit, MemoryUpdate, Target
 from storage.memories.memories import StoredMemory
 from tests.integration.support.machine_workers import worker_of
 from tests.integration.support.memory_machine import CHUNKS, MemoryMachine
@@ -167,8 +168,11 @@ class PrismMachine(MemoryMachine):
         source = stored.prism.schema_source.rstrip()
         # A rebuilt memory begins with the fields that were added, at revision 0.
         more = f"\n    extra{source.count('extra')}: str\n" if is_new else "\n"
-        behind = await self.editor.update_schema(
-            DEFAULT_TENANT, self._target(stored, 0), parse_source(source + more)
+        behind = await self.editor.update(
+            DEFAULT_TENANT,
+            self._target(stored, 0),
+            MemoryKind.PRISM,
+            MemoryUpdate(schema=parse_source(source + more)),
         )
         assert behind.revision == stored.revision + is_new
 

@@ -5,10 +5,11 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
+from service.domain.memories.long_operations import OperationKind
 from service.domain.tree.spec import TreeSpec
 from service.domain.values.memory_choices import OnFailure
 from service.domain.values.tenancy import DEFAULT_TENANT
-from service.usecases.tree.trees import Trees
+from service.usecases.tree.sealing import Sealer
 from tests.integration.support.machine_workers import worker_of
 from tests.integration.support.memory_machine import CHUNKS, MemoryMachine
 
@@ -26,7 +27,7 @@ class TreeMachine(MemoryMachine):
         """Two trees of the same log."""
         spec = replace(SPEC, on_failure=on_failure)
         self.start(spec, replace(spec, max_children=children))
-        self.trees = Trees(self.database, self.memories)
+        self.sealer = Sealer(self.database, self.memories)
 
     @rule(memory=st.integers(0, 9), chunks=CHUNKS, meanwhile=st.booleans())
     def seal(self, memory: int, chunks: int, meanwhile: bool) -> None:
@@ -42,5 +43,5 @@ class TreeMachine(MemoryMachine):
         self.did("seal")
 
     async def _seal(self, name: str) -> None:
-        stored = await self.trees.seal(DEFAULT_TENANT, self.name, name)
-        assert stored.status in ("active", "stalled", "sealed")
+        found = await self.sealer.seal(DEFAULT_TENANT, self.name, name)
+        assert found.operation.kind is OperationKind.SEAL

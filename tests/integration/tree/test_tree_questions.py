@@ -8,7 +8,7 @@ import pytest
 
 import palimpsest
 from palimpsest import Reading, TrajectoryEvent, sync
-from palimpsest.v1alpha1 import trajectories_pb2, trajectories_pb2_grpc
+from palimpsest.v1 import answer_service_pb2, answer_service_pb2_grpc
 
 #: Each is a segment of its own, by its length.
 TEXTS = [
@@ -51,15 +51,16 @@ async def test_a_tree_is_asked_and_says_how_it_came_to_the_answer(
     (cited,) = answer.citations
     assert (cited.position, cited.path) == (4, "")
     assert "Amaranta" in cited.excerpt
-    assert cited.node_id.startswith(("0.", "t."))
-    assert cited.from_position <= 4 <= cited.to_position
+    assert cited.node.startswith(("0.", "t."))
+    assert cited.positions is not None
+    assert cited.positions.first <= 4 <= cited.positions.last
     assert isinstance(heard[0], Reading)
-    assert heard[0].answer_id == answer.answer_id
+    assert heard[0].answer == answer.id
     events = [one for one in heard[1:] if isinstance(one, TrajectoryEvent)]
     assert [one.ordinal for one in events] == list(range(1, len(heard)))
     assert (events[0].kind, events[-1].kind) == ("retrieval", "end")
-    assert [one async for one in tree.trajectory(answer.answer_id)] == events
-    assert await session.answer(answer.answer_id) == answer
+    assert [one async for one in tree.trajectory(answer.id)] == events
+    assert await session.answer(answer.id) == answer
     assert answer.statistics is not None
     assert answer.statistics.calls == answer.usage.calls
 
@@ -74,10 +75,10 @@ async def test_options_bound_the_answer(session: palimpsest.Session) -> None:
 async def test_a_tree_without_text_says_so(session: palimpsest.Session) -> None:
     tree = await session.create_tree("t")
     answer = await tree.ask("What?")
-    assert (answer.status, answer.no_answer, answer.citations) == ("complete", "empty", ())
+    assert (answer.state, answer.no_answer, answer.citations) == ("done", "empty", ())
     assert answer.statistics is not None
     assert (answer.statistics.answered, answer.statistics.read_share) == (0, None)
-    assert [one.text async for one in tree.trajectory(answer.answer_id)] == ["empty"]
+    assert [one.text async for one in tree.trajectory(answer.id)] == ["empty"]
 
 
 async def test_many_questions_are_answered_in_their_order(session: palimpsest.Session) -> None:
@@ -94,11 +95,11 @@ async def test_many_questions_are_answered_in_their_order(session: palimpsest.Se
         one.statistics.calls for one in (first, third) if one.statistics is not None
     )
     examples = [one async for one in tree.export_trajectories()]
-    by_answer = {one.answer_id for one in examples}
-    assert by_answer == {one.answer_id for one in (first, third) if one.no_answer is None}
-    only = [one async for one in tree.export_trajectories([first.answer_id])]
-    assert {one.answer_id for one in only} == {first.answer_id}
-    assert [turn.role for turn in only[0].turns] == ["user", "assistant"]
+    by_answer = {one.answer for one in examples}
+    assert by_answer == {one.id for one in (first, third) if one.no_answer is None}
+    only = [one async for one in tree.export_trajectories([first.id])]
+    assert {one.answer for one in only} == {first.id}
+    assert [turn.role for turn in only[0].messages] == ["user", "assistant"]
     with pytest.raises(ValueError, match="concurrency"):
         await tree.ask_all(queries, concurrency=0)
 
@@ -106,11 +107,11 @@ async def test_many_questions_are_answered_in_their_order(session: palimpsest.Se
 async def test_events_come_in_pages(session: palimpsest.Session, address: str) -> None:
     tree = await grown(session)
     answer = await tree.ask("What is green and white?")
-    events = [one async for one in tree.trajectory(answer.answer_id)]
+    events = [one async for one in tree.trajectory(answer.id)]
     async with palimpsest.connect(address) as client:
-        stub = trajectories_pb2_grpc.TrajectoryServiceStub(client.channel)
-        request = trajectories_pb2.ListTrajectoryEventsRequest(
-            session=session.name, answer_id=answer.answer_id, page_size=1
+        stub = answer_service_pb2_grpc.AnswerServiceStub(client.channel)
+        request = answer_service_pb2.ListTrajectoryEventsRequest(
+            session=session.id, answer=answer.id, page_size=1
         )
         ordinals = [
             [one.ordinal for one in page.events]
@@ -123,7 +124,7 @@ async def test_a_closed_tree_answers_and_refuses_to_wait_for_more(
     session: palimpsest.Session,
 ) -> None:
     tree = await grown(session)
-    await tree.seal(timeout=60)
+    await (await tree.seal()).wait(timeout=60)
     answer = await tree.ask("What is the owner called?", fully_applied=True, hybrid_leaves=1)
     assert "Amaranta" in answer.text
     async with session.producer("late") as producer:
@@ -131,7 +132,7 @@ async def test_a_closed_tree_answers_and_refuses_to_wait_for_more(
         ack = await producer.flush()
     assert ack is not None
     with pytest.raises(palimpsest.FailedPrecondition) as refused:
-        await tree.ask("What?", after=ack.token)
+        await tree.ask("What?", after=ack.read_token)
     assert refused.value.reason == "MEMORY_SEALED"
 
 
@@ -156,10 +157,10 @@ async def test_other_memories_are_refused(
     )
     answer = await memory.ask("?")
     assert (answer.statistics, answer.no_answer) == (None, "not_found")
-    assert await collected(memory.trajectory(answer.answer_id)) == []
+    assert await collected(memory.trajectory(answer.id)) == []
     before = (await session.usage()).total.calls
     with pytest.raises(palimpsest.FailedPrecondition) as refused:
-        await call(memory, answer.answer_id)
+        await call(memory, answer.id)
     assert refused.value.reason == "WRONG_MEMORY_KIND"
     assert (await session.usage()).total.calls == before
 
@@ -173,7 +174,7 @@ async def test_other_memories_are_refused(
         ({"options": ["a", "a"]}, "options: "),
         ({"options": ["a", " "]}, "options: each must have a character that is no blank"),
         ({"options": ["a"]}, "options: give two or more to choose from, or none"),
-        ({"options": ["a\0b"]}, "options holds a NUL character"),
+        ({"options": ["a\0b"]}, "options[0]: must have no NUL character"),
         ({"hybrid_leaves": 33}, "navigation.hybrid_leaves: "),
         ({"beam": 9}, "navigation.beam: "),
         ({"max_calls": 1001}, "navigation.max_calls: "),
@@ -211,12 +212,12 @@ async def test_the_client_without_await_does_the_same(
 ) -> None:
     await grown(session)
     with sync.Client(address) as client:
-        told = client.session(session.name)
+        told = client.session(session.id)
         tree = told.tree("t")
         answer = tree.ask("What is the owner called?", hybrid_leaves=1)
-        assert list(tree.trajectory(answer.answer_id)) == list(told.trajectory(answer.answer_id))
+        assert list(tree.trajectory(answer.id)) == list(told.trajectory(answer.id))
         (again,) = tree.ask_all([answer.query], hybrid_leaves=1)
         assert isinstance(again, palimpsest.Answer)
         assert again.text == answer.text
         assert tree.navigation_statistics().navigations == 2
-        assert len({one.answer_id for one in tree.export_trajectories()}) == 2
+        assert len({one.answer for one in tree.export_trajectories()}) == 2

@@ -18,7 +18,7 @@ class World:
     def __init__(self, concurrency: int = 16) -> None:
         self.now = 0.0
         self.bulkhead = Bulkhead(
-            silent_seconds=30, places=2, concurrency=concurrency, clock=lambda: self.now
+            silent_seconds=30, slots=2, concurrency=concurrency, clock=lambda: self.now
         )
         #: The calls that models have, in the order in which they were asked.
         self.asked: list[tuple[str, asyncio.Future[None]]] = []

@@ -27,12 +27,12 @@ class Stored:
         return [replace(one, probe_seconds=at - self.now) for one, at in self.rows.values()]
 
     async def add(
-        self, *, place: str, model: str, fault: Fault, cause: str, probe_seconds: float
+        self, *, deployment: str, model: str, fault: Fault, cause: str, probe_seconds: float
     ) -> bool:
-        if place in self.rows:
+        if deployment in self.rows:
             return False
         row = Condition(
-            place=place,
+            deployment=deployment,
             model=model,
             fault=fault,
             cause=cause,
@@ -40,24 +40,26 @@ class Stored:
             since=datetime.now(UTC),
             probe_seconds=0.0,
         )
-        self.rows[place] = row, self.now + probe_seconds
+        self.rows[deployment] = row, self.now + probe_seconds
         return True
 
-    async def take_probe(self, place: str, next_seconds: float) -> bool:
-        row, at = self.rows[place]
+    async def take_probe(self, deployment: str, next_seconds: float) -> bool:
+        row, at = self.rows[deployment]
         if at > self.now:
             return False
         tried = replace(row, failures=row.failures + 1)
-        self.rows[place] = tried, self.now + next_seconds
+        self.rows[deployment] = tried, self.now + next_seconds
         return True
 
-    async def keep(self, *, place: str, fault: Fault, cause: str, probe_seconds: float) -> None:
-        row, _ = self.rows[place]
+    async def keep(
+        self, *, deployment: str, fault: Fault, cause: str, probe_seconds: float
+    ) -> None:
+        row, _ = self.rows[deployment]
         kept = replace(row, fault=fault, cause=cause)
-        self.rows[place] = kept, self.now + probe_seconds
+        self.rows[deployment] = kept, self.now + probe_seconds
 
     async def remove(self, condition: Condition) -> None:
-        self.rows.pop(condition.place, None)
+        self.rows.pop(condition.deployment, None)
         self.removed.append(condition)
 
 
@@ -120,7 +122,7 @@ async def test_what_fails_alone_is_tried_soon_until_others_are_replied_to() -> N
     for _ in range(3):
         first = await fail(one, failure(Fault.FAILING), owner)
         assert first.longest_pause_seconds is None
-        # It may be the place: then it is to go on soon after.
+        # It may be the deployment: then it is to go on soon after.
         again = await fail(one, failure(Fault.FAILING), owner)
         assert again.longest_pause_seconds == 30.0
         await one.replied(PLACE, stored.now)
@@ -217,7 +219,7 @@ async def test_a_reply_closes_it_for_all() -> None:
     with pytest.raises(ModelFailure):
         await other.admit(PLACE)
     await one.replied(PLACE, one._monotonic())
-    assert [gone.place for gone in stored.removed] == [PLACE]
+    assert [gone.deployment for gone in stored.removed] == [PLACE]
     stored.now += 2
     assert not await other.admit(PLACE)
 
@@ -293,7 +295,7 @@ async def test_clients_cannot_open_circuits_without_end() -> None:
     stored = Stored()
     one = circuits(stored)
     for number in range(MAX_OPEN + 50):
-        place = f"local/{number}"
+        deployment = f"local/{number}"
         error = failure(Fault.MODEL_UNKNOWN)
-        await one.failed(place, place, uuid4(), error, began=stored.now, probing=False)
+        await one.failed(deployment, deployment, uuid4(), error, began=stored.now, probing=False)
     assert len(stored.rows) == MAX_OPEN

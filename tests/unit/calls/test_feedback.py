@@ -213,8 +213,8 @@ def test_a_template_that_differs_is_told_from_a_cache_that_forgets() -> None:
 def test_an_outage_is_several_owners_or_places_that_are_cold_at_once() -> None:
     feedback = new_feedback(DictIndex(), Clock())
 
-    def seen(owner: int, reported: int, place: str = "") -> MissReason:
-        route = replace(WARM, deployment=place)
+    def seen(owner: int, reported: int, deployment: str = "") -> MissReason:
+        route = replace(WARM, deployment=deployment)
         return feedback.miss_reason(order("a", route=route, owner=owner), 960, reported)
 
     assert seen(1, 960) is MissReason.NONE
@@ -222,9 +222,9 @@ def test_an_outage_is_several_owners_or_places_that_are_cold_at_once() -> None:
     assert [seen(owner, 0) for owner in (2, 3)] == [MissReason.EVICTED, MissReason.OUTAGE]
     assert seen(4, 960) is MissReason.NONE
     assert seen(4, 0) is MissReason.EVICTED, "it is back"
-    for place in ("one", "two"):
-        assert seen(5, 960, place) is MissReason.NONE
-    assert seen(5, 0, "one") is MissReason.OUTAGE, "with the other place, which is cold still"
+    for deployment in ("one", "two"):
+        assert seen(5, 960, deployment) is MissReason.NONE
+    assert seen(5, 0, "one") is MissReason.OUTAGE, "with the other deployment, which is cold still"
 
 
 def test_what_is_warm_elsewhere_was_misrouted_and_silence_is_unknown() -> None:
@@ -237,8 +237,8 @@ def test_what_is_warm_elsewhere_was_misrouted_and_silence_is_unknown() -> None:
 
 
 def test_it_remembers_a_limited_number_of_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.llm.prefix_cache.feedback.MAX_PLACES", 3)
+    monkeypatch.setattr("service.llm.prefix_cache.feedback.MAX_DEPLOYMENTS", 3)
     feedback = new_feedback(DictIndex(), Clock())
     for number in range(50):
         feedback.miss_reason(order("a", route=WARM, model=f"m/{number}"), 960, 0)
-    assert len(feedback._places) == 3
+    assert len(feedback._deployments) == 3

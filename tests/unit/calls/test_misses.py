@@ -39,7 +39,7 @@ EVEN = Evidence(
         (replace(EVEN, reported_tokens=0, hits=0, misses_in_a_row=2), MissReason.EVICTED),
         (replace(EVEN, reported_tokens=0, misses_in_a_row=3, cold_owners=3), MissReason.OUTAGE),
         (
-            replace(EVEN, reported_tokens=0, misses_in_a_row=1, cold_owners=1, cold_places=2),
+            replace(EVEN, reported_tokens=0, misses_in_a_row=1, cold_owners=1, cold_deployments=2),
             MissReason.OUTAGE,
         ),
         (replace(EVEN, reported_tokens=None), MissReason.UNKNOWN),
@@ -64,7 +64,7 @@ _TOKENS = st.integers(0, 100_000)
         hits=st.integers(0, 5),
         misses_in_a_row=st.integers(0, 5),
         cold_owners=st.integers(0, 5),
-        cold_places=st.integers(0, 5),
+        cold_deployments=st.integers(0, 5),
     )
 )
 def test_more_is_never_called_a_loss_and_less_never_more(seen: Evidence) -> None:

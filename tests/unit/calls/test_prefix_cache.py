@@ -47,7 +47,7 @@ def test_a_prediction_is_the_length_of_the_common_prefix(sent: list[str], now: l
                 group_key=before.group_key,
                 boundaries=tuple(zip(before.ids, before.tokens, strict=True)),
                 with_group=True,
-                place="m",
+                deployment="m",
                 now=1000.0,
                 ttl_seconds=1,
             )

@@ -163,15 +163,15 @@ def gateway(
     index: PrefixIndex | None = None,
     *,
     ledger: Ledger | None = None,
-    places: int = 0,
+    deployments: int = 0,
     seconds: float = 600,
 ) -> Gateway:
     index, ledger = index or NullPrefixIndex(), ledger or Ledger()
     executor = CallExecutor(
         provider, ledger, index, prices=lambda _: provider.prices, tries=1, lease_seconds=600
     )
-    deployments = [Deployment(name=f"place-{n}", model="m/x") for n in range(places)]
-    router = Router(deployments, index, lambda _: provider.prices)
+    several = [Deployment(name=f"deployment-{n}", model="m/x") for n in range(deployments)]
+    router = Router(several, index, lambda _: provider.prices)
     made = Gateway(ledger, router, executor, prices=lambda _: provider.prices, lease_seconds=600)
     made._coalescer = PrefixCoalescer(lambda _: provider.prices, seconds=seconds)
     return made
@@ -348,7 +348,7 @@ async def test_a_call_that_fails_at_every_deployment_leaves_nobody_waiting() -> 
     provider = Provider(KEYED)
     busy = ModelFailure("busy", retryable=True)
     provider.failures["question 0"] = busy
-    calls = gateway(provider, places=2)
+    calls = gateway(provider, deployments=2)
     asked = [ask(calls, question(number)) for number in range(3)]
     await rest()
     provider.free.set()

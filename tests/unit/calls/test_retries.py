@@ -139,18 +139,18 @@ async def test_an_order_that_waited_is_renewed_before_it_is_made(left: float, re
     assert len(renewals) == renewed
 
 
-def shared(script: Script, ledger: Ledger, waits: list[float], places: int) -> Gateway:
+def shared(script: Script, ledger: Ledger, waits: list[float], deployments: int) -> Gateway:
     """A gateway for a model with several deployments."""
 
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
     index = DictIndex()
-    deployments = [Deployment(name=f"place-{n}", model="m/x") for n in range(places)]
+    several = [Deployment(name=f"deployment-{n}", model="m/x") for n in range(deployments)]
     executor = CallExecutor(
         script, ledger, index, prices=lambda _: BRIEF, tries=2, lease_seconds=9, sleep=sleep
     )
-    router = Router(deployments, index, lambda _: BRIEF)
+    router = Router(several, index, lambda _: BRIEF)
     return Gateway(
         ledger,
         router,
@@ -167,7 +167,11 @@ async def test_a_call_that_fails_goes_on_to_another_deployment_at_once() -> None
     calls = shared(Script([busy, busy, "at last"]), ledger, waits, 3)
     assert (await calls.call(make_ask("a"), model="m/x", scope=SCOPE)).text == "at last"
     assert waits == []
-    assert {call.deployment for call in ledger.calls} == {"place-0", "place-1", "place-2"}
+    assert {call.deployment for call in ledger.calls} == {
+        "deployment-0",
+        "deployment-1",
+        "deployment-2",
+    }
     assert [call.failure for call in ledger.calls] == ["busy", "busy", None]
     assert len({call.key for call in ledger.calls}) == 1, "the same model, the same answer"
     assert ledger.intents == {}

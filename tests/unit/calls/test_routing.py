@@ -38,8 +38,8 @@ class Clock:
         return self.now
 
 
-def places(count: int, **changes: Any) -> list[Deployment]:
-    return [Deployment(name=f"place-{n}", model=MODEL, **changes) for n in range(count)]
+def deployments(count: int, **changes: Any) -> list[Deployment]:
+    return [Deployment(name=f"deployment-{n}", model=MODEL, **changes) for n in range(count)]
 
 
 def router(
@@ -53,14 +53,14 @@ def prefix(owner: object = "m", tokens: tuple[int, ...] = (1000, 4000)) -> Prefi
     return Prefix(memory_key=f"t:{owner}", group_key="t:g", ids=ids, tokens=tokens)
 
 
-async def send(index: DictIndex, one: Prefix, place: str, now: float) -> None:
+async def send(index: DictIndex, one: Prefix, deployment: str, now: float) -> None:
     await index.sent(
         Sent(
             memory_key=one.memory_key,
             group_key=one.group_key,
             boundaries=tuple(zip(one.ids, one.tokens, strict=True)),
             with_group=True,
-            place=place,
+            deployment=deployment,
             now=now,
             ttl_seconds=300,
         )
@@ -86,12 +86,12 @@ async def test_one_place_costs_one_look_and_no_name() -> None:
         deepest_tokens=4000,
         deepest_age_seconds=30.0,
     )
-    assert [(one.places, one.with_load) for one in index.questions] == [((MODEL,), False)]
+    assert [(one.deployments, one.with_load) for one in index.questions] == [((MODEL,), False)]
     async with chooser.going(route, 5):
         assert index.queues == {}
-    single = router(places(1), index, clock)
+    single = router(deployments(1), index, clock)
     route = await where(single, prefix(), MODEL)
-    assert (route.deployment, route.spare, route.predicted_tokens) == ("place-0", 0, 0)
+    assert (route.deployment, route.spare, route.predicted_tokens) == ("deployment-0", 0, 0)
     async with single.going(route, 5):
         assert index.queues == {}
     other = await where(single, prefix(), "openai/other")
@@ -100,50 +100,56 @@ async def test_one_place_costs_one_look_and_no_name() -> None:
 
 async def test_the_place_where_the_prompt_is_warm_is_taken() -> None:
     index, clock = DictIndex(), Clock()
-    chooser = router(places(4), index, clock)
+    chooser = router(deployments(4), index, clock)
     for number in range(4):
         one = prefix(number)
-        await send(index, one, f"place-{number}", clock.now)
+        await send(index, one, f"deployment-{number}", clock.now)
         route = await where(chooser, one, MODEL)
-        assert (route.deployment, route.predicted_tokens) == (f"place-{number}", 4000)
+        assert (route.deployment, route.predicted_tokens) == (f"deployment-{number}", 4000)
         assert (route.elsewhere_tokens, route.spare) == (0, 3)
 
 
 async def test_deeper_is_better_and_what_is_elsewhere_is_told() -> None:
     index, clock = DictIndex(), Clock()
-    chooser = router(places(2), index, clock)
+    chooser = router(deployments(2), index, clock)
     one = prefix()
-    await send(index, replace(one, ids=one.ids[:1], tokens=one.tokens[:1]), "place-0", clock.now)
-    await send(index, one, "place-1", clock.now)
+    await send(
+        index, replace(one, ids=one.ids[:1], tokens=one.tokens[:1]), "deployment-0", clock.now
+    )
+    await send(index, one, "deployment-1", clock.now)
     route = await where(chooser, one, MODEL)
-    assert (route.deployment, route.predicted_tokens) == ("place-1", 4000)
-    index.queues["place-1"] = 50_000
+    assert (route.deployment, route.predicted_tokens) == ("deployment-1", 4000)
+    index.queues["deployment-1"] = 50_000
     route = await where(chooser, one, MODEL)
-    assert (route.deployment, route.predicted_tokens) == ("place-0", 1000 - 1000 % 16)
+    assert (route.deployment, route.predicted_tokens) == ("deployment-0", 1000 - 1000 % 16)
     assert route.elsewhere_tokens == 4000
 
 
 async def test_what_hardly_survives_is_worth_little() -> None:
     index, clock = DictIndex(), Clock()
-    chooser = router(places(2), index, clock)
+    chooser = router(deployments(2), index, clock)
     one = prefix()
-    await send(index, one, "place-0", clock.now)
-    await send(index, one, "place-1", clock.now - 250)
-    assert (await where(chooser, one, MODEL)).deployment == "place-0"
-    index.counts["place-0"] = [[0.0, 100.0]] * 6
-    assert (await where(chooser, one, MODEL)).deployment == "place-0", "learned once"
+    await send(index, one, "deployment-0", clock.now)
+    await send(index, one, "deployment-1", clock.now - 250)
+    assert (await where(chooser, one, MODEL)).deployment == "deployment-0"
+    index.counts["deployment-0"] = [[0.0, 100.0]] * 6
+    assert (await where(chooser, one, MODEL)).deployment == "deployment-0", "learned once"
     clock.now += LEARNED_SECONDS + 1
-    assert (await where(chooser, one, MODEL)).deployment == "place-1"
+    assert (await where(chooser, one, MODEL)).deployment == "deployment-1"
 
 
 async def test_what_outlived_its_time_is_worth_a_try_and_not_predicted() -> None:
     index, clock = DictIndex(), Clock()
-    chooser = router(places(3), index, clock)
+    chooser = router(deployments(3), index, clock)
     for number in range(6):
         one = prefix(number)
-        await send(index, one, "place-1", clock.now - 400)
+        await send(index, one, "deployment-1", clock.now - 400)
         route = await where(chooser, one, MODEL)
-        assert (route.deployment, route.predicted_tokens, route.warm_segments) == ("place-1", 0, 0)
+        assert (route.deployment, route.predicted_tokens, route.warm_segments) == (
+            "deployment-1",
+            0,
+            0,
+        )
         assert (route.deepest_tokens, route.deepest_age_seconds) == (4000, 400.0)
         assert route.age_seconds is None
 
@@ -151,11 +157,11 @@ async def test_what_outlived_its_time_is_worth_a_try_and_not_predicted() -> None
 @pytest.mark.parametrize("known", [True, False])
 async def test_processes_agree_on_the_owners_place_and_spread_owners(known: bool) -> None:
     index = DictIndex(known=known)
-    counts = dict.fromkeys((one.name for one in places(4)), 0)
+    counts = dict.fromkeys((one.name for one in deployments(4)), 0)
     for number in range(200):
         one = prefix(UUID(int=number))
         names = {
-            (await where(router(places(4), index, Clock()), one, MODEL)).deployment
+            (await where(router(deployments(4), index, Clock()), one, MODEL)).deployment
             for _ in range(3)
         }
         assert len(names) == 1
@@ -165,17 +171,17 @@ async def test_processes_agree_on_the_owners_place_and_spread_owners(known: bool
 
 async def test_a_place_less_moves_only_its_owners() -> None:
     index, clock = DictIndex(known=False), Clock()
-    before, after = router(places(5), index, clock), router(places(4), index, clock)
+    before, after = router(deployments(5), index, clock), router(deployments(4), index, clock)
     for number in range(100):
         one = prefix(UUID(int=number))
         was = (await where(before, one, MODEL)).deployment
         now = (await where(after, one, MODEL)).deployment
-        assert was in {now, "place-4"}
+        assert was in {now, "deployment-4"}
 
 
 async def test_cold_owners_leave_a_place_that_has_too_much_to_do() -> None:
     index, clock = DictIndex(), Clock()
-    chooser = router(places(2), index, clock)
+    chooser = router(deployments(2), index, clock)
     one = prefix()
     own = (await where(chooser, one, MODEL)).deployment
     index.queues[own] = 4000
@@ -186,7 +192,7 @@ async def test_cold_owners_leave_a_place_that_has_too_much_to_do() -> None:
 
 async def test_calls_under_way_count_and_bound() -> None:
     index, clock = DictIndex(), Clock()
-    chooser = router(places(2, max_in_flight=1), index, clock)
+    chooser = router(deployments(2, max_in_flight=1), index, clock)
     one = prefix()
     first = await where(chooser, one, MODEL)
     async with chooser.going(first, 300):
@@ -206,12 +212,12 @@ async def test_calls_under_way_count_and_bound() -> None:
 
 async def test_a_call_that_is_cancelled_as_it_is_counted_does_not_count_on() -> None:
     class Slow(DictIndex):
-        async def queued(self, place: str, tokens: int, now: float) -> None:
+        async def queued(self, deployment: str, tokens: int, now: float) -> None:
             if tokens:
                 raise asyncio.CancelledError
-            await super().queued(place, tokens, now)
+            await super().queued(deployment, tokens, now)
 
-    chooser = router(places(2, max_in_flight=1), Slow(), Clock())
+    chooser = router(deployments(2, max_in_flight=1), Slow(), Clock())
     first = await where(chooser, prefix(), MODEL)
     with pytest.raises(asyncio.CancelledError):
         async with chooser.going(first, 300):
@@ -227,7 +233,7 @@ async def fail(chooser: Router, route: Route, failure: ModelFailure = BUSY) -> N
 
 async def test_a_place_that_fails_is_left_alone_for_a_while() -> None:
     index, clock = DictIndex(), Clock()
-    chooser = router(places(2), index, clock)
+    chooser = router(deployments(2), index, clock)
     one = prefix()
     own = await where(chooser, one, MODEL)
     await send(index, one, own.deployment, clock.now)
@@ -250,30 +256,30 @@ async def test_a_place_that_fails_is_left_alone_for_a_while() -> None:
 
 async def test_when_all_fail_the_first_that_may_again_is_asked() -> None:
     index, clock = DictIndex(), Clock()
-    chooser = router(places(3), index, clock)
+    chooser = router(deployments(3), index, clock)
     one = prefix()
     waits = (50.0, 20.0, 1e9)
     for number, seconds in enumerate(waits):
         failure = ModelFailure("busy", retryable=True, retry_after_seconds=seconds)
-        await fail(chooser, Route(deployment=f"place-{number}"), failure)
+        await fail(chooser, Route(deployment=f"deployment-{number}"), failure)
     route = await where(chooser, one, MODEL)
-    assert (route.deployment, route.spare) == ("place-1", 0)
+    assert (route.deployment, route.spare) == ("deployment-1", 0)
     clock.now += MAX_COOLDOWN_SECONDS
     assert (await where(chooser, one, MODEL)).spare == 2, "none is left alone for ever"
 
 
 async def test_a_call_that_is_refused_says_nothing_about_its_place() -> None:
     index, clock = DictIndex(), Clock()
-    chooser = router(places(2), index, clock)
+    chooser = router(deployments(2), index, clock)
     own = await where(chooser, prefix(), MODEL)
     await fail(chooser, own, ModelFailure("bad", retryable=False))
     assert (await where(chooser, prefix(), MODEL)).deployment == own.deployment
 
 
 async def test_a_prompt_without_a_reusable_prefix_goes_somewhere() -> None:
-    chooser = router(places(2), DictIndex(), Clock())
+    chooser = router(deployments(2), DictIndex(), Clock())
     empty = Prefix(memory_key="t:m", group_key="", ids=(), tokens=())
-    assert (await where(chooser, empty, MODEL)).deployment in {"place-0", "place-1"}
+    assert (await where(chooser, empty, MODEL)).deployment in {"deployment-0", "deployment-1"}
 
 
 _CANDIDATES = st.lists(

@@ -1,31 +1,35 @@
 """An answer as plain JSON."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from palimpsest import Answer, Citation, Usage
+from palimpsest import Answer, CharacterRange, Citation, ReadPoint, Usage
 from service.cli.answer import answer_json
 
 
 def answer(**said: Any) -> Answer:
     return Answer(
         **{
-            "answer_id": "1",
+            "id": "1",
             "query": "Who?",
-            "status": "complete",
+            "state": "done",
             "text": "Ann.",
             "citations": (),
-            "revision": 0,
-            "applied_position": 1,
+            "read_point": ReadPoint(revision=0, applied_position=1, read_token="r"),
             "model": "a/b",
-            "failure": "",
+            "cause": "",
             "usage": Usage(
                 calls=1,
                 input_tokens=1,
                 predicted_cached_tokens=0,
-                reported_cached_tokens=None,
+                failed_calls=0,
+                reported_cached_tokens=0,
+                unreported_calls=1,
+                cache_write_tokens=0,
                 output_tokens=1,
-                cost_micro_usd=None,
+                cost_micro_usd=0,
+                unpriced_calls=1,
             ),
             "created_at": datetime(2026, 1, 1, tzinfo=UTC),
             **said,
@@ -40,13 +44,11 @@ def test_that_there_is_no_answer_is_told_of_every_reader() -> None:
 
 
 def test_a_citation_has_its_characters_where_the_answer_has_a_span() -> None:
-    cited = Citation(position=1, path="", revision=0, excerpt="Ann")
-    span = Citation(
-        position=1, path="", revision=0, excerpt="Ann", from_character=0, to_character=3
-    )
+    cited = Citation(position=1, characters=None, path="", revision=0, excerpt="Ann")
+    span = replace(cited, characters=CharacterRange(start=0, end=3))
     of_chunk, of_span = answer_json(answer(citations=(cited, span)))["citations"]
-    assert (of_chunk["from_character"], of_chunk["to_character"]) == (0, 0)
-    assert (of_span["from_character"], of_span["to_character"]) == (0, 3)
+    assert of_chunk["characters"] is None
+    assert of_span["characters"] == {"start": 0, "end": 3}
 
 
 def test_a_value_of_null_is_not_the_absence_of_one() -> None:

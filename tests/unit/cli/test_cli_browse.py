@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from palimpsest import BrowseSettings, TrajectoryEvent
-from palimpsest.v1alpha1 import answers_pb2
+from palimpsest.v1 import answer_service_pb2
 from service.cli.ask import ACTIONS, BrowseOptions, question_options
 from service.cli.drawing import browse_line
 from service.cli.output import CommandError
@@ -22,7 +22,7 @@ def test_what_is_not_said_is_not_sent() -> None:
     with pytest.raises(CommandError, match=r"^--actions names none$"):
         BrowseOptions(actions=" ,").settings()
     assert set(ACTIONS) == {one.value for one in BrowseAction}
-    assert len(ACTIONS) == len(answers_pb2.BrowseRequest.Action.keys()) - 1
+    assert len(ACTIONS) == len(answer_service_pb2.BrowsingOptions.Action.keys()) - 1
 
 
 def test_readers_of_the_log_need_no_memory() -> None:
@@ -55,7 +55,7 @@ def piece(action: Any, **said: Any) -> TrajectoryEvent:
     [
         (event("choice", "none", text="dciso", reasoning="no memory"), "chose dciso — no memory"),
         (
-            event("understanding", "none", text="the mill", target_ids=("scan",)),
+            event("understanding", "none", text="the mill", targets=("scan",)),
             "reads by scan, looks for: the mill",
         ),
         (
@@ -66,7 +66,7 @@ def piece(action: Any, **said: Any) -> TrajectoryEvent:
         (piece("merge", text="a mill"), "piece 3 [1-9]: merge: a mill"),
         (piece("move"), "piece 3 [1-9]: move"),
         (
-            piece("retrieve", text="mill", target_ids=("p.4", "p.1")),
+            piece("retrieve", text="mill", targets=("p.4", "p.1")),
             "piece 3 [1-9]: retrieve p.4, p.1 for: mill",
         ),
         (piece("retrieve", text="mill"), "piece 3 [1-9]: retrieve nothing for: mill"),
@@ -74,10 +74,10 @@ def piece(action: Any, **said: Any) -> TrajectoryEvent:
         (piece("aggregate"), "piece 3 [1-9]: aggregate"),
         (piece("invalid", text="empty"), "piece 3 [1-9]: ? no action (try 1), empty"),
         (
-            event("aggregation", "answer", text="two", shown_ids=("p.1", "p.3")),
+            event("aggregation", "answer", text="two", shown=("p.1", "p.3")),
             "of p.1, p.3: = two",
         ),
-        (event("aggregation", "none", shown_ids=("p.1",)), "of p.1: nothing"),
+        (event("aggregation", "none", shown=("p.1",)), "of p.1: nothing"),
         (event("shaping", "none"), "brought into the form"),
         (event("triage", "enter"), ""),
     ],
@@ -88,7 +88,7 @@ def test_each_event_has_a_line(told: TrajectoryEvent, line: str) -> None:
 
 def test_a_browsing_is_drawn_line_by_line() -> None:
     events = [
-        event("retrieval", "none", shown_ids=("p.3", "p.1"), text="mill"),
+        event("retrieval", "none", shown=("p.3", "p.1"), text="mill"),
         piece("append", text="[bold]a mill", input_tokens=9, output_tokens=3),
         event("end", "answer", text="a mill"),
     ]

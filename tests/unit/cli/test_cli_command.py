@@ -32,7 +32,7 @@ def called(work: Any, *arguments: str) -> list[Any]:
 
 def of_tree(heard: list[Any]) -> Any:
     async def work(tree: Tree, options: Options, as_json: Json = False) -> None:
-        heard.extend((type(tree), tree.name, tree.session.name, given(options), as_json))
+        heard.extend((type(tree), tree.id, tree.session.id, given(options), as_json))
 
     return work
 
@@ -48,7 +48,7 @@ def test_a_tree_is_what_its_options_name() -> None:
 def test_a_command_of_one_thing_takes_its_name_first() -> None:
     def of_memory(heard: list[Any]) -> Any:
         async def work(memory: NamedMemory, path: Annotated[str, typer.Argument()]) -> None:
-            heard.extend((type(memory), memory.name, memory.session.name, path))
+            heard.extend((type(memory), memory.id, memory.session.id, path))
 
         return work
 
@@ -56,7 +56,7 @@ def test_a_command_of_one_thing_takes_its_name_first() -> None:
 
     def of_session(heard: list[Any]) -> Any:
         async def work(session: NamedSession) -> None:
-            heard.extend((type(session), session.name))
+            heard.extend((type(session), session.id))
 
         return work
 

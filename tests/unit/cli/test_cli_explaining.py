@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from palimpsest import NavigationStatistics, TrajectoryEvent
+from palimpsest import NavigationStatistics, PositionRange, TrajectoryEvent
 from service.cli.drawing import (
     NO_ANSWER,
     LiveDrawing,
@@ -34,20 +34,19 @@ NOTHING = NavigationStatistics(
 )
 
 
-def event(kind: Any, action: Any, node_id: str = "", **said: Any) -> TrajectoryEvent:
+def event(kind: Any, action: Any, node: str = "", **said: Any) -> TrajectoryEvent:
     return TrajectoryEvent(
         **{
             "ordinal": 1,
             "kind": kind,
             "action": action,
-            "node_id": node_id,
+            "node": node,
             "level": 0,
-            "from_position": 1 if node_id else 0,
-            "to_position": 9 if node_id else 0,
+            "positions": PositionRange(first=1, last=9) if node else None,
             "depth": 0,
             "attempt": 1,
-            "shown_ids": (),
-            "target_ids": (),
+            "shown": (),
+            "targets": (),
             "reasoning": "",
             "text": "",
             "input_tokens": 0,
@@ -59,24 +58,24 @@ def event(kind: Any, action: Any, node_id: str = "", **said: Any) -> TrajectoryE
 
 
 WALK = [
-    event("triage", "enter", "root", shown_ids=("1.1", "t.1"), target_ids=("1.1",)),
-    event("triage", "invalid", "1.1", shown_ids=("0.1", "0.2"), text="it has no number"),
+    event("triage", "enter", "root", shown=("1.1", "t.1"), targets=("1.1",)),
+    event("triage", "invalid", "1.1", shown=("0.1", "0.2"), text="it has no number"),
     event(
         "triage",
         "enter",
         "1.1",
-        shown_ids=("0.1", "0.2"),
-        target_ids=("0.2",),
+        shown=("0.1", "0.2"),
+        targets=("0.2",),
         attempt=2,
         reasoning="the  giant\nis there",
         input_tokens=1204,
         output_tokens=31,
         cached_tokens=1000,
     ),
-    event("leaf", "revert", "0.2", from_position=4, to_position=4),
-    event("triage", "enter", "1.1", shown_ids=("0.1", "0.2"), target_ids=("0.1",)),
+    event("leaf", "revert", "0.2", positions=PositionRange(first=4, last=4)),
+    event("triage", "enter", "1.1", shown=("0.1", "0.2"), targets=("0.1",)),
     event("leaf", "answer", "0.1", text="A mouse."),
-    event("end", "answer", text="A mouse.", target_ids=("0.1",)),
+    event("end", "answer", text="A mouse.", targets=("0.1",)),
 ]
 
 
@@ -106,10 +105,10 @@ def test_nodes_stand_below_those_that_showed_them_and_moves_in_their_order() -> 
 
 def test_retrieved_leaves_stand_below_retrieval() -> None:
     events = [
-        event("retrieval", "none", shown_ids=("0.7", "t.1")),
+        event("retrieval", "none", shown=("0.7", "t.1")),
         event("leaf", "answer", "0.7", text="a cat"),
         event("leaf", "answer", "t.1", text="a dog"),
-        event("merge", "answer", shown_ids=("0.7", "t.1"), target_ids=("0.7",), text="a cat"),
+        event("merge", "answer", shown=("0.7", "t.1"), targets=("0.7",), text="a cat"),
     ]
     assert drawn(events) == [
         "Who?",
@@ -125,7 +124,7 @@ def test_retrieved_leaves_stand_below_retrieval() -> None:
 
 def test_other_events_have_lines_too() -> None:
     events = [
-        event("triage", "none", "root", shown_ids=("1.1",), target_ids=("1.1",)),
+        event("triage", "none", "root", shown=("1.1",), targets=("1.1",)),
         event("working_memory", "none", "1.1", text="the king and his cat"),
         event("unknown", "unknown", "1.1"),
         event("end", "none", text="step_limit"),

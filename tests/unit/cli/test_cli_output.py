@@ -42,13 +42,12 @@ def revision(**rest: object) -> palimpsest.Revision:
     given_ = {
         "revision": 7,
         "kind": "step",
-        "from_position": 3,
-        "to_position": 5,
+        "positions": palimpsest.PositionRange(first=4, last=5),
         "comment": "",
         "restored_revision": None,
         "schema_source": "",
-        "amendments": 0,
-        "rejections": 0,
+        "amendment_count": 0,
+        "rejection_count": 0,
         "value_digest": b"\x01" * 32,
         "created_at": datetime(2026, 1, 1, tzinfo=UTC),
         **rest,
@@ -60,10 +59,13 @@ def revision(**rest: object) -> palimpsest.Revision:
     ("rest", "line"),
     [
         ({}, "r7 step [4-5]"),
-        ({"amendments": 1, "to_position": 4}, "r7 step [4] 1 amendment"),
-        ({"amendments": 2, "rejections": 3}, "r7 step [4-5] 2 amendments 3 rejected"),
-        ({"kind": "edit", "to_position": 3, "comment": "by\nme"}, "r7 edit (by me)"),
-        ({"kind": "rollback", "to_position": 3, "restored_revision": 0}, "r7 rollback to r0"),
+        (
+            {"amendment_count": 1, "positions": palimpsest.PositionRange(first=4, last=4)},
+            "r7 step [4] 1 amendment",
+        ),
+        ({"amendment_count": 2, "rejection_count": 3}, "r7 step [4-5] 2 amendments 3 rejected"),
+        ({"kind": "edit", "positions": None, "comment": "by\nme"}, "r7 edit (by me)"),
+        ({"kind": "rollback", "positions": None, "restored_revision": 0}, "r7 rollback to r0"),
     ],
 )
 def test_a_revision_is_one_line(rest: dict[str, object], line: str) -> None:
@@ -142,12 +144,12 @@ async def test_a_piped_list_is_whole_and_as_json_has_every_field(
     assert table[1].count("long") == 60
     assert "[b]long" in table[1]
     assert json.loads(line) == {
-        **{name: getattr(revision(), name) for name in ("revision", "kind", "to_position")},
-        "from_position": 3,
+        **{name: getattr(revision(), name) for name in ("revision", "kind")},
+        "positions": {"first": 4, "last": 5},
         "restored_revision": None,
         "schema_source": "",
-        "amendments": 0,
-        "rejections": 0,
+        "amendment_count": 0,
+        "rejection_count": 0,
         "comment": "[b]" + "long " * 60,
         "value_digest": "01" * 32,
         "created_at": "2026-01-01T00:00:00+00:00",

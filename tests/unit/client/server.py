@@ -16,14 +16,14 @@ _KINDS = {
 
 
 def add(server: aio.Server, service: str, kind: str, handle: Any, request: type[Message]) -> None:
-    """Serves one method, called as `handle` is, of a service of palimpsest.v1alpha1."""
+    """Serves one method, called as `handle` is, of a service of the request's package."""
     handler: grpc.RpcMethodHandler[Any, Any] = _KINDS[kind](
         handle,
         request_deserializer=request.FromString,
         response_serializer=lambda message: message.SerializeToString(),
     )
     served = grpc.method_handlers_generic_handler(
-        f"palimpsest.v1alpha1.{service}", {handle.__name__: handler}
+        f"{request.DESCRIPTOR.file.package}.{service}", {handle.__name__: handler}
     )
     server.add_generic_rpc_handlers((served,))
 

@@ -11,12 +11,12 @@ import pytest
 
 import palimpsest
 from palimpsest import sync
-from palimpsest.v1alpha1 import memories_pb2, states_pb2
+from palimpsest.v1 import memories_pb2
 from tests.unit.client.agent_service import Service
 from tests.unit.client.server import serving
 
-LATEST = states_pb2.GetWorkingContextRequest.FRESHNESS_LATEST
-WAIT = states_pb2.GetWorkingContextRequest.FRESHNESS_WAIT
+#: Whether a context waited for what was due.
+LATEST, WAIT = False, True
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ async def connected(service: Service) -> AsyncIterator[palimpsest.Client]:
 
 
 def actions(service: Service) -> list[str]:
-    return [chunk.step.action or chunk.message.text for chunk in service.chunks]
+    return [chunk.agent_step.action or chunk.message.text for chunk in service.chunks]
 
 
 async def test_a_loop_makes_its_memory_and_sees_each_step_it_recorded() -> None:
@@ -45,13 +45,13 @@ async def test_a_loop_makes_its_memory_and_sees_each_step_it_recorded() -> None:
             for number in range(1, 8):
                 context = await agent.context()
                 assert context.text.split() == [f"go{n}" for n in range(1, number)]
-                ack = await agent.record("a wall", "hm", f"go{number}", {"tool": "legs"})
+                ack = await agent.record("a wall", "hm", f"go{number}", metadata={"tool": "legs"})
                 assert (ack.position, agent.step) == (number, number + 1)
         assert service.asked == [WAIT] * 7
     made = service.memories[0]
-    assert (made.name, made.state.task, made.state.period) == ("state", "Find the key.", 5)
+    assert (made.id, made.state.task, made.state.period) == ("state", "Find the key.", 5)
     assert list(made.state.pinned) == ["key"]
-    step = service.chunks[0].step
+    step = service.chunks[0].agent_step
     assert (step.observation, step.thought, step.action) == ("a wall", "hm", "go1")
     assert dict(service.chunks[0].metadata) == {"tool": "legs"}
 
@@ -135,11 +135,11 @@ async def test_a_refused_step_is_not_stored_and_the_next_one_is() -> None:
             await agent.record("a wall", 5)  # type: ignore[arg-type]
         with pytest.raises(UnicodeEncodeError, match="in action"):
             await agent.record(action="\ud800")
-        for wrong in ({"position": -1}, {"position": "x"}, {"position": 2**64}):
+        for wrong in ({"position": "x"}, {"position": 2**63}):
             with pytest.raises((TypeError, ValueError), match="position"):
                 await agent.memory.context(**wrong)
-        with pytest.raises(ValueError, match="level cannot be -1"):
-            await anext(agent.memory.vectors(level=-1))
+        with pytest.raises(ValueError, match="level cannot be 2147483648"):
+            await anext(agent.memory.vectors(level=2**31))
         assert (agent.step, service.chunks) == (1, [])
         await agent.record(action="go1")
         await agent.note("user", "wait")
@@ -178,7 +178,7 @@ async def test_steps_of_several_tasks_come_one_after_the_other() -> None:
 
 
 def state_memory(**settings: Any) -> memories_pb2.Memory:
-    return memories_pb2.Memory(name="state", state=memories_pb2.StateSpec(**settings))
+    return memories_pb2.Memory(id="state", state=memories_pb2.StateSpec(**settings))
 
 
 @pytest.mark.parametrize(
@@ -187,16 +187,16 @@ def state_memory(**settings: Any) -> memories_pb2.Memory:
         (
             state_memory(period=10, task="Find the key."),
             {"period": 20, "task": "Find it.", "pinned": ["key"]},
-            "memory 'state' is there already, and task is 'Find the key.', not 'Find it.'; period"
+            "memory 'state' exists already, and task is 'Find the key.', not 'Find it.'; period"
             " is 10, not 20; pinned is (), not ('key',). Use it as it is (session.memory,"
-            " session.tree or session.state), choose another name, or build one with these"
+            " session.tree or session.state), choose another id, or build one with these"
             " settings from the whole log (rebuild)",
         ),
         (
-            memories_pb2.Memory(name="state", tree=memories_pb2.TreeSpec()),
+            memories_pb2.Memory(id="state", tree=memories_pb2.TreeSpec()),
             {},
-            "memory 'state' is there already, and is a tree memory, not a state memory. Use it as"
-            " it is (session.memory, session.tree or session.state), choose another name, or"
+            "memory 'state' exists already, and is a tree memory, not a state memory. Use it as"
+            " it is (session.memory, session.tree or session.state), choose another id, or"
             " build one with these settings from the whole log (rebuild)",
         ),
     ],
@@ -218,7 +218,7 @@ async def test_a_memory_that_is_there_is_used_as_it_is() -> None:
     async with connected(service) as client:
         for given in same:
             async with client.agent(client.session("run"), **given) as agent:
-                assert agent.memory.name == "state"
+                assert agent.memory.id == "state"
     assert len(service.memories) == 1
 
 
@@ -229,7 +229,6 @@ async def test_a_memory_that_is_there_is_used_as_it_is() -> None:
         ({"pinned": "key"}, ValueError),
         ({"period_kind": "weekly"}, ValueError),
         ({"idle_seconds": -1.0}, ValueError),
-        ({"period": -1}, ValueError),
         ({"period": 2**40}, ValueError),
         ({"period": 2.5}, TypeError),
         ({"task": 5}, TypeError),
@@ -272,7 +271,7 @@ async def test_the_same_without_await() -> None:
             with client.agent(client.session("run")) as agent:
                 agent.record(action="go3")
                 assert agent.memory.context().text == agent.context().text
-            assert client.session("run").state("state").context(freshness="wait").head == 3
+            assert client.session("run").state("state").context(fully_applied=True).head == 3
             return [said, client.session("run").state("state").context().text]
 
     async with serving(service.register) as port:

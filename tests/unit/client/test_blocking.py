@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import palimpsest
 from palimpsest import sync
-from palimpsest.v1alpha1 import answers_pb2
+from palimpsest.v1 import answer_service_pb2, common_pb2
 from tests.unit.client.agent_service import Service
 from tests.unit.client.server import add, serving
 from tests.unit.client.test_producer import Log
@@ -122,23 +122,23 @@ async def test_an_agents_loop_goes_on_where_it_was() -> None:
 
 async def test_answers_are_resumed_where_their_call_was_lost() -> None:
     asked: list[Any] = []
-    reading = answers_pb2.AskResponse.Reading(answer_id="a")
-    answer = answers_pb2.Answer(
-        answer_id="a", text="On Mondays.", status=answers_pb2.Answer.STATUS_COMPLETE
+    reading = answer_service_pb2.AskEvent.Reading(answer="a")
+    answer = answer_service_pb2.Answer(
+        id="a", text="On Mondays.", state=common_pb2.OPERATION_STATE_DONE
     )
 
-    async def Ask(request: answers_pb2.AskRequest, context: Any) -> Any:
+    async def Ask(request: answer_service_pb2.AskRequest, context: Any) -> Any:
         asked.append(request)
-        yield answers_pb2.AskResponse(reading=reading)
+        yield answer_service_pb2.AskEvent(reading=reading)
         await context.abort(grpc.StatusCode.UNAVAILABLE, "as the test says")
 
-    async def ResumeAnswer(request: answers_pb2.ResumeAnswerRequest, context: Any) -> Any:
+    async def ResumeAnswer(request: answer_service_pb2.ResumeAnswerRequest, context: Any) -> Any:
         asked.append(request)
-        yield answers_pb2.ResumeAnswerResponse(response=answers_pb2.AskResponse(answer=answer))
+        yield answer_service_pb2.AskEvent(answer=answer)
 
     def register(server: Any) -> None:
-        add(server, "AnswerService", "told", Ask, answers_pb2.AskRequest)
-        add(server, "AnswerService", "told", ResumeAnswer, answers_pb2.ResumeAnswerRequest)
+        add(server, "AnswerService", "told", Ask, answer_service_pb2.AskRequest)
+        add(server, "AnswerService", "told", ResumeAnswer, answer_service_pb2.ResumeAnswerRequest)
 
     events: list[palimpsest.AskEvent] = []
     callers: set[int] = set()

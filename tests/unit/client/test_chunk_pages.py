@@ -7,7 +7,7 @@ import pytest
 from grpc import aio
 
 import palimpsest
-from palimpsest.v1alpha1 import log_pb2
+from palimpsest.v1 import chunks_pb2, session_service_pb2
 from tests.unit.client.server import add, serving
 
 HEAD = 2500
@@ -15,22 +15,22 @@ HEAD = 2500
 
 class Log:
     def __init__(self) -> None:
-        self.asked: list[tuple[int, int]] = []
+        #: First and last position, size and token of each page.
+        self.asked: list[tuple[int, int, int, str]] = []
 
     async def ListChunks(
-        self, request: log_pb2.ListChunksRequest, context: Any
-    ) -> log_pb2.ListChunksResponse:
-        self.asked.append((request.from_position, request.page_size))
-        first = max(request.from_position, 1)
-        last = min(first + request.page_size - 1, HEAD)
-        return log_pb2.ListChunksResponse(
+        self, request: session_service_pb2.ListChunksRequest, context: Any
+    ) -> session_service_pb2.ListChunksResponse:
+        wanted = request.filter.positions
+        self.asked.append((wanted.first, wanted.last, request.page_size, request.page_token))
+        first = int(request.page_token or max(wanted.first, 1))
+        last = min(first + request.page_size - 1, wanted.last or HEAD, HEAD)
+        return session_service_pb2.ListChunksResponse(
             chunks=[
-                log_pb2.LoggedChunk(
-                    position=at, chunk=log_pb2.Chunk(text=f"{at}", metadata={"page": f"{at}"})
-                )
+                chunks_pb2.Chunk(position=at, text=f"{at}", metadata={"page": f"{at}"})
                 for at in range(first, last + 1)
             ],
-            next_position=last + 1 if last < HEAD else 0,
+            next_page_token=str(last + 1) if last < min(wanted.last or HEAD, HEAD) else "",
             head=HEAD,
         )
 
@@ -43,7 +43,9 @@ def log() -> Log:
 @pytest.fixture
 async def session(log: Log) -> AsyncIterator[palimpsest.Session]:
     def register(server: aio.Server) -> None:
-        add(server, "LogService", "unary", log.ListChunks, log_pb2.ListChunksRequest)
+        add(
+            server, "SessionService", "unary", log.ListChunks, session_service_pb2.ListChunksRequest
+        )
 
     async with (
         serving(register) as port,
@@ -55,7 +57,7 @@ async def session(log: Log) -> AsyncIterator[palimpsest.Session]:
 async def test_one_chunk_costs_one_chunk(log: Log, session: palimpsest.Session) -> None:
     found = await session.chunk(7)
     assert (found.position, found.text, found.metadata) == (7, "7", {"page": "7"})
-    assert log.asked == [(7, 1)]
+    assert log.asked == [(7, 7, 1, "")]
 
 
 @pytest.mark.parametrize("position", [0, HEAD + 1])
@@ -69,11 +71,11 @@ async def test_a_chunk_that_is_not_there_is_named(
 @pytest.mark.parametrize(
     ("first", "last", "pages"),
     [
-        (10, 12, [(10, 3)]),
+        (10, 12, [(10, 12, 1000, "")]),
         (10, 9, []),
-        (1, 1500, [(1, 1000), (1001, 500)]),
-        (2400, 9999, [(2400, 1000)]),
-        (1, None, [(1, 1000), (1001, 1000), (2001, 1000)]),
+        (1, 1500, [(1, 1500, 1000, ""), (1, 1500, 1000, "1001")]),
+        (2400, 9999, [(2400, 9999, 1000, "")]),
+        (1, None, [(1, 0, 1000, ""), (1, 0, 1000, "1001"), (1, 0, 1000, "2001")]),
     ],
 )
 async def test_chunks_end_where_they_are_to(

@@ -8,12 +8,12 @@ import pytest
 
 import palimpsest
 from palimpsest import ChatMessage, Chunk
-from palimpsest._convert_log import chunks_of
-from palimpsest.v1alpha1 import log_pb2
+from palimpsest._convert_chunks import chunks_of
+from palimpsest.v1 import chunks_pb2
 
 LOGGED = Chunk(
     position=3,
-    kind="step",
+    kind="agent_step",
     action="jump",
     metadata={"a": "own"},
     producer_id="p",
@@ -23,7 +23,7 @@ LOGGED = Chunk(
 
 
 FIRST = replace(LOGGED, observation="a wall", action="turn", observed_first=True, metadata={})
-SEEN_FIRST = log_pb2.Chunk.Step(observation="a wall", action="turn", observed_first=True)
+SEEN_FIRST = chunks_pb2.Chunk.AgentStep(observation="a wall", action="turn", observed_first=True)
 
 
 @dataclass
@@ -33,35 +33,38 @@ class SdkMessage:
     refusal: str | None = None
 
 
-def message(role: str, text: str) -> log_pb2.Chunk:
-    return log_pb2.Chunk(message=log_pb2.Chunk.Message(role=role, text=text))
+def message(role: str, text: str) -> chunks_pb2.Chunk:
+    return chunks_pb2.Chunk(message=chunks_pb2.Chunk.Message(role=role, text=text))
 
 
 @pytest.mark.parametrize(
     ("items", "due"),
     [
-        ("a text", [log_pb2.Chunk(text="a text")]),
+        ("a text", [chunks_pb2.Chunk(text="a text")]),
         ({"role": "user", "content": "hi"}, [message("user", "hi")]),
         ({"role": "user", "content": "hi", "refusal": None}, [message("user", "hi")]),
         (SdkMessage("user", "hi"), [message("user", "hi")]),
         ([ChatMessage(role="user", content="hi"), "x"], [message("user", "hi"), "x"]),
-        ({"action": "jump"}, [log_pb2.Chunk(step=log_pb2.Chunk.Step(action="jump"))]),
+        (
+            {"action": "jump"},
+            [chunks_pb2.Chunk(agent_step=chunks_pb2.Chunk.AgentStep(action="jump"))],
+        ),
         (
             [{"observation": "a wall", "action": "turn", "observed_first": True}, FIRST],
-            2 * [log_pb2.Chunk(step=SEEN_FIRST)],
+            2 * [chunks_pb2.Chunk(agent_step=SEEN_FIRST)],
         ),
         (("a", "b"), ["a", "b"]),
         ((text for text in "ab"), ["a", "b"]),
     ],
 )
 def test_texts_messages_and_steps_become_chunks(items: Any, due: list[Any]) -> None:
-    wanted = [log_pb2.Chunk(text=one) if isinstance(one, str) else one for one in due]
-    assert list(chunks_of(items, None)) == wanted
+    wanted = [chunks_pb2.Chunk(text=one) if isinstance(one, str) else one for one in due]
+    assert list(chunks_of(items)) == wanted
 
 
 def test_metadata_of_all_stands_beside_that_of_one() -> None:
     items: list[Any] = ["x", LOGGED, {"role": "user", "content": "hi", "metadata": {"b": "own"}}]
-    given = [dict(chunk.metadata) for chunk in chunks_of(items, {"a": "all", "b": "all"})]
+    given = [dict(chunk.metadata) for chunk in chunks_of(items, metadata={"a": "all", "b": "all"})]
     assert given == [{"a": "all", "b": "all"}, {"a": "own", "b": "all"}, {"a": "all", "b": "own"}]
 
 
@@ -83,7 +86,7 @@ def test_what_cannot_be_appended_is_named_by_its_number(
     items: Any, kind: type[Exception], said: str
 ) -> None:
     with pytest.raises(kind) as caught:
-        chunks_of(items, None)
+        chunks_of(items)
     assert said in str(caught.value)
 
 
@@ -93,4 +96,4 @@ def test_what_cannot_be_appended_is_named_by_its_number(
 )
 def test_metadata_beyond_what_any_service_takes_is_refused(metadata: dict[str, str]) -> None:
     with pytest.raises(palimpsest.InvalidArgument, match="metadata"):
-        chunks_of("x", metadata)
+        chunks_of("x", metadata=metadata)

@@ -10,7 +10,7 @@ import palimpsest
 from palimpsest._async._connection import Connection
 from palimpsest._errors import from_rpc
 from palimpsest._transport import may_pass
-from palimpsest.v1alpha1 import sessions_pb2
+from palimpsest.v1 import session_service_pb2
 from tests.unit.client.server import add, serving
 
 
@@ -34,24 +34,24 @@ async def test_a_service_hears_which_client_calls() -> None:
     heard: list[str] = []
 
     async def GetSession(
-        request: sessions_pb2.GetSessionRequest, context: aio.ServicerContext[object, object]
-    ) -> sessions_pb2.GetSessionResponse:
+        request: session_service_pb2.GetSessionRequest, context: aio.ServicerContext[object, object]
+    ) -> session_service_pb2.Session:
         heard.extend(
             str(value) for key, value in context.invocation_metadata() or () if key == "user-agent"
         )
-        return sessions_pb2.GetSessionResponse()
+        return session_service_pb2.Session()
 
     def register(server: aio.Server) -> None:
-        add(server, "SessionService", "unary", GetSession, sessions_pb2.GetSessionRequest)
+        add(server, "SessionService", "unary", GetSession, session_service_pb2.GetSessionRequest)
 
     async with serving(register) as port:
         connection = Connection(f"127.0.0.1:{port}")
         method = connection.channel.unary_unary(
-            "/palimpsest.v1alpha1.SessionService/GetSession",
-            request_serializer=sessions_pb2.GetSessionRequest.SerializeToString,
-            response_deserializer=sessions_pb2.GetSessionResponse.FromString,
+            "/palimpsest.v1.SessionService/GetSession",
+            request_serializer=session_service_pb2.GetSessionRequest.SerializeToString,
+            response_deserializer=session_service_pb2.Session.FromString,
         )
-        await connection.call(method, sessions_pb2.GetSessionRequest())
+        await connection.call(method, session_service_pb2.GetSessionRequest())
         await connection.close()
     (agent,) = heard
     assert agent.startswith(f"palimpsest-sdk/{version('palimpsest-sdk')} grpc-python-asyncio/")

@@ -1,10 +1,12 @@
 """Steps that are too large are cut where the loop wishes it, and say so."""
 
+from dataclasses import asdict
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palimpsest import TrainingExample, Turn
+from palimpsest import ChatMessage, TrainingExample
 from palimpsest._async._agent import shortened
 from tests.unit.client.agent_service import Service
 from tests.unit.client.test_agents import connected
@@ -33,16 +35,16 @@ async def test_a_step_is_cut_if_the_loop_wishes_it() -> None:
     async with connected(service) as client, client.agent("run") as agent:
         await agent.record("o" * 5000, "short", "a" * 5000, cut_bytes=1000)
         await agent.record("o" * 5000)
-    first, second = (chunk.step for chunk in service.chunks)
+    first, second = (chunk.agent_step for chunk in service.chunks)
     assert (len(first.observation.encode()), len(first.action.encode())) == (1000, 1000)
     assert first.observation.endswith("bytes cut]")
     assert (first.thought, len(second.observation)) == ("short", 5000)
 
 
 def test_a_training_example_has_the_names_of_the_export() -> None:
-    turns = (Turn(role="user", content="?"), Turn(role="assistant", content="!"))
-    example = TrainingExample(answer_id="a", ordinal=1, template="t/1", turns=turns)
-    assert example.messages == [
+    messages = (ChatMessage(role="user", content="?"), ChatMessage(role="assistant", content="!"))
+    example = TrainingExample(answer="a", ordinal=1, template="t/1", messages=messages)
+    assert [asdict(one) for one in example.messages] == [
         {"role": "user", "content": "?"},
         {"role": "assistant", "content": "!"},
     ]

@@ -7,17 +7,19 @@ import pytest
 
 from palimpsest import Question, _convert_answers
 from palimpsest._async._runtime import gather
-from palimpsest.v1alpha1 import answers_pb2
+from palimpsest.v1 import answer_service_pb2
 
 
 def test_each_kind_and_action_has_a_name() -> None:
-    kinds = answers_pb2.TrajectoryEvent.Kind.values()
-    actions = answers_pb2.TrajectoryEvent.Action.values()
+    kinds = answer_service_pb2.TrajectoryEvent.Kind.values()
+    actions = answer_service_pb2.TrajectoryEvent.Action.values()
     named = {
         (one.kind, one.action)
         for kind in kinds
         for action in actions
-        for one in [_convert_answers.event(answers_pb2.TrajectoryEvent(kind=kind, action=action))]
+        for one in [
+            _convert_answers.event(answer_service_pb2.TrajectoryEvent(kind=kind, action=action))
+        ]
         if kind and action
     }
     assert len(named) == (len(kinds) - 1) * (len(actions) - 1)
@@ -25,26 +27,26 @@ def test_each_kind_and_action_has_a_name() -> None:
 
 
 def test_what_a_newer_service_says_is_unknown() -> None:
-    message = answers_pb2.TrajectoryEvent()
+    message = answer_service_pb2.TrajectoryEvent()
     message.MergeFromString(b"\x10\x63\x18\x63")
     event = _convert_answers.event(message)
     assert (event.kind, event.action, event.cached_tokens) == ("unknown", "unknown", None)
-    answer = answers_pb2.Answer()
-    answer.MergeFromString(b"\x70\x63")
+    answer = answer_service_pb2.Answer()
+    answer.MergeFromString(b"\x58\x63")
     assert _convert_answers.answer(answer).no_answer == "unknown"
 
 
 def test_why_there_is_no_answer_is_named() -> None:
     reasons = [
-        _convert_answers.answer(answers_pb2.Answer(no_answer=why)).no_answer
-        for why in answers_pb2.NoAnswer.values()
+        _convert_answers.answer(answer_service_pb2.Answer(no_answer=why)).no_answer
+        for why in answer_service_pb2.NoAnswer.values()
     ]
     assert reasons == [None, "unreadable", "not_found", "step_limit", "empty"]
 
 
 def test_an_answer_of_null_is_told_from_none() -> None:
     for said, value in (("null", (True, None)), ("", (False, None)), ("0", (True, 0))):
-        told = _convert_answers.answer(answers_pb2.Answer(value_json=said))
+        told = _convert_answers.answer(answer_service_pb2.Answer(value_json=said))
         assert (told.has_value, told.value) == value
 
 
@@ -81,6 +83,9 @@ async def test_no_more_questions_than_allowed_run_at_once() -> None:
 
 def test_a_question_navigates_when_it_says_so() -> None:
     assert _convert_answers.navigation(0, 0, 0) is None
-    assert _convert_answers.navigation(0, 0, 0, navigate=True) == answers_pb2.NavigationRequest()
-    wanted = answers_pb2.NavigationRequest(hybrid_leaves=1, beam=2, max_calls=3)
+    assert (
+        _convert_answers.navigation(0, 0, 0, navigate=True)
+        == answer_service_pb2.NavigationOptions()
+    )
+    wanted = answer_service_pb2.NavigationOptions(hybrid_leaves=1, beam=2, max_calls=3)
     assert _convert_answers.navigation(1, 2, 3) == wanted

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import palimpsest
-from palimpsest import _convert_log
+from palimpsest import _convert_chunks
 from palimpsest._async._producer import MAX_CHUNK_BYTES
 from palimpsest._transport import MAX_SENT_BYTES
-from palimpsest.v1alpha1 import log_pb2
+from palimpsest.v1 import session_service_pb2
 from tests.unit.client.server import add, serving
 
-Request = log_pb2.AppendChunksRequest
-Response = log_pb2.AppendChunksResponse
+Request = session_service_pb2.AppendChunksRequest
+Response = session_service_pb2.AppendChunksResponse
 
 
 class Log:
@@ -38,27 +38,27 @@ class Log:
         left, code = self.script.pop(0) if self.script else (10**9, grpc.StatusCode.OK)
         async for request in requests:
             for produced in request.batch.chunks:
-                assert produced.digest == _convert_log.digest(produced.chunk)
+                assert produced.digest == _convert_chunks.digest(produced)
                 if produced.producer_sequence > len(self.texts):
                     assert produced.producer_sequence == len(self.texts) + 1, "no gap"
-                    self.texts.append(produced.chunk.text)
+                    self.texts.append(produced.text)
             if left == 0:
                 await context.abort(code, "as the test says")
             left -= 1
             reached = len(self.texts)
             if request.HasField("open"):
-                credits = log_pb2.Credits(chunks=4, bytes=1000)
+                credits = session_service_pb2.AppendChunksResponse.Credits(chunks=4, bytes=1000)
                 yield Response(
                     opened=Response.Opened(last_producer_sequence=reached, credits=credits)
                 )
             else:
-                ack = log_pb2.Ack(
-                    through_producer_sequence=reached, through_position=reached, token="t"
+                ack = session_service_pb2.AppendChunksResponse.Ack(
+                    through_producer_sequence=reached, through_position=reached, read_token="t"
                 )
                 yield Response(ack=ack)
 
     def register(self, server: aio.Server) -> None:
-        add(server, "LogService", "streams", self.AppendChunks, Request)
+        add(server, "SessionService", "streams", self.AppendChunks, Request)
 
 
 @pytest.fixture(autouse=True)

@@ -10,11 +10,11 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 import palimpsest
-from palimpsest.v1alpha1 import log_pb2
+from palimpsest.v1 import session_service_pb2
 from tests.unit.client.server import add, serving
 
-Request = log_pb2.AppendChunksRequest
-Response = log_pb2.AppendChunksResponse
+Request = session_service_pb2.AppendChunksRequest
+Response = session_service_pb2.AppendChunksResponse
 
 
 class Picky:
@@ -33,7 +33,7 @@ class Picky:
     ) -> AsyncIterator[Response]:
         async for request in requests:
             if request.HasField("open"):
-                credits = log_pb2.Credits(chunks=100, bytes=10_000)
+                credits = session_service_pb2.AppendChunksResponse.Credits(chunks=100, bytes=10_000)
                 yield Response(
                     opened=Response.Opened(
                         last_producer_sequence=self.opened.pop(0), credits=credits
@@ -42,20 +42,22 @@ class Picky:
                 continue
             chunks = request.batch.chunks
             for index, produced in enumerate(chunks):
-                if produced.chunk.text == "bad":
-                    await context.abort_with_status(_refusal(f"batch.chunks[{index}].chunk"))
-                if produced.chunk.text == "lost":
+                if produced.text == "bad":
+                    await context.abort_with_status(_refusal(f"batch.chunks[{index}]"))
+                if produced.text == "lost":
                     if self.lost:
                         await context.abort_with_status(_changed(produced.producer_sequence))
                     self.lost = True
                     return
             last = chunks[-1].producer_sequence
             yield Response(
-                ack=log_pb2.Ack(through_producer_sequence=last, through_position=last, token="t")
+                ack=session_service_pb2.AppendChunksResponse.Ack(
+                    through_producer_sequence=last, through_position=last, read_token="t"
+                )
             )
 
     def register(self, server: Any) -> None:
-        add(server, "LogService", "streams", self.AppendChunks, Request)
+        add(server, "SessionService", "streams", self.AppendChunks, Request)
 
 
 def _refusal(field: str) -> Any:
@@ -102,10 +104,10 @@ async def _append(log: Picky, texts: list[str], *, first: int = 0) -> palimpsest
 async def test_a_refusal_by_a_field_names_the_append() -> None:
     error = await _append(Picky([10]), ["a", "b", "c", "bad", "d"], first=2)
     assert isinstance(error, palimpsest.InvalidArgument)
-    assert str(error).startswith("append 14 was refused: batch.chunks[1].chunk: is bad.")
+    assert str(error).startswith("append 14 was refused: batch.chunks[1]: is bad.")
     assert "up to 12 is durable" in str(error)
     assert error.metadata == {"producer_sequence": "14"}
-    assert error.fields == {"batch.chunks[1].chunk": "is bad"}
+    assert error.fields == {"batch.chunks[1]": "is bad"}
 
 
 async def test_what_another_process_stored_meanwhile_is_not_taken_for_ours() -> None:

@@ -10,11 +10,11 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 import palimpsest
 from palimpsest._async._producer import TRACE_CHUNKS
-from palimpsest.v1alpha1 import log_pb2
+from palimpsest.v1 import session_service_pb2
 from tests.unit.client.server import add, serving
 
-Request = log_pb2.AppendChunksRequest
-Response = log_pb2.AppendChunksResponse
+Request = session_service_pb2.AppendChunksRequest
+Response = session_service_pb2.AppendChunksResponse
 #: No trace, or one that is not sampled.
 NONE, LEFT_OUT = 0, -1
 
@@ -31,20 +31,22 @@ class Batches:
         reached = 0
         async for request in requests:
             if request.HasField("open"):
-                credits = log_pb2.Credits(chunks=1000, bytes=1_000_000)
+                credits = session_service_pb2.AppendChunksResponse.Credits(
+                    chunks=1000, bytes=1_000_000
+                )
                 yield Response(opened=Response.Opened(credits=credits))
                 continue
             batch = request.batch
             self.seen.append((len(batch.chunks), batch.traceparent[3:35].lstrip("0")))
             reached += len(batch.chunks)
             yield Response(
-                ack=log_pb2.Ack(
-                    through_producer_sequence=reached, through_position=reached, token="t"
+                ack=session_service_pb2.AppendChunksResponse.Ack(
+                    through_producer_sequence=reached, through_position=reached, read_token="t"
                 )
             )
 
     def register(self, server: aio.Server) -> None:
-        add(server, "LogService", "streams", self.AppendChunks, Request)
+        add(server, "SessionService", "streams", self.AppendChunks, Request)
 
 
 async def batches(traces: Sequence[int]) -> list[tuple[int, str]]:

@@ -11,9 +11,12 @@ from palimpsest._convert_answers import request_of
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"browsing": BrowseSettings(window_tokens=-1)}, "window_tokens cannot be -1"),
+        (
+            {"browsing": BrowseSettings(window_tokens=-(2**40))},
+            "window_tokens cannot be -1099511627776",
+        ),
         ({"browsing": BrowseSettings(pieces=2**40)}, "pieces cannot be 1099511627776"),
-        ({"hybrid_leaves": -1}, "hybrid_leaves cannot be -1"),
+        ({"hybrid_leaves": 2**40}, "hybrid_leaves cannot be 1099511627776"),
         ({"model": "a/\ud800"}, "surrogates not allowed in model"),
     ],
 )

@@ -10,46 +10,46 @@ from grpc import aio
 import palimpsest
 from palimpsest import sync
 from palimpsest._async import _connection
-from palimpsest.v1alpha1 import history_pb2, log_pb2, sessions_pb2
+from palimpsest.v1 import memory_service_pb2, session_service_pb2
 from tests.unit.client.server import add, serving
 
 #: Longer than a test may take.
 FOR_EVER = 3600.0
 
 
-async def GetSession(request: sessions_pb2.GetSessionRequest, context: Any) -> Any:
-    return sessions_pb2.GetSessionResponse(session=sessions_pb2.Session(name=request.name))
+async def GetSession(request: session_service_pb2.GetSessionRequest, context: Any) -> Any:
+    return session_service_pb2.Session(id=request.session)
 
 
 async def AppendChunks(
-    requests: AsyncIterator[log_pb2.AppendChunksRequest], context: Any
-) -> AsyncIterator[log_pb2.AppendChunksResponse]:
-    opened = log_pb2.AppendChunksResponse.Opened(credits=log_pb2.Credits(chunks=9, bytes=9999))
-    yield log_pb2.AppendChunksResponse(opened=opened)
+    requests: AsyncIterator[session_service_pb2.AppendChunksRequest], context: Any
+) -> AsyncIterator[session_service_pb2.AppendChunksResponse]:
+    opened = session_service_pb2.AppendChunksResponse.Opened(
+        credits=session_service_pb2.AppendChunksResponse.Credits(chunks=9, bytes=9999)
+    )
+    yield session_service_pb2.AppendChunksResponse(opened=opened)
     await asyncio.Event().wait()
 
 
 async def WatchMemory(
-    request: history_pb2.WatchMemoryRequest, context: Any
-) -> AsyncIterator[history_pb2.WatchMemoryResponse]:
-    yield history_pb2.WatchMemoryResponse(
-        started=history_pb2.WatchMemoryResponse.Started(), resume_token="t"
-    )
+    request: memory_service_pb2.WatchMemoryRequest, context: Any
+) -> AsyncIterator[memory_service_pb2.WatchMemoryResponse]:
+    yield memory_service_pb2.WatchMemoryResponse(resume_token="t")
     await asyncio.Event().wait()
 
 
 def register(server: aio.Server) -> None:
-    add(server, "SessionService", "unary", GetSession, sessions_pb2.GetSessionRequest)
-    add(server, "LogService", "streams", AppendChunks, log_pb2.AppendChunksRequest)
-    add(server, "HistoryService", "told", WatchMemory, history_pb2.WatchMemoryRequest)
+    add(server, "SessionService", "unary", GetSession, session_service_pb2.GetSessionRequest)
+    add(server, "SessionService", "streams", AppendChunks, session_service_pb2.AppendChunksRequest)
+    add(server, "MemoryService", "told", WatchMemory, memory_service_pb2.WatchMemoryRequest)
 
 
 async def look(client: palimpsest.Client) -> str:
     session = client.session("s")
-    request = sessions_pb2.GetSessionRequest(name="s")
+    request = session_service_pb2.GetSessionRequest(session="s")
     method = session._sessions.GetSession
     response = await client.call(method, request, timeout=FOR_EVER)
-    return str(response.session.name)
+    return str(response.id)
 
 
 def test_the_variable_says_where(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,12 @@ import pytest
 from grpc import aio
 
 import palimpsest
-from palimpsest.v1alpha1 import answers_pb2, answers_pb2_grpc, sessions_pb2, sessions_pb2_grpc
+from palimpsest.v1 import (
+    answer_service_pb2,
+    answer_service_pb2_grpc,
+    session_service_pb2,
+    session_service_pb2_grpc,
+)
 from service.domain.values.errors import Cancelled, Exhausted, PalimpsestError, Unavailable
 from service.domain.values.reasons import Reason
 from service.rpc.errors import abort_arguments
@@ -18,7 +23,7 @@ from tests.unit.client.server import add, serving
 SOON = 0.01
 FULL = Exhausted(Reason.TOO_MANY_CALLS, "full", {"limit": "1"}, retry_seconds=SOON)
 ASKED = Exhausted(Reason.TOO_MANY_ASKS, "full", {"limit": "1"}, retry_seconds=SOON)
-PENDING = Exhausted(Reason.TOO_MANY_PENDING_ANSWERS, "full", {"limit": "1"}, retry_seconds=SOON)
+PENDING = Exhausted(Reason.TOO_MANY_PENDING, "full", {"limit": "1"}, retry_seconds=SOON)
 UNWRITTEN = Exhausted(Reason.TOO_MUCH_UNWRITTEN, "full", {}, retry_seconds=SOON)
 AWAY = Unavailable(Reason.DATABASE_UNAVAILABLE, "away", retry_seconds=SOON)
 GIVEN_UP = Cancelled(Reason.ANSWER_CANCELLED, "cancelled", {"answer": "a"})
@@ -35,11 +40,11 @@ class Sessions:
 
     async def GetSession(self, request: Any, context: Any) -> Any:
         await self._refuse(context)
-        return sessions_pb2.GetSessionResponse()
+        return session_service_pb2.Session()
 
     async def Ask(self, request: Any, context: Any) -> AsyncIterator[Any]:
         await self._refuse(context)
-        yield answers_pb2.AskResponse(reading=answers_pb2.AskResponse.Reading(answer_id="a"))
+        yield answer_service_pb2.AskEvent(reading=answer_service_pb2.AskEvent.Reading(answer="a"))
 
     async def _refuse(self, context: Any) -> None:
         self.calls += 1
@@ -52,8 +57,14 @@ class Sessions:
             await context.abort(*abort_arguments(error))
 
     def register(self, server: aio.Server) -> None:
-        add(server, "SessionService", "unary", self.GetSession, sessions_pb2.GetSessionRequest)
-        add(server, "AnswerService", "told", self.Ask, answers_pb2.AskRequest)
+        add(
+            server,
+            "SessionService",
+            "unary",
+            self.GetSession,
+            session_service_pb2.GetSessionRequest,
+        )
+        add(server, "AnswerService", "told", self.Ask, answer_service_pb2.AskRequest)
 
 
 @asynccontextmanager
@@ -66,8 +77,10 @@ async def connected(sessions: Sessions) -> AsyncIterator[palimpsest.Client]:
 
 
 async def get(client: palimpsest.Client, **options: Any) -> Any:
-    stub = sessions_pb2_grpc.SessionServiceStub(client.channel)
-    return await client.call(stub.GetSession, sessions_pb2.GetSessionRequest(name="s"), **options)
+    stub = session_service_pb2_grpc.SessionServiceStub(client.channel)
+    return await client.call(
+        stub.GetSession, session_service_pb2.GetSessionRequest(session="s"), **options
+    )
 
 
 @pytest.mark.parametrize("refusal", [BARE, FULL, UNWRITTEN, AWAY])
@@ -120,13 +133,13 @@ async def test_a_stream_is_made_again_where_it_was_not_begun(
 ) -> None:
     sessions = Sessions([refusal, refusal])
     async with connected(sessions) as client:
-        stub = answers_pb2_grpc.AnswerServiceStub(client.channel)
+        stub = answer_service_pb2_grpc.AnswerServiceStub(client.channel)
         told = client._connection.responses(
-            stub.Ask, answers_pb2.AskRequest(session="s", query="q")
+            stub.Ask, answer_service_pb2.AskRequest(session="s", query="q")
         )
         if calls == 1:
             with pytest.raises(aio.AioRpcError):
                 await anext(told)
         else:
-            assert (await anext(told)).reading.answer_id == "a"
+            assert (await anext(told)).reading.answer == "a"
     assert sessions.calls == calls

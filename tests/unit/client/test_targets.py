@@ -60,10 +60,10 @@ async def both(target: str, **options: Any) -> list[str]:
 
     def plain() -> str:
         with sync.connect(target, **options) as client:
-            return client.session("s").info().name
+            return client.session("s").info().id
 
     async with palimpsest.connect(target, **options) as client:
-        return [(await client.session("s").info()).name, await asyncio.to_thread(plain)]
+        return [(await client.session("s").info()).id, await asyncio.to_thread(plain)]
 
 
 async def test_a_socket_of_this_machine(tmp_path: Path) -> None:

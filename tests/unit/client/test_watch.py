@@ -13,24 +13,23 @@ from hypothesis import strategies as st
 
 import palimpsest
 from palimpsest import sync
-from palimpsest.v1alpha1 import history_pb2, memories_pb2
+from palimpsest.v1 import memories_pb2, memory_service_pb2
 from tests.unit.client.server import add, serving
 
 LOST = grpc.StatusCode.UNAVAILABLE
 #: A port at which nobody listens; one that was free a moment ago may be taken by now.
 NOWHERE = 1
-Request = history_pb2.WatchMemoryRequest
-Response = history_pb2.WatchMemoryResponse
+Request = memory_service_pb2.WatchMemoryRequest
+Response = memory_service_pb2.WatchMemoryResponse
 
 
 def started(after: int) -> Response:
-    return Response(started=Response.Started(after_revision=after), resume_token=f"t{after}")
+    return Response(after_revision=after, resume_token=f"t{after}")
 
 
 def committed(number: int) -> Response:
-    revision = history_pb2.Revision(revision=number, kind=memories_pb2.REVISION_KIND_STEP)
-    told = Response.Committed(revision=revision)
-    return Response(committed=told, resume_token=f"t{number}")
+    revision = memories_pb2.Revision(revision=number, kind=memories_pb2.REVISION_KIND_STEP)
+    return Response(revision=revision, after_revision=number, resume_token=f"t{number}")
 
 
 class History:
@@ -78,7 +77,7 @@ class History:
         return request.after_revision if request.HasField("after_revision") else self.newest
 
     def register(self, server: aio.Server) -> None:
-        add(server, "HistoryService", "told", self.WatchMemory, Request)
+        add(server, "MemoryService", "told", self.WatchMemory, Request)
 
 
 @pytest.fixture(autouse=True)

@@ -10,11 +10,12 @@ from buf.validate import validate_pb2
 import palimpsest
 from palimpsest import AgentSettings
 from palimpsest._async._agent import WAIT_SECONDS
-from palimpsest.v1alpha1 import memories_pb2, states_pb2
+from palimpsest.v1 import memories_pb2
 from service.cli.memory import create as options
 from service.domain.state.spec import ADAPTIVE_SPAN, PINNED_SHARE, StateSpec
 from service.domain.state.triggers import NEW_VECTORS
-from service.rpc.specs import state_message, state_spec
+from service.rpc.convert.specs import state_message, state_spec
+from service.rpc.pages import MAX_PAGE_SIZE
 from service.settings.config import Limits
 from storage.log.ends import CHUNK_BYTES
 from tests import ROOT
@@ -41,11 +42,11 @@ def test_the_settings_are_those_of_a_state_memory() -> None:
         assert said[name][0] == f"{getattr(defaults, name):,}"
     made = state_spec(memories_pb2.StateSpec())
     assert said["period_tokens"][0] == f"{made.period_tokens:,}"
-    assert f"1 to {rule('period_tokens').uint32.lte:,}" in said["period_tokens"][1]
+    assert f"1 to {rule('period_tokens').int32.lte:,}" in said["period_tokens"][1]
     for name in ("state_tokens", "episode_vectors"):
         least, most = re.findall(r"\d+", rule(name).cel[0].message)[-2:]
         assert f"{least} to {int(most):,}" in said[name][1]
-    assert f"1 to {rule('period').uint32.lte:,}" in said["period"][1]
+    assert f"1 to {rule('period').int32.lte:,}" in said["period"][1]
     assert f"{rule('task').string.max_bytes // 1024} KiB" in said["task"][1]
     assert said["period_kind"][0] == f"`{defaults.period_kind}`"
     assert said["idle_seconds"][0] == f"{defaults.idle_ms}"
@@ -53,17 +54,17 @@ def test_the_settings_are_those_of_a_state_memory() -> None:
 
 
 def test_the_defaults_are_said_by_the_proto_too() -> None:
-    proto = (ROOT / "proto/palimpsest/v1alpha1/memories.proto").read_text()
+    proto = (ROOT / "proto/palimpsest/v1/memories.proto").read_text()
     body = proto.partition("message StateSpec {")[2].partition("\n}\n")[0]
     message = state_message(StateSpec())
     for name in ("period", "state_tokens"):
-        comment = body.partition(f"uint32 {name} =")[0].rpartition("  // Optional.")[2]
+        comment = body.partition(f"int32 {name} =")[0].rpartition("  // Optional.")[2]
         said = " ".join(comment.replace("//", " ").split())
         assert f"0 means {getattr(message, name)}" in said
 
 
 def test_options_of_the_command_line_have_the_proto_s_bounds() -> None:
-    assert rule("period").uint32.lte == options.MAX_PERIOD
+    assert rule("period").int32.lte == options.MAX_PERIOD
     assert str(options.MAX_STATE_TOKENS) in rule("state_tokens").cel[0].message
     assert str(options.MAX_EPISODE_VECTORS) in rule("episode_vectors").cel[0].message
     hours = int(options.MAX_IDLE_SECONDS / 3600)
@@ -79,9 +80,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     pinned = rule("pinned").repeated
     most, size = pinned.max_items, pinned.items.string.max_bytes
     assert said["pinned strings of a memory"][0] == f"{most}, each {size:,} bytes"
-    asked = states_pb2.ListStateVectorsRequest.DESCRIPTOR.fields_by_name["page_size"]
-    page = asked.GetOptions().Extensions[validate_pb2.field].uint32.lte
-    assert said["a page of `ListStateVectors"][0].startswith(f"{page:,} vectors")
+    assert said["a page of `ListStateVectors"][0].startswith(f"{MAX_PAGE_SIZE:,} vectors")
     assert PINNED_SHARE == 1 / 2
     assert "half of `state_tokens`" in PAGE
     assert ADAPTIVE_SPAN == 4

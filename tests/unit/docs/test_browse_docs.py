@@ -5,7 +5,7 @@ import re
 import typer
 from typer.testing import CliRunner
 
-from palimpsest.v1alpha1 import answers_pb2
+from palimpsest.v1 import answer_service_pb2
 from service.cli import ask
 from service.cli.ask import MAX_PIECES, BrowseOptions
 from service.domain.answers.browse.spec import (
@@ -32,8 +32,9 @@ def rows() -> dict[str, list[str]]:
 
 def test_the_ways_are_those_of_the_code() -> None:
     said = rows()
-    assert {one.value for one in BrowseOption} <= set(said)
-    assert len(answers_pb2.BrowseRequest.Option.keys()) == len(BrowseOption)
+    offered = set(BrowseOption) - {BrowseOption.RANDOM}
+    assert {one.value for one in offered} <= set(said)
+    assert len(answer_service_pb2.BrowsingOptions.Strategy.keys()) == len(offered)
 
 
 def test_the_limits_are_those_of_the_code() -> None:

@@ -25,8 +25,9 @@ def test_buf_finds_all_that_it_needs(tmp_path: Path) -> None:
     buf = Path(sys.executable).parent / "buf"
     subprocess.run([buf, "build", ".", "-o", image], cwd=ROOT, check=True, timeout=200)
     files = files_of(image)
-    assert {"palimpsest/v1alpha1/log.proto", "google/rpc/error_details.proto"} <= set(files)
-    assert files["palimpsest/v1alpha1/log.proto"].source_code_info.location, "with the comments"
+    log = "palimpsest/v1/session_service.proto"
+    assert {log, "google/rpc/error_details.proto"} <= set(files)
+    assert files[log].source_code_info.location, "with the comments"
 
 
 def test_so_does_protoc(tmp_path: Path) -> None:

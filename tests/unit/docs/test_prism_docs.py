@@ -4,13 +4,13 @@ import re
 
 from buf.validate import validate_pb2
 
-from palimpsest.v1alpha1 import edits_pb2
+from palimpsest.v1 import memory_service_pb2
 from service.domain.prism.revisions import MAX_PROPOSALS, MAX_REPLY_CHARACTERS
 from service.domain.prism.rules import Rules
 from service.domain.prism.spec import MEMORY_TOKENS, PrismSpec, default_fold_tokens
 from service.domain.values.json_values import MAX_NODES, MAX_NUMBER_CHARACTERS
 from service.domain.values.paths import MAX_KEY_CHARACTERS, MAX_PATH_CHARACTERS, MAX_PATH_DEPTH
-from service.rpc.specs import DEFAULT_CHUNK_TOKENS
+from service.rpc.convert.specs import DEFAULT_CHUNK_TOKENS
 from service.settings.config import Config, Limits
 from tests import ROOT
 
@@ -25,7 +25,7 @@ def cells() -> dict[str, str]:
 def test_the_limits_are_those_of_the_code() -> None:
     rules, limits = Rules(), Limits()
     assert rules.max_memory_bytes == limits.max_memory_bytes == 1024 * 1024
-    edits = edits_pb2.ReviseMemoryRequest.DESCRIPTOR.fields_by_name["edits"]
+    edits = memory_service_pb2.EditMemoryRequest.DESCRIPTOR.fields_by_name["edits"]
     most = edits.GetOptions().Extensions[validate_pb2.field].repeated.max_items
     said = cells()
     assert said["a memory, as canonical JSON"].startswith("1 MiB")

@@ -5,12 +5,12 @@ import re
 from buf.validate import validate_pb2
 
 from palimpsest import TreeSettings
-from palimpsest.v1alpha1 import answers_pb2, memories_pb2, trees_pb2
+from palimpsest.v1 import answer_service_pb2, memories_pb2
 from service.cli.tree import MAX_DRAWN
 from service.domain.tree.spec import TreeSpec
-from service.rpc.pages import PAGE_BYTES
-from service.rpc.specs import tree_message
-from service.rpc.trees import TEXT_BYTES
+from service.rpc.convert.specs import tree_message
+from service.rpc.pages import MAX_PAGE_SIZE, PAGE_BYTES
+from service.rpc.tree_service import TEXT_BYTES
 from service.usecases.tree.outline import MAX_SUMMARY_BYTES
 from tests import ROOT
 
@@ -43,23 +43,22 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert said["nodes that tree show` draws".replace("tree", "`tree")] == [f"{MAX_DRAWN}"]
     assert said["summaries of an outline together"][0].startswith(f"{MAX_SUMMARY_BYTES // MIB} MiB")
     assert said["text of a page of `GetNodeText"] == [f"{TEXT_BYTES // MIB} MiB"]
-    size = trees_pb2.ListNodesRequest.DESCRIPTOR.fields_by_name["page_size"]
-    most = size.GetOptions().Extensions[validate_pb2.field].uint32.lte
-    assert said["nodes of a page of `ListNodes"] == [f"{most:,} and {PAGE_BYTES // MIB} MiB"]
-    asked = answers_pb2.NavigationRequest.DESCRIPTOR.fields_by_name
+    most = f"{MAX_PAGE_SIZE:,} and {PAGE_BYTES // MIB} MiB"
+    assert said["nodes of a page of `ListNodes"] == [most]
+    asked = answer_service_pb2.NavigationOptions.DESCRIPTOR.fields_by_name
     for name, row in (("hybrid_leaves", "--hybrid N"), ("beam", "--beam N")):
-        limit = asked[name].GetOptions().Extensions[validate_pb2.field].uint32.lte
+        limit = asked[name].GetOptions().Extensions[validate_pb2.field].int32.lte
         assert f"at most {limit}" in said[row][0]
 
 
 def test_the_defaults_are_said_by_the_proto_too() -> None:
     """The comments of TreeSpec name the same numbers."""
-    proto = (ROOT / "proto/palimpsest/v1alpha1/memories.proto").read_text()
+    proto = (ROOT / "proto/palimpsest/v1/memories.proto").read_text()
     body = proto.partition("message TreeSpec {")[2].partition("\n}\n")[0]
     message = tree_message(TreeSpec())
     for name in ("segment_tokens", "max_children", "summary_tokens", "working_memory_tokens"):
         comment = " ".join(
-            body.partition(f"uint32 {name} =")[0].rpartition("  // Optional.")[2].split()
+            body.partition(f"int32 {name} =")[0].rpartition("  // Optional.")[2].split()
         )
         assert f"0 means {getattr(message, name):,}".replace(" // ", " ") in comment.replace(
             "// ", ""

@@ -22,12 +22,14 @@ from evaluation.strategies import (
     StrategyName,
 )
 from palimpsest import _convert_answers
-from palimpsest.v1alpha1 import answers_pb2
+from palimpsest.v1 import answer_service_pb2, common_pb2
+from palimpsest.v1.answer_service_pb2 import Citation
+from palimpsest.v1.common_pb2 import CharacterRange, PositionRange
 from service.domain.answers.browse.spec import ALL_ACTIONS, BrowseAction, BrowseRequest
 from tests.unit.evaluation.results import document
 
-Answer = answers_pb2.Answer
-Event = answers_pb2.TrajectoryEvent
+Answer = answer_service_pb2.Answer
+Event = answer_service_pb2.TrajectoryEvent
 
 
 class Service:
@@ -36,10 +38,10 @@ class Service:
     def __init__(self, answer: Answer, events: Sequence[Event] = ()) -> None:
         self.answer = answer
         self.events = [_convert_answers.event(one) for one in events]
-        self.asked: list[answers_pb2.AskRequest] = []
+        self.asked: list[answer_service_pb2.AskRequest] = []
 
     async def ask(
-        self, _: object, request: answers_pb2.AskRequest, timeout_seconds: float
+        self, _: object, request: answer_service_pb2.AskRequest, timeout_seconds: float
     ) -> Asked:
         assert timeout_seconds == 60.0
         self.asked.append(request)
@@ -65,12 +67,12 @@ async def outcome(
 
 
 def complete(**fields: Any) -> Answer:
-    return Answer(status=Answer.STATUS_COMPLETE, text="1", model="m", answer_id="a", **fields)
+    return Answer(state=common_pb2.OPERATION_STATE_DONE, text="1", model="m", id="a", **fields)
 
 
 def piece(number: int, first: int, last: int) -> Event:
     return Event(
-        kind=Event.KIND_PIECE, node_id=f"p.{number}", from_position=first, to_position=last
+        kind=Event.KIND_PIECE, node=f"p.{number}", positions=PositionRange(first=first, last=last)
     )
 
 
@@ -78,11 +80,15 @@ def piece(number: int, first: int, last: int) -> Event:
 async def test_every_way_to_browse_can_be_asked_for(
     monkeypatch: pytest.MonkeyPatch, name: StrategyName
 ) -> None:
-    service = Service(complete(reader=answers_pb2.READER_DCISO))
+    service = Service(complete(reader=answer_service_pb2.READER_DCISO))
     settings = BrowseSettings(window_tokens=1000, pieces=3, max_calls=9, rerank=True, model="p/m")
     await outcome(monkeypatch, name, service, settings)
     (request,) = service.asked
-    assert (request.reader, request.memory, request.model) == (answers_pb2.READER_DCISO, "", "p/m")
+    assert (request.reader, request.memory, request.model) == (
+        answer_service_pb2.READER_DCISO,
+        "",
+        "p/m",
+    )
     sent = request.browsing
     assert (sent.window_tokens, sent.pieces, sent.max_calls, sent.rerank) == (1000, 3, 9, True)
     actions = {name for name, number in ACTIONS.items() if number in sent.actions}
@@ -90,24 +96,24 @@ async def test_every_way_to_browse_can_be_asked_for(
 
 
 async def test_ablations_have_the_actions_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
-    browse = answers_pb2.BrowseRequest
+    browse = answer_service_pb2.BrowsingOptions
     closing = {browse.ACTION_ANSWER, browse.ACTION_AGGREGATION}
     for name, wanted in (
         (StrategyName.RETRIEVE_ONLY, {browse.ACTION_RETRIEVE}),
         (StrategyName.APPEND_MOVE, {browse.ACTION_APPEND, browse.ACTION_MOVE}),
     ):
-        service = Service(complete(reader=answers_pb2.READER_DCISO))
+        service = Service(complete(reader=answer_service_pb2.READER_DCISO))
         await outcome(monkeypatch, name, service, BrowseSettings(actions=("merge",)))
         assert set(service.asked[0].browsing.actions) == wanted | closing
-    service = Service(complete(reader=answers_pb2.READER_DCISO))
+    service = Service(complete(reader=answer_service_pb2.READER_DCISO))
     settings = BrowseSettings(actions=("merge", "answer"))
     await outcome(monkeypatch, StrategyName.DCISO, service, settings)
     assert set(service.asked[0].browsing.actions) == {browse.ACTION_MERGE, browse.ACTION_ANSWER}
 
 
 async def test_reading_whole_shows_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    cited = answers_pb2.Citation(position=2, from_character=1, to_character=4)
-    service = Service(complete(reader=answers_pb2.READER_WHOLE, citations=[cited]))
+    cited = Citation(position=2, characters=CharacterRange(start=1, end=4))
+    service = Service(complete(reader=answer_service_pb2.READER_WHOLE, citations=[cited]))
     found = await outcome(monkeypatch, StrategyName.WHOLE, service)
     assert not service.asked[0].HasField("browsing")
     assert found.seen == frozenset({1, 2})
@@ -119,10 +125,10 @@ async def test_reading_whole_shows_everything(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_browsing_shows_the_pieces_and_cites_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    understood = Event(kind=Event.KIND_UNDERSTANDING, from_position=1, to_position=9)
-    cited = answers_pb2.Citation(position=2, from_position=2, to_position=4, node_id="p.2")
+    understood = Event(kind=Event.KIND_UNDERSTANDING, positions=PositionRange(first=1, last=9))
+    cited = Citation(position=2, positions=PositionRange(first=2, last=4), node="p.2")
     service = Service(
-        complete(reader=answers_pb2.READER_DCISO, citations=[cited]),
+        complete(reader=answer_service_pb2.READER_DCISO, citations=[cited]),
         [understood, piece(2, 2, 4), piece(2, 2, 4), piece(3, 7, 7)],
     )
     found = await outcome(monkeypatch, StrategyName.DCISO_SCAN, service)
@@ -133,12 +139,12 @@ async def test_browsing_shows_the_pieces_and_cites_chunks(monkeypatch: pytest.Mo
 
 
 def together(*pieces: str) -> Event:
-    return Event(kind=Event.KIND_AGGREGATION, action=Event.ACTION_ANSWER, shown_ids=pieces)
+    return Event(kind=Event.KIND_AGGREGATION, action=Event.ACTION_ANSWER, shown=pieces)
 
 
 async def test_pieces_that_one_prompt_had_are_read_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    cited = answers_pb2.Citation(position=5, from_position=5, to_position=6, node_id="p.3")
-    answer = complete(reader=answers_pb2.READER_DCISO, citations=[cited])
+    cited = Citation(position=5, positions=PositionRange(first=5, last=6), node="p.3")
+    answer = complete(reader=answer_service_pb2.READER_DCISO, citations=[cited])
     service = Service(answer, [together("p.3")])
     found = await outcome(monkeypatch, StrategyName.DCISO_RANK, service)
     assert (found.seen, found.pieces) == (frozenset({5, 6}), 1)
@@ -152,7 +158,7 @@ async def test_pieces_that_one_prompt_had_are_read_as_well(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("reader", "option", "chosen", "seen", "cited"),
+    ("reader", "strategy", "chosen", "seen", "cited"),
     [
         ("WHOLE", "UNSPECIFIED", "whole", {1, 2}, {1}),
         ("PRISM", "UNSPECIFIED", "prism", None, {1}),
@@ -164,24 +170,24 @@ async def test_pieces_that_one_prompt_had_are_read_as_well(monkeypatch: pytest.M
 async def test_what_was_read_is_as_the_choice_reads(
     monkeypatch: pytest.MonkeyPatch,
     reader: str,
-    option: str,
+    strategy: str,
     chosen: str,
     seen: set[int] | None,
     cited: set[int],
 ) -> None:
     choice = Answer.Choice(
-        reader=answers_pb2.Reader.Value(f"READER_{reader}"),
-        option=answers_pb2.BrowseRequest.Option.Value(f"OPTION_{option}"),
+        reader=answer_service_pb2.Reader.Value(f"READER_{reader}"),
+        strategy=answer_service_pb2.BrowsingOptions.Strategy.Value(f"STRATEGY_{strategy}"),
     )
     looks = {
-        "MEMWALKER": [Event(kind=Event.KIND_LEAF, from_position=5, to_position=5)],
+        "MEMWALKER": [Event(kind=Event.KIND_LEAF, positions=PositionRange(first=5, last=5))],
         "DCISO": [piece(1, 5, 5)],
     }
     service = Service(
         complete(
-            reader=answers_pb2.READER_AUTO,
+            reader=answer_service_pb2.READER_AUTO,
             choice=choice,
-            citations=[answers_pb2.Citation(position=1, from_position=1, to_position=3)],
+            citations=[Citation(position=1, positions=PositionRange(first=1, last=3))],
         ),
         looks.get(reader, []),
     )
@@ -193,7 +199,9 @@ async def test_what_was_read_is_as_the_choice_reads(
 
 
 async def test_no_answer_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = complete(reader=answers_pb2.READER_WHOLE, no_answer=answers_pb2.NO_ANSWER_NOT_FOUND)
+    answer = complete(
+        reader=answer_service_pb2.READER_WHOLE, no_answer=answer_service_pb2.NO_ANSWER_NOT_FOUND
+    )
     found = await outcome(monkeypatch, StrategyName.WHOLE, Service(answer))
     assert (found.text, found.no_answer) == ("", "not_found")
 
@@ -206,7 +214,7 @@ def test_options_are_those_of_the_question() -> None:
 
 @pytest.mark.parametrize("guessed", [True, False])
 async def test_a_guess_is_called_one(monkeypatch: pytest.MonkeyPatch, guessed: bool) -> None:
-    answer = complete(reader=answers_pb2.READER_DCISO, guessed=guessed)
+    answer = complete(reader=answer_service_pb2.READER_DCISO, guessed=guessed)
     found = await outcome(monkeypatch, StrategyName.DCISO, Service(answer))
     assert (found.text, found.guessed) == ("1", guessed)
 

@@ -20,7 +20,7 @@ from evaluation.searching import (
 from evaluation.sessions import Place
 from evaluation.strategies import Failed
 from palimpsest import FailedPrecondition
-from palimpsest.v1alpha1 import log_pb2, search_pb2
+from palimpsest.v1 import chunks_pb2, session_service_pb2
 from tests.unit.evaluation.results import document
 
 
@@ -69,17 +69,19 @@ class Service:
     channel = None
 
     def __init__(self) -> None:
-        self.asked: list[search_pb2.SearchChunksRequest] = []
+        self.asked: list[session_service_pb2.SearchChunksRequest] = []
 
     async def call(self, _: object, request: Any, timeout: float) -> Any:
         self.asked.append(request)
-        if request.mode == search_pb2.SEARCH_MODE_VECTORS:
+        if request.mode == session_service_pb2.SEARCH_MODE_VECTORS:
             raise FailedPrecondition("there are no vectors")
-        chunks = [
-            search_pb2.FoundChunk(chunk=log_pb2.LoggedChunk(position=position), rank=rank)
+        results = [
+            session_service_pb2.SearchChunksResponse.Result(
+                chunk=chunks_pb2.Chunk(position=position), rank=rank
+            )
             for rank, position in enumerate((2, 1), start=1)
         ]
-        return search_pb2.SearchChunksResponse(chunks=chunks)
+        return session_service_pb2.SearchChunksResponse(results=results)
 
 
 class Stub:
@@ -96,13 +98,13 @@ async def go(
     client = cast(palimpsest.Client, service)
 
     async def opened(_: Place, one: Document) -> Any:
-        return SimpleNamespace(name=one.id)
+        return SimpleNamespace(id=one.id)
 
     async def wait(_: Indexes, session: str) -> None:
         if broken:
             raise Failed(broken)
 
-    monkeypatch.setattr("evaluation.searching.search_pb2_grpc.SearchServiceStub", Stub)
+    monkeypatch.setattr("evaluation.searching.session_service_pb2_grpc.SessionServiceStub", Stub)
     monkeypatch.setattr(Place, "opened", opened)
     monkeypatch.setattr(Indexes, "wait", wait)
     place = Place(client=client, session_of=lambda one: one.id, timeout_seconds=60.0)

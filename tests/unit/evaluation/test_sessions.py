@@ -11,7 +11,7 @@ from evaluation.indexing import Indexes
 from evaluation.sessions import Patience, building, create, until
 from evaluation.strategies import Failed, Spent
 from palimpsest import Memory
-from palimpsest.v1alpha1 import search_pb2
+from palimpsest.v1 import session_service_pb2
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def test_patience_is_with_what_gets_on(clock: list[float]) -> None:
 class Growing:
     """A memory that grows by one revision at each look, up to a last one."""
 
-    name = "notes"
+    id = "notes"
 
     def __init__(self, last: int) -> None:
         self.revision = 0
@@ -78,7 +78,9 @@ async def test_a_memory_that_is_there_is_kept() -> None:
 
 
 def line(purpose: str, calls: int) -> Any:
-    used = SimpleNamespace(calls=calls, input_tokens=10, output_tokens=1, cost_micro_usd=None)
+    used = SimpleNamespace(
+        calls=calls, input_tokens=10, output_tokens=1, cost_micro_usd=0, unpriced_calls=calls
+    )
     return SimpleNamespace(purpose=purpose, usage=used)
 
 
@@ -97,22 +99,23 @@ class Service:
 
     channel = None
 
-    def __init__(self, *looks: search_pb2.SearchIndex) -> None:
+    def __init__(self, *looks: session_service_pb2.SearchIndex) -> None:
         self.looks = list(looks)
 
     async def call(self, _: object, request: Any) -> Any:
-        index = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
-        return search_pb2.GetSearchIndexResponse(index=index)
+        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
 
 
-def index(words: int, vectors: int, **more: Any) -> search_pb2.SearchIndex:
-    return search_pb2.SearchIndex(head=9, indexed_position=words, embedded_position=vectors, **more)
+def index(words: int, vectors: int, **more: Any) -> session_service_pb2.SearchIndex:
+    return session_service_pb2.SearchIndex(
+        head=9, indexed_position=words, embedded_position=vectors, **more
+    )
 
 
 @pytest.fixture
 def stub(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = SimpleNamespace(SearchServiceStub=lambda _: SimpleNamespace(GetSearchIndex=None))
-    monkeypatch.setattr(indexing, "search_pb2_grpc", found)
+    found = SimpleNamespace(SessionServiceStub=lambda _: SimpleNamespace(GetSearchIndex=None))
+    monkeypatch.setattr(indexing, "session_service_pb2_grpc", found)
 
 
 def indexes(service: Service, *, wants_vectors: bool) -> Indexes:

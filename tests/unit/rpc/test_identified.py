@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from google.protobuf import unknown_fields
 
-from palimpsest.v1alpha1 import edits_pb2, log_pb2, sessions_pb2
+from palimpsest.v1 import chunks_pb2, memory_service_pb2, session_service_pb2
 from service.domain.log.requests import ClientRequest
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.rpc.interceptors import tenancy
@@ -19,8 +19,8 @@ def tenant() -> Iterator[None]:
     tenancy._tenant.reset(token)
 
 
-def edit(**fields: object) -> edits_pb2.FoldMemoryRequest:
-    made = edits_pb2.FoldMemoryRequest(session="s", memory="m", request_id="r")
+def edit(**fields: object) -> memory_service_pb2.FoldMemoryRequest:
+    made = memory_service_pb2.FoldMemoryRequest(session="s", memory="m", request_id="r")
     for name, value in fields.items():
         setattr(made, name, value)
     return made
@@ -44,40 +44,44 @@ def test_other_content_has_another_digest() -> None:
 
 
 def test_the_order_of_a_map_does_not_count() -> None:
-    def append(keys: Iterator[str]) -> log_pb2.AppendRequest:
-        chunk = log_pb2.Chunk(text="a")
+    def append(keys: Iterator[str]) -> session_service_pb2.AppendRequest:
+        chunk = chunks_pb2.Chunk(text="a")
         for key in keys:
             chunk.metadata[key] = key
-        return log_pb2.AppendRequest(
-            session="s", chunks=[log_pb2.ProducedChunk(chunk=chunk)], request_id="r"
-        )
+        return session_service_pb2.AppendRequest(session="s", chunks=[chunk], request_id="r")
 
     keys = [f"k{number}" for number in range(16)]
     forth, back = append(iter(keys)), append(reversed(keys))
     # On the wire they have the order in which a client wrote them.
     wire = b"".join(
-        log_pb2.Chunk(text="a", metadata={key: key}).SerializeToString(deterministic=True)[3:]
+        chunks_pb2.Chunk(text="a", metadata={key: key}).SerializeToString(deterministic=True)[3:]
         for key in reversed(keys)
     )
-    sent = log_pb2.Chunk.FromString(log_pb2.Chunk(text="a").SerializeToString() + wire)
-    assert sent == back.chunks[0].chunk
+    sent = chunks_pb2.Chunk.FromString(chunks_pb2.Chunk(text="a").SerializeToString() + wire)
+    assert sent == back.chunks[0]
     assert identified("Append", forth).digest == identified("Append", back).digest
-    back.chunks[0].chunk.CopyFrom(sent)
+    back.chunks[0].CopyFrom(sent)
     assert identified("Append", forth).digest == identified("Append", back).digest
 
 
 def test_a_field_that_a_server_does_not_know_counts_as_for_one_that_does() -> None:
     # As a release before `comment`, field 5, sees it, and one that has it.
-    newer = edits_pb2.RollbackMemoryRequest(session="s", memory="m", comment="why", request_id="")
-    older = edits_pb2.FoldMemoryRequest.FromString(newer.SerializeToString())
+    newer = memory_service_pb2.RollbackMemoryRequest(
+        session="s", memory="m", comment="why", request_id=""
+    )
+    older = memory_service_pb2.FoldMemoryRequest.FromString(newer.SerializeToString())
     assert len(unknown_fields.UnknownFieldSet(older)) == 1
     assert identified("Fold", older).digest == identified("Fold", newer).digest
     assert identified("Fold", older).digest != identified("Fold", edit(request_id="")).digest
 
 
 def test_what_is_about_the_sessions_of_a_tenant_is_kept_with_the_tenant() -> None:
-    created = sessions_pb2.CreateSessionRequest(name="s", request_id="r")
+    created = session_service_pb2.CreateSessionRequest(
+        session=session_service_pb2.Session(id="s"), request_id="r"
+    )
     of_tenant = session_key(DEFAULT_TENANT, "")
     assert identified("CreateSession", created).session_key == of_tenant
+    updated = session_service_pb2.UpdateSessionRequest(session=created.session, request_id="r")
+    assert identified("UpdateSession", updated).session_key == session_key(DEFAULT_TENANT, "s")
     assert identified("DeleteSession", edit()).session_key == of_tenant
     assert identified("FoldMemory", edit()).session_key == session_key(DEFAULT_TENANT, "s")

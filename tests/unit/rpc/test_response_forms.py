@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from palimpsest.v1alpha1 import answers_pb2
+from palimpsest.v1 import answer_service_pb2
 from service.domain.values.errors import InvalidInput
-from service.rpc import answers
+from service.rpc import answer_service
+from service.settings.config import Limits
 
-ASKED = answers_pb2.AskRequest(session="s", query="q", response_schema='{"type": "string"}')
+ASKED = answer_service_pb2.AskRequest(session="s", query="q", response_schema='{"type": "string"}')
 
 
 async def test_others_go_on_while_a_response_schema_is_checked(
@@ -24,17 +25,17 @@ async def test_others_go_on_while_a_response_schema_is_checked(
         # On the loop itself nobody would ever set it.
         return {"others_went_on": others_went_on.wait(20)}
 
-    monkeypatch.setattr(answers, "check_response_schema", check)
-    asking = asyncio.create_task(answers._question(ASKED))
+    monkeypatch.setattr(answer_service, "check_response_schema", check)
+    asking = asyncio.create_task(answer_service.question_of(ASKED, Limits()))
     await begun.wait()
     others_went_on.set()
     assert (await asking).response_schema == {"others_went_on": True}
 
 
 async def test_a_question_without_a_form_has_none_and_a_wrong_form_is_refused() -> None:
-    plain = answers_pb2.AskRequest(session="s", query="q")
-    assert (await answers._question(plain)).response_schema is None
-    assert (await answers._question(ASKED)).response_schema == {"type": "string"}
-    wrong = answers_pb2.AskRequest(session="s", query="q", response_schema="[]")
+    plain = answer_service_pb2.AskRequest(session="s", query="q")
+    assert (await answer_service.question_of(plain, Limits())).response_schema is None
+    assert (await answer_service.question_of(ASKED, Limits())).response_schema == {"type": "string"}
+    wrong = answer_service_pb2.AskRequest(session="s", query="q", response_schema="[]")
     with pytest.raises(InvalidInput, match="response_schema: the schema is no JSON object"):
-        await answers._question(wrong)
+        await answer_service.question_of(wrong, Limits())

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from palimpsest.v1alpha1 import history_pb2, memories_pb2
+from palimpsest.v1 import memory_service_pb2
 from service.domain.prism.amendments import Op
-from service.rpc.history import HistoryService
 from service.rpc.interceptors import tenancy
-from service.rpc.memories import MemoryService
+from service.rpc.memory_history import MemoryHistory
 from service.rpc.pages import Pages
 from service.settings.config import Limits
 from storage.engine.listing import ListPage
@@ -72,27 +72,38 @@ class Past:
     def __init__(self, make: Callable[[int], Any], count: int) -> None:
         self._items = [make(number) for number in range(1, count + 1)]
 
-    async def _behind(self, after: tuple[int, int], limit: int) -> ListPage[Any]:
-        behind = self._items[after[1] :]
-        return ListPage(items=behind[:limit], more=len(behind) > limit)
+    async def _after(self, after: tuple[int, int], limit: int) -> tuple[Any, ListPage[Any]]:
+        others = self._items[after[1] :]
+        stored = SimpleNamespace(revision=1, applied_position=1)
+        return stored, ListPage(items=others[:limit], more=len(others) > limit)
 
-    async def rejections(self, *named: Any, max_bytes: int) -> ListPage[Any]:
-        return await self._behind(*named[3:])
+    async def rejections(self, *named: Any, max_bytes: int) -> tuple[Any, ListPage[Any]]:
+        return await self._after(*named[3:])
 
-    async def amendments(self, *named: Any, max_bytes: int) -> ListPage[Any]:
-        return await self._behind(*named[3:5])
+    async def amendments(self, *named: Any, max_bytes: int) -> tuple[Any, ListPage[Any]]:
+        return await self._after(*named[3:5])
 
-    async def revisions(self, *named: Any, max_bytes: int) -> ListPage[Any]:
+    async def revisions(self, *named: Any, max_bytes: int) -> tuple[Any, ListPage[Any]]:
         _, _, _, after, limit = named
-        return await self._behind((0, max(after, 0)), limit)
+        return await self._after((0, max(after, 0)), limit)
+
+
+class Memories:
+    """They are as fresh as anybody asks."""
+
+    async def catch_up(self, *named: Any, deadline: float | None) -> None:
+        return None
+
+    def read_token(self, stored: Any, position: int) -> str:
+        return "token"
 
 
 @pytest.mark.parametrize(
     ("method", "request_type", "field", "make"),
     [
-        ("ListRejections", memories_pb2.ListRejectionsRequest, "rejections", rejection),
-        ("ListAmendments", memories_pb2.ListAmendmentsRequest, "amendments", amendment),
-        ("ListRevisions", history_pb2.ListRevisionsRequest, "revisions", revision),
+        ("ListRejections", memory_service_pb2.ListRejectionsRequest, "rejections", rejection),
+        ("ListAmendments", memory_service_pb2.ListAmendmentsRequest, "amendments", amendment),
+        ("ListRevisions", memory_service_pb2.ListRevisionsRequest, "revisions", revision),
     ],
 )
 async def test_a_page_fits_a_message_and_the_next_goes_on(
@@ -100,16 +111,16 @@ async def test_a_page_fits_a_message_and_the_next_goes_on(
 ) -> None:
     past: Any = Past(make, 1000)
     nothing: Any = None
-    pages = Pages(b"key", Limits())
-    memories = MemoryService(nothing, nothing, past, pages, nothing)
-    history = HistoryService(past, nothing, pages, nothing)
+    service: Any = MemoryHistory()
+    service._history, service._pages = past, Pages(b"key", Limits())
+    service._memories = Memories()
+    context: Any = SimpleNamespace(time_remaining=lambda: None)
     token = tenancy._tenant.set(nothing)
     try:
         request = request_type(session="s", memory="m", page_size=1000)
         numbers: list[int] = []
         while True:
-            service = history if method == "ListRevisions" else memories
-            response = await getattr(service, method)(request, nothing)
+            response = await getattr(service, method)(request, context)
             assert response.ByteSize() < MESSAGE_BYTES
             found = getattr(response, field)
             assert len(found) > 0

@@ -1,14 +1,14 @@
-"""Specs of requests: what is refused before anything reads it."""
+"""Refuses requests whose specs no request may carry, before anything reads them."""
 
 from collections.abc import Callable
 
 import pytest
 
-from palimpsest.v1alpha1 import edits_pb2, memories_pb2
+from palimpsest.v1 import memories_pb2
 from service.domain.prism.schemas.limits import MAX_JSON_BYTES, MAX_REQUEST_BYTES
 from service.domain.prism.spec import MEMORY_TOKENS, SERVICE_LINGER_MS, PrismSpec, StepScope
 from service.domain.values.errors import SchemaInvalid
-from service.rpc import specs
+from service.rpc.convert import specs
 
 SMALL = "class A:\n    a: str\n"
 
@@ -17,11 +17,7 @@ def _spec(source: str) -> object:
     return specs.prism_spec(memories_pb2.PrismSpec(schema_source=source))
 
 
-def _rebuilt(source: str) -> object:
-    return specs.rebuilt(edits_pb2.RebuildMemoryRequest(schema_source=source))
-
-
-@pytest.mark.parametrize("take", [lambda source: specs.schema_of(source, ""), _spec, _rebuilt])
+@pytest.mark.parametrize("take", [lambda source: specs.schema_of(source, ""), _spec])
 def test_class_source_that_no_request_may_carry_is_not_read(take: Callable[[str], object]) -> None:
     longest = SMALL + "#" * (MAX_REQUEST_BYTES - len(SMALL))
     assert take(longest)
@@ -75,10 +71,6 @@ def test_what_steps_are_shown_goes_in_and_comes_back() -> None:
     assert spec.steps is StepScope.FOCUSED
     assert specs.prism_message(spec).steps == memories_pb2.PrismSpec.STEPS_FOCUSED
     assert PrismSpec.from_json(spec.to_json()) == spec
-    changed = edits_pb2.RebuildMemoryRequest(
-        session="s", memory="m", new_memory="n", steps=memories_pb2.PrismSpec.STEPS_FOCUSED
-    )
-    assert specs.rebuilt(changed).prism == {"steps": StepScope.FOCUSED}
 
 
 def test_json_schema_that_no_request_may_carry_is_not_read() -> None:

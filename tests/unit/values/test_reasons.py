@@ -1,4 +1,4 @@
-from palimpsest.v1alpha1 import errors_pb2
+from palimpsest.v1 import errors_pb2
 from service.domain.values.errors import PalimpsestError
 from service.domain.values.reasons import Reason
 from service.rpc.errors import CODES, code_of

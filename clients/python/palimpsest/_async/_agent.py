@@ -8,7 +8,7 @@ async with client.agent("run-42", task="Find the red key.") as agent:
 """
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Unpack
 
@@ -17,7 +17,7 @@ from palimpsest._async._memory import create_memory
 from palimpsest._async._producer import Producer
 from palimpsest._async._runtime import Lock
 from palimpsest._async._session import Session
-from palimpsest._convert_memories import state_settings_of, state_spec
+from palimpsest._convert_specs import state_settings_of, state_spec
 from palimpsest._errors import (
     Aborted,
     DeadlineExceeded,
@@ -27,9 +27,10 @@ from palimpsest._errors import (
     Unavailable,
 )
 from palimpsest._values_answers import Answer, MemoryAskOptions
-from palimpsest._values_log import Ack
-from palimpsest._values_memories import AgentSettings, ContextForm, WorkingContext
-from palimpsest.v1alpha1 import memories_pb2
+from palimpsest._values_log import Ack, ChunkLabels
+from palimpsest._values_specs import AgentSettings
+from palimpsest._values_states import ContextForm, WorkingContext
+from palimpsest.v1 import memories_pb2
 
 #: How long a context waits for a compression when the caller does not say.
 WAIT_SECONDS = 30.0
@@ -92,10 +93,8 @@ class Agent:
     async def __aenter__(self) -> "Agent":
         """Opens it. Raises AlreadyExists for a memory of another kind or other settings."""
         await self.session.create(exist_ok=True)
-        request = memories_pb2.CreateMemoryRequest(
-            session=self.session.name, name=self.memory.name, state=self._spec
-        )
-        await create_memory(self._connection, request, exist_ok=True, only=self._given)
+        wanted = memories_pb2.Memory(session=self.session.id, id=self.memory.id, state=self._spec)
+        await create_memory(self._connection, wanted, exist_ok=True, only=self._given)
         self._producer, self._failure = await self._open(), None
         try:
             self._head = (await self.session.info()).head
@@ -125,7 +124,7 @@ class Agent:
         """What the model is to read before the next step: algorithm 1's M and R.
 
         It waits up to `wait_seconds` for a compression that is due. What is not made by
-        then, or cannot be made (`trouble` says why), leaves the older vectors and more
+        then, or cannot be made (`blocked` says why), leaves the older vectors and more
         recent steps: every step is in the context once, in any case.
         """
         context = await self._waited(forms) if self._wait_seconds > 0 else None
@@ -138,7 +137,7 @@ class Agent:
         """The context with every compression that is due; None where that cannot be had."""
         try:
             return await self.memory.context(
-                freshness="wait", forms=forms, timeout=self._wait_seconds
+                fully_applied=True, forms=forms, timeout=self._wait_seconds
             )
         except (DeadlineExceeded, Unavailable):
             # The read that follows finds out what is left of it.
@@ -153,10 +152,10 @@ class Agent:
         observation: str = "",
         thought: str = "",
         action: str = "",
-        metadata: Mapping[str, str] | None = None,
         *,
         observed_first: bool = False,
         cut_bytes: int | None = None,
+        **labels: Unpack[ChunkLabels],
     ) -> Ack:
         """Appends a step; it is durable, and in the next context, when this returns.
 
@@ -164,7 +163,8 @@ class Agent:
         `observed_first`, where a world speaks before the agent acts, before thought and action.
         Any part may be empty, not all of them. A part of more than `cut_bytes` bytes is cut
         there, with a mark that says how much is missing; without it a step that is too large
-        is refused. A lost connection is gone around, and the step is stored once.
+        is refused. `labels` are `thread`, `source`, `occurred_at` and `metadata`. A lost connection
+        is gone around, and the step is stored once.
 
         Raises ValueError, InvalidArgument (nothing is stored, and the next step may follow),
         Aborted (PRODUCER_FENCED) when another loop took over. When the service was away for
@@ -183,17 +183,15 @@ class Agent:
                 thought=thought,
                 action=action,
                 observed_first=observed_first,
-                metadata=metadata,
+                **labels,
             )
         )
 
-    async def note(self, role: str, text: str, metadata: Mapping[str, str] | None = None) -> Ack:
+    async def note(self, role: str, text: str, **labels: Unpack[ChunkLabels]) -> Ack:
         """Appends a message, of the user for example; otherwise as `record`."""
         if not text:
             raise ValueError("a message needs a text")
-        return await self._append(
-            lambda producer: producer.append_message(role, text, metadata=metadata)
-        )
+        return await self._append(lambda producer: producer.append_message(role, text, **labels))
 
     async def ask(self, query: str, **options: Unpack[MemoryAskOptions]) -> Answer:
         """Asks the memory. `options` are those of `palimpsest.Memory.ask`."""
@@ -246,7 +244,7 @@ class Agent:
 
     def _taken_over(self, error: PalimpsestError) -> Aborted:
         return Aborted(
-            f"another loop has taken over session {self.session.name!r} as producer"
+            f"another loop has taken over session {self.session.id!r} as producer"
             f" {self._producer_id!r}; this one must end",
             reason=error.reason,
             metadata=error.metadata,

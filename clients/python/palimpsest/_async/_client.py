@@ -1,31 +1,36 @@
 """The client: the connection, and what belongs to no session."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import date
 from types import TracebackType
 from typing import Any, Unpack
 
 import grpc
 
-from palimpsest import _convert_log, _convert_memories
+from palimpsest import _convert_memories, _convert_sessions
 from palimpsest._async._agent import WAIT_SECONDS, Agent
 from palimpsest._async._connection import Connection
+from palimpsest._async._operation import Operation
 from palimpsest._async._resource import Resource
 from palimpsest._async._runtime import Channel
 from palimpsest._async._session import Session
+from palimpsest._convert_operations import list_request
 from palimpsest._schemas import MAX_JSON_BYTES, MAX_SOURCE_BYTES, bounded
 from palimpsest._transport import REACH_SECONDS
 from palimpsest._values_answers import Answer, ResumeOptions
-from palimpsest._values_log import SessionInfo
-from palimpsest._values_memories import AgentSettings, MemoryInfo
-from palimpsest._values_spend import Budget, SpendLevel, SpendReport
-from palimpsest.v1alpha1 import (
-    memories_pb2,
-    memories_pb2_grpc,
-    schemas_pb2,
-    schemas_pb2_grpc,
-    sessions_pb2,
-    sessions_pb2_grpc,
+from palimpsest._values_common import OperationState
+from palimpsest._values_memories import MemoryInfo, MemoryStatus
+from palimpsest._values_operations import OperationKind
+from palimpsest._values_sessions import SessionInfo
+from palimpsest._values_specs import AgentSettings
+from palimpsest._values_spend import Budget, Grouping, UsageReport
+from palimpsest.v1 import (
+    memory_service_pb2,
+    memory_service_pb2_grpc,
+    operation_service_pb2,
+    operation_service_pb2_grpc,
+    session_service_pb2,
+    session_service_pb2_grpc,
 )
 
 
@@ -69,9 +74,9 @@ class Client(Resource):
             target, credentials=credentials, timeout=timeout, reach_seconds=reach_seconds
         )
         super().__init__(connection)
-        self._sessions = sessions_pb2_grpc.SessionServiceStub(connection.channel)
-        self._memories = memories_pb2_grpc.MemoryServiceStub(connection.channel)
-        self._schemas = schemas_pb2_grpc.SchemaServiceStub(connection.channel)
+        self._sessions = session_service_pb2_grpc.SessionServiceStub(connection.channel)
+        self._memories = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
+        self._operations = operation_service_pb2_grpc.OperationServiceStub(connection.channel)
 
     @property
     def address(self) -> str:
@@ -113,22 +118,46 @@ class Client(Resource):
     ) -> None:
         await self.close()
 
-    def session(self, name: str) -> "Session":
-        """Returns a session by its name; nothing is sent."""
-        return Session(self._connection, name)
+    def session(self, id: str) -> "Session":
+        """Returns a session by its id; nothing is sent."""
+        return Session(self._connection, id)
 
     async def create_session(
-        self, name: str, *, exist_ok: bool = False, language: str = ""
+        self,
+        id: str,
+        *,
+        exist_ok: bool = False,
+        language: str = "",
+        metadata: Mapping[str, str] | None = None,
+        request_id: str = "",
     ) -> "Session":
-        """Creates a session. Raises AlreadyExists.
+        """Creates a session.
 
         With `exist_ok` one that is there is used, unless it has another `language` than one
-        that is given here. `language` is what its text is searched in: "english", "german",
-        "simple" (words as they are) …; empty means the service's.
+        that is given here; its metadata stays as it is. `language` is what its text is searched
+        in: "english", "german", "simple" (words as they are) …; empty means the service's.
+        `metadata` are at most 16 keys and values of your own, which no model sees. The same
+        under the same `request_id` is done once, and returns its first result for 24 hours.
+
+        Raises AlreadyExists, InvalidArgument, TypeError and ValueError for what cannot be sent,
+        Aborted (BEING_DELETED: rows of one of that id are still being removed).
         """
-        session = Session(self._connection, name)
-        await session.create(exist_ok=exist_ok, language=language)
+        session = Session(self._connection, id)
+        await session.create(
+            exist_ok=exist_ok, language=language, metadata=metadata, request_id=request_id
+        )
         return session
+
+    async def delete_session(
+        self, id: str, *, missing_ok: bool = False, request_id: str = ""
+    ) -> None:
+        """Deletes a session with all that belongs to it: log, memories, answers, budgets.
+
+        Nothing of it can be read once this returns, and that cannot be undone. What it cost
+        stays in the tenant's usage. Raises NotFound unless `missing_ok`. `request_id` as in
+        `create_session`.
+        """
+        await Session(self._connection, id).delete(missing_ok=missing_ok, request_id=request_id)
 
     async def resume_answer(
         self, session: str, answer_id: str, **options: Unpack[ResumeOptions]
@@ -137,29 +166,52 @@ class Client(Resource):
         return await self.session(session).resume_answer(answer_id, **options)
 
     def sessions(self) -> AsyncIterator[SessionInfo]:
-        """Yields all sessions, by name."""
-        request = sessions_pb2.ListSessionsRequest(page_size=1000)
+        """Yields all sessions, by id."""
+        request = session_service_pb2.ListSessionsRequest(page_size=1000)
         method = self._sessions.ListSessions
-        return self._connection.all_of(method, request, "sessions", _convert_log.session)
+        return self._connection.all_of(method, request, "sessions", _convert_sessions.session)
 
-    def memories(
-        self, *, stalled: bool = False, waiting: bool = False
-    ) -> AsyncIterator[MemoryInfo]:
-        """Yields memories of all sessions: all, those that stalled, or that wait for a model."""
-        request = memories_pb2.ListMemoriesRequest(waiting=waiting, page_size=1000)
-        if stalled:
-            request.status = memories_pb2.Memory.STATUS_STALLED
+    def memories(self, *, status: MemoryStatus | str | None = None) -> AsyncIterator[MemoryInfo]:
+        """Yields the memories of all sessions, or those of one status, without an order."""
+        request = memory_service_pb2.ListMemoriesRequest(
+            status=_convert_memories.memory_status(status), page_size=1000
+        )
         method = self._memories.ListMemories
         return self._connection.all_of(method, request, "memories", _convert_memories.memory)
 
-    async def retry_stalled(self, session: str = "") -> int:
-        """Lets all stalled memories try again, of a session or of all; returns how many.
+    async def retry_stalled(self, session: str = "", *, request_id: str = "") -> int:
+        """Retries all stalled memories, of a session or of all; returns how many.
 
         Raises NotFound.
         """
-        request = memories_pb2.RetryMemoryRequest(session=session)
+        request = memory_service_pb2.RetryMemoryRequest(session=session, request_id=request_id)
         response = await self._connection.call(self._memories.RetryMemory, request)
         return int(response.retried)
+
+    async def operation(self, id: str) -> Operation[Any]:
+        """Returns an operation. Raises NotFound: it is kept for 30 days."""
+        request = operation_service_pb2.GetOperationRequest(operation=id)
+        response = await self._connection.call(self._operations.GetOperation, request)
+        return Operation(self._connection, response)
+
+    def operations(
+        self,
+        *,
+        session: str = "",
+        memory: str = "",
+        kind: OperationKind | None = None,
+        state: OperationState | None = None,
+    ) -> AsyncIterator[Operation[Any]]:
+        """Yields operations, newest first, without their results: all, or those that match.
+
+        `memory` is one of the `session`. Raises NotFound, InvalidArgument.
+        """
+        return self._connection.all_of(
+            self._operations.ListOperations,
+            list_request(session, memory, kind, state),
+            "operations",
+            lambda message: Operation(self._connection, message),
+        )
 
     def agent(
         self,
@@ -195,30 +247,36 @@ class Client(Resource):
         """Yields all budgets with what is spent of them: the tenant's, then by session."""
         return self._list_budgets("")
 
-    async def spend(
+    async def usage(
         self,
         *,
-        level: SpendLevel = "session",
-        by_day: bool = False,
-        from_day: date | None = None,
-        to_day: date | None = None,
-    ) -> SpendReport:
-        """Returns the spend of all model calls, from day to day (UTC, both included).
+        group_by: Sequence[Grouping] = ("session",),
+        first_day: date | None = None,
+        last_day: date | None = None,
+    ) -> UsageReport:
+        """Returns what all model calls used, from day to day (UTC, both included).
 
-        A line for each session, or for each memory, or for none ("tenant"), and for each day
-        if wanted. Sessions have the same method for theirs.
+        `group_by` says what gets a line of its own: each "session", or each "memory", each
+        "day"; nothing makes one line. Sessions have the same method for theirs.
         """
-        return await self._read_spend(level=level, by_day=by_day, from_day=from_day, to_day=to_day)
+        return await self._read_usage(group_by=group_by, first_day=first_day, last_day=last_day)
 
     async def check_schema(self, source: str = "", *, json_schema: str = "") -> str:
         """Checks class source, or a JSON Schema; the schema as models will be shown it.
 
         Raises InvalidArgument (SCHEMA_INVALID with line and column, or with a pointer), and
-        ValueError for more than 64 KiB of class source, or 256 KiB of JSON Schema.
+        ValueError for both or neither, and for more than 64 KiB of class source, or 256 KiB of
+        JSON Schema.
         """
-        request = schemas_pb2.CheckSchemaRequest(
-            schema_source=bounded(source, MAX_SOURCE_BYTES),
-            json_schema=bounded(json_schema, MAX_JSON_BYTES),
+        given = {
+            "schema_source": bounded(source, MAX_SOURCE_BYTES),
+            "json_schema": bounded(json_schema, MAX_JSON_BYTES),
+        }
+        # The request holds one of them: of two it would keep the last.
+        if bool(source) == bool(json_schema):
+            raise ValueError("give class source or json_schema, exactly one of them")
+        request = memory_service_pb2.CheckSchemaRequest(
+            **{name: text for name, text in given.items() if text}
         )
-        response = await self._connection.call(self._schemas.CheckSchema, request)
+        response = await self._connection.call(self._memories.CheckSchema, request)
         return str(response.schema_source)

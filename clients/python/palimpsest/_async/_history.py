@@ -1,22 +1,41 @@
-"""Looking back at a memory, and watching it: every revision once, whatever the connection does."""
+"""Looking back at a memory, watching it, and changing it by hand."""
 
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from palimpsest import _convert_memories as convert
+from palimpsest import _convert_history as convert
 from palimpsest._async._connection import Connection
+from palimpsest._async._resource import Resource
 from palimpsest._async._runtime import Interrupted, RpcError, is_cancelled, sleep
+from palimpsest._convert import consistency, read_point
+from palimpsest._convert_memories import memory
 from palimpsest._errors import PalimpsestError, Unavailable
 from palimpsest._transport import STREAM_BACKOFF_SECONDS, headers, may_pass, pause_seconds
-from palimpsest._values_memories import Committed, ProvenanceEntry
-from palimpsest.v1alpha1 import history_pb2, history_pb2_grpc
+from palimpsest._values_common import ReadPoint
+from palimpsest._values_history import (
+    Amendment,
+    Committed,
+    Diff,
+    Edit,
+    Edited,
+    Folded,
+    ProvenanceEntry,
+    Rejection,
+    Revision,
+)
+from palimpsest._values_memories import MemoryInfo
+from palimpsest.v1 import common_pb2, memory_service_pb2, memory_service_pb2_grpc
+
+if TYPE_CHECKING:
+    from palimpsest._async._memory import Memory
+    from palimpsest._async._session import Session
 
 
 class Provenance:
-    """What a path holds, and the amendments that made it, newest first.
+    """What a path has, and the amendments that made it, newest first.
 
         why = await memory.provenance("$['opening_hours']")
         print(why.value)
@@ -30,27 +49,27 @@ class Provenance:
     def __init__(
         self,
         connection: Connection,
-        request: history_pb2.GetProvenanceRequest,
-        first: history_pb2.GetProvenanceResponse,
+        request: memory_service_pb2.GetProvenanceRequest,
+        first: memory_service_pb2.GetProvenanceResponse,
     ) -> None:
         self._connection = connection
         self._request = request
         self._first = first
         #: The path as an RFC 9535 normalized path.
         self.path: str = first.path
-        #: The revision that is explained.
-        self.revision: int = first.revision
-        #: Whether the path holds anything; if not, the entries say what removed it.
+        #: What was read: the revision that is explained, and how far the log was applied.
+        self.read_point: ReadPoint = read_point(first.read_point)
+        #: Whether the path has a value; if not, the entries say what removed it.
         self.exists: bool = first.HasField("value_json")
-        #: What it holds.
+        #: The value.
         self.value: Any = json.loads(first.value_json) if self.exists else None
 
     @classmethod
     async def _read(
-        cls, connection: Connection, request: history_pb2.GetProvenanceRequest
+        cls, connection: Connection, request: memory_service_pb2.GetProvenanceRequest
     ) -> "Provenance":
         """Reads the first page."""
-        stub = history_pb2_grpc.HistoryServiceStub(connection.channel)
+        stub = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
         return cls(connection, request, await connection.call(stub.GetProvenance, request))
 
     async def __aiter__(self) -> AsyncIterator[ProvenanceEntry]:
@@ -59,8 +78,8 @@ class Provenance:
             yield convert.provenance_entry(message)
         if not self._first.next_page_token:
             return
-        stub = history_pb2_grpc.HistoryServiceStub(self._connection.channel)
-        request = history_pb2.GetProvenanceRequest()
+        stub = memory_service_pb2_grpc.MemoryServiceStub(self._connection.channel)
+        request = memory_service_pb2.GetProvenanceRequest()
         request.CopyFrom(self._request)
         request.page_token = self._first.next_page_token
         entries = self._connection.all_of(
@@ -84,8 +103,7 @@ class Watch:
     def __init__(
         self,
         connection: Connection,
-        session: str,
-        memory: str,
+        named: Mapping[str, Any],
         *,
         after_revision: int | None,
         resume_token: str,
@@ -94,15 +112,15 @@ class Watch:
         if after_revision is not None and resume_token:
             raise ValueError("give after_revision or resume_token, not both")
         self._connection = connection
-        self._stub = history_pb2_grpc.HistoryServiceStub(connection.channel)
-        self._request = history_pb2.WatchMemoryRequest(session=session, memory=memory)
+        self._stub = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
+        self._request = memory_service_pb2.WatchMemoryRequest(**named)
         if after_revision is not None:
             self._request.after_revision = after_revision
         elif resume_token:
             self._request.resume_token = resume_token
         self._give_up_seconds = give_up_seconds
         self._call: Any = None
-        self._responses: AsyncIterator[history_pb2.WatchMemoryResponse] | None = None
+        self._responses: AsyncIterator[memory_service_pb2.WatchMemoryResponse] | None = None
         self._closed = False
         self._wait = STREAM_BACKOFF_SECONDS[0]
         #: When the service was lost, on the monotonic clock; None while it is there.
@@ -187,15 +205,15 @@ class Watch:
         return event
 
     async def _next(
-        self, responses: AsyncIterator[history_pb2.WatchMemoryResponse]
-    ) -> history_pb2.WatchMemoryResponse:
+        self, responses: AsyncIterator[memory_service_pb2.WatchMemoryResponse]
+    ) -> memory_service_pb2.WatchMemoryResponse:
         try:
             return await anext(responses)
         except StopAsyncIteration:
             # The service ends a stream only with a reason: it is opened again.
             raise Unavailable("the service ended the watch without a reason") from None
 
-    def _reached(self, response: history_pb2.WatchMemoryResponse) -> None:
+    def _reached(self, response: memory_service_pb2.WatchMemoryResponse) -> None:
         self._connection.reach.reached = True
         self._request.resume_token = response.resume_token
         self._lost_at = None
@@ -216,3 +234,183 @@ class Watch:
         call, self._call, self._responses = self._call, None, None
         if call is not None:
             call.cancel()
+
+
+class MemoryHistory(Resource):
+    """What a memory was, what made it so, and changes by hand."""
+
+    def __init__(self, connection: Connection, session: "Session", id: str) -> None:
+        super().__init__(connection, session.id, id)
+        self.id = id
+        self.session = session
+        self._service = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
+        #: In every request about this memory.
+        self._named: dict[str, Any] = {"session": session.id, "memory": id}
+
+    def amendments(
+        self,
+        *,
+        path: str = "",
+        from_position: int = 0,
+        to_position: int = 0,
+        after: str = "",
+        fully_applied: bool = False,
+    ) -> AsyncIterator[Amendment]:
+        """Yields the changes that made the memory, oldest first.
+
+        `path` asks for those at it or below it; `from_position` and `to_position`, both
+        included, for those of steps over these positions (0 leaves an end open). Freshness as
+        in `get`.
+        """
+        request = memory_service_pb2.ListAmendmentsRequest(
+            **self._named,
+            page_size=1000,
+            path_prefix=path,
+            positions=common_pb2.PositionRange(first=from_position, last=to_position),
+            consistency=consistency(after, fully_applied),
+        )
+        method = self._service.ListAmendments
+        return self._connection.all_of(method, request, "amendments", convert.amendment)
+
+    def rejections(
+        self, *, after: str = "", fully_applied: bool = False
+    ) -> AsyncIterator[Rejection]:
+        """Yields everything the model proposed and the schema or a limit refused, oldest first.
+
+        Freshness as in `get`.
+        """
+        request = memory_service_pb2.ListRejectionsRequest(
+            **self._named, page_size=1000, consistency=consistency(after, fully_applied)
+        )
+        method = self._service.ListRejections
+        return self._connection.all_of(method, request, "rejections", convert.rejection)
+
+    def revisions(self, *, after: str = "", fully_applied: bool = False) -> AsyncIterator[Revision]:
+        """Yields every revision and what caused it, oldest first. Freshness as in `get`."""
+        request = memory_service_pb2.ListRevisionsRequest(
+            **self._named, page_size=1000, consistency=consistency(after, fully_applied)
+        )
+        method = self._service.ListRevisions
+        return self._connection.all_of(method, request, "revisions", convert.revision)
+
+    async def provenance(
+        self,
+        path: str,
+        *,
+        revision: int | None = None,
+        after: str = "",
+        fully_applied: bool = False,
+    ) -> Provenance:
+        """Returns what the path has; iterate over it for the amendments that made it.
+
+        Freshness as in `get`. Raises InvalidArgument (PATH_INVALID), OutOfRange for a revision
+        that is not there.
+        """
+        request = memory_service_pb2.GetProvenanceRequest(
+            **self._named,
+            path=path,
+            revision=revision,
+            consistency=consistency(after, fully_applied),
+        )
+        return await Provenance._read(self._connection, request)
+
+    async def diff(
+        self,
+        *,
+        revision: int | None = None,
+        other: "Memory | str" = "",
+        other_revision: int | None = None,
+        after: str = "",
+        fully_applied: bool = False,
+    ) -> Diff:
+        """Compares `revision` with `other_revision`, of another memory if one is given.
+
+        The first is the old side. Without a number it is the newest revision; another
+        memory must be of the same session. Freshness, of both, as in `get`. Raises NotFound,
+        OutOfRange.
+        """
+        request = memory_service_pb2.DiffMemoriesRequest(
+            **self._named,
+            revision=revision,
+            other_memory=other if isinstance(other, str) else other.id,
+            other_revision=other_revision,
+            consistency=consistency(after, fully_applied),
+            page_size=1000,
+        )
+        pages = self._connection.pages(self._service.DiffMemories, request)
+        return convert.diff([page async for page in pages])
+
+    def watch(
+        self,
+        *,
+        after_revision: int | None = None,
+        resume_token: str = "",
+        give_up_seconds: float = 60.0,
+    ) -> Watch:
+        """Returns a watch of the revisions after `after_revision` (0: all), as they are committed.
+
+        Without it: those after the newest. `resume_token` continues after an event of
+        an earlier watch. The watch survives lost connections; it fails when the
+        service was away for `give_up_seconds`, sooner when it was never reached (see
+        `connect`).
+        """
+        return Watch(
+            self._connection,
+            self._named,
+            after_revision=after_revision,
+            resume_token=resume_token,
+            give_up_seconds=give_up_seconds,
+        )
+
+    async def edit(
+        self,
+        edits: Iterable[Edit],
+        *,
+        expected_revision: int | None = None,
+        comment: str = "",
+        request_id: str = "",
+    ) -> Edited:
+        """Makes all edits, in order, as one revision; or none.
+
+        With `expected_revision` the memory's newest must be this one. With a `request_id` a
+        call that is lost is made again, and the same request later returns the first result.
+        Raises InvalidArgument (EDIT_INVALID) naming the edit, Aborted (REVISION_CONFLICT)
+        naming the current revision, ValueError for a value that is no JSON.
+        """
+        request = memory_service_pb2.EditMemoryRequest(
+            **self._named,
+            edits=[convert.edit_message(one) for one in edits],
+            expected_revision=expected_revision,
+            comment=comment,
+            request_id=request_id,
+        )
+        method = self._service.EditMemory
+        response = await self._connection.call(method, request, retry=bool(request_id))
+        return convert.edited(response)
+
+    async def rollback(
+        self,
+        revision: int,
+        *,
+        expected_revision: int | None = None,
+        comment: str = "",
+        request_id: str = "",
+    ) -> MemoryInfo:
+        """Restores an earlier revision, as a new revision. `request_id` as in `edit`.
+
+        The log is not read again. Raises OutOfRange, Aborted (REVISION_CONFLICT).
+        """
+        request = memory_service_pb2.RollbackMemoryRequest(
+            **self._named,
+            revision=revision,
+            expected_revision=expected_revision,
+            comment=comment,
+            request_id=request_id,
+        )
+        method = self._service.RollbackMemory
+        return memory(await self._connection.call(method, request, retry=bool(request_id)))
+
+    async def fold(self, *, request_id: str = "") -> Folded:
+        """Writes the amendments into a new base; the value stays. `request_id` as in `edit`."""
+        request = memory_service_pb2.FoldMemoryRequest(**self._named, request_id=request_id)
+        return convert.folded(await self._connection.call(self._service.FoldMemory, request))

@@ -1,194 +1,246 @@
 """Trees and state memories: what they have beyond other memories."""
 
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from palimpsest import _convert_memories as convert
 from palimpsest._async._connection import Connection
 from palimpsest._async._memory import Memory
-from palimpsest._async._runtime import sleep
-from palimpsest._convert import message_of
-from palimpsest._errors import DeadlineExceeded
-from palimpsest._values_memories import (
-    ContextForm,
-    Freshness,
-    MemoryInfo,
-    MemoryStatus,
-    StateSettings,
-    StateVector,
-    TextPart,
-    TreeNode,
-    TreeOutline,
-    TreeSettings,
-    WorkingContext,
+from palimpsest._async._operation import Operation
+from palimpsest._convert import consistency, message_of
+from palimpsest._convert_states import form_numbers, state_vector, working_context
+from palimpsest._convert_trees import text_part, tree_node, tree_outline
+from palimpsest._values_memories import MemoryInfo
+from palimpsest._values_specs import StateSettings, TreeSettings
+from palimpsest._values_states import ContextForm, StateVector, WorkingContext
+from palimpsest._values_trees import TextPart, TreeNode, TreeOutline
+from palimpsest.v1 import (
+    state_service_pb2,
+    state_service_pb2_grpc,
+    tree_service_pb2,
+    tree_service_pb2_grpc,
 )
-from palimpsest.v1alpha1 import states_pb2, states_pb2_grpc, trees_pb2, trees_pb2_grpc
 
 if TYPE_CHECKING:
     from palimpsest._async._session import Session
 
-#: How often a tree that is being sealed is read.
-POLL_SECONDS = 0.2
-
 
 class Tree(Memory):
-    """A tree, by its name. What is for PRISM memories only is FailedPrecondition."""
+    """A tree, by its id. What is for PRISM memories only is FailedPrecondition."""
 
-    def __init__(self, connection: Connection, session: "Session", name: str) -> None:
-        super().__init__(connection, session, name)
-        self._trees = trees_pb2_grpc.TreeServiceStub(connection.channel)
+    _kind = "tree"
 
-    async def seal(
-        self,
-        *,
-        wait: bool = True,
-        timeout: float | None = None,
-        on_progress: Callable[[MemoryInfo], None] | None = None,
-    ) -> MemoryInfo:
+    def __init__(self, connection: Connection, session: "Session", id: str) -> None:
+        super().__init__(connection, session, id)
+        self._trees = tree_service_pb2_grpc.TreeServiceStub(connection.channel)
+
+    async def seal(self, *, request_id: str = "") -> Operation[MemoryInfo]:
         """Seals the tree: what is in the log now gets a single root, and nothing follows.
 
-        Waits until that is done, unless `wait` is False, and at most `timeout` seconds; it
-        continues by itself when this call ends. Raises FailedPrecondition when the tree
-        stalls, ResourceExhausted when a budget holds it, DeadlineExceeded.
+        Returns the operation at once: that of an earlier request unless it failed or was
+        cancelled. It cannot be undone once it is done.
         """
-        request = trees_pb2.SealTreeRequest(**self._named)
+        request = tree_service_pb2.SealTreeRequest(**self._named, request_id=request_id)
         response = await self._connection.call(self._trees.SealTree, request)
-        info = convert.memory(response.memory)
-        if not wait:
-            return info
-        until = None if timeout is None else time.monotonic() + timeout
-        while True:
-            info = await self.look()
-            if on_progress is not None:
-                on_progress(info)
-            if info.status is MemoryStatus.SEALED:
-                return info
-            if until is not None and time.monotonic() + POLL_SECONDS > until:
-                raise DeadlineExceeded(
-                    f"tree {self.name!r} is still being sealed; it continues by itself",
-                    reason="NOT_APPLIED_IN_TIME",
-                )
-            await sleep(POLL_SECONDS)
+        return Operation(self._connection, response)
 
-    async def outline(self, *, revision: int | None = None) -> TreeOutline:
+    async def update(  # type: ignore[override]  # what may be changed is another kind's
+        self,
+        *,
+        model: str | None = None,
+        navigation_model: str | None = None,
+        expected_revision: int | None = None,
+        request_id: str = "",
+    ) -> MemoryInfo:
+        """Gives the tree another model for summaries, for navigation, or both; None leaves one.
+
+        Empty means the service's default, and of `navigation_model` the tree's. Raises
+        InvalidArgument (MODEL_NOT_ALLOWED), Aborted (REVISION_CONFLICT).
+        """
+        return await self._update(
+            {"model": model, "navigation_model": navigation_model},
+            expected_revision=expected_revision,
+            request_id=request_id,
+        )
+
+    async def outline(
+        self,
+        *,
+        revision: int | None = None,
+        after: str = "",
+        fully_applied: bool = False,
+        timeout: float | None = None,
+    ) -> TreeOutline:
         """Returns levels, nodes without a parent, and the text that is not summarized yet.
 
-        Now, or as of a revision. Raises NotFound, FailedPrecondition (no tree), OutOfRange.
+        Now, or as of a revision. All reads of a tree take `after`, a read token, or
+        `fully_applied`, and wait as `Memory.get` does. Raises NotFound, FailedPrecondition (no
+        tree), OutOfRange, and what `Memory.get` raises.
         """
-        request = trees_pb2.GetTreeRequest(**self._named, revision=revision)
-        return convert.tree_outline(await self._connection.call(self._trees.GetTree, request))
+        request = message_of(
+            tree_service_pb2.GetTreeRequest,
+            **self._named,
+            revision=revision,
+            consistency=consistency(after, fully_applied),
+        )
+        return tree_outline(
+            await self._connection.call(self._trees.GetTree, request, timeout=timeout)
+        )
 
-    async def node(self, node_id: str) -> TreeNode:
+    async def node(
+        self,
+        node: str,
+        *,
+        after: str = "",
+        fully_applied: bool = False,
+        timeout: float | None = None,
+    ) -> TreeNode:
         """Returns a node by its id. Raises NotFound (NODE_NOT_FOUND)."""
-        request = trees_pb2.GetNodeRequest(**self._named, node_id=node_id)
-        response = await self._connection.call(self._trees.GetNode, request)
-        return convert.tree_node(response.node)
+        request = message_of(
+            tree_service_pb2.GetNodeRequest,
+            **self._named,
+            node=node,
+            consistency=consistency(after, fully_applied),
+        )
+        return tree_node(await self._connection.call(self._trees.GetNode, request, timeout=timeout))
 
-    def children(self, node_id: str) -> AsyncIterator[TreeNode]:
+    def children(
+        self, parent: str, *, after: str = "", fully_applied: bool = False
+    ) -> AsyncIterator[TreeNode]:
         """Yields the children of a node, in the order of the text. Raises NotFound."""
-        return self._nodes(parent_id=node_id)
+        return self._nodes(after, fully_applied, parent=parent)
 
-    def level(self, level: int) -> AsyncIterator[TreeNode]:
+    def level(
+        self, level: int, *, after: str = "", fully_applied: bool = False
+    ) -> AsyncIterator[TreeNode]:
         """Yields the nodes of a level, 0 for the leaves, in the order of the text."""
-        return self._nodes(level=level)
+        return self._nodes(after, fully_applied, level=level)
 
-    def _nodes(self, **of: Any) -> AsyncIterator[TreeNode]:
-        request = trees_pb2.ListNodesRequest(**self._named, page_size=1000, **of)
-        return self._connection.all_of(self._trees.ListNodes, request, "nodes", convert.tree_node)
+    def _nodes(self, after: str, fully_applied: bool, **scope: Any) -> AsyncIterator[TreeNode]:
+        request = message_of(
+            tree_service_pb2.ListNodesRequest,
+            **self._named,
+            consistency=consistency(after, fully_applied),
+            page_size=1000,
+            **scope,
+        )
+        return self._connection.all_of(self._trees.ListNodes, request, "nodes", tree_node)
 
-    def text(self, node_id: str) -> AsyncIterator[TextPart]:
+    def text(
+        self, node: str, *, after: str = "", fully_applied: bool = False
+    ) -> AsyncIterator[TextPart]:
         """Yields the text under a node, chunk by chunk, as models read it. Raises NotFound."""
-        request = trees_pb2.GetNodeTextRequest(**self._named, node_id=node_id)
-        return self._connection.all_of(self._trees.GetNodeText, request, "parts", convert.text_part)
+        request = message_of(
+            tree_service_pb2.GetNodeTextRequest,
+            **self._named,
+            node=node,
+            consistency=consistency(after, fully_applied),
+        )
+        return self._connection.all_of(self._trees.GetNodeText, request, "parts", text_part)
 
     async def rebuild(  # type: ignore[override]  # what may be changed is another kind's
         self,
-        new_name: str,
+        new_id: str,
         *,
         settings: TreeSettings | None = None,
         model: str | None = None,
-        on_progress: Callable[[MemoryInfo], None] | None = None,
-    ) -> "Tree":
-        """Reads the whole log again into a new tree; returns it when that is done.
+        request_id: str = "",
+    ) -> Operation[MemoryInfo]:
+        """Reads the whole log again into a new memory; returns the operation at once.
 
         `settings` are the new tree's as a whole; None takes over this one's, and `model`
-        changes that alone. `on_progress` is as in `Memory.rebuild`. The new tree is open, also
-        where this one is closed. Raises AlreadyExists, FailedPrecondition when it stalls.
+        changes that alone. Raises AlreadyExists; see `Memory.rebuild`.
         """
-        tree = None if settings is None else convert.tree_spec(settings)
-        new = Tree(self._connection, self.session, new_name)
-        return await self._rebuild(new, {"tree": tree, "model": model}, on_progress)
+        return await self._rebuild(new_id, {"settings": settings, "model": model}, request_id)
 
 
 class State(Memory):
-    """A state memory, by its name. What is for other kinds is FailedPrecondition."""
+    """A state memory, by its id. What is for other kinds is FailedPrecondition."""
 
-    def __init__(self, connection: Connection, session: "Session", name: str) -> None:
-        super().__init__(connection, session, name)
-        self._states = states_pb2_grpc.StateServiceStub(connection.channel)
+    _kind = "state"
+
+    def __init__(self, connection: Connection, session: "Session", id: str) -> None:
+        super().__init__(connection, session, id)
+        self._states = state_service_pb2_grpc.StateServiceStub(connection.channel)
 
     async def context(
         self,
         *,
-        freshness: Freshness = "latest",
         position: int | None = None,
+        after: str = "",
+        fully_applied: bool = False,
         forms: Sequence[ContextForm] = ("parts", "text", "messages"),
         timeout: float | None = None,
     ) -> WorkingContext:
-        """Returns the working context: the vectors in use, and the steps since.
+        """Returns the working context: the vectors in use, and the chunks since.
 
-        Now, or as it was when the log ended at `position`. `forms` says what it has.
-        With "wait" it waits for every compression that is due, and raises DeadlineExceeded
-        (NOT_APPLIED_IN_TIME) after `timeout` seconds, FailedPrecondition when the memory
-        has stalled, ResourceExhausted when a budget holds it. ResourceExhausted
-        (CONTEXT_TOO_LARGE) when it passes a limit. Raises NotFound, OutOfRange for a position
-        after the head.
+        Now, or as it was when the log ended at `position`. `forms` says what it has. Every
+        chunk is in it, so that only `fully_applied` waits: for every compression that is due.
+        Raises DeadlineExceeded (NOT_APPLIED_IN_TIME) after `timeout` seconds,
+        FailedPrecondition when the memory has stalled, ResourceExhausted when a budget stops
+        it. ResourceExhausted (CONTEXT_TOO_LARGE) when it passes a limit. Raises NotFound,
+        OutOfRange for a position after the head.
         """
         request = message_of(
-            states_pb2.GetWorkingContextRequest,
+            state_service_pb2.GetWorkingContextRequest,
             **self._named,
-            freshness=convert.number_of("freshness", freshness),
             position=position,
-            forms=[convert.number_of("form", form) for form in forms],
+            consistency=consistency(after, fully_applied),
+            forms=form_numbers(forms),
         )
-        response = await self._connection.call(
-            self._states.GetWorkingContext, request, timeout=timeout
+        return working_context(
+            await self._connection.call(self._states.GetWorkingContext, request, timeout=timeout)
         )
-        return convert.working_context(response)
 
-    def vectors(self, *, level: int = 0) -> AsyncIterator[StateVector]:
-        """Yields the state vectors, oldest first, of one level or of all (0)."""
+    def vectors(
+        self, *, level: int = 0, after: str = "", fully_applied: bool = False
+    ) -> AsyncIterator[StateVector]:
+        """Yields the state vectors, oldest first, of one level or of all (0).
+
+        With `fully_applied` every compression that is due is complete before.
+        """
         request = message_of(
-            states_pb2.ListStateVectorsRequest, **self._named, level=level, page_size=1000
+            state_service_pb2.ListStateVectorsRequest,
+            **self._named,
+            level=level,
+            consistency=consistency(after, fully_applied),
+            page_size=1000,
         )
         return self._connection.all_of(
-            self._states.ListStateVectors,
-            request,
-            "entries",
-            lambda entry: convert.state_vector(entry.vector, entry.create_time),
+            self._states.ListStateVectors, request, "vectors", state_vector
         )
 
     async def rebuild(  # type: ignore[override]  # what may be changed is another kind's
         self,
-        new_name: str,
+        new_id: str,
         *,
         settings: StateSettings | None = None,
         model: str | None = None,
-        on_progress: Callable[[MemoryInfo], None] | None = None,
-    ) -> "State":
-        """Reads the whole log again into a new memory; returns it when that is done.
+        request_id: str = "",
+    ) -> Operation[MemoryInfo]:
+        """Reads the whole log again into a new memory; returns the operation at once.
 
         `settings` are the new memory's as a whole; None takes over this one's, and `model`
-        changes that alone. `on_progress` is as in `Memory.rebuild`. Raises AlreadyExists,
-        FailedPrecondition when it stalls.
+        changes that alone. Raises AlreadyExists; see `Memory.rebuild`.
         """
-        state = None if settings is None else convert.state_spec(settings)
-        new = State(self._connection, self.session, new_name)
-        return await self._rebuild(new, {"state": state, "model": model}, on_progress)
+        return await self._rebuild(new_id, {"settings": settings, "model": model}, request_id)
+
+    async def update(  # type: ignore[override]  # what may be changed is another kind's
+        self,
+        *,
+        model: str | None = None,
+        expected_revision: int | None = None,
+        request_id: str = "",
+    ) -> MemoryInfo:
+        """Gives the memory another model; empty means the service's default.
+
+        Raises InvalidArgument (MODEL_NOT_ALLOWED), Aborted (REVISION_CONFLICT).
+        """
+        return await self._update(
+            {"model": model}, expected_revision=expected_revision, request_id=request_id
+        )
 
     async def _info(self) -> MemoryInfo:
         # Its value has all that is recent, which is too much while it catches up.
         listed = await self.session.memories()
-        found = next((one for one in listed if one.name == self.name), None)
+        found = next((one for one in listed if one.id == self.id), None)
         return await super()._info() if found is None else found

@@ -1,15 +1,14 @@
-"""A session's log: appending to it, reading it, searching it."""
+"""A session's log: appending to it, reading it."""
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
-from datetime import datetime
+from collections.abc import AsyncIterator, Iterable
+from typing import Unpack
 from uuid import uuid4
 
-from palimpsest import _convert_log as convert
 from palimpsest._async._connection import Connection
 from palimpsest._async._producer import BATCH_CHUNKS, Producer
-from palimpsest._async._resource import Resource
-from palimpsest._convert import message_of
-from palimpsest._convert_log import Appendable
+from palimpsest._async._session_base import SessionBase
+from palimpsest._convert import message_of, positions
+from palimpsest._convert_chunks import Appendable, chunk, chunk_filter, chunks_of, digest
 from palimpsest._errors import (
     Aborted,
     AlreadyExists,
@@ -20,23 +19,8 @@ from palimpsest._errors import (
     PalimpsestError,
 )
 from palimpsest._transport import APPEND_SECONDS, MAX_SENT_BYTES
-from palimpsest._values_log import (
-    Appended,
-    Chunk,
-    ChunkKind,
-    SearchIndex,
-    SearchMode,
-    SearchResult,
-    SessionInfo,
-)
-from palimpsest.v1alpha1 import (
-    log_pb2,
-    log_pb2_grpc,
-    search_pb2,
-    search_pb2_grpc,
-    sessions_pb2,
-    sessions_pb2_grpc,
-)
+from palimpsest._values_log import Appended, Chunk, ChunkFilterOptions, ChunkLabels
+from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
 
 #: Chunks of a page; the service gives no more.
 PAGE_CHUNKS = 1000
@@ -45,55 +29,29 @@ PAGE_CHUNKS = 1000
 _REFUSED = (Aborted, AlreadyExists, FailedPrecondition, InvalidArgument, NotFound)
 
 
-class SessionLog(Resource):
+class SessionLog(SessionBase):
     """What `Session` has of its log."""
 
-    def __init__(self, connection: Connection, name: str) -> None:
-        super().__init__(connection, name)
-        self.name = name
-        channel = connection.channel
-        self._sessions = sessions_pb2_grpc.SessionServiceStub(channel)
-        self._log = log_pb2_grpc.LogServiceStub(channel)
-        self._search = search_pb2_grpc.SearchServiceStub(channel)
-
-    async def create(self, *, exist_ok: bool = False, language: str = "") -> None:
-        """Creates it. See `Client.create_session`."""
-        request = sessions_pb2.CreateSessionRequest(name=self.name, language=language)
-        try:
-            await self._connection.call(self._sessions.CreateSession, request, retry=exist_ok)
-        except AlreadyExists as error:
-            if not exist_ok:
-                raise
-            existing = (await self.info()).language if language else language
-            if existing != language:
-                raise AlreadyExists(
-                    f"session {self.name!r} is there already, and its language is {existing!r},"
-                    f" not {language!r}: leave the language out, or choose another name",
-                    reason=error.reason,
-                    metadata=error.metadata,
-                ) from error
-
-    async def info(self) -> SessionInfo:
-        """Reads the session. Raises NotFound."""
-        request = sessions_pb2.GetSessionRequest(name=self.name)
-        response = await self._connection.call(self._sessions.GetSession, request)
-        return convert.session(response.session)
+    def __init__(self, connection: Connection, id: str) -> None:
+        super().__init__(connection, id)
+        self._log = session_service_pb2_grpc.SessionServiceStub(connection.channel)
 
     async def append(
         self,
         items: Appendable | Iterable[Appendable],
         *,
-        metadata: Mapping[str, str] | None = None,
         request_id: str | None = None,
         expected_head: int | None = None,
         timeout: float | None = None,
+        **labels: Unpack[ChunkLabels],
     ) -> Appended:
         """Appends a text, a message or a step, or several of them; durable when it returns.
 
         From any number of processes and tasks at once. A message is {"role": …, "content": …},
         a step of an agent has "observation", "thought" or "action", and "observed_first" where
-        that is so; either may have "metadata", besides the `metadata` of all. All are stored,
-        or none: 256 at most, of 1 MiB together.
+        that is so. All are stored, or none: 256 at most, of 1 MiB together. `labels` are
+        `thread`, `source`, `occurred_at` and `metadata`, of all of them; an item, as a mapping
+        or a `Chunk`, may have its own.
 
         It is tried for `timeout` seconds (60) and stored once. `request_id`, 1 to 128
         characters, keeps that true over a restart of the program: the same content under the
@@ -103,12 +61,14 @@ class SessionLog(Resource):
         AlreadyExists (REQUEST_CONTENT_CHANGED), Aborted (HEAD_MISMATCH); and ResourceExhausted,
         DeadlineExceeded or Unavailable, whose metadata has the `request_id` to try on with.
         """
-        chunks = convert.chunks_of(items, metadata)
-        request = log_pb2.AppendRequest(
-            session=self.name,
+        chunks = chunks_of(items, **labels)
+        for one in chunks:
+            one.digest = digest(one)
+        request = session_service_pb2.AppendRequest(
+            session=self.id,
             expected_head=expected_head,
             request_id=uuid4().hex if request_id is None else request_id,
-            chunks=[log_pb2.ProducedChunk(chunk=one, digest=convert.digest(one)) for one in chunks],
+            chunks=chunks,
         )
         _check_size(request)
         try:
@@ -119,11 +79,10 @@ class SessionLog(Resource):
             raise
         except PalimpsestError as error:
             raise _unknown(error, request.request_id) from error
+        appended = positions(response)
+        assert appended is not None, "what was appended has positions"
         return Appended(
-            first_position=response.first_position,
-            position=response.ack.through_position,
-            token=response.ack.token,
-            request_id=request.request_id,
+            positions=appended, read_token=response.read_token, request_id=request.request_id
         )
 
     def producer(
@@ -143,7 +102,7 @@ class SessionLog(Resource):
         """
         return Producer(
             self._connection,
-            self.name,
+            self.id,
             producer_id,
             epoch=epoch,
             expected_head=expected_head,
@@ -151,93 +110,53 @@ class SessionLog(Resource):
         )
 
     async def chunks(
-        self, *, from_position: int = 1, to_position: int | None = None
+        self,
+        *,
+        from_position: int = 1,
+        to_position: int | None = None,
+        **options: Unpack[ChunkFilterOptions],
     ) -> AsyncIterator[Chunk]:
         """Yields the log from a position, up to `to_position` if one is given.
 
-        No more is read than that: a chunk costs a page of one. Raises NotFound.
+        `options` are those of `palimpsest.ChunkFilterOptions`, such as `threads` and
+        `occurred_since`; what is not given excludes none. No more is read than that.
+        Raises NotFound, InvalidArgument; TypeError and ValueError for what cannot be sent.
         """
-        position = from_position
-        while position and (to_position is None or position <= to_position):
-            left = PAGE_CHUNKS if to_position is None else to_position - position + 1
-            page = await self._page(position, min(left, PAGE_CHUNKS))
+        if to_position is not None and to_position < max(from_position, 1):
+            return
+        wanted = chunk_filter(from_position=from_position, to_position=to_position or 0, **options)
+        request = message_of(
+            session_service_pb2.ListChunksRequest,
+            session=self.id,
+            filter=wanted,
+            page_size=PAGE_CHUNKS,
+        )
+        async for page in self._connection.pages(self._log.ListChunks, request):
             for message in page.chunks:
-                yield convert.chunk(message)
-            position = page.next_position
+                yield chunk(message)
 
     async def chunk(self, position: int) -> Chunk:
         """Returns a chunk with its metadata, where a citation points for example.
 
         Raises NotFound, OutOfRange for a position that the log does not have.
         """
-        page = await self._page(position, 1)
+        request = message_of(
+            session_service_pb2.ListChunksRequest,
+            session=self.id,
+            filter=chunk_filter(from_position=max(position, 0), to_position=max(position, 0)),
+            page_size=1,
+        )
+        page = await self._connection.call(self._log.ListChunks, request)
         if position < 1 or not page.chunks:
             raise OutOfRange(
-                f"session {self.name!r} has no chunk at position {position}: its log ends at"
+                f"session {self.id!r} has no chunk at position {position}: its log ends at"
                 f" {page.head}",
                 metadata={"position": str(position), "head": str(page.head)},
             )
-        return convert.chunk(page.chunks[0])
-
-    async def _page(self, position: int, size: int) -> log_pb2.ListChunksResponse:
-        request = message_of(
-            log_pb2.ListChunksRequest, session=self.name, from_position=position, page_size=size
-        )
-        page: log_pb2.ListChunksResponse
-        page = await self._connection.call(self._log.ListChunks, request)
-        return page
-
-    async def search(
-        self,
-        query: str,
-        *,
-        limit: int = 0,
-        mode: SearchMode = "auto",
-        from_position: int = 0,
-        to_position: int = 0,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        kinds: Collection[ChunkKind] = (),
-        metadata: Mapping[str, str] | None = None,
-        rerank: bool = False,
-        timeout: float | None = None,
-    ) -> SearchResult:
-        """Finds the chunks that fit a query best: words, not an expression.
-
-        At most `limit` (1 to 100; 0: 10), and fewer where they are long. Only chunks from
-        `from_position` to `to_position`, committed from `since` to before `until`, of one
-        of `kinds`, whose metadata has all of `metadata`; what is not given excludes none.
-        `rerank` lets a model order the best. Raises NotFound, InvalidArgument, ValueError
-        for what cannot be sent, FailedPrecondition (VECTORS_UNAVAILABLE, RERANK_FAILED),
-        Unavailable (EMBEDDING_FAILED).
-        """
-        request = convert.search_request(
-            self.name,
-            query,
-            limit=limit,
-            mode=mode,
-            from_position=from_position,
-            to_position=to_position,
-            since=since,
-            until=until,
-            kinds=kinds,
-            metadata=metadata,
-            rerank=rerank,
-        )
-        # With a model in it, it costs: not repeated.
-        response = await self._connection.call(
-            self._search.SearchChunks, request, timeout=timeout, retry=not rerank
-        )
-        return convert.search_result(response)
-
-    async def search_index(self) -> SearchIndex:
-        """Returns how far words and vectors of the session are. Raises NotFound."""
-        request = search_pb2.GetSearchIndexRequest(session=self.name)
-        response = await self._connection.call(self._search.GetSearchIndex, request)
-        return convert.search_index(response.index)
+        return chunk(page.chunks[0])
 
 
-def _check_size(request: log_pb2.AppendRequest) -> None:
+def _check_size(request: session_service_pb2.AppendRequest) -> None:
     """Raises InvalidArgument for what no service takes in one call."""
     if not request.request_id:
         raise ValueError("a request_id must not be empty; None has one made")

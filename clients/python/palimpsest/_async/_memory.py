@@ -1,24 +1,31 @@
 """A memory: reading it, looking back, changing it by hand, and asking it."""
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from uuid import uuid4
 
-from palimpsest import _convert_memories as convert
 from palimpsest._async._answers import ASK_CONCURRENCY, Answers, AnswerStream, OnEvent
 from palimpsest._async._connection import Connection
-from palimpsest._async._history import Provenance, Watch
-from palimpsest._async._resource import Resource
-from palimpsest._async._runtime import RpcError, sleep
+from palimpsest._async._history import MemoryHistory
+from palimpsest._async._operation import Operation
+from palimpsest._convert import consistency
+from palimpsest._convert_memories import (
+    flushed,
+    memory,
+    memory_state,
+    settings_that_differ,
+    update_request,
+)
+from palimpsest._convert_operations import rebuild_request
 from palimpsest._errors import (
     AlreadyExists,
     FailedPrecondition,
     PalimpsestError,
     ResourceExhausted,
-    from_rpc,
 )
 from palimpsest._schemas import Schema, schema_fields
-from palimpsest._transport import may_pass
 from palimpsest._values_answers import (
     Answer,
     MemoryAskOptions,
@@ -30,101 +37,78 @@ from palimpsest._values_answers import (
     TrajectoryEvent,
 )
 from palimpsest._values_memories import (
-    Amendment,
-    Diff,
-    Edit,
-    Edited,
-    Encoding,
     Flushed,
-    Folded,
     MemoryInfo,
+    MemoryKind,
     MemoryState,
-    Operations,
-    Rejection,
-    Revision,
-    Steps,
+    MemoryStatus,
 )
-from palimpsest.v1alpha1 import (
-    edits_pb2,
-    edits_pb2_grpc,
-    history_pb2,
-    history_pb2_grpc,
-    memories_pb2,
-    memories_pb2_grpc,
-    schemas_pb2,
-    schemas_pb2_grpc,
-)
+from palimpsest._values_specs import AllowedOps, Encoding, Steps
+from palimpsest.v1 import memories_pb2, memory_service_pb2, memory_service_pb2_grpc
 
 if TYPE_CHECKING:
     from palimpsest._async._session import Session
 
-#: How often a rebuild is read whose call was lost.
-POLL_SECONDS = 0.5
-
 
 async def create_memory(
     connection: Connection,
-    request: memories_pb2.CreateMemoryRequest,
+    wanted: memories_pb2.Memory,
     *,
     exist_ok: bool,
+    request_id: str = "",
     only: Collection[str] | None = None,
 ) -> None:
     """Creates the memory, or with `exist_ok` accepts one that has the same settings.
 
-    What the request leaves to the service is not compared, and of the rest `only` these
-    settings. Raises AlreadyExists.
+    What is left to the service is not compared, and of the rest `only` these settings.
+    Raises AlreadyExists.
     """
-    stub = memories_pb2_grpc.MemoryServiceStub(connection.channel)
+    stub = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
+    request = memory_service_pb2.CreateMemoryRequest(memory=wanted, request_id=request_id)
     try:
-        await connection.call(stub.CreateMemory, request, retry=exist_ok)
+        await connection.call(stub.CreateMemory, request, retry=exist_ok or bool(request_id))
     except AlreadyExists as error:
         if not exist_ok or error.reason != "MEMORY_EXISTS":
             raise
-        listing = memories_pb2.ListMemoriesRequest(session=request.session)
+        listing = memory_service_pb2.ListMemoriesRequest(session=wanted.session)
         listed = connection.all_of(stub.ListMemories, listing, "memories", lambda one: one)
-        existing = [one async for one in listed if one.name == request.name]
+        existing = [one async for one in listed if one.id == wanted.id]
         if not existing:
             # It was deleted in this moment: the caller can try again.
             raise
-        schema = await _stored_schema(connection, request)
-        others = convert.settings_that_differ(request, existing[0], schema, only)
+        schema = await _stored_schema(connection, wanted)
+        others = settings_that_differ(wanted, existing[0], schema, only)
         if others:
             raise AlreadyExists(
-                f"memory {request.name!r} is there already, and {'; '.join(others)}. Use it"
-                " as it is (session.memory, session.tree or session.state), choose another name, or"
+                f"memory {wanted.id!r} exists already, and {'; '.join(others)}. Use it"
+                " as it is (session.memory, session.tree or session.state), choose another id, or"
                 " build one with these settings from the whole log (rebuild)",
                 reason=error.reason,
                 metadata=error.metadata,
             ) from error
 
 
-async def _stored_schema(connection: Connection, request: memories_pb2.CreateMemoryRequest) -> str:
+async def _stored_schema(connection: Connection, wanted: memories_pb2.Memory) -> str:
     """Returns the schema of a PRISM memory as the service keeps it; empty for other kinds."""
-    if request.WhichOneof("spec") != "prism":
+    if wanted.WhichOneof("spec") != "prism":
         return ""
-    checked = schemas_pb2.CheckSchemaRequest(
-        schema_source=request.prism.schema_source, json_schema=request.prism.json_schema
-    )
-    stub = schemas_pb2_grpc.SchemaServiceStub(connection.channel)
+    fields = ("schema_source", "json_schema")
+    given = {name: getattr(wanted.prism, name) for name in fields if getattr(wanted.prism, name)}
+    checked = memory_service_pb2.CheckSchemaRequest(**given)
+    stub = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
     return str((await connection.call(stub.CheckSchema, checked)).schema_source)
 
 
-Rebuilt = TypeVar("Rebuilt", bound="Memory")
+class Memory(MemoryHistory):
+    """A memory, by its id."""
 
+    #: What a memory of this class is.
+    _kind: ClassVar[MemoryKind] = "prism"
 
-class Memory(Resource):
-    """A memory, by its name."""
-
-    def __init__(self, connection: Connection, session: "Session", name: str) -> None:
-        super().__init__(connection, session.name, name)
-        self.name = name
-        self.session = session
-        self._memories = memories_pb2_grpc.MemoryServiceStub(connection.channel)
-        self._history = history_pb2_grpc.HistoryServiceStub(connection.channel)
-        self._edits = edits_pb2_grpc.EditServiceStub(connection.channel)
-        self._answers = Answers(connection, session.name, name)
-        #: In every request about this memory.
-        self._named: dict[str, Any] = {"session": session.name, "memory": name}
+    def __init__(self, connection: Connection, session: "Session", id: str) -> None:
+        super().__init__(connection, session, id)
+        self._memories = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
+        self._answers = Answers(connection, session.id, id)
 
     async def get(
         self,
@@ -138,183 +122,73 @@ class Memory(Resource):
         """Reads the memory: now, as it was, or once it is fresh enough.
 
         `revision` reads it as of then; `position` the newest state that holds no chunk
-        after it. `after` is a token of an ack or a write that must be applied;
-        `fully_applied` asks for everything in the log now. Raises DeadlineExceeded,
+        after it. `after` is the read token of an ack, a flush or an earlier read, which must
+        be applied; `fully_applied` asks for everything in the log now. Raises DeadlineExceeded,
         whose metadata says how far the memory is, FailedPrecondition when it stalled,
         OutOfRange for a revision or a position that it has not reached.
         """
-        request = memories_pb2.GetMemoryRequest(
-            **self._named,
-            revision=revision,
-            position=position,
-            consistency=convert.consistency(after, fully_applied),
+        fresh = consistency(after, fully_applied) if after or fully_applied else None
+        request = memory_service_pb2.GetMemoryRequest(
+            **self._named, revision=revision, position=position, consistency=fresh
         )
         response = await self._connection.call(self._memories.GetMemory, request, timeout=timeout)
-        return convert.memory_state(response)
+        return memory_state(response)
 
-    def amendments(
-        self, *, path: str = "", from_position: int = 0, to_position: int = 0
-    ) -> AsyncIterator[Amendment]:
-        """Yields the changes that made the memory, oldest first.
+    async def consolidate(self, *, request_id: str = "") -> Operation[MemoryInfo]:
+        """Requests a consolidation: the model merges and shortens, once the log is read.
 
-        `path` asks for those at it or below it; `from_position` and `to_position`, both
-        included, for those of steps over these positions (0 leaves an end open).
+        Returns the operation at once: that of an earlier request while it has not ended.
         """
-        request = memories_pb2.ListAmendmentsRequest(
-            **self._named,
-            page_size=1000,
-            path_prefix=path,
-            from_position=from_position,
-            to_position=to_position,
-        )
-        method = self._memories.ListAmendments
-        return self._connection.all_of(method, request, "amendments", convert.amendment)
+        request = memory_service_pb2.ConsolidateMemoryRequest(**self._named, request_id=request_id)
+        response = await self._connection.call(self._memories.ConsolidateMemory, request)
+        return Operation(self._connection, response)
 
-    def rejections(self) -> AsyncIterator[Rejection]:
-        """Yields everything the model proposed and the schema refused, oldest first."""
-        request = memories_pb2.ListRejectionsRequest(**self._named, page_size=1000)
-        method = self._memories.ListRejections
-        return self._connection.all_of(method, request, "rejections", convert.rejection)
-
-    def revisions(self) -> AsyncIterator[Revision]:
-        """Yields every revision and what caused it, oldest first."""
-        request = history_pb2.ListRevisionsRequest(**self._named, page_size=1000)
-        method = self._history.ListRevisions
-        return self._connection.all_of(method, request, "revisions", convert.revision)
-
-    async def provenance(self, path: str, *, revision: int | None = None) -> Provenance:
-        """Returns what the path holds; iterate over it for the amendments that made it.
-
-        Raises InvalidArgument (PATH_INVALID), OutOfRange for a revision that is not there.
-        """
-        request = history_pb2.GetProvenanceRequest(**self._named, path=path, revision=revision)
-        return await Provenance._read(self._connection, request)
-
-    async def diff(
+    async def update(
         self,
         *,
-        revision: int | None = None,
-        other: "Memory | str" = "",
-        other_revision: int | None = None,
-    ) -> Diff:
-        """Compares `revision` with `other_revision`, of another memory if one is given.
-
-        The first is the old side. Without a number it is the newest revision; another
-        memory must be of the same session. Raises NotFound, OutOfRange.
-        """
-        request = history_pb2.DiffMemoriesRequest(
-            **self._named,
-            revision=revision,
-            other_memory=other if isinstance(other, str) else other.name,
-            other_revision=other_revision,
-            page_size=1000,
-        )
-        pages = self._connection.pages(self._history.DiffMemories, request)
-        return convert.diff([page async for page in pages])
-
-    def watch(
-        self,
-        *,
-        after_revision: int | None = None,
-        resume_token: str = "",
-        give_up_seconds: float = 60.0,
-    ) -> Watch:
-        """Returns a watch of the revisions after `after_revision` (0: all), as they are committed.
-
-        Without it: those after the newest. `resume_token` continues after an event of
-        an earlier watch. The watch survives lost connections; it fails when the
-        service was away for `give_up_seconds`, sooner when it was never reached (see
-        `connect`).
-        """
-        return Watch(
-            self._connection,
-            self.session.name,
-            self.name,
-            after_revision=after_revision,
-            resume_token=resume_token,
-            give_up_seconds=give_up_seconds,
-        )
-
-    async def edit(
-        self, edits: Iterable[Edit], *, expected_revision: int | None = None, comment: str = ""
-    ) -> Edited:
-        """Makes all edits, in order, as one revision; or none.
-
-        With `expected_revision` the memory's newest must be this one. Raises
-        InvalidArgument (EDIT_INVALID) naming the edit, Aborted (REVISION_CONFLICT)
-        naming the current revision, ValueError for a value that is no JSON.
-        """
-        request = edits_pb2.ReviseMemoryRequest(
-            **self._named,
-            edits=[convert.edit_message(one) for one in edits],
-            expected_revision=expected_revision,
-            comment=comment,
-        )
-        response = await self._connection.call(self._edits.ReviseMemory, request, retry=False)
-        return convert.edited(response)
-
-    async def rollback(
-        self, revision: int, *, expected_revision: int | None = None, comment: str = ""
-    ) -> MemoryInfo:
-        """Restores the state of an earlier revision, as a new revision.
-
-        The log is not read again. Raises OutOfRange, Aborted (REVISION_CONFLICT).
-        """
-        request = edits_pb2.RollbackMemoryRequest(
-            **self._named, revision=revision, expected_revision=expected_revision, comment=comment
-        )
-        response = await self._connection.call(self._edits.RollbackMemory, request, retry=False)
-        return convert.memory(response.memory)
-
-    async def fold(self) -> Folded:
-        """Writes the amendments into a new base; the value stays."""
-        request = edits_pb2.FoldMemoryRequest(**self._named)
-        response = await self._connection.call(self._edits.FoldMemory, request)
-        return convert.folded(response)
-
-    async def consolidate(self) -> MemoryInfo:
-        """Asks for a pass that merges and shortens, once what is in the log now is read.
-
-        It returns before that: `consolidate_position` is None again when it was made.
-        """
-        request = edits_pb2.ConsolidateMemoryRequest(**self._named)
-        response = await self._connection.call(self._edits.ConsolidateMemory, request)
-        return convert.memory(response.memory)
-
-    async def update_schema(
-        self,
-        schema: Schema,
-        *,
+        schema: Schema | None = None,
+        model: str | None = None,
         expected_revision: int | None = None,
         comment: str = "",
+        request_id: str = "",
     ) -> MemoryInfo:
-        """Gives the memory a schema with more fields; see `Session.create_memory`.
+        """Gives the memory a schema with more fields, another model, or both at once.
 
-        Raises InvalidArgument: SCHEMA_INVALID, or SCHEMA_INCOMPATIBLE with the place of
-        a field that is missing or has another type. Aborted (REVISION_CONFLICT).
+        `schema` is as in `Session.create_memory`, `model` as provider/name; empty: the service's
+        default. What is None stays. A new schema is a revision, which keeps the `comment`. A
+        memory that waits for the model it had tries again with the new one. Raises
+        InvalidArgument: SCHEMA_INVALID, SCHEMA_INCOMPATIBLE with the field that is missing or
+        has another type, MODEL_NOT_ALLOWED; Aborted (REVISION_CONFLICT).
         """
-        request = edits_pb2.UpdateSchemaRequest(
-            **self._named,
-            **schema_fields(schema),
-            expected_revision=expected_revision,
-            comment=comment,
+        changes = {"model": model, **({} if schema is None else schema_fields(schema))}
+        return await self._update(
+            changes, expected_revision=expected_revision, comment=comment, request_id=request_id
         )
-        response = await self._connection.call(self._edits.UpdateSchema, request, retry=False)
-        return convert.memory(response.memory)
 
-    async def update_model(self, model: str = "") -> MemoryInfo:
-        """Gives the memory another model, as provider/name; empty: the service's default.
+    async def _update(self, changes: Mapping[str, Any], **others: Any) -> MemoryInfo:
+        """Updates fields of the spec; None leaves one as it is."""
+        request = update_request(self.session.id, self.id, self._kind, changes, **others)
+        # Repeated only where it does the same again.
+        retry = bool(request.request_id) or not request.HasField("expected_revision")
+        return memory(
+            await self._connection.call(self._memories.UpdateMemory, request, retry=retry)
+        )
 
-        A memory that waits for the model it had tries again with the new one. Raises
-        InvalidArgument (MODEL_NOT_ALLOWED).
+    async def delete(self, *, missing_ok: bool = False, request_id: str = "") -> None:
+        """Deletes the memory with its history; the log stays, and so do answers.
+
+        Raises NotFound unless `missing_ok`.
         """
-        request = edits_pb2.UpdateModelRequest(**self._named, model=model)
-        response = await self._connection.call(self._edits.UpdateModel, request)
-        return convert.memory(response.memory)
+        request = memory_service_pb2.DeleteMemoryRequest(
+            **self._named, allow_missing=missing_ok, request_id=request_id
+        )
+        # A repeated one would find nothing to delete.
+        retry = missing_ok or bool(request_id)
+        await self._connection.call(self._memories.DeleteMemory, request, retry=retry)
 
     async def rebuild(
         self,
-        new_name: str,
+        new_id: str,
         *,
         schema: Schema | None = None,
         task: str | None = None,
@@ -323,64 +197,41 @@ class Memory(Resource):
         model: str | None = None,
         encoding: Encoding | None = None,
         chunk_tokens: int | None = None,
-        operations: Operations | None = None,
+        allowed_ops: AllowedOps | None = None,
         steps: Steps | None = None,
-        on_progress: Callable[[MemoryInfo], None] | None = None,
-    ) -> "Memory":
-        """Reads the whole log again into a new memory; returns it when that is done.
+        request_id: str = "",
+    ) -> Operation[MemoryInfo]:
+        """Reads the whole log again into a new memory; returns the operation at once.
 
-        What is None is as in this memory, which is left as it is. `on_progress` receives
-        how far the new one is; it continues by itself when this call is cancelled. Raises
-        AlreadyExists, FailedPrecondition when the new one stalls.
+        What is None is as in this memory, which is left as it is. `Operation.wait` waits until
+        everything that is in the log now is read; cancelling it deletes the new memory. Raises
+        AlreadyExists, NotFound, InvalidArgument.
         """
-        changes = {
-            "schema": schema,
-            "task": task,
-            "question": question,
-            "final_task": final_task,
-            "model": model,
-            "encoding": encoding,
-            "chunk_tokens": chunk_tokens,
-            "operations": operations,
-            "steps": steps,
-        }
         return await self._rebuild(
-            Memory(self._connection, self.session, new_name), changes, on_progress
+            new_id,
+            {
+                "schema": schema,
+                "task": task,
+                "question": question,
+                "final_task": final_task,
+                "model": model,
+                "encoding": encoding,
+                "chunk_tokens": chunk_tokens,
+                "allowed_ops": allowed_ops,
+                "steps": steps,
+            },
+            request_id,
         )
 
     async def _rebuild(
-        self,
-        new: Rebuilt,
-        changes: Mapping[str, Any],
-        on_progress: Callable[[MemoryInfo], None] | None,
-    ) -> Rebuilt:
-        """Starts the rebuild and returns when it is done.
-
-        The new memory continues without its call: when that is lost, the memory is read
-        until it is done, and an error raised when it stalled.
-        """
-        request = convert.rebuild_request(self.session.name, self.name, new.name, changes)
-        goal: int | None = None
-        try:
-            responses = self._connection.responses(self._edits.RebuildMemory, request)
-            async for response in responses:
-                info = convert.memory(response.memory)
-                goal = info.head if goal is None else goal
-                if on_progress is not None:
-                    on_progress(info)
-                if response.done:
-                    return new
-        except RpcError as error:
-            known = from_rpc(error, self._connection.address)
-            if goal is None or not may_pass(known, error.code()):
-                raise known from error
-        while True:
-            info = await new.look()
-            if on_progress is not None:
-                on_progress(info)
-            if _has_all(info, goal or 0):
-                return new
-            await sleep(POLL_SECONDS)
+        self, new_id: str, changes: Mapping[str, Any], request_id: str
+    ) -> Operation[MemoryInfo]:
+        # With an id in any case, so that it may be tried again.
+        request = rebuild_request(
+            self._named, new_id, self._kind, changes, request_id or uuid4().hex
+        )
+        response = await self._connection.call(self._memories.RebuildMemory, request)
+        return Operation(self._connection, response)
 
     async def look(self) -> MemoryInfo:
         """Returns how far it is.
@@ -388,37 +239,41 @@ class Memory(Resource):
         Raises FailedPrecondition when it stalled, ResourceExhausted when a budget holds it.
         """
         info = await self._info()
-        if info.held_reason is not None:
+        blocked = info.blocked
+        if blocked is not None and info.status is MemoryStatus.OVER_BUDGET:
             raise ResourceExhausted(
-                f"memory {self.name!r} is held: {info.held_reason}",
+                f"memory {self.id!r} is held: {blocked.cause}",
                 reason="BUDGET_EXHAUSTED",
-                metadata={"memory": self.name, "cause": info.held_reason},
+                metadata={"memory": self.id, "cause": blocked.cause},
             )
-        if info.stall is not None:
-            position, cause = info.stall.position, info.stall.cause
+        if blocked is not None and info.status is MemoryStatus.STALLED:
+            position, cause = blocked.position, blocked.cause
             raise FailedPrecondition(
-                f"memory {self.name!r} stalled at position {position}: {cause}",
+                f"memory {self.id!r} stalled at position {position}: {cause}",
                 reason="MEMORY_STALLED",
-                metadata={"memory": self.name, "position": str(position), "cause": cause},
+                metadata={"memory": self.id, "position": str(position), "cause": cause},
             )
         return info
 
     async def _info(self) -> MemoryInfo:
         return (await self.get()).info
 
-    async def flush(self) -> Flushed:
+    async def flush(self, *, request_id: str = "") -> Flushed:
         """Ends the wait for more chunks (`linger`): what is in the log is read now.
 
         It returns before that; read with the token to see it applied.
         """
-        request = memories_pb2.FlushRequest(**self._named)
-        return convert.flushed(await self._connection.call(self._memories.Flush, request))
+        request = memory_service_pb2.FlushMemoryRequest(**self._named, request_id=request_id)
+        return flushed(await self._connection.call(self._memories.FlushMemory, request))
 
-    async def retry(self) -> MemoryInfo:
-        """Lets a stalled memory try again from where it is stuck."""
-        request = memories_pb2.RetryMemoryRequest(**self._named)
+    async def retry(self, *, request_id: str = "") -> bool:
+        """Retries a stalled memory from the position at which it stopped.
+
+        Returns False for one that was not stalled. Raises NotFound.
+        """
+        request = memory_service_pb2.RetryMemoryRequest(**self._named, request_id=request_id)
         response = await self._connection.call(self._memories.RetryMemory, request)
-        return convert.memory(response.memory)
+        return bool(response.retried)
 
     async def ask(
         self,
@@ -426,6 +281,12 @@ class Memory(Resource):
         *,
         after: str = "",
         fully_applied: bool = False,
+        threads: Sequence[str] = (),
+        excluded_threads: Sequence[str] = (),
+        sources: Sequence[str] = (),
+        occurred_since: datetime | None = None,
+        occurred_until: datetime | None = None,
+        metadata: Mapping[str, str] | None = None,
         options: Sequence[str] = (),
         hybrid_leaves: int = 0,
         beam: int = 0,
@@ -444,7 +305,8 @@ class Memory(Resource):
         the text as it is written (`stream_ask` iterates over it). `reader` is the one of the
         memory's kind when it is None. `response_schema` asks for `Answer.value`. An answer that
         comes too late is not lost: the error's metadata names it for `Session.resume_answer`. Of a
-        multiple-choice question the answer is one of `options`, or there is none.
+        multiple-choice question the answer is one of `options`, or there is none. `threads` and
+        what follows limit what is cited, as `palimpsest.Question` has it.
 
         For trees, and state memories: `hybrid_leaves` begins with so many leaves that retrieval
         names; `beam` nodes are explored at once, with at most `max_calls` model calls. Zeros are
@@ -453,11 +315,17 @@ class Memory(Resource):
         """
         question = Question(
             query=query,
-            memory=self.name,
+            memory=self.id,
             reader=reader,
             response_schema=response_schema,
             after=after,
             fully_applied=fully_applied,
+            threads=threads,
+            excluded_threads=excluded_threads,
+            sources=sources,
+            occurred_since=occurred_since,
+            occurred_until=occurred_until,
+            metadata=metadata,
             options=options,
             hybrid_leaves=hybrid_leaves,
             beam=beam,
@@ -472,7 +340,7 @@ class Memory(Resource):
 
         Its `answer` is there after the last piece. `options` are those of `ask`.
         """
-        given: dict[str, Any] = {**options, "memory": self.name}
+        given: dict[str, Any] = {**options, "memory": self.id}
         return self.session.stream_ask(query, **given)
 
     async def ask_all(
@@ -490,7 +358,7 @@ class Memory(Resource):
         answer's place, and the others continue. Questions to one tree share the beginnings
         of their prompts.
         """
-        question = Question(query="", memory=self.name, **options)
+        question = Question(query="", memory=self.id, **options)
         return await self._answers.ask_each(
             [replace(question, query=query) for query in queries],
             concurrency=concurrency,
@@ -518,10 +386,3 @@ class Memory(Resource):
         said. Raises FailedPrecondition (no tree).
         """
         return self._answers.export(answer_ids, good)
-
-
-def _has_all(info: MemoryInfo, goal: int) -> bool:
-    """Returns whether all up to `goal` is in it. A state memory leaves what is recent."""
-    if info.kind == "state":
-        return info.resting or info.applied_position > goal
-    return info.applied_position >= goal

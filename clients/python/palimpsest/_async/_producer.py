@@ -3,12 +3,12 @@
 import re
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
-from palimpsest import _convert_log as convert
+from palimpsest import _convert_chunks as convert
 from palimpsest._async._connection import Connection
 from palimpsest._async._runtime import (
     Background,
@@ -17,6 +17,7 @@ from palimpsest._async._runtime import (
     RpcError,
     sleep,
 )
+from palimpsest._convert_log import ack
 from palimpsest._errors import InvalidArgument, PalimpsestError, ProducerClosed, Unavailable
 from palimpsest._transport import (
     MAX_SENT_BYTES,
@@ -27,8 +28,8 @@ from palimpsest._transport import (
     trace_of,
     traceparent,
 )
-from palimpsest._values_log import Ack
-from palimpsest.v1alpha1 import log_pb2, log_pb2_grpc
+from palimpsest._values_log import Ack, Chunk, ChunkLabels
+from palimpsest.v1 import chunks_pb2, session_service_pb2, session_service_pb2_grpc
 
 #: Chunks and bytes of a batch, metadata included. The service takes no more chunks, and no
 #: more content; with their metadata they must fit a message.
@@ -45,7 +46,7 @@ _CHUNK = re.compile(r"^(?:batch\.)?chunks\[(\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    produced: log_pb2.ProducedChunk
+    chunk: chunks_pb2.Chunk
     size_bytes: int
     #: The span that appended it, as a header names it; empty: none.
     traceparent: str = ""
@@ -82,15 +83,15 @@ class Producer:
         give_up_seconds: float,
     ) -> None:
         self._connection = connection
-        self._stub = log_pb2_grpc.LogServiceStub(connection.channel)
-        self._opening = log_pb2.AppendChunksRequest.Open(
+        self._stub = session_service_pb2_grpc.SessionServiceStub(connection.channel)
+        self._opening = session_service_pb2.AppendChunksRequest.Open(
             session=session, producer_id=producer_id, epoch=epoch, expected_head=expected_head
         )
         self._give_up_seconds = give_up_seconds
         self._waiting: deque[_Sent] = deque()
         self._under_way: deque[_Sent] = deque()
         self._bytes = 0
-        self._credits = log_pb2.Credits(chunks=1, bytes=1)
+        self._credits = session_service_pb2.AppendChunksResponse.Credits(chunks=1, bytes=1)
         self._next_sequence = 1
         self._last_ack: Ack | None = None
         self._acked_sequence = 0
@@ -142,22 +143,21 @@ class Producer:
         finally:
             await self._stop()
 
-    async def append(self, text: str, *, metadata: Mapping[str, str] | None = None) -> int:
+    async def append(self, text: str, **labels: Unpack[ChunkLabels]) -> int:
         """Appends plain text; returns its sequence, 1, 2, 3 … of this producer.
 
-        Waits only while there is no credit left. Raises InvalidArgument for a chunk that no
-        service takes, which harms no other. A service's own limits may be smaller: it refuses
-        what is beyond them when it comes there, which ends the producer. That is raised once,
-        with the number of the append; after it, ProducerClosed. The chunk is durable when `flush`
-        returns, or `last_acked_sequence` has reached its number.
+        `labels` are `thread`, `source`, `occurred_at` and `metadata`. Waits only while there is
+        no credit left. Raises InvalidArgument for a chunk that no service takes, which harms no
+        other. A service's own limits may be smaller: it refuses what is beyond them when it
+        comes there, which ends the producer. That is raised once, with the number of the append;
+        after it, ProducerClosed. The chunk is durable when `flush` returns, or
+        `last_acked_sequence` has reached its number.
         """
-        return await self._append(convert.text_chunk(text, metadata))
+        return await self._append(convert.text_chunk(text, **labels))
 
-    async def append_message(
-        self, role: str, text: str, *, metadata: Mapping[str, str] | None = None
-    ) -> int:
+    async def append_message(self, role: str, text: str, **labels: Unpack[ChunkLabels]) -> int:
         """Appends a turn of a conversation; otherwise as `append`."""
-        return await self._append(convert.message_chunk(role, text, metadata))
+        return await self._append(convert.message_chunk(role, text, **labels))
 
     async def append_step(
         self,
@@ -166,7 +166,7 @@ class Producer:
         thought: str = "",
         action: str = "",
         observed_first: bool = False,
-        metadata: Mapping[str, str] | None = None,
+        **labels: Unpack[ChunkLabels],
     ) -> int:
         """Appends a step of an agent; otherwise as `append`.
 
@@ -174,9 +174,17 @@ class Producer:
         `observed_first` it came before thought and action, and is read before them.
         """
         chunk = convert.step_chunk(
-            observation, thought, action, metadata, observed_first=observed_first
+            observation=observation,
+            thought=thought,
+            action=action,
+            observed_first=observed_first,
+            **labels,
         )
         return await self._append(chunk)
+
+    async def append_chunk(self, chunk: Chunk) -> int:
+        """Appends what a chunk holds, of another log for example; otherwise as `append`."""
+        return await self._append(convert.chunk_message(chunk, {}))
 
     async def flush(self) -> Ack | None:
         """Waits until everything appended so far is durable; returns the newest ack.
@@ -188,7 +196,7 @@ class Producer:
             await self._until(lambda: self._acked_sequence >= wanted)
             return self._last_ack
 
-    async def _append(self, chunk: log_pb2.Chunk) -> int:
+    async def _append(self, chunk: chunks_pb2.Chunk) -> int:
         whole, size = chunk.ByteSize(), convert.size_bytes(chunk)
         digest, parent = convert.digest(chunk), traceparent()
         async with self._changed:
@@ -207,12 +215,12 @@ class Producer:
                         "limit_bytes": str(MAX_CHUNK_BYTES),
                     },
                 )
-            convert.check(chunk, number, f"append {number}")
+            convert.check(chunk, f"append {number}", {"producer_sequence": str(number)})
             await self._until(lambda: self._has_credit(size))
             sequence = self._next_sequence
             self._next_sequence += 1
-            produced = log_pb2.ProducedChunk(producer_sequence=sequence, chunk=chunk, digest=digest)
-            self._waiting.append(_Sent(produced, size, parent))
+            chunk.producer_sequence, chunk.digest = sequence, digest
+            self._waiting.append(_Sent(chunk, size, parent))
             self._bytes += size
             is_full = len(self._waiting) >= BATCH_CHUNKS
             self._changed.notify_all()
@@ -329,9 +337,11 @@ class Producer:
                 self._call.cancel()
         return Unavailable("the service ended the stream without a reason")
 
-    async def _requests(self, stream: _Stream) -> AsyncIterator[log_pb2.AppendChunksRequest]:
+    async def _requests(
+        self, stream: _Stream
+    ) -> AsyncIterator[session_service_pb2.AppendChunksRequest]:
         """Yields what is sent: gRPC asks for the next when the one before is written."""
-        yield log_pb2.AppendChunksRequest(open=self._opening)
+        yield session_service_pb2.AppendChunksRequest(open=self._opening)
         while True:
             async with self._changed:
                 while not stream.over and not (stream.opened and self._waiting):
@@ -339,10 +349,10 @@ class Producer:
                 if stream.over:
                     return
                 batch = self._next_batch()
-            yield log_pb2.AppendChunksRequest(batch=batch)
+            yield session_service_pb2.AppendChunksRequest(batch=batch)
 
-    def _next_batch(self) -> log_pb2.AppendChunksRequest.Batch:
-        batch: list[log_pb2.ProducedChunk] = []
+    def _next_batch(self) -> session_service_pb2.AppendChunksRequest.Batch:
+        batch: list[chunks_pb2.Chunk] = []
         # The trace of its newest chunk if that is sampled, and the first that is.
         newest = parent = ""
         size = 0
@@ -359,8 +369,8 @@ class Producer:
             if not trace_of(parent):
                 parent = sent.traceparent or parent
             self._under_way.append(sent)
-            batch.append(sent.produced)
-        return log_pb2.AppendChunksRequest.Batch(chunks=batch, traceparent=parent)
+            batch.append(sent.chunk)
+        return session_service_pb2.AppendChunksRequest.Batch(chunks=batch, traceparent=parent)
 
     def _of_append(self, error: PalimpsestError) -> PalimpsestError:
         """Returns a refusal with the number of the append that it is about, if it is of one."""
@@ -368,7 +378,7 @@ class Producer:
         found = next((one for one in map(_CHUNK.search, error.fields) if one), None)
         if number is None and found and self._under_way:
             # All batches before the refused one are acked.
-            number = str(self._under_way[0].produced.producer_sequence + int(found[1]))
+            number = str(self._under_way[0].chunk.producer_sequence + int(found[1]))
         if number is None:
             return error
         return type(error)(
@@ -380,7 +390,7 @@ class Producer:
             retry_seconds=error.retry_seconds,
         )
 
-    def _begin(self, opened: log_pb2.AppendChunksResponse.Opened) -> None:
+    def _begin(self, opened: session_service_pb2.AppendChunksResponse.Opened) -> None:
         self._streaming = self._connection.reach.reached = True
         self._credits = opened.credits
         self._waiting.extendleft(reversed(self._under_way))
@@ -395,10 +405,10 @@ class Producer:
             self._opening.ClearField("expected_head")
             self._opened = True
 
-    def _take_ack(self, message: log_pb2.Ack) -> None:
-        self._last_ack = convert.ack(message)
+    def _take_ack(self, message: session_service_pb2.AppendChunksResponse.Ack) -> None:
+        self._last_ack = ack(message)
         self._acked_sequence = message.through_producer_sequence
         while self._under_way:
-            if self._under_way[0].produced.producer_sequence > self._acked_sequence:
+            if self._under_way[0].chunk.producer_sequence > self._acked_sequence:
                 break
             self._bytes -= self._under_way.popleft().size_bytes

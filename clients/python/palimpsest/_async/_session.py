@@ -1,16 +1,19 @@
 """A session: its memories, its questions and its costs, besides its log."""
 
+import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 from typing import Unpack
+from uuid import uuid4
 
-from palimpsest import _convert_memories, _convert_spend
+from palimpsest import _convert_memories, _convert_specs, _convert_spend
 from palimpsest._async._answers import Answers, AnswerStream, OnEvent, OnManyEvents
 from palimpsest._async._connection import Connection
 from palimpsest._async._kinds import State, Tree
-from palimpsest._async._log import SessionLog
 from palimpsest._async._memory import Memory, create_memory
+from palimpsest._async._operation import Operation
+from palimpsest._async._search import SessionSearch
 from palimpsest._convert_answers import question_of
 from palimpsest._errors import (
     PalimpsestError,
@@ -19,48 +22,48 @@ from palimpsest._schemas import Schema
 from palimpsest._transport import SCHEMA_SECONDS
 from palimpsest._values_answers import (
     Answer,
-    AnswerStatus,
     AskOptions,
     Question,
-    Rating,
     TrainingExample,
     TrajectoryEvent,
 )
+from palimpsest._values_common import OperationState
 from palimpsest._values_memories import (
-    Coercion,
-    Encoding,
     Flushed,
     MemoryInfo,
-    Operations,
+    MemoryStatus,
+)
+from palimpsest._values_operations import GeneratedSchema
+from palimpsest._values_specs import (
+    AllowedOps,
+    Coercion,
+    Encoding,
     ReplyFormat,
-    SchemaDraft,
     StatePeriod,
     Steps,
     TreeSettings,
     WorkingMemory,
 )
-from palimpsest._values_spend import Budget, Cost, SpendLevel, SpendReport, UsageReport
-from palimpsest.v1alpha1 import (
+from palimpsest._values_spend import Budget, CostReport, Grouping, UsageReport
+from palimpsest.v1 import (
+    billing_service_pb2,
     memories_pb2,
-    memories_pb2_grpc,
-    schemas_pb2,
-    schemas_pb2_grpc,
-    usage_pb2,
+    memory_service_pb2,
+    memory_service_pb2_grpc,
 )
 
 
-class Session(SessionLog):
-    """A session, by its name."""
+class Session(SessionSearch):
+    """A session, by its id."""
 
     def __init__(self, connection: Connection, name: str) -> None:
         super().__init__(connection, name)
-        self._memories = memories_pb2_grpc.MemoryServiceStub(connection.channel)
-        self._schemas = schemas_pb2_grpc.SchemaServiceStub(connection.channel)
+        self._memories = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
         self._answers = Answers(connection, name)
 
     async def create_memory(
         self,
-        name: str,
+        id: str,
         schema: Schema | None = None,
         *,
         schema_source: str = "",
@@ -68,7 +71,7 @@ class Session(SessionLog):
         question: str = "",
         final_task: str = "",
         encoding: Encoding | None = None,
-        operations: Operations | None = None,
+        allowed_ops: AllowedOps | None = None,
         coercion: Coercion | None = None,
         reply_format: ReplyFormat = "auto",
         steps: Steps | None = None,
@@ -79,6 +82,7 @@ class Session(SessionLog):
         model: str = "",
         skip_failures: bool = False,
         exist_ok: bool = False,
+        request_id: str = "",
     ) -> Memory:
         """Creates a PRISM memory; it catches up from position 1 in the background.
 
@@ -93,16 +97,17 @@ class Session(SessionLog):
         how large the memory may get before it is consolidated: 0 means 6,000. None, other
         zeros and empty texts mean the service's defaults. With `exist_ok` one that is there is
         used, if all that is given here is as it has it; otherwise AlreadyExists says what
-        is not. Raises ValueError or TypeError for what cannot be sent, InvalidArgument
+        is not. With a `request_id` the same request does nothing when it is sent again within 24
+        hours. Raises ValueError or TypeError for what cannot be sent, InvalidArgument
         (SCHEMA_INVALID with its place), AlreadyExists, NotFound.
         """
         if (schema is None) == (not schema_source):
             raise ValueError("give schema or schema_source, exactly one of them")
-        spec = _convert_memories.prism_spec(
+        spec = _convert_specs.prism_spec(
             schema_source if schema is None else schema,
             choices={
                 "encoding": encoding,
-                "operations": operations,
+                "allowed_ops": allowed_ops,
                 "coercion": coercion,
                 "reply_format": reply_format,
                 "steps": steps,
@@ -117,17 +122,17 @@ class Session(SessionLog):
             memory_tokens=memory_tokens,
             model=model,
         )
-        request = memories_pb2.CreateMemoryRequest(session=self.name, name=name, prism=spec)
-        await create_memory(self._connection, request, exist_ok=exist_ok)
-        return Memory(self._connection, self, name)
+        wanted = memories_pb2.Memory(session=self.id, id=id, prism=spec)
+        await create_memory(self._connection, wanted, exist_ok=exist_ok, request_id=request_id)
+        return Memory(self._connection, self, id)
 
-    def memory(self, name: str) -> Memory:
-        """Returns a memory by its name; nothing is sent."""
-        return Memory(self._connection, self, name)
+    def memory(self, id: str) -> Memory:
+        """Returns a memory by its id; nothing is sent."""
+        return Memory(self._connection, self, id)
 
     async def create_tree(
         self,
-        name: str,
+        id: str,
         *,
         segment_tokens: int = 0,
         max_children: int = 0,
@@ -140,6 +145,7 @@ class Session(SessionLog):
         reply_format: ReplyFormat = "auto",
         skip_failures: bool = False,
         exist_ok: bool = False,
+        request_id: str = "",
     ) -> Tree:
         """Creates a summary tree; it grows over the log from position 1 on.
 
@@ -159,18 +165,18 @@ class Session(SessionLog):
             reply_format=reply_format,
             skip_failures=skip_failures,
         )
-        spec = _convert_memories.tree_spec(settings)
-        request = memories_pb2.CreateMemoryRequest(session=self.name, name=name, tree=spec)
-        await create_memory(self._connection, request, exist_ok=exist_ok)
-        return Tree(self._connection, self, name)
+        spec = _convert_specs.tree_spec(settings)
+        wanted = memories_pb2.Memory(session=self.id, id=id, tree=spec)
+        await create_memory(self._connection, wanted, exist_ok=exist_ok, request_id=request_id)
+        return Tree(self._connection, self, id)
 
-    def tree(self, name: str) -> Tree:
-        """Returns a tree by its name; nothing is sent."""
-        return Tree(self._connection, self, name)
+    def tree(self, id: str) -> Tree:
+        """Returns a tree by its id; nothing is sent."""
+        return Tree(self._connection, self, id)
 
     async def create_state(
         self,
-        name: str,
+        id: str,
         *,
         task: str = "",
         period: int = 0,
@@ -184,6 +190,7 @@ class Session(SessionLog):
         reply_format: ReplyFormat = "auto",
         skip_failures: bool = False,
         exist_ok: bool = False,
+        request_id: str = "",
     ) -> State:
         """Creates a state memory; it compresses the log from position 1 on.
 
@@ -192,7 +199,7 @@ class Session(SessionLog):
         `create_memory`. Raises ValueError for what cannot be sent, InvalidArgument,
         AlreadyExists, NotFound.
         """
-        settings = _convert_memories.state_settings_of(
+        settings = _convert_specs.state_settings_of(
             task=task,
             period=period,
             period_kind=period_kind,
@@ -205,56 +212,66 @@ class Session(SessionLog):
             reply_format=reply_format,
             skip_failures=skip_failures,
         )
-        spec = _convert_memories.state_spec(settings)
-        request = memories_pb2.CreateMemoryRequest(session=self.name, name=name, state=spec)
-        await create_memory(self._connection, request, exist_ok=exist_ok)
-        return State(self._connection, self, name)
+        spec = _convert_specs.state_spec(settings)
+        wanted = memories_pb2.Memory(session=self.id, id=id, state=spec)
+        await create_memory(self._connection, wanted, exist_ok=exist_ok, request_id=request_id)
+        return State(self._connection, self, id)
 
-    def state(self, name: str) -> State:
-        """Returns a state memory by its name; nothing is sent."""
-        return State(self._connection, self, name)
+    def state(self, id: str) -> State:
+        """Returns a state memory by its id; nothing is sent."""
+        return State(self._connection, self, id)
 
-    async def memories(self) -> Sequence[MemoryInfo]:
-        """Returns the session's memories, by name. Raises NotFound."""
-        request = memories_pb2.ListMemoriesRequest(session=self.name)
+    async def memories(self, *, status: MemoryStatus | str | None = None) -> Sequence[MemoryInfo]:
+        """Returns the session's memories, or those of one status, by id. Raises NotFound."""
+        request = memory_service_pb2.ListMemoriesRequest(
+            session=self.id, status=_convert_memories.memory_status(status)
+        )
         method = self._memories.ListMemories
         listed = self._connection.all_of(method, request, "memories", _convert_memories.memory)
         return [one async for one in listed]
 
-    async def flush(self) -> Flushed:
+    async def flush(self, *, request_id: str = "") -> Flushed:
         """Ends the wait for more chunks (`linger`) of all memories. Raises NotFound."""
-        request = memories_pb2.FlushRequest(session=self.name)
-        response = await self._connection.call(self._memories.Flush, request)
+        request = memory_service_pb2.FlushMemoryRequest(session=self.id, request_id=request_id)
+        response = await self._connection.call(self._memories.FlushMemory, request)
         return _convert_memories.flushed(response)
 
     async def generate_schema(
-        self, domain: str, example_query: str, *, model: str = "", timeout: float | None = None
-    ) -> SchemaDraft:
-        """Lets a model write a schema for texts of `domain` and questions like the example.
+        self,
+        domain: str,
+        example_query: str,
+        *,
+        model: str = "",
+        timeout: float | None = None,
+        request_id: str = "",
+    ) -> GeneratedSchema:
+        """Generates a schema for texts of `domain` and questions like the example.
 
-        It may take `timeout` seconds (120). Raises NotFound, FailedPrecondition
-        (SCHEMA_NOT_GENERATED: the model wrote no valid one), DeadlineExceeded. A schema that
-        comes too late is stored all the same: the error's metadata names the draft for
-        `schema_draft`.
+        Waits for it, at most `timeout` seconds (120); `request_schema` does not. Raises
+        NotFound, FailedPrecondition (SCHEMA_NOT_GENERATED: the model wrote no valid one),
+        DeadlineExceeded. A schema that comes too late is stored all the same: the error's
+        metadata names the operation, for `Client.operation`.
         """
-        request = schemas_pb2.GenerateSchemaRequest(
-            session=self.name, domain=domain, example_query=example_query, model=model
+        until = time.monotonic() + self._connection.seconds(timeout, SCHEMA_SECONDS)
+        operation = await self.request_schema(
+            domain, example_query, model=model, request_id=request_id
         )
-        # It costs model calls: not repeated.
-        response = await self._connection.call(
-            self._schemas.GenerateSchema,
-            request,
-            timeout=timeout,
-            default=SCHEMA_SECONDS,
-            retry=False,
-        )
-        return _convert_memories.schema_draft(response.draft)
+        return await operation.wait(timeout=max(until - time.monotonic(), 0.0))
 
-    async def schema_draft(self, draft_id: str) -> SchemaDraft:
-        """Reads a schema that was asked for. Raises NotFound."""
-        request = schemas_pb2.GetSchemaDraftRequest(session=self.name, draft_id=draft_id)
-        response = await self._connection.call(self._schemas.GetSchemaDraft, request)
-        return _convert_memories.schema_draft(response.draft)
+    async def request_schema(
+        self, domain: str, example_query: str, *, model: str = "", request_id: str = ""
+    ) -> Operation[GeneratedSchema]:
+        """As `generate_schema`, but returns the operation at once. Raises NotFound."""
+        request = memory_service_pb2.GenerateSchemaRequest(
+            session=self.id,
+            domain=domain,
+            example_query=example_query,
+            model=model,
+            # In any case, so that it may be tried again at no further cost.
+            request_id=request_id or uuid4().hex,
+        )
+        response = await self._connection.call(self._memories.GenerateSchema, request)
+        return Operation(self._connection, response)
 
     async def ask(
         self,
@@ -340,29 +357,46 @@ class Session(SessionLog):
         return await self._answers.get(answer_id)
 
     def answers(
-        self, *, memory: str = "", status: AnswerStatus | None = None
+        self, *, memory: str = "", state: OperationState | None = None
     ) -> AsyncIterator[Answer]:
-        """Yields the stored answers, newest first: of a memory, with a status, or all.
+        """Yields the stored answers, newest first: of a memory, in a state, or all.
 
         Raises NotFound.
         """
-        return self._answers.list(memory, status)
+        return self._answers.list(memory, state)
 
-    async def cancel_answer(self, answer_id: str) -> Answer:
+    async def cancel_answer(self, answer_id: str, *, request_id: str = "") -> Answer:
         """Ends the work on an answer; returns it as it is then. Raises NotFound.
 
         One that has ended before stays as it is.
         """
-        return await self._answers.cancel(answer_id)
+        return await self._answers.cancel(answer_id, request_id)
+
+    async def delete_answer(
+        self, answer_id: str, *, missing_ok: bool = False, request_id: str = ""
+    ) -> None:
+        """Deletes an answer with all that belongs to it; its usage stays.
+
+        Raises NotFound, unless `missing_ok`.
+        """
+        await self._answers.delete(answer_id, missing_ok=missing_ok, request_id=request_id)
 
     async def rate(
-        self, answer_id: str, *, good: bool, comment: str = "", expected: str = ""
-    ) -> Rating:
-        """Says whether a complete answer was good; the last rating counts.
+        self,
+        answer_id: str,
+        *,
+        good: bool,
+        comment: str = "",
+        expected: str = "",
+        request_id: str = "",
+    ) -> Answer:
+        """Rates an answer that is done; returns it. The last rating counts.
 
         `expected` is what would have been right. Raises NotFound, FailedPrecondition.
         """
-        return await self._answers.rate(answer_id, good=good, comment=comment, expected=expected)
+        return await self._answers.rate(
+            answer_id, good=good, comment=comment, expected=expected, request_id=request_id
+        )
 
     def trajectory(self, answer_id: str) -> AsyncIterator[TrajectoryEvent]:
         """Yields what the reader of an answer did, in order. Raises NotFound."""
@@ -377,59 +411,54 @@ class Session(SessionLog):
         """
         return self._answers.export(answer_ids, good)
 
-    async def usage(self, memory: str = "") -> UsageReport:
-        """Returns the model usage of the session, or of a memory."""
-        request = usage_pb2.GetUsageRequest(session=self.name, memory=memory)
-        return _convert_spend.usage_report(
-            await self._connection.call(self._usage.GetUsage, request)
-        )
-
     def budgets(self) -> AsyncIterator[Budget]:
         """Yields the budgets of the session, then those of its memories. Raises NotFound."""
-        return self._list_budgets(self.name)
+        return self._list_budgets(self.id)
 
-    async def spend(
+    async def usage(
         self,
         memory: str = "",
         *,
-        level: SpendLevel = "memory",
-        by_day: bool = False,
-        from_day: date | None = None,
-        to_day: date | None = None,
-    ) -> SpendReport:
-        """Returns the spend of the session's model calls, or of a memory's.
+        group_by: Sequence[Grouping] = ("purpose",),
+        first_day: date | None = None,
+        last_day: date | None = None,
+    ) -> UsageReport:
+        """Returns what the model calls of the session, or of a memory, used.
 
-        See `Client.spend`. Raises NotFound.
+        `group_by` says what gets a line of its own: each "memory", each "day", or each
+        "purpose" and model; purposes go with memories alone. Days are in UTC, both included.
+        Raises NotFound.
         """
-        return await self._read_spend(
-            session=self.name,
+        return await self._read_usage(
+            session=self.id,
             memory=memory,
-            level=level,
-            by_day=by_day,
-            from_day=from_day,
-            to_day=to_day,
+            group_by=group_by,
+            first_day=first_day,
+            last_day=last_day,
         )
 
-    async def cost(
+    async def cost_report(
         self,
         memory: str = "",
         *,
-        from_day: date | None = None,
-        to_day: date | None = None,
+        first_day: date | None = None,
+        last_day: date | None = None,
         system_tokens: int = 0,
-    ) -> Cost:
-        """Returns the cost of the session, or of a memory, by purpose and model.
+    ) -> CostReport:
+        """Explains what the session, or a memory, cost.
 
-        With why caches differed. For a memory, without days, also: what a PRISM memory's newest
-        steps would have cost under other ways of folding; what the session's steps cost with a
-        state memory and without it; `system_tokens` of the agent's system prompt are in each
-        context there. Raises NotFound.
+        It says why caches differed. For a memory, without days, also: what a PRISM memory's
+        newest steps would have cost with other encodings; what the session's steps cost with
+        a state memory and without it; `system_tokens` of the agent's system prompt are in each
+        context there. `usage` has the costs by purpose and model. Raises NotFound.
         """
-        request = usage_pb2.GetCostRequest(
-            session=self.name,
+        request = billing_service_pb2.GetCostReportRequest(
+            session=self.id,
             memory=memory,
-            from_day=_convert_spend.day(from_day),
-            to_day=_convert_spend.day(to_day),
+            first_day=_convert_spend.day(first_day),
+            last_day=_convert_spend.day(last_day),
             system_tokens=system_tokens,
         )
-        return _convert_spend.cost(await self._connection.call(self._usage.GetCost, request))
+        return _convert_spend.cost_report(
+            await self._connection.call(self._billing.GetCostReport, request)
+        )

@@ -5,15 +5,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from uuid import uuid4
 
 import grpc
 
 from palimpsest import _convert_answers as convert
+from palimpsest._convert import error_of
 from palimpsest._errors import (
     PalimpsestError,
     ResourceExhausted,
     Unavailable,
-    from_parts,
     from_rpc,
 )
 from palimpsest._sync._connection import Connection
@@ -29,22 +30,16 @@ from palimpsest._transport import (
 )
 from palimpsest._values_answers import (
     Answer,
-    AnswerStatus,
     AskEvent,
     NavigationStatistics,
     Question,
-    Rating,
     Reading,
     TextPiece,
     TrainingExample,
     TrajectoryEvent,
 )
-from palimpsest.v1alpha1 import (
-    answers_pb2,
-    answers_pb2_grpc,
-    trajectories_pb2,
-    trajectories_pb2_grpc,
-)
+from palimpsest._values_common import OperationState
+from palimpsest.v1 import answer_service_pb2, answer_service_pb2_grpc
 
 #: Questions of one call; more are asked in several, one after the other.
 MANY_QUESTIONS = 32
@@ -104,7 +99,7 @@ class _Progress:
         """Returns whether the event was not received before, and notes it."""
         match event:
             case Reading():
-                new, self.answer_id = not self.answer_id, event.answer_id
+                new, self.answer_id = not self.answer_id, event.answer
                 return new
             case TrajectoryEvent():
                 new, self.event = event.ordinal > self.event, max(event.ordinal, self.event)
@@ -125,12 +120,12 @@ class _Listening:
     def __init__(self, connection: Connection, session: str, seconds: float) -> None:
         self._connection = connection
         self._session = session
-        self._stub = answers_pb2_grpc.AnswerServiceStub(connection.channel)
+        self._stub = answer_service_pb2_grpc.AnswerServiceStub(connection.channel)
         self._seconds = seconds
         self._until = time.monotonic() + seconds
         self._wait = BACKOFF_SECONDS
 
-    def ask(self, request: answers_pb2.AskRequest) -> Iterator[AskEvent | Answer]:
+    def ask(self, request: answer_service_pb2.AskRequest) -> Iterator[AskEvent | Answer]:
         """Yields the events of a question; the answer comes last. Raises PalimpsestError."""
         progress = _Progress()
         responses = self._connection.responses(self._stub.Ask, request, timeout=self._seconds)
@@ -151,9 +146,9 @@ class _Listening:
         if not progress.answer_id:
             raise PalimpsestError("the service ended the call without an answer")
         while True:
-            request = answers_pb2.ResumeAnswerRequest(
+            request = answer_service_pb2.ResumeAnswerRequest(
                 session=self._session,
-                answer_id=progress.answer_id,
+                answer=progress.answer_id,
                 after_event=progress.event,
                 after_text=progress.piece,
             )
@@ -161,7 +156,7 @@ class _Listening:
             call = self._stub.ResumeAnswer(request, timeout=left, **headers())
             try:
                 for response in call:
-                    event = convert.progress(response.response)
+                    event = convert.progress(response)
                     if event is not None and progress.is_new(event):
                         # It works again.
                         self._wait = BACKOFF_SECONDS
@@ -202,8 +197,7 @@ class Answers:
         self._connection = connection
         self._session = session
         self._memory = memory
-        self._stub = answers_pb2_grpc.AnswerServiceStub(connection.channel)
-        self._trajectories = trajectories_pb2_grpc.TrajectoryServiceStub(connection.channel)
+        self._stub = answer_service_pb2_grpc.AnswerServiceStub(connection.channel)
 
     def _listening(self, timeout: float | None) -> _Listening:
         seconds = self._connection.seconds(timeout, ASK_SECONDS)
@@ -236,53 +230,68 @@ class Answers:
 
     def get(self, answer_id: str) -> Answer:
         """See `Session.answer`."""
-        request = answers_pb2.GetAnswerRequest(session=self._session, answer_id=answer_id)
-        response = self._connection.call(self._stub.GetAnswer, request)
-        return convert.answer(response.answer)
+        request = answer_service_pb2.GetAnswerRequest(session=self._session, answer=answer_id)
+        return convert.answer(self._connection.call(self._stub.GetAnswer, request))
 
-    def cancel(self, answer_id: str) -> Answer:
+    def cancel(self, answer_id: str, request_id: str) -> Answer:
         """See `Session.cancel_answer`."""
-        request = answers_pb2.CancelAnswerRequest(session=self._session, answer_id=answer_id)
-        response = self._connection.call(self._stub.CancelAnswer, request)
-        return convert.answer(response.answer)
+        request = answer_service_pb2.CancelAnswerRequest(
+            session=self._session, answer=answer_id, request_id=request_id
+        )
+        return convert.answer(self._connection.call(self._stub.CancelAnswer, request))
 
-    def list(self, memory: str, status: AnswerStatus | None) -> Iterator[Answer]:
+    def delete(self, answer_id: str, *, missing_ok: bool, request_id: str) -> None:
+        """See `Session.delete_answer`."""
+        request = answer_service_pb2.DeleteAnswerRequest(
+            session=self._session,
+            answer=answer_id,
+            allow_missing=missing_ok,
+            request_id=request_id or uuid4().hex,
+        )
+        self._connection.call(self._stub.DeleteAnswer, request, broken=True)
+
+    def list(self, memory: str, state: OperationState | None) -> Iterator[Answer]:
         """See `Session.answers`."""
-        request = convert.answers_request(self._session, memory, status)
+        request = convert.answers_request(self._session, memory, state)
         method = self._stub.ListAnswers
         return self._connection.all_of(method, request, "answers", convert.answer)
 
-    def rate(self, answer_id: str, *, good: bool, comment: str, expected: str) -> Rating:
+    def rate(
+        self, answer_id: str, *, good: bool, comment: str, expected: str, request_id: str
+    ) -> Answer:
         """See `Session.rate`."""
         request = convert.rate_request(
-            self._session, answer_id, good=good, comment=comment, expected=expected
+            self._session,
+            answer_id,
+            good=good,
+            comment=comment,
+            expected=expected,
+            request_id=request_id,
         )
-        response = self._connection.call(self._stub.RateAnswer, request)
-        return convert.rating(response.rating)
+        return convert.answer(self._connection.call(self._stub.RateAnswer, request))
 
     def trajectory(self, answer_id: str) -> Iterator[TrajectoryEvent]:
         """See `Session.trajectory`."""
-        request = trajectories_pb2.ListTrajectoryEventsRequest(
-            session=self._session, answer_id=answer_id, page_size=1000
+        request = answer_service_pb2.ListTrajectoryEventsRequest(
+            session=self._session, answer=answer_id, page_size=1000
         )
-        method = self._trajectories.ListTrajectoryEvents
+        method = self._stub.ListTrajectoryEvents
         return self._connection.all_of(method, request, "events", convert.event)
 
     def export(self, answer_ids: Iterable[str], good: bool | None) -> Iterator[TrainingExample]:
         """See `Memory.export_trajectories`."""
         request = convert.export_request(self._session, self._memory, answer_ids, good)
-        method = self._trajectories.ExportTrajectories
+        method = self._stub.ExportTrajectories
         for message in self._connection.stream(method, request):
             yield convert.training_example(message)
 
     def statistics(self) -> NavigationStatistics:
         """See `Memory.navigation_statistics`."""
-        request = trajectories_pb2.GetNavigationStatisticsRequest(
+        request = answer_service_pb2.GetNavigationStatisticsRequest(
             session=self._session, memory=self._memory
         )
-        method = self._trajectories.GetNavigationStatistics
-        response = self._connection.call(method, request)
-        return convert.navigation_statistics(response.statistics)
+        method = self._stub.GetNavigationStatistics
+        return convert.navigation_statistics(self._connection.call(method, request))
 
     def ask_all(
         self, asked: Sequence[Question], *, timeout: float | None, on_event: OnManyEvents | None
@@ -326,9 +335,9 @@ class _Many:
     ) -> None:
         self._connection = connection
         self._session = session
-        self._stub = answers_pb2_grpc.AnswerServiceStub(connection.channel)
+        self._stub = answer_service_pb2_grpc.AnswerServiceStub(connection.channel)
         self._seconds = seconds
-        self._request = answers_pb2.AskManyRequest(
+        self._request = answer_service_pb2.AskManyRequest(
             questions=[convert.request_of(session, one) for one in asked]
         )
         self._progress = [_Progress() for _ in asked]
@@ -356,15 +365,12 @@ class _Many:
         gather(resumed, limit=MANY_QUESTIONS)
         return [self._ended[number] for number in numbers]
 
-    def _take(self, response: answers_pb2.AskManyResponse, on_event: OnManyEvents | None) -> None:
+    def _take(self, response: answer_service_pb2.AskEvent, on_event: OnManyEvents | None) -> None:
         number = response.index
         if response.WhichOneof("event") == "error":
-            error = response.error
-            self._ended[number] = from_parts(
-                error.code, error.message, error.reason, dict(error.metadata)
-            )
+            self._ended[number] = error_of(response.error)
             return
-        event = convert.progress(response.response)
+        event = convert.progress(response)
         if isinstance(event, Answer):
             self._ended[number] = event
         elif event is not None and self._progress[number].is_new(event) and on_event is not None:

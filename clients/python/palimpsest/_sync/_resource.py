@@ -1,20 +1,13 @@
 # Generated from palimpsest/_async by `make sync`; do not edit.
-"""What a client, a session and a memory have in common: budgets, and what was spent."""
+"""What a client, a session and a memory have in common: budgets, and what was used."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
-from typing import Any
 
 from palimpsest import _convert_spend as convert
 from palimpsest._sync._connection import Connection
-from palimpsest._values_spend import (
-    Budget,
-    BudgetPeriod,
-    BudgetSet,
-    SpendLevel,
-    SpendReport,
-)
-from palimpsest.v1alpha1 import budgets_pb2, budgets_pb2_grpc, usage_pb2, usage_pb2_grpc
+from palimpsest._values_spend import Budget, BudgetPeriod, Grouping, UsageReport
+from palimpsest.v1 import billing_service_pb2, billing_service_pb2_grpc, common_pb2
 
 
 class Resource:
@@ -22,9 +15,8 @@ class Resource:
 
     def __init__(self, connection: Connection, session: str = "", memory: str = "") -> None:
         self._connection = connection
-        self._owner = convert.budget_owner(session, memory)
-        self._budgets = budgets_pb2_grpc.BudgetServiceStub(connection.channel)
-        self._usage = usage_pb2_grpc.UsageServiceStub(connection.channel)
+        self._of_session, self._of_memory = session, memory
+        self._billing = billing_service_pb2_grpc.BillingServiceStub(connection.channel)
 
     def set_budget(
         self,
@@ -32,47 +24,74 @@ class Resource:
         *,
         limit_tokens: int | None = None,
         limit_micro_usd: int | None = None,
-    ) -> BudgetSet:
+        etag: str = "",
+        request_id: str = "",
+    ) -> Budget:
         """Bounds what all model calls of the tenant, session or memory may cost.
 
         A "day" (UTC) or in "total"; one limit or both: tokens of prompts and replies, and
         millionths of a US dollar. It replaces the budget of that period; memories that a
-        budget held try again. Raises NotFound, ValueError for a limit that cannot be.
+        budget held try again. With `etag`, the one that was read, only if the limits are
+        still those. Raises NotFound, Aborted for another etag, ValueError for a limit that
+        cannot be.
         """
-        request = budgets_pb2.SetBudgetRequest(
-            owner=self._owner,
+        request = billing_service_pb2.SetBudgetRequest(
+            budget=billing_service_pb2.Budget(
+                session=self._of_session,
+                memory=self._of_memory,
+                period=convert.budget_period(period),
+                limit_tokens=convert.budget_limit("limit_tokens", limit_tokens),
+                limit_micro_usd=convert.budget_limit("limit_micro_usd", limit_micro_usd),
+                etag=etag,
+            ),
+            request_id=request_id,
+        )
+        # Repeated with an etag, what was done the first time would be ETAG_MISMATCH.
+        retry = not etag or bool(request_id)
+        return convert.budget(self._connection.call(self._billing.SetBudget, request, retry=retry))
+
+    def delete_budget(
+        self, period: BudgetPeriod, *, missing_ok: bool = False, request_id: str = ""
+    ) -> None:
+        """Deletes the budget; memories that it held try again.
+
+        Raises NotFound; with `missing_ok` not when there is none.
+        """
+        request = billing_service_pb2.DeleteBudgetRequest(
+            session=self._of_session,
+            memory=self._of_memory,
             period=convert.budget_period(period),
-            limit_tokens=convert.budget_limit("limit_tokens", limit_tokens),
-            limit_micro_usd=convert.budget_limit("limit_micro_usd", limit_micro_usd),
+            allow_missing=missing_ok,
+            request_id=request_id,
         )
-        response = self._connection.call(self._budgets.SetBudget, request)
-        budget = convert.budget(response.budget)
-        return BudgetSet(budget=budget, woken_memories=response.woken_memories)
-
-    def clear_budget(self, period: BudgetPeriod) -> int:
-        """Removes the budget; returns how many memories that it held try again.
-
-        Raises NotFound.
-        """
-        request = budgets_pb2.ClearBudgetRequest(
-            owner=self._owner, period=convert.budget_period(period)
-        )
-        # Not repeated: what was done the first time would be NOT_FOUND.
-        response = self._connection.call(self._budgets.ClearBudget, request, retry=False)
-        return int(response.woken_memories)
+        # Otherwise not repeated: what was done the first time would be NOT_FOUND.
+        retry = missing_ok or bool(request_id)
+        self._connection.call(self._billing.DeleteBudget, request, retry=retry)
 
     def _list_budgets(self, session: str) -> Iterator[Budget]:
-        request = budgets_pb2.ListBudgetsRequest(session=session, page_size=1000)
-        method = self._budgets.ListBudgets
+        request = billing_service_pb2.ListBudgetsRequest(session=session, page_size=1000)
+        method = self._billing.ListBudgets
         return self._connection.all_of(method, request, "budgets", convert.budget)
 
-    def _read_spend(
-        self, *, level: SpendLevel, from_day: date | None, to_day: date | None, **others: Any
-    ) -> SpendReport:
-        request = convert.spend_request(level=level, from_day=from_day, to_day=to_day, **others)
-        lines: list[usage_pb2.ListSpendResponse.Line] = []
-        total = usage_pb2.Spend()
-        for page in self._connection.pages(self._usage.ListSpend, request):
+    def _read_usage(
+        self,
+        *,
+        group_by: Sequence[Grouping],
+        first_day: date | None,
+        last_day: date | None,
+        session: str = "",
+        memory: str = "",
+    ) -> UsageReport:
+        request = convert.usage_request(
+            group_by=group_by,
+            first_day=first_day,
+            last_day=last_day,
+            session=session,
+            memory=memory,
+        )
+        lines: list[billing_service_pb2.ListUsageResponse.Line] = []
+        total = common_pb2.Usage()
+        for page in self._connection.pages(self._billing.ListUsage, request):
             total = page.total
             lines += page.lines
-        return convert.spend_report(total, lines)
+        return convert.usage_report(total, lines)

@@ -24,7 +24,7 @@ from service.usecases.answers.readers.answering import (
     ReadingReplies,
 )
 from service.usecases.answers.readers.browsed_log import BrowsedLog, Pack, Ranks
-from service.usecases.answers.readers.log_range import log_of
+from service.usecases.answers.readers.log_range import wanted_log_of
 from storage.answers import trajectories
 from storage.answers.answers import StoredAnswer, StoredCitation
 
@@ -137,7 +137,7 @@ class Browser:
             marker_key=self._kit.marker_key,
         )
         log = await BrowsedLog.open(
-            log_of(self._kit.database, item.tenant_id, asked),
+            wanted_log_of(self._kit.database, item.tenant_id, asked),
             terms.pack(asked.worded),
             self._ranks(item, asked, terms),
             await self._ranked(item, asked),

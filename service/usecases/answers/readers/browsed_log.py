@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, takewhile, zip_longest
 from typing import Any, Protocol
+from uuid import UUID
 
 from service.domain.answers.browse.fetches import RankPieces, ReadPiece
 from service.domain.answers.browse.pieces import BrowsePiece, ChunkPart, Frame, Span
@@ -20,7 +21,9 @@ from service.domain.search.ranking import fitting
 from service.llm.offloading import beside
 from service.usecases.answers.readers.log_range import LogRange
 from service.usecases.tree.feeding import in_thread
+from storage.engine.database import Transaction
 from storage.log import ends
+from storage.log.ranges import Range
 
 #: Chunks that one search names at most.
 MAX_HITS = 1000
@@ -264,10 +267,24 @@ async def _between_the_ends(held: LogRange, max_bytes: int) -> tuple[int, int] |
         return None
     async with held.database.transaction(held.tenant_id, name="answer") as tx:
         key, last = held.session_key, held.up_to
+        if (within := held.within()) is not None:
+            return await _between_fitting(tx, key, within, max_bytes)
         if not await ends.newest(tx, key, 0, last, max_bytes):
             return None
         begin = await ends.first(tx, key, 0, last, max_bytes // 2)
         end = await ends.newest(tx, key, begin, last, max_bytes // 2)
+    return (begin + 1, end) if begin < end else None
+
+
+async def _between_fitting(
+    tx: Transaction, session_key: UUID, within: Range, max_bytes: int
+) -> tuple[int, int] | None:
+    """The same of the chunks of a range alone."""
+    if await ends.newest_fitting(tx, session_key, within, max_bytes) < within.from_position:
+        return None
+    begin = await ends.first_fitting(tx, session_key, within, max_bytes // 2)
+    rest = replace(within, from_position=begin + 1)
+    end = await ends.newest_fitting(tx, session_key, rest, max_bytes // 2)
     return (begin + 1, end) if begin < end else None
 
 

@@ -10,6 +10,7 @@ from service.domain.values.work_items import WorkItem
 from service.usecases.answers.readers.answering import scope_of
 from service.usecases.answers.readers.browse import BrowseTerms
 from service.usecases.answers.readers.browsed_log import BrowseHit
+from service.usecases.answers.readers.log_range import filter_of
 from service.usecases.search.search import Searcher, SearchQuery
 from storage.answers.answers import StoredAnswer
 
@@ -44,6 +45,7 @@ class SearchRanks:
         wanted = SearchQuery(
             query=query,
             limit=limit,
+            filter=filter_of(self._asked),
             rerank=rerank,
             up_to=self._asked.applied_position,
             with_chunks=False,

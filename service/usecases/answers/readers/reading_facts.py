@@ -82,7 +82,7 @@ async def _whole_tokens(
     """Tokens of the whole log in one prompt with its reply; None when they are too many."""
     window = min(facts.window_tokens, known.config.auto_whole_tokens)
     bounded = ModelFacts(window_tokens=window, count=facts.count)
-    chunks = await read_log(tx, asked.session_key, asked.applied_position, bounded)
+    chunks = await read_log(tx, asked, bounded)
     if chunks is None:
         return None
     return await beside(

@@ -1,6 +1,7 @@
 """The whole reader: answers from all of a log in one prompt."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from service.domain.answers import whole
@@ -13,10 +14,13 @@ from service.llm.gateway.driver import drive
 from service.llm.offloading import beside
 from service.llm.providers.facts import ModelFacts
 from service.usecases.answers.readers.answering import EXCERPT_CHARACTERS, MadeAnswer, ReaderKit
+from service.usecases.answers.readers.log_range import PAGE_CHUNKS, filter_of
 from service.usecases.answers.readers.spans import located, quoted, spanned
 from storage.answers.answers import StoredAnswer, StoredCitation
 from storage.engine.database import Transaction
 from storage.log import chunks as log
+from storage.log import pages
+from storage.log.ranges import Range
 
 #: Characters of a quote that is looked for in other texts than the one that it is said to
 #: be of; fewer may stand anywhere.
@@ -45,7 +49,7 @@ class WholeReader:
         model = asked.wanted_model or self._kit.config.model
         facts = self._kit.facts(model)
         async with self._kit.database.transaction(item.tenant_id, name="answer") as tx:
-            chunks = await read_log(tx, asked.session_key, asked.applied_position, facts)
+            chunks = await read_log(tx, asked, facts)
         if chunks is None:
             most = facts.window_tokens * BYTES_PER_TOKEN
             room = whole.room_for(facts.window_tokens)
@@ -74,18 +78,34 @@ class WholeReader:
         return MadeAnswer(text=draft.text, citations=citations, model=model, truncated=draft.is_cut)
 
 
-async def read_log(
-    tx: Transaction, session_key: UUID, upto: int, facts: ModelFacts
-) -> Chunks | None:
-    """Position and text of the chunks of a log up to a position.
+async def read_log(tx: Transaction, asked: StoredAnswer, facts: ModelFacts) -> Chunks | None:
+    """Position and text of the chunks of a log that a question reads.
 
-    None when it has so many bytes that no prompt has room for it; then little of it is read.
+    None when they have so many bytes that no prompt has room for them; then few of them are read.
     """
     most = facts.window_tokens * BYTES_PER_TOKEN
+    session_key, upto = asked.session_key, asked.applied_position
+    if (wanted := filter_of(asked)) is not None:
+        return await _read_wanted(tx, session_key, wanted.range(upto), most)
     found = (await log.read_ranges(tx, session_key, [(0, upto)], most)).get(0, ())
     if len(found) < upto:
         return None
     return [(one.position, one.chunk.as_text()) for one in found]
+
+
+async def _read_wanted(
+    tx: Transaction, session_key: UUID, within: Range, most: int
+) -> Chunks | None:
+    chunks: list[tuple[int, str]] = []
+    following = within.from_position
+    while following:
+        within = replace(within, from_position=following)
+        page, following = await pages.read_wanted(tx, session_key, within, PAGE_CHUNKS, most)
+        chunks += ((one.position, one.chunk.as_text()) for one in page)
+        most -= sum(one.chunk.content_bytes() for one in page)
+        if most < 0 or (most == 0 and following):
+            return None
+    return chunks
 
 
 def _end(draft: WholeDraft, upto: int) -> Event:

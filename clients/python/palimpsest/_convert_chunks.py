@@ -1,0 +1,346 @@
+"""Converts chunks and filters of chunks to and from the proto's messages."""
+
+import hashlib
+import json
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Protocol, TypeVar, Unpack, cast
+
+from palimpsest._convert import if_set, message_of, moment, number_of, value_of
+from palimpsest._errors import InvalidArgument
+from palimpsest._values_log import Chunk, ChunkFilterOptions, ChunkKind, ChunkLabels
+from palimpsest.v1 import chunks_pb2, common_pb2
+
+Range = TypeVar("Range", common_pb2.PositionRange, common_pb2.TimeRange)
+
+#: Longest role, in characters.
+MAX_ROLE_CHARACTERS = 64
+#: Of metadata: entries, and characters of a key and of a value.
+MAX_METADATA = (16, 64, 1024)
+#: Keys of a message and of a step of an agent.
+_MESSAGE_KEYS = frozenset({"role", "content"})
+_STEP_KEYS = frozenset({"observation", "thought", "action"})
+_FORMS = (
+    "a text, {'text': …}, a message {'role': …, 'content': …}, a step {'observation': …,"
+    " 'thought': …, 'action': …}, or a chunk"
+)
+
+
+class MessageLike(Protocol):
+    """A turn of a conversation, as many libraries have it."""
+
+    @property
+    def role(self) -> str:
+        """The speaker of a message."""
+
+    @property
+    def content(self) -> str:
+        """What was said."""
+
+
+#: A text; a text, a message or a step of an agent as a mapping, which may have `thread`,
+#: `source`, `occurred_at` and `metadata`; a message as an object; a chunk.
+Appendable = str | Mapping[str, Any] | MessageLike | Chunk
+
+
+def text_chunk(text: str, **labels: Unpack[ChunkLabels]) -> chunks_pb2.Chunk:
+    """Returns a chunk of plain text. Raises TypeError and ValueError that name the field."""
+    return message_of(chunks_pb2.Chunk, text=text, **_labels(labels))
+
+
+def message_chunk(role: str, text: str, **labels: Unpack[ChunkLabels]) -> chunks_pb2.Chunk:
+    """Returns a turn of a conversation; otherwise as `text_chunk`."""
+    turn = message_of(chunks_pb2.Chunk.Message, role=role, text=text)
+    return message_of(chunks_pb2.Chunk, message=turn, **_labels(labels))
+
+
+def step_chunk(
+    *,
+    observation: str = "",
+    thought: str = "",
+    action: str = "",
+    observed_first: bool = False,
+    **labels: Unpack[ChunkLabels],
+) -> chunks_pb2.Chunk:
+    """Returns a step of an agent; otherwise as `text_chunk`."""
+    step = message_of(
+        chunks_pb2.Chunk.AgentStep,
+        observation=observation,
+        thought=thought,
+        action=action,
+        observed_first=observed_first,
+    )
+    return message_of(chunks_pb2.Chunk, agent_step=step, **_labels(labels))
+
+
+def _labels(labels: ChunkLabels) -> dict[str, Any]:
+    given = {name: value for name, value in labels.items() if value}
+    if labels.get("occurred_at") is not None:
+        given["occurred_at"] = instant("occurred_at", labels["occurred_at"])
+    return given
+
+
+def chunks_of(
+    items: Appendable | Iterable[Appendable], **labels: Unpack[ChunkLabels]
+) -> Sequence[chunks_pb2.Chunk]:
+    """Returns the chunks of one item, or of several.
+
+    `labels` are those of all; an item's own go before them. Raises TypeError or ValueError
+    that name the item, from 1, for what is none of `Appendable`; ValueError when there are
+    none; and InvalidArgument as `check` does.
+    """
+    held = [items] if _is_one(items) else list(items)  # type: ignore[arg-type]
+    if not held:
+        raise ValueError("there is nothing to append")
+    chunks = []
+    for number, item in enumerate(held, start=1):
+        try:
+            chunk = _chunk(item, labels)
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"item {number}: {error}") from error
+        check(chunk, f"item {number}", {"chunk": str(number - 1)})
+        chunks.append(chunk)
+    return chunks
+
+
+def _is_one(items: object) -> bool:
+    return isinstance(items, str | bytes | Mapping | Chunk) or not isinstance(items, Iterable)
+
+
+def _chunk(item: Any, labels: ChunkLabels) -> chunks_pb2.Chunk:
+    if isinstance(item, str):
+        return text_chunk(item, **labels)
+    if isinstance(item, Chunk):
+        return chunk_message(item, labels)
+    if isinstance(item, Mapping):
+        return _mapped(item, labels)
+    role, content = getattr(item, "role", None), getattr(item, "content", None)
+    if role is None or content is None:
+        raise TypeError(f"a {type(item).__name__} is not {_FORMS}")
+    return message_chunk(role, content, **labels)
+
+
+def chunk_message(chunk: Chunk, labels: ChunkLabels) -> chunks_pb2.Chunk:
+    """Returns what a chunk holds, to be appended; `labels` where it has none of its own."""
+    own = _united(labels, {name: getattr(chunk, name) for name in ChunkLabels.__annotations__})
+    if chunk.kind == "message":
+        return message_chunk(chunk.role, chunk.text, **own)
+    if chunk.kind == "agent_step":
+        return step_chunk(
+            observation=chunk.observation,
+            thought=chunk.thought,
+            action=chunk.action,
+            observed_first=chunk.observed_first,
+            **own,
+        )
+    return text_chunk(chunk.text, **own)
+
+
+def _mapped(item: Mapping[str, Any], labels: ChunkLabels) -> chunks_pb2.Chunk:
+    # Libraries leave None where a message has nothing.
+    given = {key: value for key, value in item.items() if value is not None}
+    own = {name: given.pop(name) for name in ChunkLabels.__annotations__ if name in given}
+    united = _united(labels, own)
+    if given.keys() == {"text"}:
+        return text_chunk(given["text"], **united)
+    if given.keys() == _MESSAGE_KEYS:
+        return message_chunk(given["role"], given["content"], **united)
+    if _STEP_KEYS & given.keys() and given.keys() <= {*_STEP_KEYS, "observed_first"}:
+        return step_chunk(**given, **united)
+    keys = ", ".join(sorted(map(str, given))) or "nothing"
+    raise ValueError(f"a mapping of {keys} is not {_FORMS}; what else it has can be metadata")
+
+
+def _united(labels: ChunkLabels, own: Mapping[str, Any]) -> ChunkLabels:
+    """Returns the labels of a chunk: its own, and of all those that it has not."""
+    metadata = {**(labels.get("metadata") or {}), **(own.get("metadata") or {})}
+    given = {name: value for name, value in own.items() if value}
+    return cast(ChunkLabels, {**labels, **given, "metadata": metadata})
+
+
+def check(chunk: chunks_pb2.Chunk, name: str, which: Mapping[str, str]) -> None:
+    """Raises InvalidArgument for what the service refuses whatever its limits are.
+
+    `name` and `which`, in words and as metadata, say which chunk it is: the service would refuse
+    all that is sent with it.
+    """
+    wrong = _wrong(chunk)
+    if wrong:
+        raise InvalidArgument(
+            f"{name}: {wrong}",
+            reason="FIELD_INVALID",
+            metadata=which,
+            fields={name: wrong},
+        )
+
+
+def _wrong(chunk: chunks_pb2.Chunk) -> str:
+    kind = chunk.WhichOneof("content")
+    if kind == "agent_step":
+        step = chunk.agent_step
+        parts = [step.observation, step.thought, step.action]
+    else:
+        parts = [chunk.message.text if kind == "message" else chunk.text]
+    if not any(parts):
+        return "its text is empty"
+    if kind == "message" and not 1 <= len(chunk.message.role) <= MAX_ROLE_CHARACTERS:
+        return f"its role must have 1 to {MAX_ROLE_CHARACTERS} characters"
+    pairs = chunk.metadata.items()
+    entries, key_characters, value_characters = MAX_METADATA
+    if len(pairs) > entries:
+        return f"it has {len(pairs)} entries of metadata; {entries} are the most"
+    if any(not 1 <= len(key) <= key_characters for key, _ in pairs):
+        return f"a key of its metadata must have 1 to {key_characters} characters"
+    if any(len(value) > value_characters for _, value in pairs):
+        return f"a value of its metadata must have at most {value_characters} characters"
+    if any("\0" in text for text in (*parts, chunk.message.role, *(k + v for k, v in pairs))):
+        return "it holds a NUL character"
+    return ""
+
+
+def digest(chunk: chunks_pb2.Chunk) -> bytes:
+    """SHA-256 of a chunk's content, 32 bytes, as docs/guides/appending.md defines it."""
+    kind = chunk.WhichOneof("content") or ""
+    parts = ["", "", "", "", ""]
+    if kind == "text":
+        parts[1] = chunk.text
+    elif kind == "message":
+        parts[0], parts[1] = chunk.message.role, chunk.message.text
+    else:
+        step = chunk.agent_step
+        parts[2:] = step.observation, step.thought, step.action
+    pieces: list[bytes] = []
+    for part in ("step" if kind == "agent_step" else kind, *parts):
+        pieces += _sized(part)
+    pieces.append(struct.pack(">Q", len(chunk.metadata)))
+    for key in sorted(chunk.metadata):
+        for part in (key, chunk.metadata[key]):
+            pieces += _sized(part)
+    if chunk.agent_step.observed_first:
+        pieces.append(b"\x01")
+    if chunk.thread or chunk.source or chunk.HasField("occurred_at"):
+        pieces += (b"\x02", *_sized(chunk.thread), *_sized(chunk.source))
+        if chunk.HasField("occurred_at"):
+            at = chunk.occurred_at
+            pieces.append(struct.pack(">q", at.seconds * 1_000_000 + at.nanos // 1000))
+    return hashlib.sha256(b"".join(pieces)).digest()
+
+
+def _sized(part: str) -> tuple[bytes, bytes]:
+    raw = part.encode()
+    return struct.pack(">Q", len(raw)), raw
+
+
+def size_bytes(chunk: chunks_pb2.Chunk) -> int:
+    """Returns what counts in credits: bytes of UTF-8 of content, thread, source and metadata."""
+    size = _content_bytes(chunk) + len(chunk.thread.encode()) + len(chunk.source.encode())
+    if chunk.metadata:
+        size += sum(len(one.encode()) for pair in chunk.metadata.items() for one in pair)
+    return size
+
+
+def _content_bytes(chunk: chunks_pb2.Chunk) -> int:
+    kind = chunk.WhichOneof("content")
+    if kind == "text":
+        return len(chunk.text.encode())
+    if kind == "message":
+        return len(chunk.message.role.encode()) + len(chunk.message.text.encode())
+    step = chunk.agent_step
+    return sum(len(part.encode()) for part in (step.observation, step.thought, step.action))
+
+
+def chunk(message: chunks_pb2.Chunk) -> Chunk:
+    """Returns a chunk of the log."""
+    kind = message.WhichOneof("content")
+    turn, step = message.message, message.agent_step
+    return value_of(
+        Chunk,
+        message,
+        kind=kind or "text",
+        text=turn.text if kind == "message" else message.text,
+        role=turn.role,
+        observation=step.observation,
+        thought=step.thought,
+        action=step.action,
+        observed_first=step.observed_first,
+        occurred_at=if_set(message, "occurred_at", moment),
+        metadata=dict(message.metadata),
+        created_at=if_set(message, "created_at", moment),
+    )
+
+
+def text_of(chunk: Chunk) -> str:
+    """Returns a chunk as one text, as models read it and the service counts its characters."""
+    return f"{_heading(chunk)}{_content(chunk)}"
+
+
+def _heading(chunk: Chunk) -> str:
+    parts = []
+    if chunk.occurred_at is not None:
+        at = chunk.occurred_at.astimezone(UTC).replace(microsecond=0, tzinfo=None)
+        parts.append(f"occurred at {at.isoformat()}Z")
+    named = (("source", chunk.source), ("thread", chunk.thread))
+    parts += (f"{name} {json.dumps(one, ensure_ascii=False)}" for name, one in named if one)
+    return f"[{', '.join(parts)}]\n" if parts else ""
+
+
+def _content(chunk: Chunk) -> str:
+    if chunk.kind == "message":
+        return f"{chunk.role}: {chunk.text}"
+    if chunk.kind == "agent_step":
+        return "\n".join(f"{name}: {text}" for name, text in chunk.step_parts)
+    return chunk.text
+
+
+_KINDS: dict[ChunkKind, Any] = {
+    "text": chunks_pb2.CHUNK_KIND_TEXT,
+    "message": chunks_pb2.CHUNK_KIND_MESSAGE,
+    "agent_step": chunks_pb2.CHUNK_KIND_AGENT_STEP,
+}
+
+
+def chunk_filter(
+    *,
+    from_position: int = 0,
+    to_position: int = 0,
+    **options: Unpack[ChunkFilterOptions],
+) -> chunks_pb2.ChunkFilter:
+    """Returns which chunks are wanted. Raises TypeError and ValueError that name the setting."""
+    ids = {}
+    for name in ("kinds", "threads", "excluded_threads", "sources"):
+        given = options.get(name, ())
+        if isinstance(given, str):
+            # Each of its letters would be one.
+            raise ValueError(f"{name} must be a collection of strings, not one string")
+        ids[name] = list(dict.fromkeys(given))  # type: ignore[call-overload]
+    ids["kinds"] = [number_of("kinds", _KINDS, kind) for kind in ids["kinds"]]
+    return message_of(
+        chunks_pb2.ChunkFilter,
+        positions=_range(common_pb2.PositionRange, first=from_position, last=to_position),
+        created=_times("since", "until", options),
+        occurred=_times("occurred_since", "occurred_until", options),
+        metadata=dict(options.get("metadata") or {}),
+        **ids,
+    )
+
+
+def _times(start: str, end: str, options: Mapping[str, Any]) -> common_pb2.TimeRange | None:
+    return _range(
+        common_pb2.TimeRange,
+        start=instant(start, options.get(start)),
+        end=instant(end, options.get(end)),
+    )
+
+
+def _range(kind: Callable[..., Range], **ends: Any) -> Range | None:
+    """Returns a range; None where both of its ends are open."""
+    return message_of(kind, **ends) if any(ends.values()) else None
+
+
+def instant(setting: str, given: datetime | None) -> datetime | None:
+    """Returns a time that was given for a setting. Raises ValueError without a time zone."""
+    if isinstance(given, datetime) and given.tzinfo is None:
+        raise ValueError(f"{setting} must have a time zone, as in datetime.now(UTC)")
+    return given

@@ -1,0 +1,111 @@
+"""Operations, and what requests them, to and from the proto's messages."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf.field_mask_pb2 import FieldMask
+
+from palimpsest._convert import STATES, error_of, if_set, known_name, moment, number_of, value_of
+from palimpsest._convert_memories import blocked
+from palimpsest._convert_memories import memory as memory_info
+from palimpsest._convert_specs import number_of as setting
+from palimpsest._convert_specs import state_spec, tree_spec
+from palimpsest._schemas import schema_fields
+from palimpsest._values_common import OperationState
+from palimpsest._values_memories import MemoryKind
+from palimpsest._values_operations import (
+    GeneratedSchema,
+    OperationInfo,
+    OperationKind,
+    OperationProgress,
+)
+from palimpsest._values_spend import Usage
+from palimpsest.v1 import (
+    memories_pb2,
+    memory_service_pb2,
+    operation_service_pb2,
+    operations_pb2,
+)
+
+_Message = operations_pb2.Operation
+
+_KINDS: dict[OperationKind, Any] = {
+    "rebuild": _Message.KIND_REBUILD,
+    "consolidation": _Message.KIND_CONSOLIDATION,
+    "schema": _Message.KIND_SCHEMA,
+    "seal": _Message.KIND_SEAL,
+}
+
+
+def operation(message: operations_pb2.Operation) -> OperationInfo[Any]:
+    """Returns an operation."""
+    return value_of(
+        OperationInfo,
+        message,
+        kind=known_name(_KINDS, message.kind),
+        state=known_name(STATES, message.state),
+        progress=if_set(message, "progress", _progress),
+        error=if_set(message, "error", error_of),
+        result=_result(message),
+        usage=if_set(message, "usage", lambda usage: value_of(Usage, usage)),
+        created_at=moment(message.created_at),
+        ended_at=if_set(message, "ended_at", moment),
+    )
+
+
+def _progress(message: operations_pb2.Operation.Progress) -> OperationProgress:
+    return value_of(OperationProgress, message, blocked=if_set(message, "blocked", blocked))
+
+
+def _result(message: operations_pb2.Operation) -> Any:
+    match message.WhichOneof("result"):
+        case "memory_result":
+            return memory_info(message.memory_result)
+        case "schema_result":
+            return value_of(GeneratedSchema, message.schema_result)
+    return None
+
+
+def list_request(
+    session: str, memory: str, kind: OperationKind | None, state: OperationState | None
+) -> operation_service_pb2.ListOperationsRequest:
+    """Returns the request of a list. Raises ValueError."""
+    request = operation_service_pb2.ListOperationsRequest(
+        session=session, memory=memory, page_size=1000
+    )
+    if kind is not None:
+        request.kind = number_of("kind", _KINDS, kind)
+    if state is not None:
+        request.state = number_of("state", STATES, state)
+    return request
+
+
+def rebuild_request(
+    named: Mapping[str, str],
+    new_id: str,
+    kind: MemoryKind,
+    changes: Mapping[str, Any],
+    request_id: str,
+) -> memory_service_pb2.RebuildMemoryRequest:
+    """Returns the request; None among `changes` takes over what the old memory has.
+
+    `settings` are those of a tree or a state memory as a whole. Raises ValueError.
+    """
+    given = {name: value for name, value in changes.items() if value is not None}
+    settings = given.pop("settings", None)
+    if "schema" in given:
+        given |= schema_fields(given.pop("schema"))
+    for name in ("encoding", "allowed_ops", "steps"):
+        if name in given:
+            given[name] = setting(name, given[name])
+    new = memories_pb2.Memory(session=named["session"], id=new_id)
+    spec = getattr(new, kind)
+    paths = [f"{kind}.{name}" for name in given]
+    if settings is not None:
+        spec.CopyFrom(tree_spec(settings) if kind == "tree" else state_spec(settings))
+        paths = [kind]
+    for name, value in given.items():
+        setattr(spec, name, value)
+    return memory_service_pb2.RebuildMemoryRequest(
+        **named, new_memory=new, update_mask=FieldMask(paths=paths), request_id=request_id
+    )

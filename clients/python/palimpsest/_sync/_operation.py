@@ -1,0 +1,176 @@
+# Generated from palimpsest/_async by `make sync`; do not edit.
+"""Operations: long work that goes on without its client."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Generic
+
+from palimpsest._convert_operations import operation
+from palimpsest._errors import Cancelled, DeadlineExceeded, NotFound, PalimpsestError
+from palimpsest._sync._connection import Connection
+from palimpsest._sync._runtime import RpcError, sleep
+from palimpsest._transport import (
+    BACKOFF_SECONDS,
+    MAX_BACKOFF_SECONDS,
+    deadline_of,
+    may_pass,
+    pause_seconds,
+)
+from palimpsest._values_common import OperationState
+from palimpsest._values_operations import (
+    OperationInfo,
+    OperationKind,
+    OperationProgress,
+    Result,
+)
+from palimpsest._values_spend import Usage
+from palimpsest.v1 import (
+    operation_service_pb2,
+    operation_service_pb2_grpc,
+    operations_pb2,
+)
+
+#: Receives an operation as it is, and after each change.
+OnProgress = Callable[[OperationInfo[Any]], None]
+#: How long `wait` tries a service that went away.
+GIVE_UP_SECONDS = 60.0
+
+
+class Operation(Generic[Result]):
+    """A rebuild, a consolidation, a seal, or a schema that a model writes.
+
+        operation = memory.rebuild("facts-2", task="Dates only.")
+        info = operation.wait()
+
+    It is as it was when it was requested or read last; `wait`, `refresh` and `cancel` read it
+    again. The work goes on without this object, and without its client.
+    """
+
+    def __init__(self, connection: Connection, message: operations_pb2.Operation) -> None:
+        self._connection = connection
+        self._operations = operation_service_pb2_grpc.OperationServiceStub(connection.channel)
+        #: All of it, as a plain value.
+        self.info: OperationInfo[Result] = operation(message)
+
+    @property
+    def id(self) -> str:
+        """For `Client.operation`; unique within the tenant."""
+        return self.info.id
+
+    @property
+    def kind(self) -> OperationKind:
+        """What it does."""
+        return self.info.kind
+
+    @property
+    def state(self) -> OperationState:
+        """How far it is."""
+        return self.info.state
+
+    @property
+    def progress(self) -> OperationProgress | None:
+        """How much is read; None once it has ended."""
+        return self.info.progress
+
+    @property
+    def error(self) -> PalimpsestError | None:
+        """Why it failed; None unless it did."""
+        return self.info.error
+
+    @property
+    def result(self) -> Result | None:
+        """The memory, or the schema, once it is done; None before."""
+        return self.info.result
+
+    @property
+    def usage(self) -> Usage | None:
+        """What a schema cost by now; None of other kinds."""
+        return self.info.usage
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is done, failed or cancelled."""
+        return self.state not in ("pending", "running")
+
+    def refresh(self) -> OperationInfo[Result]:
+        """Reads it again. Raises NotFound: it is kept for 30 days."""
+        request = operation_service_pb2.GetOperationRequest(operation=self.id)
+        return self._take(self._connection.call(self._operations.GetOperation, request))
+
+    def wait(
+        self, *, timeout: float | None = None, on_progress: OnProgress | None = None
+    ) -> Result:
+        """Waits until it has ended; returns its result.
+
+        At most `timeout` seconds; None: as long as it takes. `on_progress` receives it as it
+        is, and after each change. A connection that is lost meanwhile is opened again. Raises
+        its error when it failed, Cancelled when it was cancelled, DeadlineExceeded
+        (OPERATION_NOT_ENDED_IN_TIME), NotFound where its result was deleted, and Unavailable
+        when the service was away for a minute. It goes on whatever is raised.
+        """
+        if self.has_ended and self.result is None:
+            # A list has no results.
+            self.refresh()
+        until = None if timeout is None else time.monotonic() + deadline_of(timeout, 0.0)
+        give_up: float | None = None
+        pause = BACKOFF_SECONDS
+        while not self.has_ended:
+            try:
+                left = None if until is None else max(until - time.monotonic(), 0.001)
+                request = operation_service_pb2.WaitOperationRequest(operation=self.id)
+                method = self._operations.WaitOperation
+                for message in self._connection.responses(method, request, timeout=left):
+                    give_up, pause = None, BACKOFF_SECONDS
+                    self._take(message)
+                    if on_progress is not None:
+                        on_progress(self.info)
+            except RpcError as error:
+                known = self._connection.reach.failure(error)
+                if isinstance(known, DeadlineExceeded):
+                    raise self._late() from error
+                if give_up is None:
+                    tried = self._connection.reach.try_seconds(GIVE_UP_SECONDS)
+                    give_up = time.monotonic() + tried
+                seconds = pause_seconds(pause, known)
+                after = time.monotonic() + seconds
+                if not may_pass(known, error.code()) or after > give_up:
+                    raise known from error
+                if until is not None and after > until:
+                    raise self._late() from error
+                sleep(seconds)
+                pause = min(pause * 2, MAX_BACKOFF_SECONDS)
+        return self._ended()
+
+    def cancel(self, *, request_id: str = "") -> OperationInfo[Result]:
+        """Cancels it, and returns it as it is then; one that has ended stays as it is.
+
+        A rebuild deletes its new memory; a consolidation or a seal leaves the memory as it is.
+        Raises NotFound.
+        """
+        request = operation_service_pb2.CancelOperationRequest(
+            operation=self.id, request_id=request_id
+        )
+        return self._take(self._connection.call(self._operations.CancelOperation, request))
+
+    def _take(self, message: operations_pb2.Operation) -> OperationInfo[Result]:
+        self.info = operation(message)
+        return self.info
+
+    def _ended(self) -> Result:
+        """Returns the result. Raises what came instead of one."""
+        if self.error is not None:
+            raise self.error
+        if self.state == "cancelled":
+            raise Cancelled(f"operation {self.id} was cancelled", metadata={"operation": self.id})
+        if self.result is None:
+            raise NotFound(
+                f"the result of operation {self.id} was deleted", metadata={"operation": self.id}
+            )
+        return self.result
+
+    def _late(self) -> DeadlineExceeded:
+        return DeadlineExceeded(
+            f"operation {self.id} has not ended in time; it goes on: wait for it again",
+            reason="OPERATION_NOT_ENDED_IN_TIME",
+            metadata={"operation": self.id},
+        )

@@ -1,0 +1,87 @@
+# Generated from palimpsest/_async by `make sync`; do not edit.
+"""A session itself: creating it, reading it, updating it, deleting it."""
+
+from collections.abc import Mapping
+
+from palimpsest import _convert_sessions as convert
+from palimpsest._convert import message_of
+from palimpsest._errors import AlreadyExists
+from palimpsest._sync._connection import Connection
+from palimpsest._sync._resource import Resource
+from palimpsest._values_sessions import SessionInfo
+from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
+
+
+class SessionBase(Resource):
+    """What `Session` has of the session itself."""
+
+    def __init__(self, connection: Connection, id: str) -> None:
+        super().__init__(connection, id)
+        self.id = id
+        self._sessions = session_service_pb2_grpc.SessionServiceStub(connection.channel)
+
+    def create(
+        self,
+        *,
+        exist_ok: bool = False,
+        language: str = "",
+        metadata: Mapping[str, str] | None = None,
+        request_id: str = "",
+    ) -> None:
+        """Creates it. See `Client.create_session`."""
+        request = message_of(
+            session_service_pb2.CreateSessionRequest,
+            session=convert.new_session(self.id, language, metadata),
+            request_id=request_id,
+        )
+        method = self._sessions.CreateSession
+        try:
+            self._connection.call(method, request, retry=exist_ok or bool(request_id))
+        except AlreadyExists as error:
+            if not exist_ok or error.reason != "SESSION_EXISTS":
+                raise
+            existing = (self.info()).language if language else language
+            if existing != language:
+                raise AlreadyExists(
+                    f"session {self.id!r} is there already, and its language is {existing!r},"
+                    f" not {language!r}: leave the language out, or choose another id",
+                    reason=error.reason,
+                    metadata=error.metadata,
+                ) from error
+
+    def info(self) -> SessionInfo:
+        """Reads the session. Raises NotFound."""
+        request = session_service_pb2.GetSessionRequest(session=self.id)
+        return convert.session(self._connection.call(self._sessions.GetSession, request))
+
+    def update(
+        self, *, metadata: Mapping[str, str], etag: str = "", request_id: str = ""
+    ) -> SessionInfo:
+        """Replaces the metadata as a whole: at most 16 keys and values of your own.
+
+        With the `etag` of an `info` only while nothing else has updated the session since.
+        Raises NotFound, InvalidArgument, Aborted (ETAG_MISMATCH), and TypeError or ValueError
+        for what cannot be sent.
+        """
+        request = message_of(
+            session_service_pb2.UpdateSessionRequest,
+            session=convert.new_session(self.id, "", metadata, etag),
+            update_mask={"paths": ["metadata"]},
+            request_id=request_id,
+        )
+        # A second try would find the etag of the first one's update.
+        again = not etag or bool(request_id)
+        method = self._sessions.UpdateSession
+        return convert.session(self._connection.call(method, request, retry=again))
+
+    def delete(self, *, missing_ok: bool = False, request_id: str = "") -> None:
+        """Deletes it with all that belongs to it, for good. See `Client.delete_session`."""
+        request = message_of(
+            session_service_pb2.DeleteSessionRequest,
+            session=self.id,
+            allow_missing=missing_ok,
+            request_id=request_id,
+        )
+        # A second try would find nothing.
+        again = missing_ok or bool(request_id)
+        self._connection.call(self._sessions.DeleteSession, request, retry=again)

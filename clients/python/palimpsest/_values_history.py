@@ -1,0 +1,190 @@
+"""What was done to memories: revisions, amendments, differences, and edits by hand."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from palimpsest._values_common import PositionRange, ReadPoint
+from palimpsest._values_log import Chunk
+from palimpsest._values_memories import MemoryInfo
+
+#: What an amendment does at its path; "unknown" only where the service is newer.
+Op = Literal["add", "update", "remove", "unknown"]
+#: What caused a revision.
+RevisionKind = Literal[
+    "create",
+    "step",
+    "skip",
+    "fold",
+    "edit",
+    "rollback",
+    "consolidation",
+    "schema",
+    "build",
+    "seal",
+    "episode",
+    "unknown",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Amendment:
+    """One change of a memory."""
+
+    revision: int
+    ordinal: int
+    #: The chunks that were read for it; None when it read none.
+    positions: PositionRange | None
+    op: Op
+    #: An RFC 9535 normalized path.
+    path: str
+    #: None when it is removed.
+    value: Any
+    #: The model said the other op; the path decided.
+    op_corrected: bool
+    #: What caused the revision.
+    kind: RevisionKind
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rejection:
+    """What a model proposed and the schema refused."""
+
+    revision: int
+    ordinal: int
+    #: The chunks that the model was shown.
+    positions: PositionRange | None
+    proposal: str
+    reason: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Revision:
+    """A committed change of a memory."""
+
+    revision: int
+    kind: RevisionKind
+    #: The chunks that were read for it; None when it read none.
+    positions: PositionRange | None
+    #: The comment of an edit or a rollback.
+    comment: str
+    #: Of a rollback: the revision whose state it restored.
+    restored_revision: int | None
+    #: Of a change of the schema: the new schema as class source; else empty.
+    schema_source: str
+    #: How many amendments it has, and how many proposals were rejected.
+    amendment_count: int
+    rejection_count: int
+    #: SHA-256 of the value after it, as canonical JSON; 32 bytes.
+    value_digest: bytes
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Committed:
+    """A revision that a watch yields."""
+
+    revision: Revision
+    #: Its amendments, in order.
+    amendments: tuple[Amendment, ...]
+    #: There are more; `Memory.amendments` has them all.
+    amendments_truncated: bool
+    #: `Memory.watch` continues after this revision with it.
+    resume_token: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProvenanceEntry:
+    """An amendment that touched a path, and what it was derived from."""
+
+    amendment: Amendment
+    #: The revision that has it.
+    revision: Revision
+    #: No later amendment has replaced it as a whole.
+    in_effect: bool
+    #: It first brought the value that the path holds now.
+    origin: bool
+    #: Position of the chunk that says it most clearly; 0 when none was read.
+    best_position: int
+    #: The chunks that were read for it, cut at 256 KiB.
+    chunks: tuple[Chunk, ...]
+    #: Some are missing; `Session.chunks` has them.
+    chunks_truncated: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """A place where two states differ."""
+
+    #: How the old side becomes the new one there.
+    op: Op
+    #: An RFC 9535 normalized path.
+    path: str
+    #: What the old side has there; None also when nothing ("add").
+    old: Any
+    #: What the new side has there; None also when nothing ("remove").
+    new: Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Diff:
+    """Where two states differ; what is not listed is equal."""
+
+    #: What was read of the old side, and of the new one.
+    read_point: ReadPoint
+    other_read_point: ReadPoint
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One change; made by `put`, `add`, `update` or `remove`.
+
+    A path is $['topics']['museum'][0], $.'topics'.'museum'[0] or /topics/museum/0.
+    """
+
+    op: Literal["put", "add", "update", "remove"]
+    path: str
+    #: What JSON can say, and the schema allows there; None for "remove".
+    value: Any
+
+    @classmethod
+    def put(cls, path: str, value: Any) -> "Edit":
+        """The path has the value then, whether there was one or not."""
+        return cls("put", path, value)
+
+    @classmethod
+    def add(cls, path: str, value: Any) -> "Edit":
+        """As `put`; it is marked as corrected when the path had a value."""
+        return cls("add", path, value)
+
+    @classmethod
+    def update(cls, path: str, value: Any) -> "Edit":
+        """As `put`; it is marked as corrected when the path had no value."""
+        return cls("update", path, value)
+
+    @classmethod
+    def remove(cls, path: str) -> "Edit":
+        """The path is gone then; later elements of a list move up."""
+        return cls("remove", path, None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Edited:
+    """What came of edits."""
+
+    #: The memory after them.
+    info: MemoryInfo
+    #: What was made of them, in order.
+    amendments: tuple[Amendment, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Folded:
+    """What came of a fold."""
+
+    info: MemoryInfo
+    #: Whether there was something to fold.
+    folded: bool

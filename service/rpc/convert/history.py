@@ -1,0 +1,108 @@
+"""Amendments, revisions and differences."""
+
+from typing import Any
+
+from palimpsest.v1 import memories_pb2, memory_service_pb2
+from service.domain.prism.amending import Missing
+from service.domain.prism.amendments import Op
+from service.domain.prism.diffing import ValueDifference
+from service.domain.values.json_values import canonical
+from service.rpc.convert.chunks import write_chunk
+from service.rpc.convert.common import positions, timestamp
+from service.usecases.memories.edit import Edit
+from service.usecases.memories.history import Explained
+from storage.memories.history import StoredRevision
+from storage.prism.amendment_log import LoggedAmendment, LoggedRejection
+
+_OPS: dict[Any, Op | None] = {
+    memories_pb2.AMENDMENT_OP_UNSPECIFIED: None,
+    memories_pb2.AMENDMENT_OP_ADD: Op.ADD,
+    memories_pb2.AMENDMENT_OP_UPDATE: Op.UPDATE,
+    memories_pb2.AMENDMENT_OP_REMOVE: Op.REMOVE,
+}
+_OP_MESSAGES = {op: message for message, op in _OPS.items()}
+_KINDS = {
+    "create": memories_pb2.REVISION_KIND_CREATE,
+    "step": memories_pb2.REVISION_KIND_STEP,
+    "skip": memories_pb2.REVISION_KIND_SKIP,
+    "fold": memories_pb2.REVISION_KIND_FOLD,
+    "edit": memories_pb2.REVISION_KIND_EDIT,
+    "rollback": memories_pb2.REVISION_KIND_ROLLBACK,
+    "consolidation": memories_pb2.REVISION_KIND_CONSOLIDATION,
+    "schema": memories_pb2.REVISION_KIND_SCHEMA,
+    "build": memories_pb2.REVISION_KIND_BUILD,
+    "seal": memories_pb2.REVISION_KIND_SEAL,
+    "episode": memories_pb2.REVISION_KIND_EPISODE,
+}
+
+
+def edit(message: memory_service_pb2.Edit) -> Edit:
+    """Returns a change by hand."""
+    return Edit(op=_OPS[message.op], path=message.path, value_json=message.value_json)
+
+
+def amendment(logged: LoggedAmendment) -> memories_pb2.Amendment:
+    """Returns an amendment of the log."""
+    return memories_pb2.Amendment(
+        revision=logged.revision,
+        ordinal=logged.ordinal,
+        kind=_KINDS[logged.kind],
+        positions=positions(logged.from_position + 1, logged.to_position),
+        op=_OP_MESSAGES[logged.op],
+        path=logged.path,
+        value_json=logged.value,
+        op_corrected=logged.op_corrected,
+        created_at=timestamp(logged.created_at),
+    )
+
+
+def rejection(logged: LoggedRejection) -> memories_pb2.Rejection:
+    """Returns a rejection of the log."""
+    return memories_pb2.Rejection(
+        revision=logged.revision,
+        ordinal=logged.ordinal,
+        positions=positions(logged.from_position + 1, logged.to_position),
+        proposal=logged.proposal,
+        reason=logged.reason,
+        created_at=timestamp(logged.created_at),
+    )
+
+
+def revision(stored: StoredRevision) -> memories_pb2.Revision:
+    """Returns a revision of the history."""
+    return memories_pb2.Revision(
+        revision=stored.revision,
+        kind=_KINDS[stored.kind],
+        positions=positions(stored.from_position + 1, stored.to_position),
+        comment=stored.comment,
+        restored_revision=stored.restored_revision,
+        schema_source=stored.schema_source or "",
+        amendment_count=stored.amendments,
+        rejection_count=stored.rejections,
+        value_digest=stored.digest,
+        created_at=timestamp(stored.created_at),
+    )
+
+
+def explained(entry: Explained) -> memory_service_pb2.GetProvenanceResponse.Entry:
+    """Returns an amendment with what it was derived from."""
+    message = memory_service_pb2.GetProvenanceResponse.Entry(
+        amendment=amendment(entry.amendment),
+        revision=revision(entry.revision),
+        in_effect=entry.in_effect,
+        origin=entry.origin,
+        best_position=entry.best_position,
+        chunks_truncated=entry.chunks_truncated,
+    )
+    for chunk in entry.chunks:
+        write_chunk(chunk, message.chunks.add())
+    return message
+
+
+def difference(found: ValueDifference) -> memory_service_pb2.DiffMemoriesResponse.Difference:
+    """Returns a path at which two states differ."""
+    return memory_service_pb2.DiffMemoriesResponse.Difference(
+        path=str(found.path),
+        old_json=None if isinstance(found.old, Missing) else canonical(found.old),
+        new_json=None if isinstance(found.new, Missing) else canonical(found.new),
+    )

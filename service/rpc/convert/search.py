@@ -1,0 +1,65 @@
+"""Searches, and how far their index is."""
+
+from palimpsest.v1 import session_service_pb2
+from service.rpc.convert.chunks import chunk_filter, write_chunk
+from service.rpc.convert.common import characters
+from service.settings.config import Limits
+from service.usecases.search.search import (
+    FoundPage,
+    IndexState,
+    SearchHit,
+    SearchMode,
+    SearchQuery,
+)
+
+#: Chunks of a search that names no limit, and the most that it returns.
+DEFAULT_LIMIT, MAX_LIMIT = 10, 100
+
+MODES = {
+    SearchMode.DEFAULT: session_service_pb2.SEARCH_MODE_UNSPECIFIED,
+    SearchMode.WORDS: session_service_pb2.SEARCH_MODE_WORDS,
+    SearchMode.VECTORS: session_service_pb2.SEARCH_MODE_VECTORS,
+    SearchMode.HYBRID: session_service_pb2.SEARCH_MODE_HYBRID,
+}
+_MODES_OF = {number: mode for mode, number in MODES.items()}
+
+
+def query(request: session_service_pb2.SearchChunksRequest, limits: Limits) -> SearchQuery:
+    """Returns what to search for. Raises InvalidInput."""
+    return SearchQuery(
+        query=request.query,
+        limit=min(request.limit or DEFAULT_LIMIT, MAX_LIMIT),
+        mode=_MODES_OF[request.mode],
+        filter=chunk_filter(request.filter, limits) if request.HasField("filter") else None,
+        rerank=request.rerank,
+    )
+
+
+def result(
+    page: FoundPage, hit: SearchHit, rank: int
+) -> session_service_pb2.SearchChunksResponse.Result:
+    """Returns a chunk that matches, and how well."""
+    message = session_service_pb2.SearchChunksResponse.Result(
+        rank=rank,
+        score=hit.score,
+        words_rank=hit.words_rank,
+        vectors_rank=hit.vectors_rank,
+        words_score=hit.words_score,
+        vectors_score=hit.vectors_score,
+        characters=characters(hit.from_character, hit.to_character),
+    )
+    write_chunk(page.chunks[hit.position], message.chunk)
+    return message
+
+
+def index(state: IndexState) -> session_service_pb2.SearchIndex:
+    """Returns how far an index is."""
+    return session_service_pb2.SearchIndex(
+        head=state.head,
+        indexed_position=state.indexed_position,
+        embedded_position=state.embedded_position,
+        language=state.language,
+        embedding_model=state.embedding_model,
+        vectors_unavailable=state.vectors_unavailable,
+        failure=state.failure,
+    )

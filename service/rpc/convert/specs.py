@@ -1,0 +1,246 @@
+"""Specs of memories."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from palimpsest.v1 import common_pb2, memories_pb2
+from service.domain.memories.specs import MemorySpec
+from service.domain.prism.schemas.json_source import parse_json_schema
+from service.domain.prism.schemas.limits import bounded
+from service.domain.prism.schemas.source import parse_source
+from service.domain.prism.schemas.tree import Schema, render
+from service.domain.prism.spec import (
+    MEMORY_TOKENS,
+    SERVICE_LINGER_MS,
+    Coercion,
+    Encoding,
+    Operations,
+    PrismSpec,
+    StepScope,
+    default_fold_tokens,
+)
+from service.domain.state.spec import DEFAULT_PERIOD_TOKENS, Period, StateSpec
+from service.domain.tree.spec import TreeSpec, WorkingMemory
+from service.domain.values.errors import InvalidInput
+from service.domain.values.memory_choices import OnFailure, ReplyFormat
+from service.domain.values.memory_kinds import MemoryKind
+
+#: What an unset number of a PrismSpec means; the proto's comments say the same.
+DEFAULT_CHUNK_TOKENS = 2000
+
+_Message = memories_pb2.PrismSpec
+
+_ON_FAILURE = {
+    common_pb2.ON_FAILURE_UNSPECIFIED: OnFailure.STALL,
+    common_pb2.ON_FAILURE_STALL: OnFailure.STALL,
+    common_pb2.ON_FAILURE_SKIP: OnFailure.SKIP,
+}
+_ENCODINGS = {
+    _Message.ENCODING_UNSPECIFIED: Encoding.ADAPTIVE,
+    _Message.ENCODING_ADAPTIVE: Encoding.ADAPTIVE,
+    _Message.ENCODING_AMENDMENTS: Encoding.AMENDMENTS,
+    _Message.ENCODING_IN_PLACE: Encoding.IN_PLACE,
+}
+_ALLOWED_OPS = {
+    _Message.ALLOWED_OPS_UNSPECIFIED: Operations.ADD_AND_UPDATE,
+    _Message.ALLOWED_OPS_ADD_AND_UPDATE: Operations.ADD_AND_UPDATE,
+    _Message.ALLOWED_OPS_ADD_ONLY: Operations.ADD_ONLY,
+}
+_COERCIONS = {
+    _Message.COERCION_UNSPECIFIED: Coercion.REFUSE,
+    _Message.COERCION_REFUSE: Coercion.REFUSE,
+    _Message.COERCION_LOSSLESS: Coercion.LOSSLESS,
+}
+_Tree = memories_pb2.TreeSpec
+
+_REASONING = {
+    _Tree.REASONING_UNSPECIFIED: True,
+    _Tree.REASONING_ON: True,
+    _Tree.REASONING_OFF: False,
+}
+_WORKING_MEMORIES = {
+    _Tree.WORKING_MEMORY_UNSPECIFIED: WorkingMemory.CUT,
+    _Tree.WORKING_MEMORY_OFF: WorkingMemory.OFF,
+    _Tree.WORKING_MEMORY_CUT: WorkingMemory.CUT,
+    _Tree.WORKING_MEMORY_SUMMARIZED: WorkingMemory.SUMMARIZED,
+}
+_State = memories_pb2.StateSpec
+
+_PERIODS = {
+    _State.PERIOD_UNSPECIFIED: Period.FIXED,
+    _State.PERIOD_FIXED: Period.FIXED,
+    _State.PERIOD_ADAPTIVE: Period.ADAPTIVE,
+}
+_REPLY_FORMATS = {
+    common_pb2.REPLY_FORMAT_UNSPECIFIED: ReplyFormat.AUTO,
+    common_pb2.REPLY_FORMAT_TEXT: ReplyFormat.TEXT,
+    common_pb2.REPLY_FORMAT_STRUCTURED: ReplyFormat.STRUCTURED,
+}
+_STEPS = {
+    _Message.STEPS_UNSPECIFIED: StepScope.WHOLE,
+    _Message.STEPS_WHOLE: StepScope.WHOLE,
+    _Message.STEPS_FOCUSED: StepScope.FOCUSED,
+}
+
+
+@contextmanager
+def fields_within(name: str) -> Iterator[None]:
+    """Has refusals of a spec name its fields by where the request has the memory."""
+    try:
+        yield
+    except InvalidInput as error:
+        if error.field.partition(".")[0] in {*MemoryKind}:
+            error.field = f"{name}.{error.field}"
+        raise
+
+
+def schema_of(schema_source: str, json_schema: str) -> Schema:
+    """Returns the schema, in whichever of the two ways it is given. Raises SchemaInvalid."""
+    return parse_json_schema(json_schema) if json_schema else parse_source(bounded(schema_source))
+
+
+def memory_spec(message: memories_pb2.Memory) -> MemorySpec:
+    """Returns the spec of a memory, with its defaults filled in. Raises SchemaInvalid."""
+    match message.WhichOneof("spec"):
+        case "tree":
+            return tree_spec(message.tree)
+        case "state":
+            return state_spec(message.state)
+    return prism_spec(message.prism)
+
+
+def write_spec(spec: MemorySpec, message: memories_pb2.Memory) -> None:
+    """Writes a spec into a memory, with the schema as models are shown it."""
+    match spec:
+        case PrismSpec():
+            message.prism.CopyFrom(prism_message(spec))
+        case TreeSpec():
+            message.tree.CopyFrom(tree_message(spec))
+        case StateSpec():
+            message.state.CopyFrom(state_message(spec))
+
+
+def tree_spec(message: memories_pb2.TreeSpec) -> TreeSpec:
+    """Returns a spec with its defaults filled in."""
+    default = TreeSpec()
+    return TreeSpec(
+        segment_tokens=message.segment_tokens or default.segment_tokens,
+        max_children=message.max_children or default.max_children,
+        summary_tokens=message.summary_tokens or default.summary_tokens,
+        reasoning=_REASONING[message.reasoning],
+        working_memory=_WORKING_MEMORIES[message.working_memory],
+        working_memory_tokens=message.working_memory_tokens or default.working_memory_tokens,
+        model=message.model,
+        navigation_model=message.navigation_model,
+        reply_format=_REPLY_FORMATS[message.reply_format],
+        on_failure=_ON_FAILURE[message.on_failure],
+    )
+
+
+def tree_message(spec: TreeSpec) -> memories_pb2.TreeSpec:
+    """Returns a spec as the proto has it."""
+    return _Tree(
+        segment_tokens=spec.segment_tokens,
+        max_children=spec.max_children,
+        summary_tokens=spec.summary_tokens,
+        reasoning=_named(_REASONING, spec.reasoning),
+        working_memory=_named(_WORKING_MEMORIES, spec.working_memory),
+        working_memory_tokens=spec.working_memory_tokens,
+        model=spec.model,
+        navigation_model=spec.navigation_model,
+        reply_format=_named(_REPLY_FORMATS, spec.reply_format),
+        on_failure=_named(_ON_FAILURE, spec.on_failure),
+    )
+
+
+def state_spec(message: memories_pb2.StateSpec) -> StateSpec:
+    """Returns a spec with its defaults filled in."""
+    default = StateSpec()
+    has_bound = message.HasField("period_tokens")
+    return StateSpec(
+        task=message.task,
+        period=message.period or default.period,
+        period_kind=_PERIODS[message.period_kind],
+        period_tokens=message.period_tokens if has_bound else DEFAULT_PERIOD_TOKENS,
+        idle_ms=message.idle.ToMilliseconds(),
+        state_tokens=message.state_tokens or default.state_tokens,
+        pinned=tuple(message.pinned),
+        episode_vectors=message.episode_vectors,
+        model=message.model,
+        reply_format=_REPLY_FORMATS[message.reply_format],
+        on_failure=_ON_FAILURE[message.on_failure],
+    )
+
+
+def state_message(spec: StateSpec) -> memories_pb2.StateSpec:
+    """Returns a spec as the proto has it."""
+    message = _State(
+        task=spec.task,
+        period=spec.period,
+        period_kind=_named(_PERIODS, spec.period_kind),
+        period_tokens=spec.period_tokens,
+        state_tokens=spec.state_tokens,
+        pinned=spec.pinned,
+        episode_vectors=spec.episode_vectors,
+        model=spec.model,
+        reply_format=_named(_REPLY_FORMATS, spec.reply_format),
+        on_failure=_named(_ON_FAILURE, spec.on_failure),
+    )
+    message.idle.FromMilliseconds(spec.idle_ms)
+    return message
+
+
+def prism_spec(message: memories_pb2.PrismSpec) -> PrismSpec:
+    """Returns a spec with its defaults filled in. Raises SchemaInvalid."""
+    source = bounded(message.schema_source)
+    if message.json_schema:
+        source = render(schema_of("", message.json_schema))
+    encoding = _ENCODINGS[message.encoding]
+    return PrismSpec(
+        schema_source=source,
+        task=message.task,
+        question=message.question,
+        encoding=encoding,
+        chunk_tokens=message.chunk_tokens or DEFAULT_CHUNK_TOKENS,
+        model=message.model,
+        on_failure=_ON_FAILURE[message.on_failure],
+        fold_tokens=message.fold_tokens or default_fold_tokens(encoding),
+        operations=_ALLOWED_OPS[message.allowed_ops],
+        coercion=_COERCIONS[message.coercion],
+        reply_format=_REPLY_FORMATS[message.reply_format],
+        memory_tokens=message.memory_tokens or MEMORY_TOKENS,
+        linger_ms=message.linger.ToMilliseconds()
+        if message.HasField("linger")
+        else SERVICE_LINGER_MS,
+        final_task=message.final_task,
+        steps=_STEPS[message.steps],
+    )
+
+
+def prism_message(spec: PrismSpec) -> memories_pb2.PrismSpec:
+    """Returns a spec as the proto has it, with the schema as models are shown it."""
+    message = _Message(
+        schema_source=spec.shown_schema(),
+        task=spec.task,
+        question=spec.question,
+        encoding=_named(_ENCODINGS, spec.encoding),
+        chunk_tokens=spec.chunk_tokens,
+        model=spec.model,
+        on_failure=_named(_ON_FAILURE, spec.on_failure),
+        fold_tokens=spec.fold_tokens,
+        allowed_ops=_named(_ALLOWED_OPS, spec.operations),
+        coercion=_named(_COERCIONS, spec.coercion),
+        reply_format=_named(_REPLY_FORMATS, spec.reply_format),
+        memory_tokens=spec.memory_tokens,
+        final_task=spec.final_task,
+        steps=_named(_STEPS, spec.steps),
+    )
+    if spec.linger_ms != SERVICE_LINGER_MS:
+        message.linger.FromMilliseconds(spec.linger_ms)
+    return message
+
+
+def _named(table: dict[Any, Any], value: object) -> Any:
+    """Returns the proto's name of a value: the last, since the first may be UNSPECIFIED."""
+    return [key for key, held in table.items() if held is value][-1]

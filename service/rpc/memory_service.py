@@ -1,0 +1,237 @@
+"""MemoryService."""
+
+import asyncio
+from uuid import UUID
+
+from google.protobuf.empty_pb2 import Empty
+
+from palimpsest.v1 import memories_pb2, memory_service_pb2, memory_service_pb2_grpc
+from service.domain.prism.schemas.tree import Schema
+from service.domain.values.errors import InvalidInput
+from service.domain.values.memory_kinds import MemoryKind, MemoryStatus
+from service.domain.values.reasons import Reason
+from service.llm.gateway.allowed import AllowedModels
+from service.rpc.convert import memories as convert
+from service.rpc.convert import specs
+from service.rpc.convert.common import consistency
+from service.rpc.deadlines import deadline_of
+from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.idempotency import reply
+from service.rpc.interceptors.tenancy import current_tenant
+from service.rpc.memory_edits import MemoryEdits
+from service.rpc.memory_history import MemoryHistory
+from service.rpc.memory_operations import MemoryOperations
+from service.rpc.pages import Pages
+from service.usecases.memories.edit import Editor, MemoryUpdate, Target
+from service.usecases.memories.history import History
+from service.usecases.memories.memories import Memories
+from service.usecases.memories.rebuild import Rebuilder
+from service.usecases.memories.watch import Watches
+from service.usecases.operations.deleting import Deleter
+from service.usecases.prism.schemas import Schemas
+
+#: Memories of all sessions on one page: their schemas may be long.
+MAX_OF_ALL = 100
+#: The paths of an update that give a schema.
+_SCHEMA_PATHS = ("prism.schema_source", "prism.json_schema")
+
+
+class MemoryService(
+    MemoryEdits, MemoryHistory, MemoryOperations, memory_service_pb2_grpc.MemoryServiceServicer
+):
+    """See memory_service.proto."""
+
+    def __init__(
+        self,
+        memories: Memories,
+        editor: Editor,
+        deleter: Deleter,
+        pages: Pages,
+        models: AllowedModels,
+        *,
+        rebuilder: Rebuilder,
+        schemas: Schemas,
+        history: History,
+        watches: Watches,
+        stopping: asyncio.Event,
+    ) -> None:
+        self._memories = memories
+        self._editor = editor
+        self._deleter = deleter
+        self._pages = pages
+        self._models = models
+        self._rebuilder = rebuilder
+        self._schemas = schemas
+        self._history = history
+        self._watches = watches
+        self._stopping = stopping
+
+    async def CreateMemory(  # noqa: N802 - named by the proto
+        self, request: memory_service_pb2.CreateMemoryRequest, context: Context
+    ) -> memories_pb2.Memory:
+        """Creates a memory."""
+        wanted = request.memory
+        with specs.fields_within("memory"):
+            spec = specs.memory_spec(wanted)
+            self._models.check_spec(spec, f"{wanted.WhichOneof('spec')}.")
+            return await reply(
+                self._memories.create(current_tenant(), wanted.session, wanted.id, spec),
+                convert.memory,
+            )
+
+    async def GetMemory(  # noqa: N802
+        self, request: memory_service_pb2.GetMemoryRequest, context: Context
+    ) -> memories_pb2.Memory:
+        """Reads a memory, now or as it was."""
+        named = (current_tenant(), request.session, request.memory)
+        if request.HasField("revision"):
+            reading = await self._memories.read_revision(*named, request.revision)
+        elif request.HasField("position"):
+            reading = await self._memories.read_position(*named, request.position)
+        else:
+            reading = await self._memories.read(
+                *named, consistency(request.consistency), deadline=deadline_of(context)
+            )
+        return convert.memory_with_value(reading)
+
+    async def ListMemories(  # noqa: N802
+        self, request: memory_service_pb2.ListMemoriesRequest, context: Context
+    ) -> memory_service_pb2.ListMemoriesResponse:
+        """Lists the memories of a session, or of all."""
+        status = convert.memory_status(request.status)
+        if not request.session:
+            return await self._list_of_all(request, status)
+        scope = f"memories/{request.session}/{status}"
+        after = self._pages.cursor(scope, request.page_token, first="")
+        # Those of one session are few: what is not wanted of them is left out here.
+        found = await self._memories.list_after(current_tenant(), request.session, after, None)
+        wanted = [one for one in found.items if status in (None, one.shown_status)]
+        size = self._pages.size(request.page_size)
+        page, token = self._pages.cut(
+            [convert.memory(one) for one in wanted[:size]],
+            scope,
+            lambda one: one.id,
+            more=len(wanted) > size,
+            most=True,
+        )
+        return memory_service_pb2.ListMemoriesResponse(memories=page, next_page_token=token)
+
+    async def _list_of_all(
+        self, request: memory_service_pb2.ListMemoriesRequest, status: MemoryStatus | None
+    ) -> memory_service_pb2.ListMemoriesResponse:
+        scope = f"memories/{status}"
+        size = min(self._pages.size(request.page_size), MAX_OF_ALL)
+        found = await self._memories.list_of_all(
+            current_tenant(),
+            status=status,
+            after=_keys(self._pages.cursor(scope, request.page_token, first="")),
+            limit=size + 1,
+        )
+        cursors = {
+            (one.session_name, one.name): f"{one.session_key}.{one.memory_id}" for one in found
+        }
+        page, token = self._pages.cut(
+            [convert.memory(one) for one in found[:size]],
+            scope,
+            lambda one: cursors[one.session, one.id],
+            more=len(found) > size,
+            most=True,
+        )
+        return memory_service_pb2.ListMemoriesResponse(memories=page, next_page_token=token)
+
+    async def UpdateMemory(  # noqa: N802
+        self, request: memory_service_pb2.UpdateMemoryRequest, context: Context
+    ) -> memories_pb2.Memory:
+        """Gives a live memory a schema with more fields, or another model."""
+        kind = _kind_of(request)
+        target = Target(
+            session=request.memory.session,
+            memory=request.memory.id,
+            expected_revision=request.expected_revision
+            if request.HasField("expected_revision")
+            else None,
+            comment=request.comment,
+        )
+        with specs.fields_within("memory"):
+            changes = MemoryUpdate(schema=_schema_of(request), models=self._models_of(request))
+            return await reply(
+                self._editor.update(current_tenant(), target, kind, changes), convert.memory
+            )
+
+    def _models_of(self, request: memory_service_pb2.UpdateMemoryRequest) -> dict[str, str]:
+        """Returns the fields of the spec that are updated and name a model."""
+        models: dict[str, str] = {}
+        for path in request.update_mask.paths:
+            kind, _, name = path.partition(".")
+            if path not in _SCHEMA_PATHS:
+                models[name] = getattr(getattr(request.memory, kind), name)
+                self._models.check(models[name], path)
+        return models
+
+    async def DeleteMemory(  # noqa: N802
+        self, request: memory_service_pb2.DeleteMemoryRequest, context: Context
+    ) -> Empty:
+        """Deletes a memory."""
+        deleted = self._deleter.delete_memory(
+            current_tenant(), request.session, request.memory, allow_missing=request.allow_missing
+        )
+        return await reply(deleted, lambda _: Empty())
+
+    async def RetryMemory(  # noqa: N802
+        self, request: memory_service_pb2.RetryMemoryRequest, context: Context
+    ) -> memory_service_pb2.RetryMemoryResponse:
+        """Lets a stalled memory try again, or all."""
+        work = (
+            self._memories.retry(current_tenant(), request.session, request.memory)
+            if request.memory
+            else self._memories.retry_all(current_tenant(), request.session)
+        )
+        return await reply(
+            work, lambda retried: memory_service_pb2.RetryMemoryResponse(retried=retried)
+        )
+
+    async def FlushMemory(  # noqa: N802
+        self, request: memory_service_pb2.FlushMemoryRequest, context: Context
+    ) -> memory_service_pb2.FlushMemoryResponse:
+        """Ends the wait for more chunks."""
+        return await reply(
+            self._memories.flush(current_tenant(), request.session, request.memory),
+            lambda done: memory_service_pb2.FlushMemoryResponse(read_token=done[0], head=done[1]),
+        )
+
+
+def _kind_of(request: memory_service_pb2.UpdateMemoryRequest) -> MemoryKind:
+    """Returns the kind of memory that the update is for. Raises InvalidInput for two kinds."""
+    kinds = {MemoryKind(path.partition(".")[0]) for path in request.update_mask.paths}
+    if len(kinds) > 1:
+        raise InvalidInput(
+            Reason.FIELD_INVALID,
+            "update_mask: names fields of two kinds of memories",
+            field="update_mask",
+        )
+    return kinds.pop()
+
+
+def _schema_of(request: memory_service_pb2.UpdateMemoryRequest) -> Schema | None:
+    """Returns the schema of an update; None where it is left. Raises InvalidInput."""
+    paths = [path for path in _SCHEMA_PATHS if path in request.update_mask.paths]
+    if not paths:
+        return None
+    spec = request.memory.prism
+    if f"prism.{spec.WhichOneof('schema')}" not in paths or not (
+        spec.schema_source or spec.json_schema
+    ):
+        raise InvalidInput(
+            Reason.FIELD_INVALID,
+            f"memory.{paths[0]}: is in update_mask and is not set",
+            field=f"memory.{paths[0]}",
+        )
+    return specs.schema_of(spec.schema_source, spec.json_schema)
+
+
+def _keys(cursor: str) -> tuple[UUID, UUID] | None:
+    """Returns where a page of memories of all sessions begins; None at the first."""
+    if not cursor:
+        return None
+    session_key, _, memory_id = cursor.partition(".")
+    return UUID(session_key), UUID(memory_id)

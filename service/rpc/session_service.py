@@ -1,0 +1,132 @@
+"""SessionService."""
+
+import asyncio
+
+from google.protobuf import empty_pb2
+
+from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
+from service.rpc.convert import common
+from service.rpc.convert import search as convert_search
+from service.rpc.convert import sessions as convert
+from service.rpc.deadlines import deadline_of
+from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.idempotency import reply
+from service.rpc.interceptors.tenancy import current_tenant
+from service.rpc.pages import Pages, fitting
+from service.rpc.session_log import SessionLog
+from service.settings.config import Limits
+from service.usecases.log import sessions
+from service.usecases.log.append import Appender
+from service.usecases.operations.deleting import Deleter
+from service.usecases.search.consistent import ConsistentSearch
+from storage.engine.database import Database
+
+
+class SessionService(SessionLog, session_service_pb2_grpc.SessionServiceServicer):
+    """See session_service.proto."""
+
+    def __init__(
+        self,
+        database: Database,
+        deleter: Deleter,
+        search: ConsistentSearch,
+        appender: Appender,
+        pages: Pages,
+        limits: Limits,
+        *,
+        language: str,
+        stopping: asyncio.Event,
+    ) -> None:
+        """`language`: of sessions that name none. `stopping` is set when the server stops."""
+        self._database = database
+        self._deleter = deleter
+        self._search = search
+        self._appender = appender
+        self._pages = pages
+        self._limits = limits
+        self._language = language
+        self._stopping = stopping
+
+    async def CreateSession(  # noqa: N802 - named by the proto
+        self, request: session_service_pb2.CreateSessionRequest, context: Context
+    ) -> session_service_pb2.Session:
+        """Creates a session."""
+        created = sessions.create(
+            self._database,
+            current_tenant(),
+            request.session.id,
+            language=request.session.language or self._language,
+            metadata=convert.metadata(request.session),
+        )
+        return await reply(created, convert.session)
+
+    async def GetSession(  # noqa: N802
+        self, request: session_service_pb2.GetSessionRequest, context: Context
+    ) -> session_service_pb2.Session:
+        """Returns a session."""
+        stored = await sessions.get(self._database, current_tenant(), request.session)
+        return convert.session(stored)
+
+    async def ListSessions(  # noqa: N802
+        self, request: session_service_pb2.ListSessionsRequest, context: Context
+    ) -> session_service_pb2.ListSessionsResponse:
+        """Lists sessions by id."""
+        after = self._pages.cursor("sessions", request.page_token, first="")
+        size = self._pages.size(request.page_size)
+        found = await sessions.list_after(self._database, current_tenant(), after, size + 1)
+        page, token = self._pages.cut(
+            [convert.session(one) for one in found[:size]],
+            "sessions",
+            lambda one: one.id,
+            more=len(found) > size,
+        )
+        return session_service_pb2.ListSessionsResponse(sessions=page, next_page_token=token)
+
+    async def UpdateSession(  # noqa: N802
+        self, request: session_service_pb2.UpdateSessionRequest, context: Context
+    ) -> session_service_pb2.Session:
+        """Updates the metadata of a session."""
+        updated = sessions.update_metadata(
+            self._database,
+            current_tenant(),
+            request.session.id,
+            convert.metadata(request.session),
+            etag=request.session.etag,
+        )
+        return await reply(updated, convert.session)
+
+    async def DeleteSession(  # noqa: N802
+        self, request: session_service_pb2.DeleteSessionRequest, context: Context
+    ) -> empty_pb2.Empty:
+        """Deletes a session."""
+        deleted = self._deleter.delete_session(
+            current_tenant(), request.session, allow_missing=request.allow_missing
+        )
+        return await reply(deleted, lambda _: empty_pb2.Empty())
+
+    async def SearchChunks(  # noqa: N802
+        self, request: session_service_pb2.SearchChunksRequest, context: Context
+    ) -> session_service_pb2.SearchChunksResponse:
+        """Finds the chunks that match a query best."""
+        found = await self._search.find(
+            current_tenant(),
+            request.session,
+            convert_search.query(request, self._limits),
+            common.consistency(request.consistency),
+            deadline=deadline_of(context),
+        )
+        page = found.page
+        results = [convert_search.result(page, one, rank) for rank, one in enumerate(page.found, 1)]
+        return session_service_pb2.SearchChunksResponse(
+            results=fitting(results, self._pages.max_bytes),
+            mode=convert_search.MODES[page.mode],
+            index=convert_search.index(page.index),
+            unread_chunks=page.unread_chunks,
+            read_point=common.read_point(0, found.applied_position, found.token),
+        )
+
+    async def GetSearchIndex(  # noqa: N802
+        self, request: session_service_pb2.GetSearchIndexRequest, context: Context
+    ) -> session_service_pb2.SearchIndex:
+        """Returns how far a session's index is."""
+        return convert_search.index(await self._search.index(current_tenant(), request.session))

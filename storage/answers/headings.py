@@ -1,0 +1,37 @@
+"""Reads thread, source and time of cited chunks with their answer."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, literal_column
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heading:
+    """What a cited chunk has of thread, source and time: '' and None for nothing."""
+
+    thread: str
+    source: str
+    occurred_at: datetime | None
+
+
+# Each by its key, and nothing but '[]' where nothing is cited yet.
+HEADINGS: ColumnElement[Any] = literal_column("""(
+    SELECT jsonb_object_agg(c.position, jsonb_build_array(c.thread, c.source,
+        (extract(epoch FROM c.occurred_at) * 1000000)::bigint))
+    FROM jsonb_array_elements(answer.citations) AS cited, LATERAL (
+        SELECT position, thread, source, occurred_at FROM chunk
+        WHERE chunk.session_key = answer.session_key
+            AND chunk.position = (cited->>'position')::bigint
+        LIMIT 1
+    ) AS c
+    WHERE c.thread IS NOT NULL OR c.source IS NOT NULL OR c.occurred_at IS NOT NULL
+)""")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def heading_of(thread: str | None, source: str | None, microseconds: int | None) -> Heading:
+    """Returns what a row of HEADINGS has of one chunk."""
+    at = None if microseconds is None else _EPOCH + timedelta(microseconds=microseconds)
+    return Heading(thread=thread or "", source=source or "", occurred_at=at)
