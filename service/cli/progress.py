@@ -14,8 +14,8 @@ from service.cli.output import CommandError, err, say
 
 #: How often progress is a line, where there is no terminal to draw a bar on.
 LINE_SECONDS = 2.0
-#: How often a memory is looked after.
-LOOK_SECONDS = 0.2
+#: How long one read waits for a memory before it is shown how far that is.
+WAIT_SECONDS = 0.5
 
 
 class Bar:
@@ -138,7 +138,8 @@ def refuse_stopped(info: palimpsest.MemoryInfo) -> None:
 async def follow(memory: palimpsest.Memory) -> palimpsest.MemoryState:
     """Waits until the memory is at today's head, and returns its state.
 
-    Raises CommandError when it stalled, is held, or is a tree that is closed before that.
+    Raises CommandError, or what the server says, when it stalled, is held, or is a tree that
+    is closed before that.
     """
     state = await memory.get()
     head = state.info.head
@@ -147,23 +148,14 @@ async def follow(memory: palimpsest.Memory) -> palimpsest.MemoryState:
         await memory.flush()
     with Bar("revising", head) as bar:
         bar.show(state.info)
-        _refuse_closed(state.info, head)
         while state.applied_position < head:
-            await asyncio.sleep(LOOK_SECONDS)
-            state = await memory.get()
+            try:
+                # The server says at once what never gets there.
+                state = await memory.get(fully_applied=True, timeout=WAIT_SECONDS)
+            except (palimpsest.DeadlineExceeded, palimpsest.Unavailable):
+                state = await memory.get()
             bar.show(state.info)
-            # A tree that is closed meanwhile never gets there.
-            _refuse_closed(state.info, head)
     return state
-
-
-def _refuse_closed(info: palimpsest.MemoryInfo, head: int) -> None:
-    """Raises CommandError when the memory is a tree that is closed before `head`."""
-    if info.status is palimpsest.MemoryStatus.SEALED and info.applied_position < head:
-        raise CommandError(
-            f"memory {info.id!r} is closed at position {info.applied_position}: it does not read"
-            f" what follows, which is in the log up to position {head}"
-        )
 
 
 @asynccontextmanager

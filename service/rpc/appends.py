@@ -11,7 +11,7 @@ from opentelemetry.context import Context as TraceContext
 
 from palimpsest.v1 import session_service_pb2
 from service.domain.log.appending import SERVER_PRODUCER, Request, Submission, SubmittedChunk
-from service.domain.values.errors import InvalidInput, PalimpsestError, Unavailable
+from service.domain.values.errors import InvalidInput, PalimpsestError, server_stopping
 from service.domain.values.fault_hook import boundary
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import session_key
@@ -143,7 +143,7 @@ class AppendStream:
                 coming = asyncio.ensure_future(anext(requests, None))
                 await asyncio.wait((coming, stopping), return_when=asyncio.FIRST_COMPLETED)
                 if not coming.done():
-                    raise Unavailable(Reason.SERVER_STOPPING, "this server is stopping")
+                    raise server_stopping()
                 request = coming.result()
                 if request is None:
                     return

@@ -5,8 +5,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import TypeVar
 
-from service.domain.values.errors import Unavailable
-from service.domain.values.reasons import Reason
+from service.domain.values.errors import server_stopping
 
 T = TypeVar("T")
 
@@ -21,10 +20,7 @@ async def until_stopped(events: AsyncGenerator[T], stopping: asyncio.Event) -> A
                 try:
                     await asyncio.wait((coming, stopped), return_when=asyncio.FIRST_COMPLETED)
                     if not coming.done():
-                        raise Unavailable(
-                            Reason.SERVER_STOPPING,
-                            "this server is stopping; another one serves: call again",
-                        )
+                        raise server_stopping()
                 finally:
                     # A generator that still runs cannot be closed.
                     coming.cancel()

@@ -142,12 +142,12 @@ async def ask(desk: Desk, name: str, rng: random.Random) -> None:
         except PalimpsestError as error:
             reason = desk.reason("ask", error)
             said["status"] = f"failed: {reason}" if reason == "ANSWER_FAILED" else "unknown"
-            said["answer_id"] = error.metadata.get("answer_id", "")
+            said["answer_id"] = error.metadata.get("answer", "")
         else:
             said["status"] = "done"
-            said["answer_id"] = answer.answer_id
+            said["answer_id"] = answer.id
             said["citations"] = [(one.position, one.position) for one in answer.citations]
-            said["head"] = answer.applied_position
+            said["head"] = answer.read_point.applied_position
         desk.write(
             Asked(
                 client=name,

@@ -188,3 +188,10 @@ class Unavailable(PalimpsestError):
     ) -> None:
         super().__init__(reason, message, metadata)
         self.retry_seconds = retry_seconds
+
+
+def server_stopping() -> Unavailable:
+    """What ends every call that waits when its server stops."""
+    return Unavailable(
+        Reason.SERVER_STOPPING, "this server is stopping; another one serves: call again"
+    )

@@ -18,7 +18,7 @@ from service.domain.values.errors import (
     FailedPrecondition,
     InvalidInput,
     NotFound,
-    Unavailable,
+    server_stopping,
 )
 from service.domain.values.reasons import Reason
 from service.domain.values.work_items import WorkItem, WorkKind
@@ -414,9 +414,7 @@ class ProgressWatcher:
         finally:
             wait.news = None
         if self._stopped:
-            raise Unavailable(
-                Reason.SERVER_STOPPING, "this server is stopping; another one serves: call again"
-            )
+            raise server_stopping()
         if wait.gone:
             raise _deleted(wait.item)
         return True

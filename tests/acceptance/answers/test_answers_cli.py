@@ -146,7 +146,7 @@ def test_an_answer_is_resumed_rated_and_listed(url: str, address: str, pending: 
         text = succeed("ask", "--resume", pending, "-s", "s", PALIMPSEST_ADDRESS=address)
     assert text.splitlines()[-1].startswith("  by offline/extractive at revision 0")
     done = run("answer", "cancel", pending, "-s", "s", PALIMPSEST_ADDRESS=address)
-    assert done.stderr == f"error: answer {pending} had ended before: it is complete\n"
+    assert done.stderr == f"error: answer {pending} had ended before: it is done\n"
     assert succeed("answer", "show", pending, "-s", "s", **at) == text
     told = json.loads(succeed("answer", "show", pending, "-s", "s", "--json", **at))
     assert (told["id"], told["state"]) == (pending, "done")
@@ -157,7 +157,7 @@ def test_an_answer_is_resumed_rated_and_listed(url: str, address: str, pending: 
     )
     assert rated == f"{pending} is rated bad\n"
     listed = succeed(
-        *("answer", "list", "-s", "s", "-m", "state", "--status", "complete", "--json"),
+        *("answer", "list", "-s", "s", "-m", "state", "--state", "done", "--json"),
         PALIMPSEST_ADDRESS=address,
     )
     told = [one for one in map(json.loads, listed.splitlines()) if one["id"] == pending]

@@ -63,7 +63,7 @@ async def test_calls_that_wait_end_at_once_and_say_where_to_go_on(url: str) -> N
         begun = answer_service_pb2.AskRequest(session="s", memory="m", query="q")
         many: Any = answers.AskMany(answer_service_pb2.AskManyRequest(questions=[begun, behind]))
         told = [await many.read() for _ in range(2)]
-        assert {(one.index, one.response.WhichOneof("event")) for one in told} == {
+        assert {(one.index, one.WhichOneof("event")) for one in told} == {
             (0, "reading"),
             (1, "waiting"),
         }

@@ -12,7 +12,7 @@ from palimpsest._async._answers import MANY_QUESTIONS
 from palimpsest.v1 import answer_service_pb2
 from service.cli import output
 from service.domain.answers.readers import ReaderName
-from service.rpc.pages import PAGE_BYTES
+from service.rpc.pages import MAX_PAGE_SIZE, PAGE_BYTES
 from service.settings.config import Limits
 from tests import ROOT
 from tests.acceptance.guides.pages import commands, printed, program
@@ -66,8 +66,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert pending.startswith(f"{Limits().max_pending_answers:,} ")
     waiting = said["questions that a server waits for"]
     assert waiting.startswith(f"{Limits().max_waiting_asks:,} ")
-    page = rule(answer_service_pb2.ListAnswersRequest, "page_size").uint32.lte
-    assert said["a page of `ListAnswers"] == f"{page:,} answers, {PAGE_BYTES // 2**20} MiB"
+    assert said["a page of `ListAnswers"] == f"{MAX_PAGE_SIZE:,} answers, {PAGE_BYTES // 2**20} MiB"
     comment = rule(answer_service_pb2.Rating, "comment").string.max_bytes // 1024
     expected = rule(answer_service_pb2.Rating, "expected").string.max_bytes // 1024
     assert said["a rating"] == f"a comment of {comment} KiB, `expected` of {expected} KiB"

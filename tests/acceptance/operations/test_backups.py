@@ -103,7 +103,7 @@ class Traffic:
         self._address = address
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self.acked = 0
-        self.token = ""
+        self.read_token = ""
         self.wanted = BEFORE
         self.stop = threading.Event()
 
@@ -166,7 +166,7 @@ def back_up(server: Server, folder: Path, archive: Path) -> Backups:
         url = server.postgres.superuser_url
         server.run("pg_basebackup", f"--dbname={url}", f"--pgdata={base}", "--checkpoint=fast")
         eventually("more chunks are acked", lambda: traffic.acked >= BEFORE)
-        before = traffic.token
+        before = traffic.read_token
         server.run("pg_dump", f"--dbname={url}", "--format=custom", f"--file={dump}")
         server.execute("SELECT pg_create_restore_point('before')")
         marked = traffic.acked
@@ -174,7 +174,7 @@ def back_up(server: Server, folder: Path, archive: Path) -> Backups:
         eventually("and more", lambda: traffic.acked >= marked + BEHIND)
         traffic.end()
         server.execute("SELECT pg_switch_wal()")
-    return Backups(server, dump, base, archive, traffic.acked, before, traffic.token)
+    return Backups(server, dump, base, archive, traffic.acked, before, traffic.read_token)
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +253,7 @@ def goes_on(server: Server, backups: Backups) -> None:
     lost is taken for something else."""
     told = asyncio.run(place(server.url))
     assert told.level is Severity.WARN
-    assert "run `palimpsest restored`" in told.advice
+    assert "run `palimpsest restore`" in told.advice
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PALIMPSEST_DATABASE_URL", server.url)
         said = CliRunner().invoke(app, ["restore"])

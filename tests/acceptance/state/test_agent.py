@@ -167,4 +167,4 @@ async def test_a_setting_that_the_service_refuses_says_which(client: palimpsest.
     with pytest.raises(palimpsest.InvalidArgument) as caught:
         async with client.agent(f"road-{uuid4().hex}", state_tokens=32, pinned=["x" * 900]):
             pass
-    assert "state.pinned" in caught.value.fields
+    assert "memory.state.pinned" in caught.value.fields

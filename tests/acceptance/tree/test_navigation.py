@@ -156,7 +156,7 @@ def test_a_client_that_was_cut_off_finds_the_events(servers: Servers, navigator:
 
             def is_told() -> bool:
                 # Who reads it wants it, so that it is begun if it was not.
-                return session.answer(answer_id).state == "pending" and kinds() == ["triage"]
+                return session.answer(answer_id).state == "running" and kinds() == ["triage"]
 
             eventually("the first move is told", is_told)
             navigator.go.set()

@@ -141,8 +141,7 @@ def test_trees_are_made_listed_and_asked_to_close(address: str) -> None:
     late = run("ingest", "-", "-s", session, "-m", "t", stdin=b"Too late.", **at)
     assert late.returncode == 1
     assert late.stderr.splitlines()[-1] == (
-        "error: memory 't' is closed at position 0: it does not read what follows,"
-        " which is in the log up to position 1"
+        "error: tree 't' is closed at position 0: it will never have position 1. Read it as it is"
     )
 
 

@@ -11,10 +11,14 @@ from service.domain.answers.answer_updates import Listener, ListenerBatch
 from service.domain.answers.reply_streaming import TextPiece
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
-from service.usecases.memories import consistency
 from service.usecases.memories.consistency import ProgressWatcher
+from storage.answers import answer_news
 from storage.engine.database import Database
 from storage.memories import job_results
+
+
+async def nobody(_: Any, items: Collection[WorkItem]) -> Collection[WorkItem]:
+    return ()
 
 
 async def test_only_those_who_wait_are_looked_after(
@@ -31,7 +35,8 @@ async def test_only_those_who_wait_are_looked_after(
             for one in listeners
         }
 
-    monkeypatch.setattr(consistency, "look", look)
+    monkeypatch.setattr(job_results, "missing", nobody)
+    monkeypatch.setattr(answer_news, "read_new", look)
     watcher = ProgressWatcher(database)
     running = asyncio.create_task(watcher.run())
     slow, quick = (
@@ -82,6 +87,7 @@ async def test_who_waits_is_looked_after_though_one_look_broke(
         return items
 
     monkeypatch.setattr(job_results, "ended", settled)
+    monkeypatch.setattr(job_results, "missing", nobody)
     watcher = ProgressWatcher(database)
     running = asyncio.create_task(watcher.run())
     item = WorkItem(

@@ -79,7 +79,7 @@ async def test_a_closed_tree_neither_wakes_nor_holds_up(closing: Tree, database:
             text("SELECT memory_id FROM memory WHERE name = 't' AND status = 'sealed'")
         )
         assert not {one.item_id for one in items} & set(found.scalars())
-    assert (await (await closing.seal()).wait()).applied_position == 2
+    assert (await (await closing.seal()).wait()).status == "sealed"
     assert (await closing.get()).value["sealed"] is True
     assert (await closing.outline()).info.status == "sealed"
 

@@ -96,7 +96,7 @@ async def test_within_a_step_the_state_before_it_is_read(session: palimpsest.Ses
 
 async def test_a_position_stands_alone(memory: palimpsest.Memory) -> None:
     for extra in ({"revision": 1}, {"fully_applied": True}):
-        with pytest.raises(palimpsest.InvalidArgument, match="position alone"):
+        with pytest.raises(palimpsest.InvalidArgument, match="at most one of revision"):
             await memory.get(position=1, **extra)
 
 
