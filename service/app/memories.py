@@ -24,4 +24,4 @@ def memories_of(
         MemoryKind.TREE: TreeValues(database, token_key),
         MemoryKind.STATE: StateValues(contexts),
     }
-    return Memories(database, wake_ups, watcher, token_key, limits, values)
+    return Memories(database, wake_ups, watcher, token_key, limits, values, contexts)

@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeVar, Unpack, cast
 
 from palimpsest._convert import if_set, message_of, moment, number_of, value_of
 from palimpsest._errors import InvalidArgument
-from palimpsest._values_log import Chunk, ChunkFilterOptions, ChunkKind, ChunkLabels
-from palimpsest.v1 import chunks_pb2, common_pb2
+from palimpsest._values_log import Ack, Chunk, ChunkFilterOptions, ChunkKind, ChunkLabels
+from palimpsest.v1 import chunks_pb2, common_pb2, session_service_pb2
 
 Range = TypeVar("Range", common_pb2.PositionRange, common_pb2.TimeRange)
 
@@ -344,3 +344,12 @@ def instant(setting: str, given: datetime | None) -> datetime | None:
     if isinstance(given, datetime) and given.tzinfo is None:
         raise ValueError(f"{setting} must have a time zone, as in datetime.now(UTC)")
     return given
+
+
+def ack(message: session_service_pb2.AppendChunksResponse.Ack) -> Ack:
+    """Returns an ack."""
+    return Ack(
+        producer_sequence=message.through_producer_sequence,
+        position=message.through_position,
+        read_token=message.read_token,
+    )

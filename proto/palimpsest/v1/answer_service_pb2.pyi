@@ -92,7 +92,7 @@ class _NoAnswerEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_NoAnswer.Val
     NO_ANSWER_STEP_LIMIT: _NoAnswer.ValueType  # 3
     """The allowed model calls are used up."""
     NO_ANSWER_EMPTY: _NoAnswer.ValueType  # 4
-    """There is no text yet."""
+    """There is no text yet, or none that the filter allows."""
 
 class NoAnswer(_NoAnswer, metaclass=_NoAnswerEnumTypeWrapper):
     """Why there is no answer."""
@@ -106,7 +106,7 @@ NO_ANSWER_NOT_FOUND: NoAnswer.ValueType  # 2
 NO_ANSWER_STEP_LIMIT: NoAnswer.ValueType  # 3
 """The allowed model calls are used up."""
 NO_ANSWER_EMPTY: NoAnswer.ValueType  # 4
-"""There is no text yet."""
+"""There is no text yet, or none that the filter allows."""
 Global___NoAnswer: _TypeAlias = NoAnswer  # noqa: Y015
 
 @_typing.final

@@ -83,6 +83,18 @@ class ValueReader(Protocol):
         """
 
 
+class Compressions(Protocol):
+    """Waits for the compressions of state memories."""
+
+    async def catch_up(
+        self, tenant_id: UUID, session: str, name: str, *, deadline: float | None
+    ) -> None:
+        """Returns once none is due.
+
+        Raises NotFound, FailedPrecondition (stalled), Exhausted (held), DeadlineExceeded.
+        """
+
+
 def reading_of(
     token_key: bytes, stored: StoredMemory, value: str, revision: int, applied_position: int
 ) -> MemoryReading:
@@ -119,6 +131,7 @@ class Memories:
         token_key: bytes,
         limits: Limits,
         values: Mapping[MemoryKind, ValueReader],
+        compressions: Compressions,
     ) -> None:
         """`values` reads the kinds of memories whose values are not stored whole."""
         self._database = database
@@ -127,6 +140,7 @@ class Memories:
         self._token_key = token_key
         self._limits = limits
         self._values = values
+        self._compressions = compressions
 
     async def create(
         self,
@@ -263,17 +277,7 @@ class Memories:
         `deadline` is in the event loop's time. Raises NotFound, InvalidInput (token),
         FailedPrecondition (stalled, sealed), Exhausted (held), DeadlineExceeded.
         """
-        key = session_key(tenant_id, session)
-        stored, value = await self._read_newest(tenant_id, key, session, name)
-        wanted = consistency.wanted_position(
-            self._token_key, key, head=stored.head, incarnation=stored.incarnation
-        )
-        if stored.kind == MemoryKind.STATE:
-            # All of the log is in its value.
-            return await self._values[MemoryKind(stored.kind)].read(tenant_id, session, name)
-        if stored.applied_position < wanted:
-            await self._wait(tenant_id, stored, wanted, deadline)
-            stored, value = await self._read_newest(tenant_id, key, session, name)
+        stored, value = await self._caught_up(tenant_id, session, name, consistency, deadline)
         if value is None:
             return await self._values[MemoryKind(stored.kind)].read(tenant_id, session, name)
         return self._reading(stored, value, stored.revision, stored.applied_position)
@@ -287,19 +291,31 @@ class Memories:
         *,
         deadline: float | None,
     ) -> None:
-        """Waits until the memory is as fresh as a read of it must be.
+        """Waits until the memory is as fresh as a read of it must be. Raises as `read`."""
+        if consistency.at_least or consistency.fully_applied:
+            await self._caught_up(tenant_id, session, name, consistency, deadline)
 
-        A state memory always has every chunk: nothing is waited for. Raises as `read`.
-        """
-        if not (consistency.at_least or consistency.fully_applied):
-            return
+    async def _caught_up(
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        consistency: Consistency,
+        deadline: float | None,
+    ) -> tuple[StoredMemory, str | None]:
         key = session_key(tenant_id, session)
-        stored, _ = await self._read_newest(tenant_id, key, session, name)
+        stored, value = await self._read_newest(tenant_id, key, session, name)
         wanted = consistency.wanted_position(
             self._token_key, key, head=stored.head, incarnation=stored.incarnation
         )
-        if stored.kind != MemoryKind.STATE and stored.applied_position < wanted:
+        if stored.kind == MemoryKind.STATE:
+            # All of the log is in its value; what may be missing is a compression.
+            if consistency.fully_applied:
+                await self._compressions.catch_up(tenant_id, session, name, deadline=deadline)
+        elif stored.applied_position < wanted:
             await self._wait(tenant_id, stored, wanted, deadline)
+            stored, value = await self._read_newest(tenant_id, key, session, name)
+        return stored, value
 
     def read_token(self, stored: StoredMemory, position: int) -> str:
         """Returns the token of the log of a memory up to `position`."""

@@ -141,6 +141,13 @@ class WorkingContexts:
             )
         return stored, found
 
+    async def catch_up(
+        self, tenant_id: UUID, session: str, name: str, *, deadline: float | None
+    ) -> None:
+        """Returns once no compression is due. Raises as `read`."""
+        everything = Consistency(fully_applied=True)
+        await self._caught_up(tenant_id, session, name, everything, deadline)
+
     async def _caught_up(
         self,
         tenant_id: UUID,

@@ -2,6 +2,11 @@
 
 from datetime import UTC, datetime
 
+import pytest
+
+from service.domain.answers.browse.spec import BrowseRequest
+from service.domain.answers.readers import ReaderName
+from service.domain.answers.trajectory import NoAnswer
 from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.usecases.answers.readers.log_range import citable, filter_of, wanted_log_of
@@ -10,7 +15,9 @@ from storage.answers.answers import StoredCitation
 from storage.engine.database import Database
 from storage.log import ends
 from tests.integration.support.browse import write
+from tests.integration.support.scripted import Script, answerer
 from tests.integration.support.stored_answers import KEY, read_answer, store_question
+from tests.support.gateways import gateway
 
 #: Odd positions are of the thread "a".
 CHUNKS = [
@@ -60,3 +67,25 @@ async def test_the_log_is_read_and_cited_within_the_filter(database: Database) -
         citations = [cited(1), cited(2), cited(7), cited(3, 2, 4), cited(0, 5, 5), cited(0, 5, 6)]
         kept = await citable(tx, asked, citations)
     assert kept == [citations[0], citations[3], citations[4]]
+
+
+@pytest.mark.parametrize("reader", [ReaderName.WHOLE, ReaderName.DCISO])
+async def test_a_filter_that_allows_nothing_is_named_as_the_cause(
+    database: Database, reader: ReaderName
+) -> None:
+    await write(database, CHUNKS)
+    item = await store_question(
+        database,
+        None,
+        "?",
+        revision=0,
+        applied_position=8,
+        reader=reader,
+        browsing=BrowseRequest() if reader is ReaderName.DCISO else None,
+        chunk_filter=ChunkFilter(threads=frozenset({"c"})).to_json(),
+    )
+    script = Script()
+    await answerer(database, gateway(script, database)).make(item)
+    stored = await read_answer(database, item)
+    assert (stored.no_answer, script.asked) == (NoAnswer.EMPTY, [])
+    assert stored.failure == "There is no answer: no text of the log fits the question's filter."

@@ -180,10 +180,9 @@ async def test_what_is_beyond_the_newest_is_refused(state: State) -> None:
         assert beyond.value.reason == "POSITION_NOT_APPLIED"
 
 
-async def test_consistency_is_met_at_once(state: State) -> None:
+async def test_a_tokens_consistency_is_met_at_once(state: State) -> None:
     token = (await state.context()).read_point.read_token
     assert (await state.get(after=token)).applied_position == 12
-    assert (await state.get(fully_applied=True)).applied_position == 12
     with pytest.raises(palimpsest.InvalidArgument) as wrong:
         await state.get(after="no token")
     assert wrong.value.reason == "TOKEN_INVALID"
@@ -203,6 +202,20 @@ async def test_a_token_is_checked_though_a_context_waits_for_none(state: State) 
 async def test_waiting_ends_at_the_deadline(state: State) -> None:
     with pytest.raises(palimpsest.DeadlineExceeded) as late:
         await state.context(fully_applied=True, timeout=4.5)
+    assert late.value.reason == "NOT_APPLIED_IN_TIME"
+    assert late.value.metadata == {"position": "12", "applied_position": "9", "revision": "4"}
+
+
+@pytest.mark.parametrize("method", ["GetMemory", "ListRevisions"])
+async def test_a_value_and_a_history_wait_for_compressions_too(
+    client: palimpsest.Client, method: str
+) -> None:
+    stub = memory_service_pb2_grpc.MemoryServiceStub(client.channel)
+    request = getattr(memory_service_pb2, f"{method}Request")(
+        **NAMED, consistency=common_pb2.ReadConsistency(fully_applied=True)
+    )
+    with pytest.raises(palimpsest.DeadlineExceeded) as late:
+        await client.call(getattr(stub, method), request, timeout=1.0)
     assert late.value.reason == "NOT_APPLIED_IN_TIME"
     assert late.value.metadata == {"position": "12", "applied_position": "9", "revision": "4"}
 

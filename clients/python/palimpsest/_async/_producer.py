@@ -17,7 +17,6 @@ from palimpsest._async._runtime import (
     RpcError,
     sleep,
 )
-from palimpsest._convert_log import ack
 from palimpsest._errors import InvalidArgument, PalimpsestError, ProducerClosed, Unavailable
 from palimpsest._transport import (
     MAX_SENT_BYTES,
@@ -406,7 +405,7 @@ class Producer:
             self._opened = True
 
     def _take_ack(self, message: session_service_pb2.AppendChunksResponse.Ack) -> None:
-        self._last_ack = ack(message)
+        self._last_ack = convert.ack(message)
         self._acked_sequence = message.through_producer_sequence
         while self._under_way:
             if self._under_way[0].chunk.producer_sequence > self._acked_sequence:

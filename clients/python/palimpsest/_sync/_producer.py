@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Any, Unpack
 
 from palimpsest import _convert_chunks as convert
-from palimpsest._convert_log import ack
 from palimpsest._errors import InvalidArgument, PalimpsestError, ProducerClosed, Unavailable
 from palimpsest._sync._connection import Connection
 from palimpsest._sync._runtime import (
@@ -405,7 +404,7 @@ class Producer:
             self._opened = True
 
     def _take_ack(self, message: session_service_pb2.AppendChunksResponse.Ack) -> None:
-        self._last_ack = ack(message)
+        self._last_ack = convert.ack(message)
         self._acked_sequence = message.through_producer_sequence
         while self._under_way:
             if self._under_way[0].chunk.producer_sequence > self._acked_sequence:

@@ -24,18 +24,17 @@ from service.usecases.answers.readers.answering import (
     ReadingReplies,
 )
 from service.usecases.answers.readers.browsed_log import BrowsedLog, Pack, Ranks
-from service.usecases.answers.readers.log_range import wanted_log_of
+from service.usecases.answers.readers.log_range import empty_text, wanted_log_of
 from storage.answers import trajectories
 from storage.answers.answers import StoredAnswer, StoredCitation
 
 _log = structlog.get_logger("palimpsest.browse")
 
-#: Why there is no answer.
+#: Why there is no answer from a log that has text.
 NO_ANSWER_TEXTS = {
     NoAnswer.UNREADABLE: "There is no answer: no reply of the model could be read.",
     NoAnswer.NOT_FOUND: "There is no answer in the log.",
     NoAnswer.STEP_LIMIT: "There is no answer yet: the model calls that it might cost are used up.",
-    NoAnswer.EMPTY: "There is no answer: the log has no text yet.",
 }
 
 
@@ -164,7 +163,7 @@ async def _made(log: BrowsedLog, asked: StoredAnswer, browsed: Browsed, model: s
             citations=(),
             model=model,
             no_answer=why,
-            failure=_no_answer_text(why, browsed),
+            failure=_no_answer_text(asked, why, browsed),
             left_out=log.left_out,
         )
     spans = await log.true_spans(browsed.spans)
@@ -185,9 +184,9 @@ async def _made(log: BrowsedLog, asked: StoredAnswer, browsed: Browsed, model: s
     )
 
 
-def _no_answer_text(why: NoAnswer, browsed: Browsed) -> str:
+def _no_answer_text(asked: StoredAnswer, why: NoAnswer, browsed: Browsed) -> str:
     """Says what was not found, and what could not be read."""
-    text = NO_ANSWER_TEXTS[why]
+    text = NO_ANSWER_TEXTS.get(why) or empty_text(asked)
     if browsed.cause:
         return f"{text.removesuffix('.')}; {browsed.cause}."
     if browsed.passed:

@@ -99,6 +99,13 @@ def filter_of(asked: StoredAnswer) -> ChunkFilter | None:
     return None if asked.chunk_filter is None else ChunkFilter.from_json(asked.chunk_filter)
 
 
+def empty_text(asked: StoredAnswer) -> str:
+    """Says why a question found nothing to read in the log."""
+    if filter_of(asked) is None:
+        return "There is no answer: the log has no text yet."
+    return "There is no answer: no text of the log fits the question's filter."
+
+
 async def citable(
     tx: Transaction, asked: StoredAnswer, citations: Sequence[StoredCitation]
 ) -> Sequence[StoredCitation]:

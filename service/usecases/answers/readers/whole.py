@@ -14,7 +14,7 @@ from service.llm.gateway.driver import drive
 from service.llm.offloading import beside
 from service.llm.providers.facts import ModelFacts
 from service.usecases.answers.readers.answering import EXCERPT_CHARACTERS, MadeAnswer, ReaderKit
-from service.usecases.answers.readers.log_range import PAGE_CHUNKS, filter_of
+from service.usecases.answers.readers.log_range import PAGE_CHUNKS, empty_text, filter_of
 from service.usecases.answers.readers.spans import located, quoted, spanned
 from storage.answers.answers import StoredAnswer, StoredCitation
 from storage.engine.database import Transaction
@@ -25,11 +25,10 @@ from storage.log.ranges import Range
 #: Characters of a quote that is looked for in other texts than the one that it is said to
 #: be of; fewer may stand anywhere.
 TELLING_CHARACTERS = 16
-#: Why there is no answer.
+#: Why there is no answer from a log that has text.
 NO_ANSWER_TEXTS = {
     NoAnswer.UNREADABLE: "There is no answer: three replies of the model in a row had none.",
     NoAnswer.NOT_FOUND: "There is no answer in the log.",
-    NoAnswer.EMPTY: "There is no answer: the log has no text yet.",
 }
 
 Chunks = Sequence[tuple[int, str]]
@@ -71,7 +70,7 @@ class WholeReader:
                 citations=(),
                 model=model,
                 no_answer=draft.no_answer,
-                failure=NO_ANSWER_TEXTS[draft.no_answer],
+                failure=NO_ANSWER_TEXTS.get(draft.no_answer) or empty_text(asked),
             )
         # Quotes are looked for in all of the log.
         citations = await beside(_cited_in, draft, chunks, asked.query)
