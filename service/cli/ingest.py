@@ -2,6 +2,7 @@
 
 import hashlib
 from typing import Annotated, Any, Literal
+from uuid import uuid4
 
 import typer
 
@@ -160,6 +161,8 @@ async def _ensure_memory(
 
     Raises CommandError when it exists and is of another kind than the one asked for.
     """
+    # So that the client makes the call again while the service cannot be reached.
+    wanted = {**wanted, "request_id": uuid4().hex}
     try:
         if kind == "tree":
             return await session.create_tree(name, **wanted)
