@@ -190,7 +190,9 @@ async def test_a_database_of_before_version_1_is_refused(url: str) -> None:
     known = Migrations(newest=migrations.newest(), known=migrations.known())
     found = {one.name: one async for one in Doctor(config, known).findings()}
     assert found["migrations"].level is Severity.BAD
-    assert found["migrations"].said == "at 0012, of a release before version 1, which is not migrated"
+    assert (
+        found["migrations"].said == "at 0012, of a release before version 1, which is not migrated"
+    )
     assert "memories" not in found, "nothing else of it is read"
 
 
