@@ -101,5 +101,5 @@ ALTER TABLE chunk_vector ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY chunk_vector_of_tenant ON chunk_vector TO palimpsest_app
     USING (tenant_id = current_setting('app.tenant')::uuid)
     WITH CHECK (tenant_id = current_setting('app.tenant')::uuid);
--- Indexing deletes vectors as well: those of a model that was replaced.
+-- Not for removals alone: vectors of another model replace those that are there.
 GRANT SELECT, INSERT, UPDATE, DELETE ON chunk_vector TO palimpsest_app;

@@ -122,7 +122,6 @@ ALTER TABLE answer_text ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY answer_text_of_tenant ON answer_text TO palimpsest_app
     USING (tenant_id = current_setting('app.tenant')::uuid)
     WITH CHECK (tenant_id = current_setting('app.tenant')::uuid);
--- The pieces are deleted once the whole is stored for a while.
 GRANT SELECT, INSERT, DELETE ON answer_text TO palimpsest_app;
 
 
