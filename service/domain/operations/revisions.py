@@ -9,7 +9,7 @@ def is_before_version_1(revision: str, known: Collection[str]) -> bool:
 
     Any other revision that is not known is a newer release's.
     """
-    return re.fullmatch(r"[0-9]{4}", revision) is not None and revision < min(known)
+    return re.fullmatch(r"[0-9]{4}", revision) is not None and revision < min(known, default="")
 
 
 def too_old(revision: str) -> str:
