@@ -1,7 +1,10 @@
 """The database's migrations and how to run them.
 
-`palimpsest migrate` calls `upgrade`; every process of the service calls
-`current` at its start and refuses to work on a database that is behind.
+`palimpsest migrate` calls `upgrade`. Every process of the service compares the database with
+`known` at its start, and refuses to work on one that is behind.
+
+The first migration runs the SQL files of `schema/`. Each change since is a migration of its own
+that suits the release before it.
 """
 
 import time
@@ -16,6 +19,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, create_engine, text
 from sqlalchemy.sql.schema import SchemaItem
 
+from service.domain.operations.revisions import is_before_version_1, too_old
 from storage.search.setup import is_ours
 from storage.tables import metadata
 
@@ -23,6 +27,10 @@ from storage.tables import metadata
 LOCK_KEY = 0x70616C69
 #: … and look after it this often, in seconds.
 LOCK_SECONDS = 0.2
+
+
+class BeforeVersion1(Exception):
+    """The database is of a release before version 1, from which no migration leads here."""
 
 
 def _config() -> Config:
@@ -50,7 +58,8 @@ def upgrade(url: URL) -> tuple[str | None, str]:
     """Brings the database at `url` (SQLAlchemy form) to the newest revision.
 
     Returns the revisions before and after. Concurrent calls wait for each other. A revision that
-    this code does not know is a newer release's, and stays: this one works on it.
+    this code does not know is a newer release's, and stays: this one works on it. Raises
+    BeforeVersion1, having changed nothing.
     """
     engine = create_engine(url)
     config = _config()
@@ -66,6 +75,8 @@ def upgrade(url: URL) -> tuple[str | None, str]:
             before = _current(connection)
             connection.rollback()
             if before is not None and before not in known():
+                if is_before_version_1(before, known()):
+                    raise BeforeVersion1(too_old(before))
                 return before, before
             config.attributes["connection"] = connection
             command.upgrade(config, "head")

@@ -12,6 +12,7 @@ import migrations
 from service import telemetry
 from service.app import faults
 from service.app.health_socket import health_socket
+from service.domain.operations.revisions import is_before_version_1, too_old
 from service.llm.providers.labels import LABELS
 from service.settings.config import Config
 from service.usecases.operations.gauges import observe_connections, observe_ready
@@ -148,6 +149,8 @@ async def _reach(database: Database, session_url: str, seconds: float) -> Deploy
         break
     if found.unfit:
         raise CannotStart(f"{found.unfit}; connect as one that may not")
+    if found.migration is not None and is_before_version_1(found.migration, migrations.known()):
+        raise CannotStart(too_old(found.migration))
     # A database that is ahead is one whose next release is being rolled out.
     if found.migration is None or found.keys is None or _behind(found.migration):
         raise CannotStart("the database is not migrated to this release; run `palimpsest migrate`")

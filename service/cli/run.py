@@ -236,7 +236,7 @@ def migrate(
                 return
             moved = database_identity.note(url, anew=False)
             support = setup.install(url, known_dimensions(config))
-    except StorageError as error:
+    except (StorageError, migrations.BeforeVersion1) as error:
         raise CommandError(f"cannot migrate: {error}") from error
     show(f"migrated from {before or 'nothing'} to {after}" if before != after else f"at {after}")
     if moved:

@@ -111,7 +111,7 @@ def _and_contexts(statement: str) -> str:
 
 
 # The same for the commonest case, new chunks of one producer, in a single round trip; the
-# function is in migrations/versions/0028. Its plans are kept by the connection.
+# function is in migrations/schema/01_log.sql. Its plans are kept by the connection.
 _APPEND_IF_UNCHANGED = """
 SELECT woken, applied FROM write_if_unchanged(
     %s, %s, %s::integer, %s, %s, %s, {arrays}, %s, {observed_first}, {headings})

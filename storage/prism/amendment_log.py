@@ -14,7 +14,7 @@ from storage.engine.database import Transaction
 from storage.engine.listing import ListPage, fields_of, list_rows
 from storage.tables import amendment, rejection, revision
 
-#: Characters of a path that the index has; see migration 0002.
+#: Characters of a path that the index amendment_by_path has.
 INDEXED_CHARACTERS = 500
 #: Behind every path that begins with what is before it.
 _LAST = "\U0010ffff"

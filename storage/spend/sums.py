@@ -110,7 +110,7 @@ _OF_SESSION = _LACKING.format(
 _TENANT = "tenant_id = %(tenant)s"
 _OF_TENANT = _LACKING.format(
     keys="tenant_id",
-    # As the index of a tenant's rows says it: migration 0025.
+    # As the index of a tenant's rows says it: call_sum_by_tenant.
     spent=_SPENT.format(keys="tenant_id", which=f"{_TENANT} AND day > '-infinity'", by="1, 2"),
     sums=f"tenant_spend_sum WHERE {_TENANT}",
 )

@@ -140,7 +140,7 @@ call_sum = Table(
         "call_sum_by_tenant",
         "tenant_id",
         "day",
-        # It is so of each, and keeps this index to who says it: migration 0025.
+        # It is so of each row, and keeps this index to the statements that repeat it.
         postgresql_where=text("day > '-infinity'"),
     ),
 )

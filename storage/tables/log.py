@@ -98,7 +98,7 @@ session = Table(
     Column("indexed_position", BigInteger, nullable=False, server_default=text("0")),
     Column("embedded_position", BigInteger, nullable=False, server_default=text("0")),
     Column("embedding_model", Text, nullable=False, server_default=text("''")),
-    # Set by a trigger when the head moves; a column that stays true costs appends nothing.
+    # Set by every append: a column that stays true costs it nothing.
     Column("has_unindexed", Boolean, nullable=False, server_default=text("false")),
     Column("index_ready_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("index_attempts", Integer, nullable=False, server_default=text("0")),
@@ -119,7 +119,8 @@ session = Table(
     Column("metadata", JSONB, nullable=False, server_default=text("'{}'")),
     ForeignKeyConstraint(["tenant_id"], ["tenant.tenant_id"], name="session_tenant_fkey"),
     CheckConstraint("head >= 0", name="session_head"),
-    # For lists. What it says is so of each, and keeps it to who says it: migration 0025.
+    # For lists. Its condition is so of each row, and keeps it to the statements that repeat it:
+    # migrations/schema/01_log.sql.
     # With COLLATE "C": by the bytes of names, whatever the database's own collation is.
     Index("session_of_tenant_by_bytes", "tenant_id", "name", postgresql_where=text("name > ''")),
     # What belongs to the session names both.

@@ -97,7 +97,7 @@ memory = Table(
         "memory_turns",
         "tenant_id",
         "ready_at",
-        # The last is so of each, and keeps this index to who says it: migration 0018.
+        # The last is so of each row, and keeps this index to the queue: see take_work.
         postgresql_where=text("has_work AND status = 'active' AND ready_at > '-infinity'"),
     ),
     # What a budget holds, for whoever raises it.

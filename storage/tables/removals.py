@@ -19,7 +19,7 @@ removal = Table(
         "removal_turns",
         "tenant_id",
         "ready_at",
-        # It is so of each, and keeps this index to the queue: migration 0018.
+        # It is so of each row, and keeps this index to the queue: see take_work.
         postgresql_where=text("ready_at > '-infinity'"),
     ),
 )

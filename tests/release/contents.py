@@ -21,7 +21,11 @@ _WANTED = {
         "palimpsest/v1/session_service_pb2_grpc.py",
     ],
     "palimpsest_sdk": ["palimpsest/__init__.py", "palimpsest/py.typed"],
-    "palimpsest_server": ["service/cli/tasks/lighthouse.txt", "migrations/script.py.mako"],
+    "palimpsest_server": [
+        "service/cli/tasks/lighthouse.txt",
+        "migrations/script.py.mako",
+        "migrations/schema/00_roles.sql",
+    ],
     "palimpsest_evaluation": ["evaluation/cli/questions.py"],
 }
 #: Of a package; the largest has 1.2 MB.

@@ -173,7 +173,7 @@ WITH picked AS MATERIALIZED (
     INSERT INTO chunk ({columns}) SELECT {values}
     FROM picked k JOIN chunk t ON t.session_key = k.session_key AND t.position = k.head
 ), heads AS (
-    UPDATE session s SET head = k.head + 1
+    UPDATE session s SET head = k.head + 1, has_unindexed = true
     FROM picked k WHERE s.session_key = k.session_key
 )
 UPDATE memory m SET has_work = true, ready_at = now() + make_interval(secs => %(seconds)s)

@@ -222,8 +222,8 @@ class _Meter:
 
 
 def _is_queue(name: str) -> bool:
-    # The first three have no write-ahead log; the others are of the release before.
-    return name.startswith(("claim", "wanted", "worker", "procrastinate"))
+    # None of the three has a write-ahead log.
+    return name.startswith(("claim", "wanted", "worker"))
 
 
 # By the first page that a record is about; of a record without any, by its kind.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from service.domain.calls.conditions import Condition
+from service.domain.operations.revisions import is_before_version_1
 from service.domain.prism.losses import Loss, LossKind
 from service.domain.values.database_identity import DatabaseIdentity
 
@@ -206,6 +207,9 @@ def judge_migration(found: str | None, newest: str, known: frozenset[str]) -> Fi
         return bad("migrations", "the database is not migrated", "run `palimpsest migrate`")
     if found == newest:
         return ok("migrations", f"at {found}, the newest of this release")
+    if is_before_version_1(found, known):
+        said = f"at {found}, of a release before version 1, which is not migrated"
+        return bad("migrations", said, "begin with an empty database")
     if found in known:
         said = f"at {found}, behind this release's {newest}: its processes do not start"
         return bad("migrations", said, "run `palimpsest migrate`")

@@ -144,11 +144,11 @@ class Doctor:
             yield bad("migrations", f"cannot look as palimpsest_app: {error}", advice)
             return
         yield judge.judge_role(found.role, unfit=found.unfit, open_tables=unguarded)
-        yield judge.judge_migration(
+        where = judge.judge_migration(
             found.migration, self._migrations.newest, self._migrations.known
         )
-        behind = found.migration in self._migrations.known - {self._migrations.newest}
-        if found.migration is None or behind:
+        yield where
+        if where.level is Severity.BAD:
             return
         yield await _clocks(database, facts)
         yield await _place(database)

@@ -1,9 +1,7 @@
 """The sums of calls by what they are for are what the ledger adds up to."""
 
-import importlib
 from collections import Counter
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -98,48 +96,6 @@ async def test_what_a_session_came_to_is_what_its_calls_add_up_to(
     assert sum(line.calls for line in of_m) == len(in_m)
     on_day = [row for row in rows if row["created_at"].date() == day]
     assert sum(one.spend.calls + one.spend.failed_calls for one in of_day) == len(on_day)
-
-
-async def test_calls_of_before_are_counted_once_by_the_migration(
-    owners: Database, servers: Servers, url: str
-) -> None:
-    migration: Any = importlib.import_module("migrations.versions.0021_long_sessions")
-    async with owners.transaction(DEFAULT_TENANT) as tx:
-        for number in range(7):
-            await tx.connection.execute(
-                insert(call).values(
-                    session_key=KEY,
-                    call_id=uuid4(),
-                    tenant_id=DEFAULT_TENANT,
-                    memory_id=memory_id(KEY, "m") if number % 2 else None,
-                    occasion="o",
-                    key=uuid4().bytes,
-                    purpose="revise",
-                    template="t/1",
-                    model="m/x",
-                    reply="r",
-                    input_tokens=number,
-                    predicted_cached_tokens=0,
-                    output_tokens=1,
-                    latency_ms=1,
-                )
-            )
-        wanted = await calls.usage(tx, KEY)
-    admin = Database.connect(servers.as_superuser(url), pool_size=1, name="t", role="postgres")
-    lacking = migration.LACKING.format(
-        first="00000000-0000-0000-0000-000000000000", last="ffffffff-ffff-ffff-ffff-ffffffffffff"
-    )
-    try:
-        # As the release before left it, as an interrupted migration does, and all there.
-        for lost in ("TRUE", "owner_id <> session_key", "FALSE"):
-            async with admin.connection() as connection:
-                await connection.execute(text(f"DELETE FROM call_sum WHERE {lost}"))
-                await connection.execute(text(lacking))
-            async with owners.transaction(DEFAULT_TENANT) as tx:
-                assert await calls.usage(tx, KEY) == wanted
-    finally:
-        await admin.close()
-    assert sum(line.calls for line in wanted) == 7
 
 
 async def test_usage_of_a_session_reads_none_of_its_calls(owners: Database) -> None:

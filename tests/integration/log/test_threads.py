@@ -7,7 +7,6 @@ from typing import Any
 from uuid import uuid4
 
 import grpc
-import psycopg
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -27,7 +26,6 @@ from storage.log import pages as log_pages
 from storage.log import sessions
 from tests.integration.support.stored_answers import KEY, read_answer, store_question
 from tests.integration.support.writing import append_chunks
-from tests.support.harness import Servers
 from verification.batches import append_batch
 
 DAY = 86_400
@@ -385,11 +383,3 @@ async def test_sessions_are_listed_by_the_bytes_of_their_names(client: palimpses
         if not token:
             break
     assert listed == sorted((f"{name} {mark}" for name in names), key=str.encode)
-
-
-def test_the_release_before_appends_by_its_own_function(servers: Servers, url: str) -> None:
-    with psycopg.connect(servers.as_superuser(url)) as connection:
-        found = connection.execute(
-            "SELECT pronargs FROM pg_proc WHERE proname = 'write_if_unchanged' ORDER BY 1"
-        ).fetchall()
-    assert found == [(16,), (19,)]

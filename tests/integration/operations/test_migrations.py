@@ -1,26 +1,31 @@
-"""A database of the release before, with rows in it, is brought up to this one."""
+"""A database is migrated: an empty one, one that is there, and one of another release."""
 
 import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from uuid import uuid4
 
 import psycopg
 import pytest
-from alembic import command
-from alembic.config import Config
+from alembic.config import Config as AlembicConfig
+from alembic.script import ScriptDirectory
 from psycopg import sql
+from pydantic import SecretStr
 from sqlalchemy import create_engine, text
+from sqlalchemy.exc import ProgrammingError
 
 import migrations
+from service.app.foundation import CannotStart, database_and_keys
 from service.domain.log.chunks import Chunk, ChunkKind
+from service.domain.operations.doctor import Severity
 from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.tree.nodes import TextOffset
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
+from service.settings.config import Config
+from service.usecases.operations.doctor import Doctor, Migrations
 from storage.engine.connections import sqlalchemy_url
 from storage.engine.database import Database
 from storage.log import chunks
@@ -34,7 +39,7 @@ from tests.support.harness import Servers, with_database
 KEY = session_key(DEFAULT_TENANT, "s")
 MEMORY = memory_id(KEY, "m")
 
-#: What the first release wrote: a memory that has read one chunk of two.
+#: A memory that has read one chunk of two, with as few columns as there can be.
 ROWS = """
 INSERT INTO session (session_key, tenant_id, name, head) VALUES (%(key)s, %(tenant)s, 's', 2);
 INSERT INTO producer (session_key, producer_id, tenant_id, epoch, last_sequence)
@@ -64,63 +69,158 @@ SPEC = """{"schema_source": "class N:\\n    topics: dict[str, str]\\n", "task": 
 "encoding": "amendments", "chunk_tokens": 1, "model": "test/scripted", "on_failure": "stall",
 "fold_tokens": 8000}"""
 
-
-def upgrade_to(url: str, revision: str) -> None:
-    """Brings a database up to a release before this one."""
-    config = Config()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
-    config.set_main_option("path_separator", "os")
-    engine = create_engine(sqlalchemy_url(url))
-    with engine.connect() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
-    engine.dispose()
+TABLES = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
 
 
 @pytest.fixture
-def old(servers: Servers) -> str:
-    """A database of the first release; its URL."""
-    name = f"old_{uuid4().hex}"
+def empty(servers: Servers) -> str:
+    """A database without a table; its URL."""
+    name = f"empty_{uuid4().hex}"
     with psycopg.connect(servers.postgres.superuser_url, autocommit=True) as connection:
         connection.execute(
             sql.SQL("CREATE DATABASE {} OWNER palimpsest").format(sql.Identifier(name))
         )
-    url = with_database(servers.postgres.url, name)
-    upgrade_to(url, "0001")
+    return with_database(servers.postgres.url, name)
+
+
+@pytest.fixture
+def stored(servers: Servers, url: str) -> str:
+    """A database with `ROWS`; its URL."""
     values = {"key": KEY, "memory": MEMORY, "tenant": DEFAULT_TENANT, "spec": SPEC}
     with psycopg.connect(servers.as_superuser(url), autocommit=True) as connection:
         psycopg.ClientCursor(connection).execute(ROWS, values)
     return url
 
 
-async def test_a_memory_of_the_release_before_goes_on(old: str) -> None:
-    assert migrations.upgrade(sqlalchemy_url(old)) == ("0001", migrations.newest())
-    database = Database.connect(old, pool_size=2, name="test")
+def migrate(url: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "service.cli", "migrate"],
+        env={**os.environ, "PALIMPSEST_DATABASE_URL": url},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_revisions_are_four_digits_one_after_the_other() -> None:
+    config = AlembicConfig()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    config.set_main_option("path_separator", "os")
+    walked = [*ScriptDirectory.from_config(config).walk_revisions()][::-1]
+    names = [one.revision for one in walked]
+    assert names[0] == "0033", "the schema of version 1"
+    assert names == sorted(names)
+    assert all(len(name) == 4 and name.isdecimal() for name in names)
+    assert [one.down_revision for one in walked] == [None, *names[:-1]]
+    assert migrations.known() == {*names}
+
+
+def test_an_empty_database_gets_the_tables(servers: Servers, empty: str) -> None:
+    assert migrations.upgrade(sqlalchemy_url(empty)) == (None, migrations.newest())
+    engine = create_engine(sqlalchemy_url(empty))
+    with engine.connect() as connection:
+        assert migrations.differences(connection) == []
+    engine.dispose()
+    with psycopg.connect(servers.as_superuser(empty)) as connection:
+        unforced = "SELECT relname FROM pg_class WHERE relrowsecurity AND NOT relforcerowsecurity"
+        assert connection.execute(unforced).fetchall() == []
+    assert migrations.upgrade(sqlalchemy_url(empty)) == (migrations.newest(),) * 2
+
+
+def test_migrations_at_once_wait_for_each_other(empty: str) -> None:
+    outcomes: list[object] = []
+
+    def upgrade() -> None:
+        try:
+            outcomes.append(migrations.upgrade(sqlalchemy_url(empty)))
+        except Exception as error:
+            # Shown by the assertion below; in a thread it would be lost.
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=upgrade) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    newest = migrations.newest()
+    assert outcomes == [(None, newest), (newest, newest), (newest, newest)]
+
+
+def test_the_first_migration_leaves_nothing_when_it_is_interrupted(empty: str) -> None:
+    with psycopg.connect(empty, autocommit=True) as connection:
+        # One of the last that it creates.
+        connection.execute("CREATE TABLE wanted ()")
+        with pytest.raises(ProgrammingError, match='relation "wanted" already exists'):
+            migrations.upgrade(sqlalchemy_url(empty))
+        connection.execute("DROP TABLE wanted")
+        assert connection.execute(TABLES).fetchone() == (0,)
+    assert migrations.upgrade(sqlalchemy_url(empty)) == (None, migrations.newest())
+
+
+def test_the_schema_of_a_newer_release_is_left_as_it_is(url: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        # As when an older release is deployed again, and migrates before it starts.
+        done = migrate(url)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == "at 9999, of a newer release, and left there: this one works on it\n"
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [
+            ("9999",)
+        ]
+
+
+async def test_a_database_of_before_version_1_is_refused(url: str) -> None:
+    said = (
+        "this database is of a release before version 1 (revision 0012), which is not migrated:"
+        " begin with an empty database"
+    )
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '0012'")
+        done = migrate(url)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"cannot migrate: {said}" in " ".join(done.stderr.split())
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [
+            ("0012",)
+        ]
+    config = Config(database_url=SecretStr(url))
+    with pytest.raises(CannotStart) as refused:
+        async with database_and_keys(config, "serve"):
+            pass
+    assert str(refused.value) == said
+    known = Migrations(newest=migrations.newest(), known=migrations.known())
+    found = {one.name: one async for one in Doctor(config, known).findings()}
+    assert found["migrations"].level is Severity.BAD
+    assert (
+        found["migrations"].said == "at 0012, of a release before version 1, which is not migrated"
+    )
+    assert "memories" not in found, "nothing else of it is read"
+
+
+async def test_a_memory_with_no_more_than_it_needs_goes_on(stored: str) -> None:
+    database = Database.connect(stored, pool_size=2, name="test")
     try:
         item = WorkItem(
             kind=WorkKind.MEMORY, tenant_id=DEFAULT_TENANT, session_key=KEY, item_id=MEMORY
         )
         await prism_method(database, Script()).drain(item)
         async with database.transaction(DEFAULT_TENANT) as tx:
-            stored = await memories.get(tx, KEY, MEMORY)
+            found = await memories.get(tx, KEY, MEMORY)
     finally:
         await database.close()
-    assert stored is not None
-    assert (stored.revision, stored.applied_position) == (2, 2)
-    assert stored.prism.encoding is Encoding.AMENDMENTS
+    assert found is not None
+    assert (found.revision, found.applied_position) == (2, 2)
+    assert found.prism.encoding is Encoding.AMENDMENTS
 
 
-#: As the release before 0016 appends a lone step, with what it saw of the session and the producer.
-APPEND_OF_BEFORE = """
-SELECT applied FROM append_if_unchanged(%(key)s, %(head)s, 1, 'p', 0, %(head)s,
+#: Appends a lone step whose order is not said.
+APPEND = """
+SELECT applied FROM write_if_unchanged(%(key)s, 2, 1, 'p', 0, 2,
     ARRAY['step'], ARRAY[''], ARRAY[''], ARRAY[%(seen)s], ARRAY[%(thought)s], ARRAY[%(done)s],
-    ARRAY[NULL]::jsonb[], ARRAY[%(digest)s]::bytea[], 1)
+    ARRAY[NULL]::jsonb[], ARRAY[%(digest)s]::bytea[], 1, NULL, NULL, NULL, NULL)
 """
 
 
-async def test_steps_of_the_release_before_read_as_they_were_cited(
-    servers: Servers, old: str
-) -> None:
+async def test_a_step_without_an_order_reads_as_it_is_cited(servers: Servers, stored: str) -> None:
     step = Chunk(
         kind=ChunkKind.STEP,
         observation="In the drawer lies a note: 417.",
@@ -135,42 +235,34 @@ async def test_steps_of_the_release_before_read_as_they_were_cited(
         "done": step.action,
         "digest": step.digest(),
     }
-
-    def append(head: int) -> None:
-        with psycopg.connect(servers.as_superuser(old), autocommit=True) as connection:
-            assert connection.execute(APPEND_OF_BEFORE, {**values, "head": head}).fetchone()
-
-    upgrade_to(old, "0015")
-    append(2)
-    migrations.upgrade(sqlalchemy_url(old))
-    # It goes on for a while beside this one.
-    append(3)
-    database = Database.connect(old, pool_size=2, name="test")
+    with psycopg.connect(servers.as_superuser(stored), autocommit=True) as connection:
+        assert connection.execute(APPEND, values).fetchone()
+    database = Database.connect(stored, pool_size=2, name="test")
     try:
         again = Chunk(kind=ChunkKind.STEP, observation="a", thought="b", action="c")
-        ack = await append_chunks(database, "s", [again], first=5)
+        ack = await append_chunks(database, "s", [again], first=4)
         async with database.transaction(DEFAULT_TENANT) as tx:
             found = await chunks.read(tx, KEY, 2, 10)
-            texts = await chunks.read_texts(tx, KEY, [(2, 5)])
-            ranges = await chunks.read_ranges(tx, KEY, [(2, 5)], 1_000)
-            leaf = await views.read_text(tx, KEY, TextOffset(3, 45), TextOffset(6), 1_000)
+            texts = await chunks.read_texts(tx, KEY, [(2, 4)])
+            ranges = await chunks.read_ranges(tx, KEY, [(2, 4)], 1_000)
+            leaf = await views.read_text(tx, KEY, TextOffset(3, 45), TextOffset(5), 1_000)
             said = await tx.connection.execute(
                 text(f"SELECT {AS_TEXT} FROM chunk c WHERE position > 2 ORDER BY position")
             )
             in_sql = list(said.scalars())
     finally:
         await database.close()
-    assert ack.position == 5
-    assert [one.chunk for one in found] == [step, step, again]
-    assert all(one.chunk.digest() == step.digest() for one in found[:2])
-    # What a citation of characters 13 to 44 and a leaf that begins at 45 stood for.
-    assert (texts[3][13:44], texts[4][45:]) == (
+    assert ack.position == 4
+    assert [one.chunk for one in found] == [step, again]
+    assert found[0].chunk.digest() == step.digest()
+    # What a citation of characters 13 to 44 and a leaf that begins at 45 stand for.
+    assert (texts[3][13:44], texts[3][45:]) == (
         step.observation,
         "Thought: It is for a lock.\nAction: take note",
     )
-    assert [one.text for one in leaf] == [texts[3][45:], texts[4], texts[5]]
-    assert texts[5] == "Thought: b\nAction: c\nObservation: a"
-    assert in_sql == [texts[position] for position in (3, 4, 5)]
+    assert [one.text for one in leaf] == [texts[3][45:], texts[4]]
+    assert texts[4] == "Thought: b\nAction: c\nObservation: a"
+    assert in_sql == [texts[position] for position in (3, 4)]
     assert in_sql == [one.chunk.as_text() for one in ranges[2]]
 
 
@@ -179,135 +271,3 @@ def test_what_a_new_process_writes_by_default_the_release_before_can_read() -> N
     first = {"schema_source", "task", "question", "encoding", "chunk_tokens", "model"}
     first |= {"on_failure", "fold_tokens"}
     assert PrismSpec(schema_source="class N:\n    a: int\n").to_json().keys() == first
-
-
-def test_migrations_at_once_wait_for_each_other(old: str) -> None:
-    outcomes: list[object] = []
-
-    def migrate() -> None:
-        try:
-            outcomes.append(migrations.upgrade(sqlalchemy_url(old))[1])
-        except Exception as error:
-            # Shown by the assertion below; in a thread it would be lost.
-            outcomes.append(error)
-
-    threads = [threading.Thread(target=migrate) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert outcomes == [migrations.newest()] * 3
-
-
-def test_a_migration_that_was_cut_off_runs_again(servers: Servers, old: str) -> None:
-    # Behind it `spend` is a view, which those before take for a table.
-    upgrade_to(old, "0024")
-    with psycopg.connect(servers.as_superuser(old), autocommit=True) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '0001'")
-        connection.execute("DROP INDEX amendment_by_path")
-        connection.execute("DROP TABLE schema_draft")
-        connection.execute("ALTER TABLE call ALTER memory_id SET NOT NULL")
-        assert migrations.upgrade(sqlalchemy_url(old)) == ("0001", migrations.newest())
-        connection.execute("UPDATE alembic_version SET version_num = '0024'")
-    assert migrations.upgrade(sqlalchemy_url(old)) == ("0024", migrations.newest())
-    engine = create_engine(sqlalchemy_url(old))
-    with engine.connect() as connection:
-        assert migrations.differences(connection) == []
-    engine.dispose()
-
-
-#: Two calls of yesterday, one of them failed, and one of today without a price.
-CALLS = """
-INSERT INTO call (session_key, call_id, tenant_id, memory_id, occasion, key, purpose, template,
-    model, reply, failure, input_tokens, predicted_cached_tokens, reported_cached_tokens,
-    cache_write_tokens, output_tokens, cost_micro_usd, latency_ms, created_at)
-SELECT %(key)s, gen_random_uuid(), %(tenant)s, %(memory)s, '', reply::bytea, 'revise', 't/1', 'm',
-    nullif(reply, 'none'), CASE reply WHEN 'none' THEN 'it failed' END, input, 0, NULL, NULL, 1,
-    cost, 1, now() - days * interval '1 day'
-FROM (VALUES ('a', 5, 7, 1), ('none', 0, NULL, 1), ('b', 6, NULL, 0))
-    AS c (reply, input, cost, days);
-"""
-SPENT = """
-SELECT sum(calls), sum(failed_calls), sum(input_tokens), sum(output_tokens),
-    sum(cost_micro_usd), sum(unpriced_calls), count(DISTINCT day) FROM spend
-"""
-
-
-def test_calls_of_the_release_before_are_counted_while_it_runs(servers: Servers, old: str) -> None:
-    values = {"key": KEY, "memory": MEMORY, "tenant": DEFAULT_TENANT}
-    upgrade_to(old, "0003")
-    outcomes: list[object] = []
-
-    def migrate() -> None:
-        try:
-            outcomes.append(migrations.upgrade(sqlalchemy_url(old))[1])
-        except Exception as error:
-            # Shown by the assertion below; in a thread it would be lost.
-            outcomes.append(error)
-
-    waits = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'call'::regclass"
-    with (
-        psycopg.connect(servers.as_superuser(old), autocommit=True) as watching,
-        psycopg.connect(servers.as_superuser(old)) as writing,
-    ):
-        # As a statement begins that writes calls: then it looks for their memories.
-        writing.execute("LOCK TABLE call IN ROW EXCLUSIVE MODE")
-        thread = threading.Thread(target=migrate)
-        thread.start()
-        while watching.execute(waits).fetchone() is None and thread.is_alive():
-            time.sleep(0.02)
-        # The migration waits for this one, and keeps no memory locked meanwhile.
-        writing.execute("SET lock_timeout = '1s'")
-        psycopg.ClientCursor(writing).execute(CALLS, values)
-        writing.commit()
-        thread.join()
-        assert outcomes == [migrations.newest()]
-        assert watching.execute(SPENT).fetchone() == (2, 1, 11, 3, 7, 1, 2)
-        policies = "SELECT policyname FROM pg_policies WHERE tablename = 'call' ORDER BY 1"
-        kept = [("call_blanked",), ("call_of_tenant",), ("call_removed",)]
-        assert watching.execute(policies).fetchall() == kept
-        forced = "SELECT relname FROM pg_class WHERE relrowsecurity AND NOT relforcerowsecurity"
-        assert watching.execute(forced).fetchall() == []
-
-
-def test_an_index_waits_for_whoever_reads_for_long(servers: Servers, old: str) -> None:
-    outcomes: list[object] = []
-
-    def migrate() -> None:
-        try:
-            outcomes.append(migrations.upgrade(sqlalchemy_url(old))[1])
-        except Exception as error:
-            # Shown by the assertion below; in a thread it would be lost.
-            outcomes.append(error)
-
-    upgrade_to(old, "0004")
-    with psycopg.connect(servers.as_superuser(old)) as reading:
-        reading.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        reading.execute("SELECT 1 FROM deployment")
-        thread = threading.Thread(target=migrate)
-        thread.start()
-        # Longer than a migration waits for a lock that keeps others waiting.
-        thread.join(timeout=6)
-        assert outcomes == []
-        reading.rollback()
-        thread.join()
-    assert outcomes == [migrations.newest()]
-
-
-def test_the_schema_of_a_newer_release_is_left_as_it_is(servers: Servers) -> None:
-    url = servers.new_database()
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '9999'")
-        # As when an older release is deployed again, and migrates before it starts.
-        done = subprocess.run(
-            [sys.executable, "-m", "service.cli", "migrate"],
-            env={**os.environ, "PALIMPSEST_DATABASE_URL": url},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout == "at 9999, of a newer release, and left there: this one works on it\n"
-        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [
-            ("9999",)
-        ]

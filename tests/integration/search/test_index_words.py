@@ -142,30 +142,6 @@ async def test_the_sweeper_sees_sessions_to_index_and_only_their_keys(
         assert seen.all() == []
 
 
-async def test_a_session_of_the_release_before_is_indexed(
-    session: None, database: Database
-) -> None:
-    await append_texts(database, "s", ["one"])
-    await indexer(database).index(ITEM)
-    # As that release appends: it knows of no column but its own.
-    async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.execute(
-            text(
-                "INSERT INTO chunk (session_key, position, tenant_id, producer_id,"
-                " producer_sequence, kind, role, text, observation, thought, action, digest)"
-                " SELECT session_key, 2, tenant_id, producer_id, 2, kind, role, 'two',"
-                " observation, thought, action, digest FROM chunk"
-            )
-        )
-        await tx.connection.execute(text("UPDATE session SET head = 2"))
-    assert await noted(database) == [ITEM]
-    await indexer(database).index(ITEM)
-    assert await rows(database, "SELECT words::text FROM chunk_word ORDER BY position") == [
-        ("'one':1",),
-        ("'two':1",),
-    ]
-
-
 async def test_an_empty_session_that_is_noted_is_let_go(session: None, database: Database) -> None:
     await rows(database, "UPDATE session SET has_unindexed = true RETURNING 1")
     assert await indexer(database).index(ITEM) is None

@@ -172,7 +172,7 @@ def test_tokens_come_back_unaltered_or_are_refused() -> None:
 
 def test_a_digest_is_another_one_only_for_a_step_that_observed_first() -> None:
     step = Chunk(kind=ChunkKind.STEP, observation="a", thought="b", action="c")
-    # As the releases before 0016 have it: of what is stored, and of what is sent again.
+    # As logs have it that are stored, and requests that are sent again.
     before = "bbc27eafe9fd5860"
     assert step.digest().hex().startswith(before)
     assert replace(step, observed_first=None).digest() == step.digest()

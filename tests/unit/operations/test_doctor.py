@@ -26,7 +26,15 @@ def counts(**changes: object) -> MemoryCounts:
 
 @pytest.mark.parametrize(
     ("found", "level"),
-    [("0007", Severity.OK), ("0006", Severity.BAD), (None, Severity.BAD), ("0008", Severity.WARN)],
+    [
+        ("0007", Severity.OK),
+        ("0006", Severity.BAD),
+        # Before the first migration: of a release before version 1.
+        ("0005", Severity.BAD),
+        (None, Severity.BAD),
+        ("0008", Severity.WARN),
+        ("a_branch", Severity.WARN),
+    ],
 )
 def test_a_database_that_is_behind_is_bad_and_one_ahead_is_told(
     found: str | None, level: Severity
