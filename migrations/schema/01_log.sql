@@ -23,7 +23,7 @@ GRANT SELECT (tenant_id, name) ON tenant TO palimpsest_sweeper;
 -- would cost: each access to a page with less room free than this cleans it, which is logged.
 CREATE TABLE session (
     -- uuid5(tenant, name), so a name is unique without a look-up.
-    session_key uuid PRIMARY KEY,
+    session_key uuid NOT NULL,
     tenant_id uuid NOT NULL CONSTRAINT session_tenant_fkey REFERENCES tenant,
     name text NOT NULL,
     -- The position of the newest chunk. It moves under this row's lock only.
@@ -56,10 +56,11 @@ CREATE TABLE session (
     -- one of the same name may still be with a worker.
     first_epoch bigint NOT NULL DEFAULT 0,
     -- The client's own keys and values.
-    metadata jsonb NOT NULL DEFAULT '{}'
+    metadata jsonb NOT NULL DEFAULT '{}',
+    -- With the tenant, for the keys of all that belongs to a session: it is of the session's
+    -- tenant. One index serves both, and every message writes to it.
+    PRIMARY KEY (session_key, tenant_id)
 ) WITH (fillfactor = 90);
--- For the keys of all that belongs to a session: it is of the session's tenant.
-CREATE UNIQUE INDEX session_tenant ON session (session_key, tenant_id);
 -- For lists, by the bytes of names, whatever the database's own collation is. The condition is so
 -- of each row. It keeps this index to the statements that repeat it: without statistics the planner
 -- would take it for others as well, since row-level security names the tenant.

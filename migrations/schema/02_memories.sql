@@ -109,13 +109,14 @@ CREATE TABLE revision (
     CONSTRAINT revision_restored CHECK ((kind = 'rollback') = (restored_revision IS NOT NULL)),
     CONSTRAINT revision_schema CHECK ((kind = 'schema') = (schema_source IS NOT NULL))
 );
--- No position begins two steps.
-CREATE UNIQUE INDEX revision_once ON revision (session_key, memory_id, from_position)
-    WHERE to_position > from_position;
+-- No position begins two steps: what reads nothing has NULL, which is distinct from all. Removals
+-- look for the child of a revision by the columns before that.
+CREATE UNIQUE INDEX revision_once ON revision (
+    session_key, memory_id, from_position, (NULLIF(to_position > from_position, false))
+);
 CREATE INDEX revision_rollbacks ON revision (session_key, memory_id, revision)
     WHERE kind = 'rollback';
--- For removals: what refers to a revision, or to a chunk, that is removed.
-CREATE INDEX revision_children ON revision (session_key, memory_id, parent_revision);
+-- For removals: what refers to a chunk that is removed.
 CREATE INDEX revision_by_chunk ON revision (session_key, last_chunk);
 CREATE INDEX revision_restoring ON revision (session_key, memory_id, restored_revision)
     WHERE restored_revision IS NOT NULL;

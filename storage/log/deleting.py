@@ -60,7 +60,7 @@ RETURNING draft_id
 #: Keeps what deleted sessions have cost, and is hidden like them.
 _KEEP_COSTS = """
 INSERT INTO session (session_key, tenant_id, name, deleted_at)
-VALUES (%(costs)s, %(tenant)s, '', now()) ON CONFLICT (session_key) DO NOTHING
+VALUES (%(costs)s, %(tenant)s, '', now()) ON CONFLICT DO NOTHING
 """
 _FORGET_PARTS = "DELETE FROM removal WHERE session_key = %(session)s"
 _ADD = """

@@ -82,7 +82,7 @@ async def create(
     statement = (
         insert(session)
         .values(session_key=session_key, tenant_id=tx.tenant_id, name=name, **chosen)
-        .on_conflict_do_nothing(index_elements=["session_key"])
+        .on_conflict_do_nothing(index_elements=["session_key", "tenant_id"])
         .returning(*_COLUMNS)
     )
     row = (await tx.connection.execute(statement)).one_or_none()

@@ -82,7 +82,7 @@ session = Table(
     "session",
     metadata,
     # uuid5(tenant, name), so a name is unique without a look-up.
-    Column("session_key", Uuid, primary_key=True),
+    Column("session_key", Uuid, nullable=False),
     Column("tenant_id", Uuid, nullable=False),
     Column("name", Text, nullable=False),
     # Position of the newest chunk; moves under this row's lock only.
@@ -117,14 +117,14 @@ session = Table(
     Column("first_epoch", BigInteger, nullable=False, server_default=text("0")),
     # The client's own keys and values.
     Column("metadata", JSONB, nullable=False, server_default=text("'{}'")),
+    # What belongs to the session names both.
+    PrimaryKeyConstraint("session_key", "tenant_id", name="session_pkey"),
     ForeignKeyConstraint(["tenant_id"], ["tenant.tenant_id"], name="session_tenant_fkey"),
     CheckConstraint("head >= 0", name="session_head"),
     # For lists. Its condition is so of each row, and keeps it to the statements that repeat it:
     # migrations/schema/01_log.sql.
     # With COLLATE "C": by the bytes of names, whatever the database's own collation is.
     Index("session_of_tenant_by_bytes", "tenant_id", "name", postgresql_where=text("name > ''")),
-    # What belongs to the session names both.
-    Index("session_tenant", "session_key", "tenant_id", unique=True),
     Index(
         "session_turns",
         "tenant_id",

@@ -188,14 +188,14 @@ revision = Table(
         " AND to_position >= from_position AND from_position >= 0",
         name="revision_range",
     ),
-    # No position begins two steps.
+    # No position begins two steps: what reads nothing has NULL, which is distinct from all.
     Index(
         "revision_once",
         "session_key",
         "memory_id",
         "from_position",
+        text("NULLIF(to_position > from_position, false)"),
         unique=True,
-        postgresql_where=text("to_position > from_position"),
     ),
     Index(
         "revision_rollbacks",
@@ -204,8 +204,7 @@ revision = Table(
         "revision",
         postgresql_where=text("kind = 'rollback'"),
     ),
-    # For removals: what refers to a revision, or to a chunk, that goes.
-    Index("revision_children", "session_key", "memory_id", "parent_revision"),
+    # For removals: what refers to a chunk that goes.
     Index("revision_by_chunk", "session_key", "last_chunk"),
     Index(
         "revision_restoring",
