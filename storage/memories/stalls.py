@@ -98,9 +98,7 @@ async def retry(tx: Transaction, session_key: UUID, memory_id: UUID) -> bool:
     return bool(await _retry(tx, [(session_key, memory_id)]))
 
 
-async def _retry(
-    tx: Transaction, keys: Sequence[tuple[UUID, UUID]]
-) -> Sequence[tuple[UUID, UUID]]:
+async def _retry(tx: Transaction, keys: Sequence[tuple[UUID, UUID]]) -> Sequence[tuple[UUID, UUID]]:
     """Makes those of the memories active that are stalled; returns their keys."""
     woken = (
         update(memory)
