@@ -15,7 +15,7 @@ from service.cli.commands import app
 
 
 @dataclass
-class Away(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types for it
+class Away(grpc.GenericRpcHandler):
     """A service that is away at the first try of each call; its replies are empty."""
 
     tries: list[tuple[str, str]] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Away(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types f
 @pytest.fixture
 def away() -> Iterator[Away]:
     made = Away()
-    server = grpc.server(futures.ThreadPoolExecutor(2), handlers=(made,))
+    server = grpc.server(futures.ThreadPoolExecutor(2), handlers=[made])
     made.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     yield made
