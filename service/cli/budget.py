@@ -8,7 +8,7 @@ import typer
 import palimpsest
 from palimpsest import Budget, Client
 from service.cli.app import new_group
-from service.cli.command import LAST, Json, command
+from service.cli.command import LAST, Json, command, new_request_id
 from service.cli.output import MICRO, CommandError, plain_json, show, show_json, show_list
 
 Period = Literal["day", "total"]
@@ -53,6 +53,7 @@ async def set_(
         limit_tokens=tokens,
         limit_micro_usd=_micro_usd(usd) if usd else None,
         etag=etag,
+        request_id=new_request_id(),
     )
     _show_set(done, as_json)
 
@@ -85,7 +86,9 @@ async def delete(
 ) -> None:
     """Delete a budget. Memories that it held try again."""
     _check_owner(tenant, session, memory)
-    await _owner(client, session, memory).delete_budget(period, missing_ok=missing_ok)
+    await _owner(client, session, memory).delete_budget(
+        period, missing_ok=missing_ok, request_id=new_request_id()
+    )
     show_json({}) if as_json else show("deleted")
 
 

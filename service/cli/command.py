@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from uuid import uuid4
 
 import typer
 
@@ -166,3 +167,11 @@ def given(options: Any) -> dict[str, Any]:
     """Returns the options that were given, of a dataclass whose defaults are None."""
     values = {field.name: getattr(options, field.name) for field in fields(options)}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def new_request_id() -> str:
+    """Returns an id for one call that changes something.
+
+    With it the client makes the call again while the service cannot be reached.
+    """
+    return uuid4().hex

@@ -2,7 +2,6 @@
 
 import hashlib
 from typing import Annotated, Any, Literal
-from uuid import uuid4
 
 import typer
 
@@ -16,6 +15,7 @@ from service.cli.command import (
     Model,
     SessionName,
     command,
+    new_request_id,
 )
 from service.cli.files import CHUNK_CHARACTERS, read_schema, read_text, split
 from service.cli.output import CommandError, say, show, show_json
@@ -161,15 +161,14 @@ async def _ensure_memory(
 
     Raises CommandError when it exists and is of another kind than the one asked for.
     """
-    # So that the client makes the call again while the service cannot be reached.
-    wanted = {**wanted, "request_id": uuid4().hex}
+    settings = {**wanted, "request_id": new_request_id()}
     try:
         if kind == "tree":
-            return await session.create_tree(name, **wanted)
+            return await session.create_tree(name, **settings)
         if kind == "state":
-            return await session.create_state(name, **wanted)
+            return await session.create_state(name, **settings)
         general = {} if "schema" in wanted else {"schema": DEFAULT_SCHEMA, "task": DEFAULT_TASK}
-        return await session.create_memory(name, **{"chunk_tokens": 1000, **general, **wanted})
+        return await session.create_memory(name, **{"chunk_tokens": 1000, **general, **settings})
     except palimpsest.PalimpsestError as error:
         if error.reason != "MEMORY_EXISTS":
             raise

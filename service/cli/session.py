@@ -7,7 +7,7 @@ import typer
 
 from palimpsest import ChunkFilterOptions, Client, SearchIndex, SessionInfo
 from service.cli.app import new_group
-from service.cli.command import LAST, Json, NamedSession, command
+from service.cli.command import LAST, Json, NamedSession, command, new_request_id
 from service.cli.output import CommandError, cut, plain_json, say, show, show_json, show_list
 
 group = new_group("Sessions: create, show, list, update, delete, and their search index.")
@@ -44,7 +44,10 @@ async def create(
 ) -> None:
     """Create a session."""
     created = await client.create_session(
-        session, language=language, metadata=pairs(metadata or ())
+        session,
+        language=language,
+        metadata=pairs(metadata or ()),
+        request_id=new_request_id(),
     )
     show_json(_json(await created.info())) if as_json else show(session)
 
@@ -130,7 +133,9 @@ async def update(
     """Replace the metadata of a session as a whole."""
     if clear == bool(metadata):
         raise CommandError("give --metadata or --clear")
-    info = await session.update(metadata=pairs(metadata or ()), etag=etag)
+    info = await session.update(
+        metadata=pairs(metadata or ()), etag=etag, request_id=new_request_id()
+    )
     show_json(_json(info)) if as_json else show(info.id)
 
 
@@ -141,7 +146,7 @@ async def delete(
     ] = False,
 ) -> None:
     """Delete a session with its log, memories and answers, for good."""
-    await session.delete(missing_ok=missing_ok)
+    await session.delete(missing_ok=missing_ok, request_id=new_request_id())
     say(f"session {session.id} is deleted")
 
 

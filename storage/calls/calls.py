@@ -5,19 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import (
-    ColumnElement,
-    ScalarSelect,
-    Text,
-    bindparam,
-    case,
-    func,
-    select,
-)
+from sqlalchemy import ScalarSelect, Text, bindparam, select
 
 from storage.engine.database import Transaction
 from storage.engine.ready import Ready
-from storage.tables import call, call_sum
+from storage.tables import call
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,33 +55,6 @@ async def find_occasion(
     keys = {"session": session_key, "memory": memory_id}
     found = await tx.rows(_OCCASION, {**keys, "from": prefix, "before": prefix + "\uffff"})
     return found[0][0] if found else None
-
-
-async def usage(
-    tx: Transaction, session_key: UUID, *, memory_id: UUID | None = None
-) -> Sequence[UsageLine]:
-    """Sums of a session, or of one of its memories."""
-    keys = (call_sum.c.purpose, call_sum.c.model)
-    # None, as long as no call has any.
-    reported = case((func.sum(call_sum.c.reported_calls) > 0, _total("reported_cached_tokens")))
-    cost = case((func.sum(call_sum.c.priced_calls) > 0, _total("cost_micro_usd")))
-    statement = (
-        select(
-            *keys,
-            _total("calls").label("calls"),
-            _total("input_tokens").label("input_tokens"),
-            _total("predicted_cached_tokens").label("predicted_cached_tokens"),
-            reported.label("reported_cached_tokens"),
-            _total("output_tokens").label("output_tokens"),
-            cost.label("cost_micro_usd"),
-        )
-        .where(call_sum.c.session_key == session_key)
-        .group_by(*keys)
-        .order_by(*keys)
-    )
-    if memory_id is not None:
-        statement = statement.where(call_sum.c.owner_id == memory_id)
-    return [_line(row) for row in await tx.connection.execute(statement)]
 
 
 _SUMMED = (
@@ -175,10 +140,6 @@ async def usage_of_answer(
     """Sums of the calls that an answer has made, which are of that occasion."""
     values = {"session": session_key, "answer": answer_id, "occasion": occasion}
     return lines(await tx.rows(USAGE_OF_ANSWER, values))
-
-
-def _total(name: str) -> ColumnElement[Any]:
-    return func.sum(call_sum.c[name])
 
 
 def _line(row: Any) -> UsageLine:

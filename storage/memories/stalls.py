@@ -7,7 +7,7 @@ from sqlalchemy import func, insert, select, tuple_, update
 
 from storage.engine.claims import Claim, Fenced
 from storage.engine.database import Transaction
-from storage.tables import dead_letter, memory
+from storage.tables import dead_letter, memory, session
 
 
 async def add_dead_letter(
@@ -63,37 +63,43 @@ async def stall(tx: Transaction, held: Claim) -> None:
 
 async def retry_some(
     tx: Transaction, session_key: UUID | None, limit: int
-) -> Sequence[tuple[UUID, UUID]]:
-    """Lets up to `limit` stalled memories of a session, or of all, go on; their keys.
+) -> tuple[Sequence[tuple[UUID, UUID]], bool]:
+    """Lets up to `limit` stalled memories of a session, or of all, go on.
 
-    Leaves out what another transaction has locked.
+    Returns their keys, and whether there may be more. Waits for what others have locked, and
+    raises Busy when that takes too long.
     """
     open_letter = (
         select(dead_letter.c.session_key, dead_letter.c.memory_id)
         .where(dead_letter.c.resolution.is_(None))
         .where(*(() if session_key is None else (dead_letter.c.session_key == session_key,)))
     )
+    names = (memory.c.session_key, memory.c.memory_id)
     stalled = (
-        select(memory.c.session_key, memory.c.memory_id)
-        .where(
-            tuple_(memory.c.session_key, memory.c.memory_id).in_(open_letter),
-            memory.c.status == "stalled",
-        )
+        select(*names)
+        .where(tuple_(*names).in_(open_letter), memory.c.status == "stalled")
+        .order_by(*names)
         .limit(limit)
-        .with_for_update(skip_locked=True)
     )
     keys = [(key, identity) for key, identity in await tx.connection.execute(stalled)]
-    await _retry(tx, keys)
-    return keys
+    # Before the memories, as an append or a flush does: each locks several of them.
+    locked = (
+        select(session.c.session_key)
+        .where(session.c.session_key.in_({key for key, _ in keys}))
+        .order_by(session.c.session_key)
+        .with_for_update(key_share=True)
+    )
+    await tx.connection.execute(locked)
+    return await _retry(tx, keys), len(keys) == limit
 
 
 async def retry(tx: Transaction, session_key: UUID, memory_id: UUID) -> bool:
     """Makes a stalled memory active; returns False when it was not stalled."""
-    return await _retry(tx, [(session_key, memory_id)]) == 1
+    return bool(await _retry(tx, [(session_key, memory_id)]))
 
 
-async def _retry(tx: Transaction, keys: Sequence[tuple[UUID, UUID]]) -> int:
-    """Makes those of the memories active that are stalled; returns how many."""
+async def _retry(tx: Transaction, keys: Sequence[tuple[UUID, UUID]]) -> Sequence[tuple[UUID, UUID]]:
+    """Makes those of the memories active that are stalled; returns their keys."""
     woken = (
         update(memory)
         .where(
@@ -101,16 +107,17 @@ async def _retry(tx: Transaction, keys: Sequence[tuple[UUID, UUID]]) -> int:
             memory.c.status == "stalled",
         )
         .values(status="active", attempts=0, ready_at=func.now(), has_work=True)
+        .returning(memory.c.session_key, memory.c.memory_id)
     )
-    number = (await tx.connection.execute(woken)).rowcount
-    if number:
-        tx.changed.update(memory_id for _, memory_id in keys)
+    found = [(key, identity) for key, identity in await tx.connection.execute(woken)]
+    if found:
+        tx.changed.update(memory_id for _, memory_id in found)
         await tx.connection.execute(
             update(dead_letter)
             .where(
-                tuple_(dead_letter.c.session_key, dead_letter.c.memory_id).in_(keys),
+                tuple_(dead_letter.c.session_key, dead_letter.c.memory_id).in_(found),
                 dead_letter.c.resolution.is_(None),
             )
             .values(resolution="retried")
         )
-    return number
+    return found

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import bindparam, update
+from sqlalchemy import BigInteger, bindparam, update
 
 from service.domain.tree.nodes import Node, SummarySource, TextOffset
 from service.domain.values.json_values import canonical
@@ -220,17 +220,19 @@ _WANT_SEAL = Ready(
     .where(
         memory.c.session_key == bindparam("session"),
         memory.c.memory_id == bindparam("memory"),
-        memory.c.seal_position.is_(None),
+        memory.c.seal_position.is_distinct_from(bindparam("upto", type_=BigInteger)),
+        memory.c.status != "sealed",
     )
     .values(seal_position=bindparam("upto"), has_work=True, ready_at=ready_unless_failing())
 )
 
 
 async def want_seal(tx: Transaction, held: Claim, position: int) -> bool:
-    """Asks for a tree to be closed once everything up to `position` is in it.
+    """Requests that a tree is closed once everything up to `position` is in it.
 
-    False, and nothing changed, when somebody asked before. The caller has the memory from
-    `revisions.lock`, and the session's head from `sessions.lock_head`.
+    A worker that closes it elsewhere has its result refused, and reads on. False, and nothing
+    changed, when that was requested before or the tree is closed. The caller has the memory
+    from `revisions.lock`, and the session's head from `sessions.lock_head`.
     """
     values = {"session": held.session_key, "memory": held.memory_id, "upto": position}
     tx.changed.add(held.memory_id)

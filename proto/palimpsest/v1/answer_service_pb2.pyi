@@ -1358,7 +1358,7 @@ class DeleteAnswerRequest(_message.Message):
     allow_missing: _builtins.bool
     """Optional. Succeed when there is no such answer, or no such session (AIP-135)."""
     request_id: _builtins.str
-    """Optional. As in CancelAnswerRequest."""
+    """Optional. As in CancelAnswerRequest, but unique within the tenant."""
     def __init__(
         self,
         *,

@@ -133,7 +133,9 @@ class ReadConsistency(_message.Message):
 
     A memory applies a chunk by a step. A search applies it by indexing its words and,
     where an embedding model is configured, its vector. The working context of a state
-    memory always has every chunk; for it only `fully_applied` waits.
+    memory always has every chunk, and its vectors have those that a compression was due
+    for. So only `fully_applied` waits for a state memory, in reads of its value and in its
+    lists alike; `at_least` is checked and waits for nothing.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -163,7 +163,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_TOO_MANY_ASKS: _ErrorReason.ValueType  # 52
     """RESOURCE_EXHAUSTED with RetryInfo. As many calls of this server as may wait for
-    answers and operations do. metadata: {"limit": "1000"}.
+    answers do. metadata: {"limit": "1000"}.
     """
     ERROR_REASON_TOO_MANY_WATCHES: _ErrorReason.ValueType  # 53
     """RESOURCE_EXHAUSTED with RetryInfo. This server has as many watches as it may.
@@ -186,8 +186,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     metadata: {"limit": "5000"}.
     """
     ERROR_REASON_TOO_MANY_READS: _ErrorReason.ValueType  # 57
-    """RESOURCE_EXHAUSTED with RetryInfo. As many reads as may wait at this server for a
-    memory do so. metadata: {"limit": "1000"}.
+    """RESOURCE_EXHAUSTED with RetryInfo. As many calls as may wait at this server for a
+    memory, a search index or an operation do so. metadata: {"limit": "1000"}.
     """
     ERROR_REASON_TOO_MUCH_UNWRITTEN: _ErrorReason.ValueType  # 58
     """RESOURCE_EXHAUSTED with RetryInfo. This server has received as much as it may that
@@ -435,7 +435,7 @@ metadata: {"limit": "64"}.
 """
 ERROR_REASON_TOO_MANY_ASKS: ErrorReason.ValueType  # 52
 """RESOURCE_EXHAUSTED with RetryInfo. As many calls of this server as may wait for
-answers and operations do. metadata: {"limit": "1000"}.
+answers do. metadata: {"limit": "1000"}.
 """
 ERROR_REASON_TOO_MANY_WATCHES: ErrorReason.ValueType  # 53
 """RESOURCE_EXHAUSTED with RetryInfo. This server has as many watches as it may.
@@ -458,8 +458,8 @@ waits for the messages of too many calls. Nothing was done.
 metadata: {"limit": "5000"}.
 """
 ERROR_REASON_TOO_MANY_READS: ErrorReason.ValueType  # 57
-"""RESOURCE_EXHAUSTED with RetryInfo. As many reads as may wait at this server for a
-memory do so. metadata: {"limit": "1000"}.
+"""RESOURCE_EXHAUSTED with RetryInfo. As many calls as may wait at this server for a
+memory, a search index or an operation do so. metadata: {"limit": "1000"}.
 """
 ERROR_REASON_TOO_MUCH_UNWRITTEN: ErrorReason.ValueType  # 58
 """RESOURCE_EXHAUSTED with RetryInfo. This server has received as much as it may that

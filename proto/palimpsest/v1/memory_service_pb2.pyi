@@ -226,7 +226,7 @@ class DeleteMemoryRequest(_message.Message):
     allow_missing: _builtins.bool
     """Optional. Succeed when there is no such memory, or no such session (AIP-135)."""
     request_id: _builtins.str
-    """Optional. As in CreateMemoryRequest."""
+    """Optional. As in CreateMemoryRequest, but unique within the tenant."""
     def __init__(
         self,
         *,

@@ -45,12 +45,13 @@ class StateServiceStub:
     and of what passes three quarters of the model's window, is cut out and marked.
 
     Guarantees: every chunk of the log up to `head` is in it exactly once: in one of the
-    vectors, or among the recent ones. As of one moment; one round trip to the database
-    and no model call. Appends that were acked are in it. With
-    `ReadConsistency.fully_applied` it is the context of algorithm 1 at this step: every
-    compression that is due is complete. Recent chunks beyond the server's limits (10,000
-    chunks, 1 MiB of content), or a reply beyond those of a message (4 MiB):
-    RESOURCE_EXHAUSTED (CONTEXT_TOO_LARGE); nothing is left out.
+    vectors, or among the recent ones. After a rollback those that were compressed since
+    the restored revision are in neither; a memory that is rebuilt has them. As of one
+    moment; one round trip to the database and no model call. Appends that were acked are
+    in it. With `ReadConsistency.fully_applied` it is the context of algorithm 1 at this
+    step: every compression that is due is complete. Recent chunks beyond the server's
+    limits (10,000 chunks, 1 MiB of content), or a reply beyond those of a message (4
+    MiB): RESOURCE_EXHAUSTED (CONTEXT_TOO_LARGE); nothing is left out.
     Safety: reads only.
     """
     ListStateVectors: _grpc.UnaryUnaryMultiCallable[_state_service_pb2.ListStateVectorsRequest, _state_service_pb2.ListStateVectorsResponse]
@@ -78,12 +79,13 @@ class StateServiceAsyncStub(StateServiceStub):
     and of what passes three quarters of the model's window, is cut out and marked.
 
     Guarantees: every chunk of the log up to `head` is in it exactly once: in one of the
-    vectors, or among the recent ones. As of one moment; one round trip to the database
-    and no model call. Appends that were acked are in it. With
-    `ReadConsistency.fully_applied` it is the context of algorithm 1 at this step: every
-    compression that is due is complete. Recent chunks beyond the server's limits (10,000
-    chunks, 1 MiB of content), or a reply beyond those of a message (4 MiB):
-    RESOURCE_EXHAUSTED (CONTEXT_TOO_LARGE); nothing is left out.
+    vectors, or among the recent ones. After a rollback those that were compressed since
+    the restored revision are in neither; a memory that is rebuilt has them. As of one
+    moment; one round trip to the database and no model call. Appends that were acked are
+    in it. With `ReadConsistency.fully_applied` it is the context of algorithm 1 at this
+    step: every compression that is due is complete. Recent chunks beyond the server's
+    limits (10,000 chunks, 1 MiB of content), or a reply beyond those of a message (4
+    MiB): RESOURCE_EXHAUSTED (CONTEXT_TOO_LARGE); nothing is left out.
     Safety: reads only.
     """
     ListStateVectors: _aio.UnaryUnaryMultiCallable[_state_service_pb2.ListStateVectorsRequest, _state_service_pb2.ListStateVectorsResponse]  # type: ignore[assignment]
@@ -114,12 +116,13 @@ class StateServiceServicer(metaclass=_abc_1.ABCMeta):
         and of what passes three quarters of the model's window, is cut out and marked.
 
         Guarantees: every chunk of the log up to `head` is in it exactly once: in one of the
-        vectors, or among the recent ones. As of one moment; one round trip to the database
-        and no model call. Appends that were acked are in it. With
-        `ReadConsistency.fully_applied` it is the context of algorithm 1 at this step: every
-        compression that is due is complete. Recent chunks beyond the server's limits (10,000
-        chunks, 1 MiB of content), or a reply beyond those of a message (4 MiB):
-        RESOURCE_EXHAUSTED (CONTEXT_TOO_LARGE); nothing is left out.
+        vectors, or among the recent ones. After a rollback those that were compressed since
+        the restored revision are in neither; a memory that is rebuilt has them. As of one
+        moment; one round trip to the database and no model call. Appends that were acked are
+        in it. With `ReadConsistency.fully_applied` it is the context of algorithm 1 at this
+        step: every compression that is due is complete. Recent chunks beyond the server's
+        limits (10,000 chunks, 1 MiB of content), or a reply beyond those of a message (4
+        MiB): RESOURCE_EXHAUSTED (CONTEXT_TOO_LARGE); nothing is left out.
         Safety: reads only.
         """
 

@@ -8,7 +8,7 @@ import typer
 import palimpsest
 from palimpsest import Memory, MemoryInfo, Operation, Session
 from service.cli.app import new_group
-from service.cli.command import MAX_CHUNK_TOKENS, MAX_TOKENS, Json, command, given
+from service.cli.command import MAX_CHUNK_TOKENS, MAX_TOKENS, Json, command, given, new_request_id
 from service.cli.files import read_schema, read_text
 from service.cli.memory.output import memory_json
 from service.cli.output import CommandError, show, show_json
@@ -244,21 +244,26 @@ async def create_prism(
     settings = options.settings()
     if "schema" not in settings:
         raise CommandError("give --schema, a file; `palimpsest schema generate` writes one")
-    await _show(await session.create_memory(name, **settings), as_json)
+    made = await session.create_memory(name, **settings, request_id=new_request_id())
+    await _show(made, as_json)
 
 
 async def create_tree(
     session: Session, name: NewName, options: TreeOptions, as_json: Json = False
 ) -> None:
     """Create a summary tree, which grows over the texts of its session."""
-    await _show(await session.create_tree(name, **options.settings()), as_json)
+    settings = options.settings()
+    made = await session.create_tree(name, **settings, request_id=new_request_id())
+    await _show(made, as_json)
 
 
 async def create_state(
     session: Session, name: NewName, options: StateOptions, as_json: Json = False
 ) -> None:
     """Create a state memory, which compresses the steps of an agent."""
-    await _show(await session.create_state(name, **options.settings()), as_json)
+    settings = options.settings()
+    made = await session.create_state(name, **settings, request_id=new_request_id())
+    await _show(made, as_json)
 
 
 async def _show(memory: Memory, as_json: bool) -> None:

@@ -7,7 +7,15 @@ from typing import Annotated, Any
 import typer
 
 from palimpsest import Client, Edit, Edited, Memory, MemoryInfo, PalimpsestError
-from service.cli.command import DEFAULT_NAME, LAST, Json, NamedMemory, SessionName, command
+from service.cli.command import (
+    DEFAULT_NAME,
+    LAST,
+    Json,
+    NamedMemory,
+    SessionName,
+    command,
+    new_request_id,
+)
 from service.cli.files import read_schema
 from service.cli.memory.create import memory_info
 from service.cli.memory.output import amendment_line, memory_json
@@ -55,12 +63,12 @@ async def set_(
         parsed = value
     revise = partial(memory.edit, expected_revision=expect, comment=comment)
     try:
-        revised = await revise([Edit.put(path, parsed)])
+        revised = await revise([Edit.put(path, parsed)], request_id=new_request_id())
     except PalimpsestError as refused:
         if refused.reason != "EDIT_INVALID" or isinstance(parsed, str):
             raise
         try:
-            revised = await revise([Edit.put(path, value)])
+            revised = await revise([Edit.put(path, value)], request_id=new_request_id())
         except PalimpsestError as as_text:
             # What is wrong with it as JSON says more.
             raise (refused if as_text.reason == "EDIT_INVALID" else as_text) from None
@@ -79,8 +87,13 @@ async def unset(
     as_json: Json = False,
 ) -> None:
     """Take a value out of a memory by hand; later elements of a list move up."""
-    edits = [Edit.remove(path)]
-    _show_revised(await memory.edit(edits, expected_revision=expect, comment=comment), as_json)
+    revised = await memory.edit(
+        [Edit.remove(path)],
+        expected_revision=expect,
+        comment=comment,
+        request_id=new_request_id(),
+    )
+    _show_revised(revised, as_json)
 
 
 def _show_revised(revised: Edited, as_json: bool) -> None:
@@ -104,7 +117,9 @@ async def rollback(
     as_json: Json = False,
 ) -> None:
     """Restore the state of an earlier revision, as a new one. The log is not read again."""
-    info = await memory.rollback(revision, expected_revision=expect, comment=comment)
+    info = await memory.rollback(
+        revision, expected_revision=expect, comment=comment, request_id=new_request_id()
+    )
     done = f"{memory.id} is at revision {info.revision}, as it was at revision {revision}"
     _show_info(info, done, as_json)
 
@@ -169,18 +184,26 @@ async def update(
         raise CommandError(f"{memory.id!r} is a {kind} memory: it has no schema")
     if kind != "tree" and navigation_model is not None:
         raise CommandError(f"{memory.id!r} is no tree: it has no --navigation-model")
+    request_id = new_request_id()
     if kind == "tree":
         tree = memory.session.tree(memory.id)
         info = await tree.update(
-            model=model, navigation_model=navigation_model, expected_revision=expect
+            model=model,
+            navigation_model=navigation_model,
+            expected_revision=expect,
+            request_id=request_id,
         )
     elif kind == "state":
         state = memory.session.state(memory.id)
-        info = await state.update(model=model, expected_revision=expect)
+        info = await state.update(model=model, expected_revision=expect, request_id=request_id)
     else:
         shape = None if schema is None else read_schema(schema)
         info = await memory.update(
-            schema=shape, model=model, expected_revision=expect, comment=comment
+            schema=shape,
+            model=model,
+            expected_revision=expect,
+            comment=comment,
+            request_id=request_id,
         )
     _show_info(info, f"{memory.id} is updated, at revision {info.revision}", as_json)
 
@@ -194,7 +217,8 @@ async def delete(
     ] = False,
 ) -> None:
     """Delete a memory with its history. This cannot be undone; the log stays."""
-    await client.session(session).memory(name).delete(missing_ok=missing_ok)
+    memory = client.session(session).memory(name)
+    await memory.delete(missing_ok=missing_ok, request_id=new_request_id())
     show(f"{name} is deleted")
 
 

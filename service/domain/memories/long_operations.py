@@ -151,6 +151,8 @@ class Operation:
             return OperationState.DONE
         if facts.stall is not None:
             return OperationState.FAILED
+        # One that waits for its model or for a budget has been tried.
+        has_begun = has_begun or facts.blocked is not None
         return OperationState.RUNNING if has_begun else OperationState.PENDING
 
     def failure(self) -> OperationError | None:

@@ -17,7 +17,10 @@ _RECENT = "Recent steps:"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkingContext:
-    """What an agent reads before a step. Every chunk of the log is in it exactly once."""
+    """What an agent reads before a step. Every chunk of the log is in it exactly once.
+
+    After a rollback those that were compressed since the restored revision are not in it.
+    """
 
     state: State
     #: All that is not compressed, in the order of the log: the positions behind

@@ -12,6 +12,7 @@ from service.domain.memories.long_operations import (
     OperationId,
     OperationKind,
     OperationState,
+    OperationTarget,
 )
 from service.domain.values.errors import DeadlineExceeded, NotFound
 from service.domain.values.reasons import Reason
@@ -232,7 +233,8 @@ async def request_consolidation(
 async def request_seal(tx: Transaction, held: Claim, memory: str, *, goal: int) -> FoundOperation:
     """Requests that a tree is sealed; returns the operation that does it or did it, if any.
 
-    The caller has the memory from `lock`.
+    After one that failed the tree is sealed at `goal`, with what was appended meanwhile. The
+    caller has the memory from `lock`.
     """
     kind = OperationKind.SEAL
     known = await _open(tx, held, kind) or await long_operations.newest(
@@ -241,14 +243,25 @@ async def request_seal(tx: Transaction, held: Claim, memory: str, *, goal: int) 
     # Not of a tree that was deleted, whose name this one has.
     if known is not None and known.facts is not None and known.state not in _NOT_SEALED:
         return await find(tx, known.id)
-    # Where it was requested before, it is sealed there.
-    goal = goal if held.seal_position is None else held.seal_position
+    if held.seal_position is not None and not _may_seal_elsewhere(known):
+        # It was requested before, and is sealed there.
+        goal = held.seal_position
     await trees.want_seal(tx, held, goal)
     return await request(tx, _new_id(held), kind, (held.memory_id, memory), goal=goal)
 
 
 #: Ends of a seal after which it can be requested again.
 _NOT_SEALED = (OperationState.FAILED, OperationState.CANCELLED)
+
+
+def _may_seal_elsewhere(known: Operation | None) -> bool:
+    """Returns whether a seal has failed and RetryMemory has not completed it since."""
+    return (
+        known is not None
+        and known.state is OperationState.FAILED
+        and isinstance(known.facts, OperationTarget)
+        and not known.facts.is_sealed
+    )
 
 
 async def _open(tx: Transaction, held: Claim, kind: OperationKind) -> Operation | None:

@@ -32,6 +32,7 @@ from service.usecases.log.lookup import (
     revision_not_found,
     session_not_found,
 )
+from service.usecases.log.tries import tried_again
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.consistency import (
     Consistency,
@@ -41,7 +42,7 @@ from service.usecases.memories.consistency import (
     refuse_stopped,
 )
 from service.usecases.memories.long_operations import FoundOperation, request
-from storage.engine.database import Database
+from storage.engine.database import Database, Transaction
 from storage.engine.listing import ListPage
 from storage.log import sessions
 from storage.memories import flushing, memories, stalls
@@ -390,18 +391,23 @@ class Memories:
     async def retry_all(self, tenant_id: UUID, session: str) -> int:
         """Lets all stalled memories of a session go on, or of all; how many. Raises NotFound."""
         key = session_key(tenant_id, session) if session else None
-        retried = 0
-        while True:
-            async with self._database.transaction(tenant_id, name="memories.retry_all") as tx:
-                if key is not None and await sessions.get(tx, key) is None:
-                    raise session_not_found(session)
-                woken = await stalls.retry_some(tx, key, RETRY_MEMORIES)
-                retried += len(woken)
-                if len(woken) < RETRY_MEMORIES:
-                    await store_result(tx, retried)
+        retried, more = 0, True
+
+        async def retry_some(tx: Transaction) -> tuple[Sequence[tuple[UUID, UUID]], bool]:
+            if key is not None and await sessions.get(tx, key) is None:
+                raise session_not_found(session)
+            woken, is_cut = await stalls.retry_some(tx, key, RETRY_MEMORIES)
+            if not is_cut:
+                await store_result(tx, retried + len(woken))
+            return woken, is_cut
+
+        while more:
+            woken, more = await tried_again(
+                self._database, tenant_id, retry_some, name="memories.retry_all"
+            )
+            retried += len(woken)
             self._wake_ups.add([_item(tenant_id, *one) for one in woken])
-            if len(woken) < RETRY_MEMORIES:
-                return retried
+        return retried
 
     async def retry(self, tenant_id: UUID, session: str, name: str) -> int:
         """Lets a memory go on; returns 1 if it was stalled, else 0. Raises NotFound."""

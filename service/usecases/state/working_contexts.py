@@ -205,9 +205,7 @@ class WorkingContexts:
         way may have ended a pause that the clock took for a long one."""
         stored = found.memory
         _refuse_stopped(stored.name, progress_of(stored))
-        if stored.waiting_cause is not None:
-            # An agent's next step is not to wait for what may take an hour.
-            raise _late(found, stored.waiting_cause)
+        cause = stored.waiting_cause
         looks = self._watcher.progress_of_read(tenant_id, item_key(stored), deadline=deadline)
         async with aclosing(looks) as seen:
             async for progress in seen:
@@ -216,9 +214,8 @@ class WorkingContexts:
                     if not _is_behind(found):
                         return found
                 _refuse_stopped(stored.name, progress)
-                if progress.waiting_cause is not None:
-                    raise _late(found, progress.waiting_cause)
-        raise _late(found)
+                cause = progress.waiting_cause
+        raise _late(found, cause)
 
     def _reading(
         self, found: StoredContext, *, flush_position: int = 0, now: datetime | None = None
@@ -320,7 +317,7 @@ def _beyond_head(stored: StoredMemory, position: int) -> OutOfRange:
     )
 
 
-def _late(found: StoredContext, waiting_cause: str | None = None) -> DeadlineExceeded:
+def _late(found: StoredContext, waiting_cause: str | None) -> DeadlineExceeded:
     stored = found.memory
     known = {"applied_position": stored.applied_position, "revision": stored.revision}
     cause = {} if waiting_cause is None else {"cause": waiting_cause}

@@ -14,8 +14,8 @@ from service.llm.providers.facts import ModelFacts
 from service.llm.providers.transport import LitellmTransport
 from service.settings.config import Config
 from service.usecases.state.method import StateMethod
-from storage.calls import calls
 from storage.engine.database import Database
+from tests.integration.support.ledger_sums import usage_of_session
 from tests.integration.support.scripted import ITEM, KEY, MEMORY, make
 from tests.integration.support.stepping import all_vectors
 from tests.support.engine import KEY as ENGINE_KEY
@@ -66,7 +66,7 @@ async def test_a_real_model_keeps_a_state_within_its_size(servers: Servers) -> N
             evaluated = server.evaluated_tokens()
         async with database.transaction(DEFAULT_TENANT) as tx:
             made = await all_vectors(tx, (KEY, MEMORY))
-            (usage,) = await calls.usage(tx, KEY)
+            (usage,) = await usage_of_session(tx, KEY)
     finally:
         await database.close()
     (vector,) = made

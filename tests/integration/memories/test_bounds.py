@@ -11,6 +11,7 @@ from service.domain.memories.specs import MemorySpec
 from service.domain.prism.memory import PrismMemory
 from service.domain.prompting.flows import ModelRequest, Purpose
 from service.domain.values.errors import Exhausted, PalimpsestError
+from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.paths import Path
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id
@@ -18,6 +19,7 @@ from service.settings.config import Limits
 from service.usecases.answers.readers.citing import cite
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories import history as looking_back
+from service.usecases.memories import memories as memories_module
 from service.usecases.memories.consistency import ProgressWatcher
 from service.usecases.memories.edit import Edit, Editor, Target
 from service.usecases.memories.history import History
@@ -25,7 +27,7 @@ from service.usecases.memories.memories import Memories
 from storage.engine.database import Database
 from storage.engine.driver import Connection
 from storage.log import sessions
-from storage.memories import flushing, revisions
+from storage.memories import flushing, revisions, stalls
 from storage.prism import amendment_log, states
 from tests.integration.support.scripted import (
     ITEM,
@@ -145,6 +147,53 @@ async def test_a_flush_and_an_append_do_not_wait_for_each_other(database: Databa
         await tx.connection.exec_driver_sql(lock, {"memory": memory_id(KEY, first)})
     _, head = await flush
     assert head == 1
+
+
+async def test_a_retry_of_all_leaves_out_no_memory_that_is_locked(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memories_module, "RETRY_MEMORIES", 2)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await sessions.create(tx, KEY, "s")
+    memories = limited(database)
+    names = sorted((f"m{n}" for n in range(5)), key=lambda name: memory_id(KEY, name))
+    for name in names:
+        await memories.create(DEFAULT_TENANT, "s", name, SPEC)
+    stall = """
+        WITH stalled AS (UPDATE memory SET status = 'stalled' RETURNING memory_id)
+        INSERT INTO dead_letter (session_key, memory_id, letter_id, tenant_id, from_position,
+            to_position, attempts, cause)
+        SELECT %(key)s, memory_id, gen_random_uuid(), %(tenant)s, 0, 1, 5, 'no' FROM stalled
+    """
+    lock = "UPDATE memory SET has_work = true WHERE memory_id = %(memory)s"
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        await tx.connection.exec_driver_sql(stall, {"key": KEY, "tenant": DEFAULT_TENANT})
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        # As an append, which writes to the memories in any order.
+        await tx.connection.exec_driver_sql(
+            "SELECT 1 FROM session WHERE session_key = %(key)s FOR NO KEY UPDATE", {"key": KEY}
+        )
+        await tx.connection.exec_driver_sql(lock, {"memory": memory_id(KEY, names[1])})
+        retry = asyncio.create_task(memories.retry_all(DEFAULT_TENANT, ""))
+        await _until_somebody_waits(database)
+        await tx.connection.exec_driver_sql(lock, {"memory": memory_id(KEY, names[0])})
+    assert await retry == 5
+    assert await memories.retry_all(DEFAULT_TENANT, "s") == 0
+
+
+async def test_a_retry_of_all_waits_for_a_step(database: Database) -> None:
+    await make(database, ["a"])
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        held = await revisions.claim(tx, KEY, MEMORY, MemoryKind.PRISM)
+        assert held is not None
+        await stalls.add_dead_letter(tx, held, to_position=1, cause="no", resolution=None)
+        await stalls.stall(tx, held)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        assert await revisions.lock(tx, KEY, MEMORY) is not None
+        retry = asyncio.create_task(limited(database).retry_all(DEFAULT_TENANT, "s"))
+        await _until_somebody_waits(database)
+    assert await retry == 1
+    assert (await read(database)).status == "active"
 
 
 async def _until_somebody_waits(database: Database) -> None:

@@ -70,6 +70,16 @@ async def test_an_end_that_was_reported_stays(database: Database) -> None:
     )
 
 
+@pytest.mark.parametrize("cause", ["waiting_cause", "held_reason"])
+async def test_what_waits_for_its_model_or_a_budget_runs(database: Database, cause: str) -> None:
+    await make(database, ["Line 1."], STATE)
+    id = await requested(database, goal=1)
+    async with database.transaction(DEFAULT_TENANT) as tx:
+        changes = f"{cause} = 'not now', ready_at = now() + interval '1 hour'"
+        await tx.connection.exec_driver_sql(f"UPDATE memory SET {changes}")
+    assert (await found(database, id)).state is OperationState.RUNNING
+
+
 async def test_a_memory_that_is_gone_cancels_its_operation(database: Database) -> None:
     await make(database, ["Line 1."], STATE)
     id = new_id()

@@ -8,9 +8,9 @@ from service.domain.state.spec import StateSpec
 from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.llm.providers.failures import ModelFailure
-from storage.calls import calls
 from storage.engine.database import Database
 from storage.memories import revisions, stalls
+from tests.integration.support.ledger_sums import usage_of_session
 from tests.integration.support.scripted import (
     ITEM,
     KEY,
@@ -50,7 +50,7 @@ async def test_the_model_is_asked_anew(database: Database, spec: MemorySpec) -> 
     assert stored.status == "active"
     assert stored.applied_position == 9
     async with database.transaction(DEFAULT_TENANT) as tx:
-        (usage,) = await calls.usage(tx, KEY)
+        (usage,) = await usage_of_session(tx, KEY)
     assert usage.calls == len(script.asked) > in_vain
 
 

@@ -397,7 +397,7 @@ async def test_whatever_stops_a_memory_is_told_and_what_lets_it_go_on(database: 
         await stalls.add_dead_letter(tx, held, to_position=1, cause="no", resolution=None)
     assert told.take() == [MEMORY.hex]
     async with database.transaction(DEFAULT_TENANT) as tx:
-        assert await stalls.retry_some(tx, KEY, 9) == [(KEY, MEMORY)]
+        assert await stalls.retry_some(tx, KEY, 9) == ([(KEY, MEMORY)], False)
     assert told.take() == [MEMORY.hex]
     async with database.transaction(DEFAULT_TENANT) as tx:
         assert await trees.want_seal(tx, held, 1)

@@ -17,10 +17,10 @@ from service.settings.config import Limits
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.consistency import ProgressWatcher
 from service.usecases.memories.edit import Edit, Editor, Target
-from storage.calls import calls
 from storage.engine.database import Database
 from storage.memories import stalls
 from storage.prism import amendment_log
+from tests.integration.support.ledger_sums import usage_of_session
 from tests.integration.support.scripted import (
     CONFIG,
     ITEM,
@@ -115,7 +115,7 @@ async def test_a_paid_reply_is_used_after_a_crash_though_more_has_come(
     assert len(script.asked) == 2, "the first step was not paid for again"
     assert script.asked[0].text != script.asked[1].text
     async with database.transaction(DEFAULT_TENANT) as tx:
-        (line,) = await calls.usage(tx, KEY)
+        (line,) = await usage_of_session(tx, KEY)
     assert (line.calls, line.reported_cached_tokens, line.cost_micro_usd) == (2, 0, None)
 
 

@@ -33,6 +33,7 @@ from storage.engine.database import Database
 from storage.log import sessions
 from storage.memories import job_results
 from storage.prism import schema_drafts
+from tests.integration.support.ledger_sums import usage_of_session
 from tests.integration.support.writing import drop_wake_ups
 from tests.support.completions import completion
 from tests.support.gateways import gateway
@@ -304,7 +305,7 @@ async def test_two_workers_at_once_store_one_schema(database: Database, item: Wo
     )
     stored = await read(database, item)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        (line,) = await calls.usage(tx, KEY)
+        (line,) = await usage_of_session(tx, KEY)
     assert line.calls == 1
     assert parse_source(stored.source).root.fields
 

@@ -121,6 +121,22 @@ async def test_what_has_stopped_is_refused_at_once(kept: Keeper, watcher: Progre
     assert stalled.value.reason is Reason.MEMORY_STALLED
 
 
+async def test_a_memory_whose_model_is_away_is_waited_for(
+    kept: Keeper, watcher: ProgressWatcher
+) -> None:
+    await kept.append(3)
+    away = "waiting_cause = 'no reply', ready_at = now() + interval '1 hour'"
+    await set_memory(kept, away)
+    with pytest.raises(DeadlineExceeded, match="it waits for its model: no reply") as late:
+        await waiting(kept, watcher, seconds=0.2)
+    assert late.value.metadata["cause"] == "no reply"
+    task = waiting(kept, watcher)
+    await asyncio.sleep(0.2)
+    assert not task.done()
+    await kept.step(3)
+    assert (await task).context.head == 3
+
+
 async def test_what_stops_meanwhile_is_refused(kept: Keeper, watcher: ProgressWatcher) -> None:
     await kept.append(6)
     task = waiting(kept, watcher)

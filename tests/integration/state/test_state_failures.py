@@ -12,7 +12,6 @@ from service.domain.values.memory_choices import OnFailure
 from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.llm.providers.failures import ModelFailure
-from storage.calls import calls
 from storage.engine.database import Database
 from storage.memories import flushing, revisions, stalls
 from storage.state import idle
@@ -20,6 +19,7 @@ from tests.integration.memories.test_holding import CALL_TOKENS, OF_MEMORY, put
 from tests.integration.memories.test_holding import gateway as budgeted_gateway
 from tests.integration.state.test_state_episodes import roll_back
 from tests.integration.support.crashing import Killed
+from tests.integration.support.ledger_sums import usage_of_session
 from tests.integration.support.scripted import (
     ITEM,
     KEY,
@@ -246,7 +246,7 @@ async def test_two_workers_at_once_make_one_memory_and_pay_once(database: Databa
     prompts = [ask.text for ask in script.asked]
     assert len(prompts) == len(set(prompts))
     async with database.transaction(DEFAULT_TENANT) as tx:
-        (line,) = await calls.usage(tx, KEY)
+        (line,) = await usage_of_session(tx, KEY)
     assert (line.purpose, line.calls) == ("compress", len(prompts))
 
 

@@ -261,7 +261,6 @@ async def read(site: Site) -> None:
         assert await log.read(tx, key[0], 0, 100)
         assert await states.read_nearest(tx, *key, 1)
         assert await history.list_revisions(tx, *key, -1, 100)
-        assert await calls.usage(tx, key[0])
         await calls.usage_of(tx, key[0], ["answer:x"], [key[1]])
         await ends.newest(tx, key[0], 0, 1, 2**20)
         await ends.first(tx, key[0], 0, 1, 2**20)

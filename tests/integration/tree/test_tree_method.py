@@ -15,7 +15,6 @@ from service.domain.values.work_items import WorkItem
 from service.llm.providers.failures import ModelFailure
 from service.usecases.tree import pipeline
 from service.usecases.tree.method import TreeMethod
-from storage.calls import calls
 from storage.engine.database import Database
 from storage.memories import stalls
 from tests.integration.memories.test_holding import CALL_TOKENS, OF_MEMORY, put
@@ -27,6 +26,7 @@ from tests.integration.support.growing import (
     nodes_of,
     want_seal,
 )
+from tests.integration.support.ledger_sums import usage_of_session
 from tests.integration.support.scripted import (
     CONFIG,
     ITEM,
@@ -386,7 +386,7 @@ async def test_two_workers_at_once_make_one_tree_and_pay_once(database: Database
     prompts = [ask.text for ask in script.asked]
     assert len(prompts) == len(set(prompts))
     async with database.transaction(DEFAULT_TENANT) as tx:
-        (line,) = await calls.usage(tx, KEY)
+        (line,) = await usage_of_session(tx, KEY)
     assert line.calls == len(prompts)
 
 

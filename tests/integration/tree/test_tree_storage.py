@@ -115,12 +115,15 @@ async def test_a_worker_commits_nothing_once_a_seal_is_wanted(database: Database
     await make(database, ["a"] * 3, TREE)
     held = await claimed(database)
     assert await want_seal(database, 2)
-    assert not await want_seal(database, 3), "the first wish counts"
+    assert not await want_seal(database, 2)
     with pytest.raises(Fenced):
         await commit(database, held, [leaf(1)], 1)
     held = await claimed(database)
     assert held.seal_position == 2
-    await commit(database, held, [leaf(1)], 1)
+    assert await want_seal(database, 3), "it is closed elsewhere"
+    with pytest.raises(Fenced):
+        await commit(database, held, [leaf(1)], 1)
+    await commit(database, await claimed(database), [leaf(1)], 1)
 
 
 async def test_nobody_works_on_a_sealed_tree(database: Database) -> None:
@@ -130,6 +133,7 @@ async def test_nobody_works_on_a_sealed_tree(database: Database) -> None:
     async with database.transaction(DEFAULT_TENANT) as tx:
         await trees.seal(tx, held, NewRevision(kind="seal", to_position=0, digest=b"x"))
     assert (await read(database)).status == "sealed"
+    assert not await want_seal(database, 1)
     async with database.transaction(DEFAULT_TENANT) as tx:
         assert await revisions.claim(tx, KEY, MEMORY, MemoryKind.TREE) is None
 
