@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
-from service.app.foundation import POOLERS, CannotStart, cancel, database_and_keys
+from service.app.foundation import POOLERS, CannotStart, database_and_keys
 from service.dispatch.queue import QueueDispatcher
 from service.settings.config import Config
 from service.settings.reading import UNHEARD
@@ -16,6 +16,7 @@ from storage.engine.database import Database
 from storage.engine.database_state import DeploymentKeys
 from storage.engine.errors import StorageError
 from storage.engine.signals import Signals, are_heard
+from storage.engine.tasks import cancel
 
 
 @asynccontextmanager

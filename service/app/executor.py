@@ -7,12 +7,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from service.app.call_executors import call_executor, prefix_index
-from service.app.foundation import cancel, database_and_keys, health
+from service.app.foundation import database_and_keys, health
 from service.llm.executor.server import ExecutorServer
 from service.llm.providers.prices import Prices
 from service.llm.providers.transport import LitellmTransport
 from service.settings.config import Config
 from service.usecases.calls.call_ledger import CallLedger
+from storage.engine.tasks import cancel
 
 
 async def call(

@@ -21,6 +21,7 @@ from storage.engine import database_state, pooling
 from storage.engine.database import Database
 from storage.engine.database_state import DeploymentKeys
 from storage.engine.errors import LoginRefused, StorageError
+from storage.engine.tasks import cancel
 
 _log = structlog.get_logger("palimpsest")
 
@@ -159,10 +160,3 @@ async def _reach(database: Database, session_url: str, seconds: float) -> Deploy
 
 def _behind(revision: str) -> bool:
     return revision in migrations.known() and revision != migrations.newest()
-
-
-async def cancel(tasks: list[asyncio.Task[None]]) -> None:
-    """Ends tasks, and waits for their ends."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

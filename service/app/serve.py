@@ -9,7 +9,7 @@ import structlog
 
 from service import telemetry
 from service.app.dispatching import process
-from service.app.foundation import CannotStart, cancel, health
+from service.app.foundation import CannotStart, health
 from service.app.gateways import embedder_of, open_gateway, remote_executor
 from service.app.memories import memories_of
 from service.llm.embeddings.embedding import CannotEmbed, Embedder
@@ -52,6 +52,7 @@ from service.usecases.spend.costs import Costs
 from service.usecases.state.working_contexts import WorkingContexts
 from service.usecases.tree.sealing import Sealer
 from service.usecases.tree.trees import Trees
+from storage.engine.tasks import cancel
 
 _log = structlog.get_logger("palimpsest")
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from service.app.dispatching import process
-from service.app.foundation import cancel, health
+from service.app.foundation import health
 from service.app.gateways import embedder_of, open_circuits, open_gateway, remote_executor
 from service.app.method_registry import MethodRegistry
 from service.app.worker import Worker
@@ -31,6 +31,7 @@ from service.usecases.search.reranking import Reranker
 from service.usecases.search.search import Searcher
 from service.usecases.state.method import StateMethod
 from service.usecases.tree.method import TreeMethod
+from storage.engine.tasks import cancel
 from storage.memories import queue
 
 

@@ -25,6 +25,7 @@ from storage.engine import trace_contexts
 from storage.engine.database import Database
 from storage.engine.errors import StorageError
 from storage.engine.signals import Signals
+from storage.engine.tasks import cancel
 from storage.log import requests
 from storage.memories import long_operations, work
 from storage.memories.queue import RECENT_SECONDS
@@ -95,9 +96,7 @@ class Worker:
                 stop_seconds=self._config.stop_seconds,
             )
         finally:
-            for loop in loops:
-                loop.cancel()
-            await asyncio.gather(*loops, return_exceptions=True)
+            await cancel(loops)
             # What this one leaves others go on with at once.
             await self._wake_ups.flush()
 

@@ -11,6 +11,7 @@ from service.dispatch.port import Handler, NotNow
 from service.dispatch.turns import Turns
 from service.domain.values.fault_hook import boundary
 from service.domain.values.work_items import WorkItem
+from storage.engine.tasks import cancel
 from storage.memories.queue import Done, WorkClass
 
 _log = structlog.get_logger("palimpsest.dispatch")
@@ -145,6 +146,4 @@ class ClaimedWork:
         tasks = [task for _, task in self._running.values()]
         if tasks and seconds:
             await asyncio.wait(tasks, timeout=seconds)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(tasks)

@@ -113,11 +113,11 @@ class MemoryHistory:
     ) -> memory_service_pb2.DiffMemoriesResponse:
         """Compares two states."""
         other = request.other_memory or request.memory
-        scope = f"diff/{request.session}/{request.memory}/{other}"
-        size = self._pages.size(request.page_size)
-        cursor = self._pages.cursor(scope, request.page_token, first="")
         revision = request.revision if request.HasField("revision") else None
         other_revision = request.other_revision if request.HasField("other_revision") else None
+        scope = f"diff/{request.session}/{request.memory}/{other}/{revision}/{other_revision}"
+        size = self._pages.size(request.page_size)
+        cursor = self._pages.cursor(scope, request.page_token, first="")
         skip = 0
         if cursor:
             # Later pages compare the same revisions as the first.
@@ -149,11 +149,11 @@ class MemoryHistory:
         self, request: memory_service_pb2.GetProvenanceRequest, context: Context
     ) -> memory_service_pb2.GetProvenanceResponse:
         """Explains a path."""
-        scope = f"provenance/{request.session}/{request.memory}/{request.path}"
+        revision = request.revision if request.HasField("revision") else None
+        scope = f"provenance/{request.session}/{request.memory}/{revision}/{request.path}"
         size = min(request.page_size or DEFAULT_ENTRIES, MAX_ENTRIES)
         max_bytes = min(PROVENANCE_BYTES, self._pages.max_bytes)
         cursor = self._pages.cursor(scope, request.page_token, first="")
-        revision = request.revision if request.HasField("revision") else None
         before: tuple[int, int] | None = None
         if cursor:
             # Later pages explain the same revision as the first.

@@ -42,7 +42,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_BATCH_TOO_LARGE: _ErrorReason.ValueType  # 4
     """INVALID_ARGUMENT. A batch has more chunks or bytes than the server's limit, or
     more new chunks than the lag that a session's memories may have.
-    metadata: {"chunks": "300", "limit_chunks": "256"}.
+    metadata: {"chunks": "300", "limit_chunks": "256"}, or of bytes
+    {"bytes": "5000000", "limit_bytes": "4194304"}.
     """
     ERROR_REASON_DIGEST_MISMATCH: _ErrorReason.ValueType  # 5
     """INVALID_ARGUMENT. The digest sent with a chunk is not that of its content.
@@ -206,8 +207,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_NOT_APPLIED_IN_TIME: _ErrorReason.ValueType  # 61
     """DEADLINE_EXCEEDED. The memory or the index did not reach the position in time.
     Repeat the read with a longer deadline, or without `consistency`.
-    metadata: {"position": "20", "applied_position": "12", "revision": "9"}, and
-    "cause" while it waits for its model.
+    metadata: {"position": "20", "applied_position": "12", "revision": "9"}; of an index
+    {"position": "20", "applied_position": "12"}; of WatchMemory, how far it got,
+    {"revision": "9"}; and "cause" while it waits for its model.
     """
     ERROR_REASON_ANSWER_NOT_READY_IN_TIME: _ErrorReason.ValueType  # 62
     """DEADLINE_EXCEEDED. The answer was not complete in time. ResumeAnswer continues it,
@@ -223,7 +225,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     one, or failed. metadata: {"cause": "…"}.
     """
     ERROR_REASON_WRONG_MEMORY_KIND: _ErrorReason.ValueType  # 66
-    """FAILED_PRECONDITION. The memory is of another kind than the call is for.
+    """FAILED_PRECONDITION. The memory is of another kind than the call is for; for one that
+    two kinds have, `wanted` is "prism or state".
     metadata: {"memory": "book", "kind": "tree", "wanted": "prism"}.
     """
     ERROR_REASON_MEMORY_SEALED: _ErrorReason.ValueType  # 67
@@ -314,7 +317,8 @@ metadata: {"chunk": "0", "producer_sequence": "7", "bytes": "300000", "limit_byt
 ERROR_REASON_BATCH_TOO_LARGE: ErrorReason.ValueType  # 4
 """INVALID_ARGUMENT. A batch has more chunks or bytes than the server's limit, or
 more new chunks than the lag that a session's memories may have.
-metadata: {"chunks": "300", "limit_chunks": "256"}.
+metadata: {"chunks": "300", "limit_chunks": "256"}, or of bytes
+{"bytes": "5000000", "limit_bytes": "4194304"}.
 """
 ERROR_REASON_DIGEST_MISMATCH: ErrorReason.ValueType  # 5
 """INVALID_ARGUMENT. The digest sent with a chunk is not that of its content.
@@ -478,8 +482,9 @@ metadata: {"memory": "facts", "position": "18", "cause": "…"}.
 ERROR_REASON_NOT_APPLIED_IN_TIME: ErrorReason.ValueType  # 61
 """DEADLINE_EXCEEDED. The memory or the index did not reach the position in time.
 Repeat the read with a longer deadline, or without `consistency`.
-metadata: {"position": "20", "applied_position": "12", "revision": "9"}, and
-"cause" while it waits for its model.
+metadata: {"position": "20", "applied_position": "12", "revision": "9"}; of an index
+{"position": "20", "applied_position": "12"}; of WatchMemory, how far it got,
+{"revision": "9"}; and "cause" while it waits for its model.
 """
 ERROR_REASON_ANSWER_NOT_READY_IN_TIME: ErrorReason.ValueType  # 62
 """DEADLINE_EXCEEDED. The answer was not complete in time. ResumeAnswer continues it,
@@ -495,7 +500,8 @@ ERROR_REASON_SCHEMA_NOT_GENERATED: ErrorReason.ValueType  # 64
 one, or failed. metadata: {"cause": "…"}.
 """
 ERROR_REASON_WRONG_MEMORY_KIND: ErrorReason.ValueType  # 66
-"""FAILED_PRECONDITION. The memory is of another kind than the call is for.
+"""FAILED_PRECONDITION. The memory is of another kind than the call is for; for one that
+two kinds have, `wanted` is "prism or state".
 metadata: {"memory": "book", "kind": "tree", "wanted": "prism"}.
 """
 ERROR_REASON_MEMORY_SEALED: ErrorReason.ValueType  # 67

@@ -240,7 +240,8 @@ class MemoryServiceServicer(object):
         Guarantees: the value is byte for byte that of the earlier revision. The log is not
         read again: `applied_position` stays, and what later chunks added is gone from the
         value (RebuildMemory reads them again). A state memory gets its vectors back, and
-        recent chunks stay recent.
+        recent chunks stay recent. A tree has no state to restore: FAILED_PRECONDITION
+        (WRONG_MEMORY_KIND).
         Safety: writes; idempotent by request id; the history keeps what was there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -105,7 +105,8 @@ class MemoryServiceStub:
     Guarantees: the value is byte for byte that of the earlier revision. The log is not
     read again: `applied_position` stays, and what later chunks added is gone from the
     value (RebuildMemory reads them again). A state memory gets its vectors back, and
-    recent chunks stay recent.
+    recent chunks stay recent. A tree has no state to restore: FAILED_PRECONDITION
+    (WRONG_MEMORY_KIND).
     Safety: writes; idempotent by request id; the history keeps what was there.
     """
     FoldMemory: _grpc.UnaryUnaryMultiCallable[_memory_service_pb2.FoldMemoryRequest, _memory_service_pb2.FoldMemoryResponse]
@@ -291,7 +292,8 @@ class MemoryServiceAsyncStub(MemoryServiceStub):
     Guarantees: the value is byte for byte that of the earlier revision. The log is not
     read again: `applied_position` stays, and what later chunks added is gone from the
     value (RebuildMemory reads them again). A state memory gets its vectors back, and
-    recent chunks stay recent.
+    recent chunks stay recent. A tree has no state to restore: FAILED_PRECONDITION
+    (WRONG_MEMORY_KIND).
     Safety: writes; idempotent by request id; the history keeps what was there.
     """
     FoldMemory: _aio.UnaryUnaryMultiCallable[_memory_service_pb2.FoldMemoryRequest, _memory_service_pb2.FoldMemoryResponse]  # type: ignore[assignment]
@@ -516,7 +518,8 @@ class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
         Guarantees: the value is byte for byte that of the earlier revision. The log is not
         read again: `applied_position` stays, and what later chunks added is gone from the
         value (RebuildMemory reads them again). A state memory gets its vectors back, and
-        recent chunks stay recent.
+        recent chunks stay recent. A tree has no state to restore: FAILED_PRECONDITION
+        (WRONG_MEMORY_KIND).
         Safety: writes; idempotent by request id; the history keeps what was there.
         """
 

@@ -28,7 +28,7 @@ def current_lives() -> str:
 
 
 class Lives(Around):
-    """Looks up the session, and the memory, that a call with pages names."""
+    """Looks up the session, and the memories, that a call with pages names."""
 
     def __init__(self, database: Database) -> None:
         super().__init__()
@@ -43,10 +43,12 @@ class Lives(Around):
             return
         tenant_id = current_tenant()
         key = session_key(tenant_id, about.session)
-        memory = memory_id(key, about.memory)
+        # DiffMemories is about two.
+        names = dict.fromkeys((about.memory, getattr(request, "other_memory", "") or about.memory))
         async with self._database.direct(tenant_id, name="pages") as tx:
-            incarnation, epoch = await sessions.lives(tx, key, memory)
+            found = [await sessions.lives(tx, key, memory_id(key, name)) for name in names]
         # Of what was never deleted tokens are as those of the release before.
-        lives = f"@{incarnation}.{epoch}" if incarnation > 1 or epoch else ""
-        _current.set(lives)
+        parts = [f"@{incarnation}.{epoch}" for incarnation, epoch in found]
+        is_first = all(incarnation == 1 and not epoch for incarnation, epoch in found)
+        _current.set("" if is_first else "".join(parts))
         yield

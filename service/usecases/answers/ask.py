@@ -24,7 +24,7 @@ from service.telemetry import tracing
 from service.usecases.answers.interest import Interest, Wait
 from service.usecases.answers.questions import OF_LOG, Question, ReadPlan, Source, naming, take
 from service.usecases.log.concurrency_limiter import ConcurrencyLimiter
-from service.usecases.log.lookup import find_memory, item_key, session_not_found
+from service.usecases.log.lookup import find_memory, item_key, memory_not_found, session_not_found
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.consistency import (
     ProgressWatcher,
@@ -238,7 +238,13 @@ class Asker:
         assert stored is not None, "the log is never behind itself"
         key = (stored.session_key, stored.memory_id)
         applied, revision, cause = stored.applied_position, stored.revision, stored.waiting_cause
-        looks = self._watcher.progress(tenant_id, key, deadline=deadline, is_wanted=True)
+        looks = self._watcher.progress(
+            tenant_id,
+            key,
+            deleted=memory_not_found(question.session, question.memory),
+            deadline=deadline,
+            is_wanted=True,
+        )
         async with aclosing(looks) as seen:
             async for progress in seen:
                 refuse_stopped(question.memory, wanted, progress)
@@ -254,8 +260,11 @@ class Asker:
     ) -> AsyncGenerator[Event | TextPiece | AskDone]:
         """What is told of an answer until it is made, and the answer."""
         answer_id = listener.item.item_id
-        async with aclosing(self._watcher.told(listener, deadline=deadline)) as looks:
-            async for told in looks:
+        looks = self._watcher.told(
+            listener, deleted=_no_answer(session, answer_id), deadline=deadline
+        )
+        async with aclosing(looks) as seen:
+            async for told in seen:
                 call.ended = told.settled
                 for event in told.events:
                     yield event
@@ -394,10 +403,14 @@ async def answer_not_found(tx: Transaction, session: str, answer_id: UUID) -> No
     """The refusal of an answer that is not there: it, or its session."""
     if await sessions.get(tx, session_key(tx.tenant_id, session)) is None:
         return session_not_found(session)
+    return _no_answer(session, answer_id)
+
+
+def _no_answer(session: str, answer_id: UUID) -> NotFound:
     return NotFound(
         Reason.ANSWER_NOT_FOUND,
         f"session {session!r} has no answer {answer_id}",
-        {"answer": answer_id},
+        {"session": session, "answer": answer_id},
     )
 
 

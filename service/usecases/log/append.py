@@ -48,6 +48,7 @@ from service.usecases.log.guard_meters import Guard
 from service.usecases.log.wake_ups import WakeUps
 from storage.engine.database import Database, DirectTransaction
 from storage.engine.errors import StorageError, Unreachable, Violated
+from storage.engine.tasks import cancel
 from storage.engine.trace_contexts import Traced
 from storage.log import chunks as log
 from storage.log import sessions
@@ -200,10 +201,7 @@ class Appender:
                 for queue in self._queues:
                     tasks.create_task(self._serve(queue))
         finally:
-            left = list(self._commits)
-            for commit in left:
-                commit.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
+            await cancel(list(self._commits))
 
     async def _serve(self, queue: "AppendQueue") -> None:
         while True:

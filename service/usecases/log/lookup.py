@@ -57,14 +57,17 @@ def refuse_unnavigable(name: str, spec: MemorySpec) -> None:
         refuse_other_kind(name, spec, MemoryKind.TREE)
 
 
-def refuse_other_kind(name: str, spec: MemorySpec, wanted: MemoryKind) -> None:
-    """Raises FailedPrecondition when a memory is not of the kind that a call is for."""
+def refuse_other_kind(
+    name: str, spec: MemorySpec, wanted: MemoryKind, also: MemoryKind | None = None
+) -> None:
+    """Raises FailedPrecondition when a memory is not of the kind, or kinds, a call is for."""
     kind = kind_of(spec)
-    if kind is not wanted:
+    if kind not in (wanted, also):
+        kinds = wanted if also is None else f"{wanted} or {also}"
         raise FailedPrecondition(
             Reason.WRONG_MEMORY_KIND,
-            f"memory {name!r} is a {kind} memory; this is for {wanted} memories",
-            {"memory": name, "kind": kind, "wanted": wanted},
+            f"memory {name!r} is a {kind} memory; this is for {kinds} memories",
+            {"memory": name, "kind": kind, "wanted": kinds},
         )
 
 
@@ -84,8 +87,7 @@ async def lock_memory(
     held = await revisions.lock(tx, key, memory_id(key, name))
     if held is None:
         raise await missing(tx, session, name)
-    if kind_of(held.spec) is not also:
-        refuse_other_kind(name, held.spec, kind)
+    refuse_other_kind(name, held.spec, kind, also)
     return held
 
 

@@ -11,7 +11,6 @@ import structlog
 
 from service.domain.answers.answer_updates import NOTHING, AnswerUpdate, Listener, ListenerBatch
 from service.domain.log.read_tokens import ReadToken, TokenInvalid
-from service.domain.memories.long_operations import OperationId
 from service.domain.values.errors import (
     DeadlineExceeded,
     Exhausted,
@@ -176,6 +175,8 @@ class _Wait:
     """A call that waits for a memory, an index, an answer or a schema."""
 
     item: WorkItem
+    #: What is raised when it is deleted: the caller knows its names.
+    deleted: NotFound
     #: Whether the memory is to be worked on for it.
     is_wanted: bool = False
     #: Of a call that hears the answer as it is made.
@@ -223,29 +224,6 @@ class _Wait:
             self.news.set_result(None)
 
 
-_NOT_FOUND = {
-    WorkKind.MEMORY: Reason.MEMORY_NOT_FOUND,
-    WorkKind.ANSWER: Reason.ANSWER_NOT_FOUND,
-    WorkKind.SCHEMA: Reason.OPERATION_NOT_FOUND,
-    WorkKind.INDEX: Reason.SESSION_NOT_FOUND,
-}
-
-
-def _deleted(item: WorkItem) -> NotFound:
-    """The error of a call that waits for what was deleted."""
-    if item.kind is WorkKind.INDEX:
-        return NotFound(_NOT_FOUND[item.kind], "the session was deleted")
-    kind, identity = item.kind.value, str(item.item_id)
-    if item.kind is WorkKind.SCHEMA:
-        kind = "operation"
-        identity = str(OperationId(session_key=item.session_key, operation_id=item.item_id))
-    return NotFound(
-        _NOT_FOUND[item.kind],
-        f"the {kind} was deleted, alone or with its session",
-        {kind: identity},
-    )
-
-
 class ProgressWatcher:
     """Waits for memories, indexes, answers and schemas on behalf of all calls of a process.
 
@@ -255,8 +233,8 @@ class ProgressWatcher:
     wait are looked after each MISSED_SECONDS too. That look is the guarantee; being told only
     makes it soon. It is also what sees that a pause has ended by itself.
 
-    Every wait raises Unavailable once the process stops, and NotFound once what it waits for is
-    deleted.
+    Every wait raises Unavailable once the process stops, and `deleted`, which its caller gives it,
+    once what it waits for is deleted.
     """
 
     def __init__(
@@ -301,7 +279,13 @@ class ProgressWatcher:
                 self._look_soon(self._waits.get(word, ()))
 
     async def progress(
-        self, tenant_id: UUID, key: _Key, *, deadline: float | None, is_wanted: bool = False
+        self,
+        tenant_id: UUID,
+        key: _Key,
+        *,
+        deleted: NotFound,
+        deadline: float | None,
+        is_wanted: bool = False,
     ) -> AsyncGenerator[Progress]:
         """How far the memory is, now and at each change, until the deadline.
 
@@ -313,40 +297,42 @@ class ProgressWatcher:
         )
         if is_wanted:
             self._want([item])
-        with self._waiting(_Wait(item=item, is_wanted=is_wanted)) as wait:
+        with self._waiting(_Wait(item=item, deleted=deleted, is_wanted=is_wanted)) as wait:
             while await self._has_news(wait, deadline):
                 assert isinstance(wait.progress, Progress), "that is what ends the wait"
                 yield wait.progress
 
     async def progress_of_read(
-        self, tenant_id: UUID, key: _Key, *, deadline: float | None
+        self, tenant_id: UUID, key: _Key, *, deleted: NotFound, deadline: float | None
     ) -> AsyncGenerator[Progress]:
         """As `progress`, for a read that waits. Raises Exhausted where too many do."""
         with self._reads.slot():
-            looks = self.progress(tenant_id, key, deadline=deadline, is_wanted=True)
+            looks = self.progress(
+                tenant_id, key, deleted=deleted, deadline=deadline, is_wanted=True
+            )
             async with aclosing(looks) as seen:
                 async for progress in seen:
                     yield progress
 
     async def index_of_read(
-        self, tenant_id: UUID, session_key: UUID, *, deadline: float | None
+        self, tenant_id: UUID, session_key: UUID, *, deleted: NotFound, deadline: float | None
     ) -> AsyncGenerator[IndexProgress]:
         """As `progress_of_read`, of the index of a session."""
         item = WorkItem(
             kind=WorkKind.INDEX, tenant_id=tenant_id, session_key=session_key, item_id=session_key
         )
-        with self._reads.slot(), self._waiting(_Wait(item=item)) as wait:
+        with self._reads.slot(), self._waiting(_Wait(item=item, deleted=deleted)) as wait:
             while await self._has_news(wait, deadline):
                 assert isinstance(wait.progress, IndexProgress), "that is what ends the wait"
                 yield wait.progress
 
-    async def settled(self, item: WorkItem, *, deadline: float | None) -> bool:
+    async def settled(self, item: WorkItem, *, deleted: NotFound, deadline: float | None) -> bool:
         """Waits until the item is settled; False when the deadline came first."""
-        with self._waiting(_Wait(item=item)) as wait:
+        with self._waiting(_Wait(item=item, deleted=deleted)) as wait:
             return await self._has_news(wait, deadline)
 
     async def settled_of_read(
-        self, item: WorkItem, *, every: float, deadline: float | None
+        self, item: WorkItem, *, every: float, deleted: NotFound, deadline: float | None
     ) -> AsyncGenerator[bool]:
         """Yields whether the item has ended, `every` so many seconds, until it has.
 
@@ -357,18 +343,18 @@ class ProgressWatcher:
             is_settled = False
             while not is_settled and (deadline is None or now() < deadline):
                 until = now() + every if deadline is None else min(now() + every, deadline)
-                is_settled = await self.settled(item, deadline=until)
+                is_settled = await self.settled(item, deleted=deleted, deadline=until)
                 yield is_settled
 
     async def told(
-        self, listener: Listener, *, deadline: float | None
+        self, listener: Listener, *, deleted: NotFound, deadline: float | None
     ) -> AsyncGenerator[AnswerUpdate]:
         """The events of an answer, and its text if wanted, as they are written.
 
         The last one says that the answer has ended; without that the deadline came first.
         Any number of listeners may hear the same answer, each at its own pace.
         """
-        with self._waiting(_Wait(item=listener.item, listener=listener)) as wait:
+        with self._waiting(_Wait(item=listener.item, deleted=deleted, listener=listener)) as wait:
             while await self._has_news(wait, deadline):
                 told = listener.take(wait.found, settled=wait.settled)
                 wait.due |= told.more
@@ -416,7 +402,7 @@ class ProgressWatcher:
         if self._stopped:
             raise server_stopping()
         if wait.gone:
-            raise _deleted(wait.item)
+            raise wait.deleted
         return True
 
     def _all(self) -> list[_Wait]:

@@ -137,6 +137,7 @@ class LongOperations:
     ) -> AsyncGenerator[None]:
         """Yields when what an operation works on may have changed, until the deadline."""
         key = operation.id.session_key
+        deleted = _not_found(str(operation.id))
         if operation.memory_id is None:
             item = WorkItem(
                 kind=WorkKind.SCHEMA,
@@ -144,13 +145,15 @@ class LongOperations:
                 session_key=key,
                 item_id=operation.id.operation_id,
             )
-            settled = self._watcher.settled_of_read(item, every=DRAFT_SECONDS, deadline=deadline)
+            settled = self._watcher.settled_of_read(
+                item, every=DRAFT_SECONDS, deleted=deleted, deadline=deadline
+            )
             async with aclosing(settled) as looks:
                 async for _ in looks:
                     yield
             return
         progress = self._watcher.progress_of_read(
-            tenant_id, (key, operation.memory_id), deadline=deadline
+            tenant_id, (key, operation.memory_id), deleted=deleted, deadline=deadline
         )
         try:
             async with aclosing(progress) as seen:

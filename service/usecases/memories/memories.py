@@ -27,6 +27,7 @@ from service.usecases.log.lookup import (
     being_deleted,
     find_memory,
     item_key,
+    memory_not_found,
     missing,
     position_not_applied,
     revision_not_found,
@@ -444,7 +445,12 @@ class Memories:
             self._wake_ups.add(
                 [_item(tenant_id, stored.session_key, one) for one in woken], wanted=True
             )
-        looks = self._watcher.progress_of_read(tenant_id, key, deadline=deadline)
+        looks = self._watcher.progress_of_read(
+            tenant_id,
+            key,
+            deleted=memory_not_found(stored.session_name, stored.name),
+            deadline=deadline,
+        )
         async with aclosing(looks) as seen:
             async for progress in seen:
                 refuse_stopped(stored.name, wanted, progress)

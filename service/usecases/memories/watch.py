@@ -12,7 +12,7 @@ from service.domain.values.errors import DeadlineExceeded, Exhausted
 from service.domain.values.reasons import Reason
 from service.settings.config import Limits
 from service.telemetry import tracing
-from service.usecases.log.lookup import find_memory, item_key, revision_not_found
+from service.usecases.log.lookup import find_memory, item_key, memory_not_found, revision_not_found
 from service.usecases.memories.consistency import ProgressWatcher
 from storage.engine import trace_contexts
 from storage.engine.database import Database
@@ -97,7 +97,13 @@ class Watches:
     ) -> AsyncGenerator[Committed]:
         newest = stored.revision
         key = item_key(stored)
-        async with aclosing(self._watcher.progress(tenant_id, key, deadline=deadline)) as seen:
+        looks = self._watcher.progress(
+            tenant_id,
+            key,
+            deleted=memory_not_found(stored.session_name, stored.name),
+            deadline=deadline,
+        )
+        async with aclosing(looks) as seen:
             while True:
                 while told < newest:
                     found = await self._read(tenant_id, key, told)
@@ -114,7 +120,7 @@ class Watches:
         raise DeadlineExceeded(
             Reason.NOT_APPLIED_IN_TIME,
             f"memory {stored.name!r} was watched up to revision {told}",
-            {"wanted": told + 1, "revision": told},
+            {"revision": told},
         )
 
     async def _read(

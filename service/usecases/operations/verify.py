@@ -11,9 +11,8 @@ from uuid import UUID
 
 from service.domain.operations.verifying.differences import Difference
 from service.domain.operations.verifying.log import LogCheck
-from service.domain.values.errors import NotFound
-from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import memory_id, session_key
+from service.usecases.log.lookup import memory_not_found, session_not_found
 from service.usecases.operations.verify_memories import verify_memory
 from storage.engine.database import Database, Transaction
 from storage.log import deleting, sessions
@@ -79,7 +78,7 @@ class Verifier:
         key = session_key(tenant_id, session)
         names = await self._names(tenant_id, session, key, memory)
         if memory is None:
-            async with aclosing(self._log(tenant_id, key)) as found:
+            async with aclosing(self._log(tenant_id, session)) as found:
                 async for one in found:
                     yield one
         for name in names:
@@ -96,7 +95,7 @@ class Verifier:
             yield Looked(part=part, count=count, is_done=True)
         if memory is None:
             for check in (self._answers, self._words, self._vectors, self._spend):
-                async with aclosing(check(tenant_id, key)) as found:
+                async with aclosing(check(tenant_id, session)) as found:
                     async for one in found:
                         yield one
 
@@ -129,17 +128,16 @@ class Verifier:
     ) -> Sequence[str]:
         async with self._database.snapshot(tenant_id, name="verify") as tx:
             if await verifying.read_session(tx, key) is None:
-                said = f"there is no session {session!r}"
-                raise NotFound(Reason.SESSION_NOT_FOUND, said, {"session": session})
+                raise session_not_found(session)
             names = [name for _, name in await verifying.memory_ids(tx, key)]
         if memory is not None and memory not in names:
-            said = f"session {session!r} has no memory {memory!r}"
-            raise NotFound(Reason.MEMORY_NOT_FOUND, said, {"session": session, "memory": memory})
+            raise memory_not_found(session, memory)
         return names if memory is None else [memory]
 
     async def _spend(
-        self, tenant_id: UUID, key: UUID
+        self, tenant_id: UUID, session: str
     ) -> AsyncGenerator[LocatedDifference | Looked]:
+        key = session_key(tenant_id, session)
         async with self._database.snapshot(tenant_id, name="verify") as tx:
             names = dict(await verifying.memory_ids(tx, key))
             # Calls of a memory that is removed become the session's, and then its sums do.
@@ -155,7 +153,10 @@ class Verifier:
             yield _sum_found(_owner(names, key, one.owner_id), one)
         yield Looked(part="spend", count=len(names) + 1, is_done=True)
 
-    async def _log(self, tenant_id: UUID, key: UUID) -> AsyncGenerator[LocatedDifference | Looked]:
+    async def _log(
+        self, tenant_id: UUID, session: str
+    ) -> AsyncGenerator[LocatedDifference | Looked]:
+        key = session_key(tenant_id, session)
         check = LogCheck()
         async with self._database.snapshot(tenant_id, name="verify") as tx:
             async for logged, digest in verifying.chunks(tx, key):
@@ -163,7 +164,7 @@ class Verifier:
                     yield LocatedDifference(part="log", difference=difference)
                 if logged.position % PROGRESS_CHUNKS == 0:
                     yield Looked(part="log", count=logged.position, is_done=False)
-            row = await _session(tx, key)
+            row = await _session(tx, session)
             producers = await verifying.producers(tx, key)
             for difference in check.finish(
                 head=row.head, content_bytes=row.content_bytes, producers=producers
@@ -175,8 +176,9 @@ class Verifier:
         yield Looked(part="log", count=check.position, is_done=True)
 
     async def _answers(
-        self, tenant_id: UUID, key: UUID
+        self, tenant_id: UUID, session: str
     ) -> AsyncGenerator[LocatedDifference | Looked]:
+        key = session_key(tenant_id, session)
         count = 0
         async with self._database.snapshot(tenant_id, name="verify") as tx:
             async for looked, wrong in verifying.wrong_citations(tx, key):
@@ -188,10 +190,11 @@ class Verifier:
         yield Looked(part="answers", count=count, is_done=True)
 
     async def _words(
-        self, tenant_id: UUID, key: UUID
+        self, tenant_id: UUID, session: str
     ) -> AsyncGenerator[LocatedDifference | Looked]:
+        key = session_key(tenant_id, session)
         async with self._database.snapshot(tenant_id, name="verify") as tx:
-            row = await _session(tx, key)
+            row = await _session(tx, session)
             if row.indexed_position > row.head:
                 said = f"words are indexed up to {row.indexed_position}, behind the head {row.head}"
                 yield _found("index", "index.position", "session", said)
@@ -205,10 +208,11 @@ class Verifier:
         yield Looked(part="index of words", count=last, is_done=True)
 
     async def _vectors(
-        self, tenant_id: UUID, key: UUID
+        self, tenant_id: UUID, session: str
     ) -> AsyncGenerator[LocatedDifference | Looked]:
+        key = session_key(tenant_id, session)
         async with self._database.snapshot(tenant_id, name="verify") as tx:
-            row = await _session(tx, key)
+            row = await _session(tx, session)
             last = min(row.embedded_position, row.head)
             async for wrong in verifying.vectors(tx, key, last, row.embedding_model):
                 for position, said in wrong:
@@ -217,11 +221,11 @@ class Verifier:
         yield Looked(part="index of vectors", count=last, is_done=True)
 
 
-async def _session(tx: Transaction, key: UUID) -> SessionRow:
-    row = await verifying.read_session(tx, key)
+async def _session(tx: Transaction, session: str) -> SessionRow:
+    row = await verifying.read_session(tx, session_key(tx.tenant_id, session))
     if row is None:
         # It was deleted since it was looked up.
-        raise NotFound(Reason.SESSION_NOT_FOUND, "there is no such session any more", {})
+        raise session_not_found(session)
     return row
 
 

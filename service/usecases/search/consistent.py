@@ -95,7 +95,9 @@ class ConsistentSearch:
         )
         if _applied(progress, model) >= wanted:
             return
-        looks = self._watcher.index_of_read(tenant_id, key, deadline=deadline)
+        looks = self._watcher.index_of_read(
+            tenant_id, key, deleted=session_not_found(session), deadline=deadline
+        )
         async with aclosing(looks) as seen:
             async for progress in seen:
                 if _applied(progress, model) >= wanted:
@@ -121,7 +123,7 @@ def _not_indexed_in_time(
     late = DeadlineExceeded(
         Reason.NOT_APPLIED_IN_TIME,
         f"session {session!r} is indexed up to position {applied}, not yet {wanted}{why}",
-        {"position": wanted, "applied_position": applied, "revision": 0, **cause},
+        {"position": wanted, "applied_position": applied, **cause},
     )
     guard_meters.refused(late)
     return late

@@ -20,6 +20,7 @@ from service.settings.config import Limits
 from service.usecases.log.lookup import (
     find_state,
     item_key,
+    memory_not_found,
     missing,
     refuse_other_kind,
     revision_not_found,
@@ -206,7 +207,12 @@ class WorkingContexts:
         stored = found.memory
         _refuse_stopped(stored.name, progress_of(stored))
         cause = stored.waiting_cause
-        looks = self._watcher.progress_of_read(tenant_id, item_key(stored), deadline=deadline)
+        looks = self._watcher.progress_of_read(
+            tenant_id,
+            item_key(stored),
+            deleted=memory_not_found(stored.session_name, stored.name),
+            deadline=deadline,
+        )
         async with aclosing(looks) as seen:
             async for progress in seen:
                 if progress.revision != found.memory.revision or progress.is_idle:

@@ -24,6 +24,7 @@ from storage.engine.database import Database, Transaction
 from tests.integration.answers.test_trajectories import EVENT
 from tests.integration.support.statements import statements
 from tests.integration.support.tree_rows import KEY, make_tree
+from tests.integration.support.waits import GONE
 from tests.integration.tree.test_navigate import ask
 
 
@@ -73,7 +74,7 @@ async def test_what_is_there_is_told_and_then_what_comes(
 ) -> None:
     item = await question(database)
     await tell(database, item, 1, 2)
-    looks = watcher.told(Listener(item=item), deadline=None)
+    looks = watcher.told(Listener(item=item), deleted=GONE, deadline=None)
     async with aclosing(looks):
         first = await anext(looks)
         assert first == AnswerUpdate(
@@ -93,7 +94,7 @@ async def test_a_look_shows_no_more_than_its_limit_and_the_next_go_on(
     item = await question(database)
     await tell(database, item, *range(1, 8))
     await settle(database, item)
-    assert await all_of(watcher.told(Listener(item=item), deadline=None)) == (
+    assert await all_of(watcher.told(Listener(item=item), deleted=GONE, deadline=None)) == (
         list(range(1, 8)),
         True,
     )
@@ -104,7 +105,7 @@ async def test_an_event_waits_for_those_in_front_of_it(
 ) -> None:
     item = await question(database)
     await tell(database, item, 2, 3)
-    looks = watcher.told(Listener(item=item), deadline=None)
+    looks = watcher.told(Listener(item=item), deleted=GONE, deadline=None)
     async with aclosing(looks):
         coming = asyncio.ensure_future(anext(looks))
         await asyncio.sleep(30 * consistency.GATHER_SECONDS)
@@ -120,7 +121,10 @@ async def test_an_answer_that_failed_ends_the_wait_whatever_is_missing(
     item = await question(database)
     await tell(database, item, 2, 3)
     await settle(database, item)
-    assert await all_of(watcher.told(Listener(item=item), deadline=None)) == ([], True)
+    assert await all_of(watcher.told(Listener(item=item), deleted=GONE, deadline=None)) == (
+        [],
+        True,
+    )
 
 
 async def test_a_look_that_began_too_early_is_not_the_last_one(
@@ -143,7 +147,7 @@ async def test_a_look_that_began_too_early_is_not_the_last_one(
     item = await question(database)
     await tell(database, item, *range(1, 6))
     await settle(database, item)
-    assert await all_of(watcher.told(Listener(item=item), deadline=None)) == (
+    assert await all_of(watcher.told(Listener(item=item), deleted=GONE, deadline=None)) == (
         list(range(1, 6)),
         True,
     )
@@ -152,7 +156,7 @@ async def test_a_look_that_began_too_early_is_not_the_last_one(
 async def test_a_slow_listener_misses_nothing(database: Database, watcher: ProgressWatcher) -> None:
     item = await question(database)
     heard: list[int] = []
-    looks = watcher.told(Listener(item=item), deadline=None)
+    looks = watcher.told(Listener(item=item), deleted=GONE, deadline=None)
     async with aclosing(looks):
         await tell(database, item, 1)
         async for told in looks:
@@ -175,7 +179,10 @@ async def test_the_deadline_ends_the_wait_without_an_answer(
     await tell(database, item, 1)
     # Long enough for a look before it, on any machine.
     deadline = asyncio.get_running_loop().time() + 3.0
-    assert await all_of(watcher.told(Listener(item=item), deadline=deadline)) == ([1], False)
+    assert await all_of(watcher.told(Listener(item=item), deleted=GONE, deadline=deadline)) == (
+        [1],
+        False,
+    )
 
 
 async def test_all_that_wait_are_looked_after_with_one_query(
@@ -184,7 +191,7 @@ async def test_all_that_wait_are_looked_after_with_one_query(
     items = [await question(database) for _ in range(5)]
     for item in items:
         await tell(database, item, 1)
-    listening = [watcher.told(Listener(item=item), deadline=None) for item in items]
+    listening = [watcher.told(Listener(item=item), deleted=GONE, deadline=None) for item in items]
     with statements() as sent:
         firsts = await asyncio.gather(*(anext(looks) for looks in listening))
     assert [len(told.events) for told in firsts] == [1] * 5
@@ -212,7 +219,7 @@ async def test_all_of_the_text_comes_before_the_end_for_those_who_want_it(
     async def heard(listener: Listener) -> tuple[list[int], list[int]]:
         events: list[int] = []
         pieces: list[int] = []
-        async with aclosing(watcher.told(listener, deadline=None)) as looks:
+        async with aclosing(watcher.told(listener, deleted=GONE, deadline=None)) as looks:
             async for told in looks:
                 events += [one.ordinal for one in told.events]
                 pieces += [one.ordinal for one in told.pieces]
@@ -232,12 +239,12 @@ async def test_who_does_not_take_what_is_told_keeps_nobody_else_waiting(
     monkeypatch.setattr(answer_updates, "LOOK_EVENTS", 2)
     item = await question(database)
     await tell(database, item, 1)
-    idle = watcher.told(Listener(item=item), deadline=None)
+    idle = watcher.told(Listener(item=item), deleted=GONE, deadline=None)
     async with aclosing(idle):
         assert [one.ordinal for one in (await anext(idle)).events] == [1]
         await tell(database, item, *range(2, 8))
         await settle(database, item)
-        assert await all_of(watcher.told(Listener(item=item), deadline=None)) == (
+        assert await all_of(watcher.told(Listener(item=item), deleted=GONE, deadline=None)) == (
             list(range(1, 8)),
             True,
         )

@@ -15,6 +15,7 @@ from service.usecases.memories.consistency import ProgressWatcher
 from storage.answers import answer_news
 from storage.engine.database import Database
 from storage.memories import job_results
+from tests.integration.support.waits import GONE
 
 
 async def nobody(_: Any, items: Collection[WorkItem]) -> Collection[WorkItem]:
@@ -52,7 +53,7 @@ async def test_only_those_who_wait_are_looked_after(
         for _ in range(2)
     )
     async with asyncio.timeout(30):
-        told = watcher.told(slow, deadline=None)
+        told = watcher.told(slow, deleted=GONE, deadline=None)
         first = await anext(told)
         # From here on `slow` does not read.
         looks.clear()
@@ -67,7 +68,7 @@ async def test_only_those_who_wait_are_looked_after(
 
 
 async def _pieces(watcher: ProgressWatcher, listener: Listener, count: int) -> Any:
-    told = watcher.told(listener, deadline=None)
+    told = watcher.told(listener, deleted=GONE, deadline=None)
     for _ in range(count):
         for piece in (await anext(told)).pieces:
             yield piece
@@ -97,7 +98,7 @@ async def test_who_waits_is_looked_after_though_one_look_broke(
         item_id=uuid4(),
     )
     async with asyncio.timeout(30):
-        assert await watcher.settled(item, deadline=None)
+        assert await watcher.settled(item, deleted=GONE, deadline=None)
     assert looks == 2
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

@@ -20,6 +20,7 @@ from service.settings.config import Limits
 from service.usecases.calls.call_ledger import CallLedger
 from service.usecases.log import sessions as session_usecase
 from service.usecases.log.append import Appender
+from service.usecases.log.lookup import memory_not_found
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.consistency import Consistency, ProgressWatcher
 from service.usecases.memories.memories import Memories
@@ -312,21 +313,21 @@ async def test_those_who_wait_are_told_that_it_is_gone(database: Database) -> No
     looking = asyncio.create_task(watcher.run())
 
     async def progress() -> None:
-        async for _ in watcher.progress(DEFAULT_TENANT, (KEY, MEMORY), deadline=None):
+        async for _ in watcher.progress(
+            DEFAULT_TENANT, (KEY, MEMORY), deleted=gone[0], deadline=None
+        ):
             seen.set()
 
     seen = asyncio.Event()
+    gone = [memory_not_found("s", "a"), memory_not_found("s", "answer")]
     waits = [
         asyncio.create_task(progress()),
-        asyncio.create_task(watcher.settled(question, deadline=None)),
+        asyncio.create_task(watcher.settled(question, deleted=gone[1], deadline=None)),
     ]
     await asyncio.wait_for(seen.wait(), 60)
     await delete(database)
     found = await asyncio.wait_for(asyncio.gather(*waits, return_exceptions=True), 60)
-    assert [getattr(one, "reason", one) for one in found] == [
-        Reason.MEMORY_NOT_FOUND,
-        Reason.ANSWER_NOT_FOUND,
-    ]
+    assert found == gone, "each gets the error that it gave"
     looking.cancel()
     await asyncio.gather(looking, return_exceptions=True)
 

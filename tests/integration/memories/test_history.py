@@ -420,6 +420,33 @@ async def test_pages_of_a_diff_compare_the_same_revisions(memory: palimpsest.Mem
     with pytest.raises(palimpsest.InvalidArgument) as caught:
         await memory._connection.call(stub.DiffMemories, other)
     assert caught.value.reason == "TOKEN_INVALID"
+    for revision, other_revision in ((None, None), (4, None), (5, 7)):
+        another = memory_service_pb2.DiffMemoriesRequest(
+            **named(memory),
+            revision=revision,
+            other_revision=other_revision,
+            page_token=found[0].next_page_token,
+        )
+        with pytest.raises(palimpsest.InvalidArgument) as caught:
+            await memory._connection.call(stub.DiffMemories, another)
+        assert caught.value.reason == "TOKEN_INVALID"
+
+
+async def test_a_page_of_a_diff_ends_with_the_other_memory(session: palimpsest.Session) -> None:
+    memory, other = [await session.create_memory(name, SCHEMA) for name in ("here", "there")]
+    await memory.edit([Edit.put("$.title", "a"), Edit.put("$.visitors", 3)])
+    stub = memory_service_pb2_grpc.MemoryServiceStub(memory._connection.channel)
+    request = memory_service_pb2.DiffMemoriesRequest(
+        **named(memory), other_memory=other.id, page_size=1
+    )
+    first = await memory._connection.call(stub.DiffMemories, request)
+    request.page_token = first.next_page_token
+    assert (await memory._connection.call(stub.DiffMemories, request)).differences
+    await other.delete()
+    await session.create_memory(other.id, SCHEMA)
+    with pytest.raises(palimpsest.InvalidArgument) as caught:
+        await memory._connection.call(stub.DiffMemories, request)
+    assert caught.value.reason == "TOKEN_INVALID"
 
 
 async def test_nobody_has_no_past(session: palimpsest.Session) -> None:

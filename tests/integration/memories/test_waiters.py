@@ -48,6 +48,7 @@ from tests.integration.support.scripted import (
 )
 from tests.integration.support.statements import Statement, statements
 from tests.integration.support.stored_answers import store_question
+from tests.integration.support.waits import GONE
 from tests.integration.support.writing import drop_wake_ups
 
 __all__ = ["rows"]
@@ -103,7 +104,7 @@ async def first_looks(
     """Waits for memories that have been looked at once."""
     looks = [
         await stack.enter_async_context(
-            aclosing(watcher.progress(DEFAULT_TENANT, key, deadline=None))
+            aclosing(watcher.progress(DEFAULT_TENANT, key, deleted=GONE, deadline=None))
         )
         for key in keys
     ]
@@ -227,7 +228,7 @@ async def test_all_of_a_full_look_s_rest_comes_without_being_told(
         for ordinal in range(1, 8):
             await trajectories.append(tx, (KEY, item.item_id), replace(EVENT, ordinal=ordinal))
     async with watching(database) as watcher:
-        looks = watcher.told(Listener(item=item), deadline=None)
+        looks = watcher.told(Listener(item=item), deleted=GONE, deadline=None)
         async with aclosing(looks):
             heard: list[int] = []
             while len(heard) < 7:
@@ -247,7 +248,7 @@ async def test_what_is_waited_for_is_said_once_and_what_is_watched_is_not(
         async with (
             aclosing(watch),
             aclosing(
-                watcher.progress_of_read(DEFAULT_TENANT, (KEY, MEMORY), deadline=None)
+                watcher.progress_of_read(DEFAULT_TENANT, (KEY, MEMORY), deleted=GONE, deadline=None)
             ) as reads,
         ):
             await anext(watch)
@@ -272,7 +273,7 @@ async def test_what_is_still_waited_for_goes_first_again_when_that_was_forgotten
         return bool(await rows.run("SELECT 1 FROM wanted WHERE memory_id = %s", MEMORY))
 
     async with watching(database, want=partial(wake_ups.add, wanted=True)) as watcher:
-        looks = watcher.progress_of_read(DEFAULT_TENANT, (KEY, MEMORY), deadline=None)
+        looks = watcher.progress_of_read(DEFAULT_TENANT, (KEY, MEMORY), deleted=GONE, deadline=None)
         async with aclosing(looks), asyncio.timeout(60):
             await anext(looks)
             for _ in range(2):
@@ -296,7 +297,7 @@ async def test_what_is_said_again_is_each_memory_once_and_tenants_in_turn(
         return {identity: nothing for _, identity in keys}
 
     async def read(tenant: UUID, one: UUID) -> None:
-        async for _ in watcher.progress_of_read(tenant, (KEY, one), deadline=None):
+        async for _ in watcher.progress_of_read(tenant, (KEY, one), deleted=GONE, deadline=None):
             pass
 
     monkeypatch.setattr(consistency, "read_progress", behind)

@@ -287,6 +287,33 @@ def test_a_budget_has_a_period_and_a_limit_and_a_memory_its_session() -> None:
             validate(request)
 
 
+@pytest.mark.parametrize(
+    ("request_", "paths", "is_allowed"),
+    [
+        (memory_service_pb2.UpdateMemoryRequest(), ["prism.model", "tree.navigation_model"], True),
+        (memory_service_pb2.UpdateMemoryRequest(), ["prism.model.x"], False),
+        (memory_service_pb2.UpdateMemoryRequest(), ["prism.model", "state.model.x.y"], False),
+        (memory_service_pb2.UpdateMemoryRequest(), ["prism"], False),
+        (session_service_pb2.UpdateSessionRequest(), ["metadata"], True),
+        (session_service_pb2.UpdateSessionRequest(), ["metadata.user"], False),
+    ],
+)
+def test_a_mask_names_fields_and_nothing_within_them(
+    request_: Any, paths: list[str], is_allowed: bool
+) -> None:
+    asked = type(request_)(update_mask={"paths": paths})
+    if isinstance(asked, session_service_pb2.UpdateSessionRequest):
+        asked.session.id = "s"
+    else:
+        asked.memory.session, asked.memory.id = "s", "m"
+    if is_allowed:
+        validate(asked)
+        return
+    with pytest.raises(InvalidInput) as refused:
+        validate(asked)
+    assert refused.value.field.startswith("update_mask")
+
+
 def test_positions_that_no_log_has_are_refused() -> None:
     request = memory_service_pb2.ListAmendmentsRequest(session="a", memory="a")
     for field in ("first", "last"):
