@@ -9,7 +9,7 @@ from service.app.foundation import POOLERS, CannotStart, database_and_keys
 from service.dispatch.queue import QueueDispatcher
 from service.settings.config import Config
 from service.settings.reading import UNHEARD
-from service.usecases.memories.consistency import CHANGES
+from service.usecases.memories.progress_watcher import CHANGES
 from service.usecases.operations.clocks import ProcessClock
 from storage.engine import pooling
 from storage.engine.database import Database

@@ -3,8 +3,8 @@
 from service.domain.values.memory_kinds import MemoryKind
 from service.settings.config import Limits
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.memories.consistency import ProgressWatcher
 from service.usecases.memories.memories import Memories, ValueReader
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from service.usecases.state.values import StateValues
 from service.usecases.state.working_contexts import WorkingContexts
 from service.usecases.tree.values import TreeValues

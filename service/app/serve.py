@@ -34,10 +34,10 @@ from service.usecases.answers.trajectories import Trajectories
 from service.usecases.log.append import Appender
 from service.usecases.log.concurrency_limiter import ConcurrencyLimiter
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.memories.consistency import CHANGES, ProgressWatcher
 from service.usecases.memories.edit import Editor
 from service.usecases.memories.history import History
 from service.usecases.memories.long_operations import LongOperations
+from service.usecases.memories.progress_watcher import CHANGES, ProgressWatcher
 from service.usecases.memories.rebuild import Rebuilder
 from service.usecases.memories.watch import Watches
 from service.usecases.operations.deleting import Deleter

@@ -39,7 +39,7 @@ from service.rpc.session_service import SessionService
 from service.settings.config import Config, Limits
 from service.usecases.log.append import Appender
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.memories.consistency import ProgressWatcher
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from service.usecases.operations.deleting import Deleter
 from service.usecases.search.consistent import ConsistentSearch
 from service.usecases.search.search import DEPTH, VECTORS_WEIGHT, WORDS_WEIGHT, Searcher

@@ -15,7 +15,7 @@ from service.domain.values.json_values import canonical
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.settings.config import Limits
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.memories.consistency import ProgressWatcher
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from storage.engine.database import Database
 from verification.chaos.history import (
     Final,

@@ -8,7 +8,7 @@ from unittest import mock
 
 from service.domain.log import appending
 from service.domain.log.appending import AppendPlan, ProducerState, SessionState, Submission
-from service.usecases.log import append, append_queue, idempotency
+from service.usecases.log import append_group, append_queue, idempotency
 from service.usecases.log.append import Appender
 from storage.engine.database import DirectTransaction
 from storage.engine.errors import Unreachable
@@ -162,7 +162,7 @@ def allows(_: Any) -> Any:
 
 
 def _forgets(_: Any) -> Any:
-    def wrong(self: append._Group, entry: append_queue.QueuedSubmission) -> bool:
+    def wrong(self: append_group.AppendGroup, entry: append_queue.QueuedSubmission) -> bool:
         return False
 
     return wrong
@@ -198,12 +198,12 @@ def _breaks(commit: Any) -> Any:
 def _acks_early(_: Any) -> Any:
     async def wrong(
         self: Appender, tx: DirectTransaction, entries: Sequence[append_queue.QueuedSubmission]
-    ) -> append._Group:
+    ) -> append_group.AppendGroup:
         locked = await chunks.lock(tx, list(dict.fromkeys(entry.producer for entry in entries)))
-        group = append._Group(
+        group = append_group.AppendGroup(
             sessions=dict(locked.sessions),
             producers=dict(locked.producers),
-            stored=await append._read_repeated(tx, entries, locked),
+            stored=await append_group.read_repeated(tx, entries, locked),
         )
         for entry in entries:
             group.add(entry, self._limits.backlog_chunks)
@@ -261,7 +261,7 @@ APPENDS = (
             Layer(
                 name="sequence",
                 what="what was sent before is taken for new",
-                change=(Patch(where=append, name="plan", to=_places_anew),),
+                change=(Patch(where=append_group, name="plan", to=_places_anew),),
                 counter="append.repeat",
             ),
             _CHUNK_ONCE,
@@ -302,7 +302,7 @@ APPENDS = (
             Layer(
                 name="id",
                 what="a request that was done is done again",
-                change=(Patch(where=append._Group, name="_was_done", to=_forgets),),
+                change=(Patch(where=append_group.AppendGroup, name="_was_done", to=_forgets),),
                 counter="append.request",
             ),
             _REQUEST_PKEY,
@@ -376,7 +376,7 @@ APPENDS = (
         layers=_check(
             "digest",
             "a sequence that comes again is not compared",
-            append,
+            append_group,
             "check_repeated",
             "SEQUENCE_CONTENT_CHANGED",
         ),

@@ -21,8 +21,9 @@ from service.usecases.log.append import Appender
 from service.usecases.log.append_queue import Appended
 from service.usecases.log.idempotency import Repeated
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.memories.consistency import Consistency, ProgressWatcher
+from service.usecases.memories.consistency import Consistency
 from service.usecases.memories.edit import Edit, Editor, Target
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from storage.engine.claims import Fenced
 from storage.engine.errors import StorageError
 from verification.chaos.history import Acked, Edited, Opened, ReadMemory, Sent

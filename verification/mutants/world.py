@@ -39,7 +39,7 @@ from service.usecases.calls.call_ledger import CallLedger
 from service.usecases.log import guard_meters
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories import step_meters
-from service.usecases.memories.consistency import ProgressWatcher
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from service.usecases.prism.method import PrismMethod
 from service.usecases.state.method import StateMethod
 from service.usecases.tree.method import TreeMethod

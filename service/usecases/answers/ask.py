@@ -26,12 +26,9 @@ from service.usecases.answers.questions import OF_LOG, Question, ReadPlan, Sourc
 from service.usecases.log.concurrency_limiter import ConcurrencyLimiter
 from service.usecases.log.lookup import find_memory, item_key, memory_not_found, session_not_found
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.memories.consistency import (
-    ProgressWatcher,
-    not_applied_in_time,
-    refuse_stopped,
-)
+from service.usecases.memories.consistency import not_applied_in_time, refuse_stopped
 from service.usecases.memories.on_demand import too_many_pending
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from storage.answers import answers
 from storage.answers.answers import StoredAnswer
 from storage.calls import calls

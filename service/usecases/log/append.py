@@ -9,23 +9,18 @@ keep their order. A session that somebody else has locked is waited for beside i
 import asyncio
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from uuid import UUID
 
 import structlog
 from opentelemetry.context import Context
 
 from service.domain.log.appending import (
-    APPEND,
-    DoneRequest,
     ProducerState,
     SessionState,
     Submission,
     check_epoch,
     check_head,
-    check_repeated,
-    check_request,
-    plan,
 )
 from service.domain.log.read_tokens import ReadToken
 from service.domain.values.errors import Conflict, Exhausted, NotFound, PalimpsestError
@@ -34,6 +29,7 @@ from service.domain.values.tenancy import session_key
 from service.settings.config import Limits
 from service.telemetry import tracing
 from service.usecases.log import append_traces, guard_meters
+from service.usecases.log.append_group import AppendGroup, read_repeated
 from service.usecases.log.append_queue import (
     Accepted,
     Appended,
@@ -49,19 +45,13 @@ from service.usecases.log.wake_ups import WakeUps
 from storage.engine.database import Database, DirectTransaction
 from storage.engine.errors import StorageError, Unreachable, Violated
 from storage.engine.tasks import cancel
-from storage.engine.trace_contexts import Traced
 from storage.log import chunks as log
 from storage.log import sessions
-from storage.log.requests import RequestKey
 
 _log = structlog.get_logger("palimpsest.append")
 
 #: How long a queue waits for a commit before it goes on with other sessions.
 QUEUE_SECONDS = 0.25
-#: A group of one producer up to this size is written in one round trip, if nobody else
-#: has written to its session since.
-FAST_PATH_CHUNKS = 8
-FAST_PATH_BYTES = 32 * 1024
 #: Sessions whose state a server remembers from its last commit.
 REMEMBERED_SESSIONS = 10_000
 #: When a client that met a full server may try again.
@@ -295,7 +285,9 @@ class Appender:
             self._acknowledge(accepted, group)
         return group.left
 
-    async def _write(self, tx: DirectTransaction, entries: Sequence[QueuedSubmission]) -> "_Group":
+    async def _write(
+        self, tx: DirectTransaction, entries: Sequence[QueuedSubmission]
+    ) -> AppendGroup:
         group = await self._append_fast_path(tx, entries) or await self._write_locked(tx, entries)
         for producer, state in group.producers.items():
             self._last[producer] = (group.sessions[producer[0]], state)
@@ -306,14 +298,14 @@ class Appender:
 
     async def _append_fast_path(
         self, tx: DirectTransaction, entries: Sequence[QueuedSubmission]
-    ) -> "_Group | None":
+    ) -> AppendGroup | None:
         """Writes a small group of one producer on a guess; None when that cannot be."""
         producer = entries[0].producer
         last = self._last.pop(producer, None)
         if last is None or any(entry.producer != producer for entry in entries):
             return None
         session, known = last
-        group = _Group(sessions={producer[0]: session}, producers={producer: known}, stored={})
+        group = AppendGroup(sessions={producer[0]: session}, producers={producer: known}, stored={})
         try:
             for entry in entries:
                 group.add(entry, self._limits.backlog_chunks)
@@ -337,7 +329,7 @@ class Appender:
 
     async def _write_locked(
         self, tx: DirectTransaction, entries: Sequence[QueuedSubmission]
-    ) -> "_Group":
+    ) -> AppendGroup:
         producers = list(dict.fromkeys(entry.producer for entry in entries))
         requests = list(dict.fromkeys(one.request for one in entries if one.request))
         # Whoever else has one of several sessions locked does not hold up the others.
@@ -347,10 +339,10 @@ class Appender:
         if not is_one:
             left = [one for one in entries if one.producer[0] not in locked.sessions]
             entries = [one for one in entries if one.producer[0] in locked.sessions]
-        group = _Group(
+        group = AppendGroup(
             sessions=dict(locked.sessions),
             producers=dict(locked.producers),
-            stored=await _read_repeated(tx, entries, locked),
+            stored=await read_repeated(tx, entries, locked),
             requests=dict(locked.requests),
             left=left,
         )
@@ -367,7 +359,7 @@ class Appender:
         self._wake_ups.add(woken)
         return group
 
-    def _acknowledge(self, accepted: Accepted, group: "_Group") -> None:
+    def _acknowledge(self, accepted: Accepted, group: AppendGroup) -> None:
         submission = accepted.entry.submission
         token = ReadToken(
             session_key=submission.session_key,
@@ -383,130 +375,3 @@ class Appender:
                     token=token.sign(self._token_key),
                 )
             )
-
-
-async def _read_repeated(
-    tx: DirectTransaction, entries: Sequence[QueuedSubmission], locked: log.Locked
-) -> "dict[_Place, tuple[int, bytes]]":
-    unknown = ProducerState(epoch=0, last_sequence=0)
-    wanted = [
-        (*entry.producer, chunk.sequence)
-        for entry in entries
-        if entry.submission.has_producer
-        for chunk in entry.submission.chunks
-        if chunk.sequence <= locked.producers.get(entry.producer, unknown).last_sequence
-    ]
-    return dict(await log.read_repeated(tx, wanted)) if wanted else {}
-
-
-#: Session, producer and sequence of a chunk.
-_Place = tuple[UUID, str, int]
-
-
-@dataclass(slots=True)
-class _Group:
-    """What one transaction is about to write: the states as they will be after it."""
-
-    sessions: dict[UUID, SessionState]
-    producers: dict[log.ProducerKey, ProducerState]
-    #: Position and digest of the chunks that were sent before, or are written now.
-    stored: dict[_Place, tuple[int, bytes]]
-    #: Requests that were done before, or are done now; the latter are in `new_requests`, too.
-    requests: dict[RequestKey, DoneRequest] = field(default_factory=dict)
-    new_requests: dict[RequestKey, DoneRequest] = field(default_factory=dict)
-    accepted: list[Accepted] = field(default_factory=list)
-    chunks: list[log.NewChunk] = field(default_factory=list)
-    #: Where the chunks of sampled appends are.
-    traced: list[Traced] = field(default_factory=list)
-    #: Producers whose epoch is raised, with chunks or without.
-    raised: dict[log.ProducerKey, None] = field(default_factory=dict)
-    #: What is not in it: sessions that others have locked, or that do not exist.
-    left: Sequence[QueuedSubmission] = ()
-
-    def add(self, entry: QueuedSubmission, backlog_chunks: int) -> None:
-        """Takes a submission in, or raises why it is refused and stays as it was."""
-        submission = entry.submission
-        key = submission.session_key
-        if self._was_done(entry):
-            return
-        planned = plan(
-            submission,
-            self.sessions.get(key),
-            self.producers.get(entry.producer),
-            backlog_chunks=backlog_chunks,
-        )
-        for sent in planned.repeated:
-            position, digest = self.stored[(*entry.producer, sent.sequence)]
-            check_repeated(submission.producer_id, sent, digest, position)
-            guard_meters.kept(Guard.APPEND_REPEAT)
-        known = self.producers.get(entry.producer)
-        if known is not None and planned.producer.epoch > known.epoch:
-            self.raised[entry.producer] = None
-        for placed in planned.placed:
-            place = (*entry.producer, placed.submitted.sequence)
-            self.stored[place] = (placed.position, placed.submitted.digest)
-            self.chunks.append(log.NewChunk(producer=entry.producer, placed=placed))
-        if entry.trace is not None and planned.placed:
-            self.traced.append(
-                Traced(
-                    session_key=key,
-                    from_position=planned.placed[0].position,
-                    to_position=planned.placed[-1].position,
-                    context=entry.trace,
-                )
-            )
-        self.sessions[key] = planned.session
-        self.producers[entry.producer] = planned.producer
-        sent_all = (*planned.repeated, *(placed.submitted for placed in planned.placed))
-        first, _ = self.stored[(*entry.producer, sent_all[0].sequence)]
-        last, _ = self.stored[(*entry.producer, sent_all[-1].sequence)]
-        self.accepted.append(Accepted(entry, first, last))
-        if entry.request and submission.request:
-            self.requests[entry.request] = self.new_requests[entry.request] = DoneRequest(
-                method=APPEND,
-                digest=submission.request.digest,
-                first_position=first,
-                last_position=last,
-            )
-
-    def _was_done(self, entry: QueuedSubmission) -> bool:
-        """Accepts a submission whose request was done before; whether it was.
-
-        Raises AlreadyExists when that was another one.
-        """
-        request = entry.submission.request
-        done = self.requests.get(entry.request) if entry.request else None
-        if request is None or done is None:
-            return False
-        check_request(request, done)
-        guard_meters.kept(Guard.APPEND_REQUEST)
-        self.accepted.append(Accepted(entry, done.first_position, done.last_position))
-        return True
-
-    def is_small(self) -> bool:
-        """Whether it fits one round trip."""
-        size = sum(chunk.placed.submitted.size_bytes for chunk in self.chunks)
-        return 0 < len(self.chunks) <= FAST_PATH_CHUNKS and size <= FAST_PATH_BYTES
-
-    def has_writes(self) -> bool:
-        """Whether there is anything new in it, be it only an epoch."""
-        return bool(self.chunks or self.raised)
-
-    def writes(
-        self,
-    ) -> tuple[
-        list[log.NewChunk],
-        dict[UUID, int],
-        dict[log.ProducerKey, ProducerState],
-        dict[RequestKey, DoneRequest],
-        list[Traced],
-    ]:
-        """Chunks, heads, producers, requests and contexts, as `log.write` takes them."""
-        grown = dict.fromkeys(chunk.producer for chunk in self.chunks)
-        return (
-            self.chunks,
-            {key: self.sessions[key].head for key, _ in grown},
-            {producer: self.producers[producer] for producer in {**grown, **self.raised}},
-            self.new_requests,
-            self.traced,
-        )

@@ -21,7 +21,7 @@ from service.domain.values.work_items import WorkItem, WorkKind
 from service.usecases.log.idempotency import store_result
 from service.usecases.log.lookup import session_not_found
 from service.usecases.log.tries import tried_again
-from service.usecases.memories.consistency import ProgressWatcher
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from storage.calls import calls
 from storage.calls.calls import UsageLine
 from storage.engine.claims import Claim

@@ -37,12 +37,12 @@ from service.usecases.log.tries import tried_again
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.consistency import (
     Consistency,
-    ProgressWatcher,
     not_applied_in_time,
     progress_of,
     refuse_stopped,
 )
 from service.usecases.memories.long_operations import FoundOperation, request
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from storage.engine.database import Database, Transaction
 from storage.engine.listing import ListPage
 from storage.log import sessions

@@ -13,7 +13,7 @@ from service.domain.values.reasons import Reason
 from service.settings.config import Limits
 from service.telemetry import tracing
 from service.usecases.log.lookup import find_memory, item_key, memory_not_found, revision_not_found
-from service.usecases.memories.consistency import ProgressWatcher
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from storage.engine import trace_contexts
 from storage.engine.database import Database
 from storage.memories import history

@@ -10,7 +10,8 @@ from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import session_key
 from service.usecases.log import guard_meters
 from service.usecases.log.lookup import session_not_found
-from service.usecases.memories.consistency import Consistency, ProgressWatcher
+from service.usecases.memories.consistency import Consistency
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from service.usecases.search.search import (
     FoundPage,
     IndexState,

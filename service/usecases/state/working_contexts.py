@@ -27,11 +27,11 @@ from service.usecases.log.lookup import (
 )
 from service.usecases.memories.consistency import (
     Consistency,
-    ProgressWatcher,
     progress_of,
     refuse_stopped,
 )
 from service.usecases.memories.memories import read_token
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from storage.engine.database import Database
 from storage.memories.memories import StoredMemory
 from storage.memories.progress import Progress

@@ -17,8 +17,8 @@ from service.domain.answers.trajectory import (
 from service.domain.tree.trajectory import Statistics
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem
-from service.usecases.memories import consistency
-from service.usecases.memories.consistency import ProgressWatcher
+from service.usecases.memories import progress_watcher
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from storage.answers import answers, texts, trajectories
 from storage.engine.database import Database, Transaction
 from tests.integration.answers.test_trajectories import EVENT
@@ -108,7 +108,7 @@ async def test_an_event_waits_for_those_in_front_of_it(
     looks = watcher.told(Listener(item=item), deleted=GONE, deadline=None)
     async with aclosing(looks):
         coming = asyncio.ensure_future(anext(looks))
-        await asyncio.sleep(30 * consistency.GATHER_SECONDS)
+        await asyncio.sleep(30 * progress_watcher.GATHER_SECONDS)
         assert not coming.done()
         await tell(database, item, 1)
         assert [event.ordinal for event in (await coming).events] == [1, 2, 3]
@@ -167,7 +167,7 @@ async def test_a_slow_listener_misses_nothing(database: Database, watcher: Progr
             await tell(database, item, len(heard) + 1, len(heard) + 2)
             if len(heard) > 4:
                 await settle(database, item)
-            await asyncio.sleep(10 * consistency.GATHER_SECONDS)
+            await asyncio.sleep(10 * progress_watcher.GATHER_SECONDS)
     assert heard == list(range(1, len(heard) + 1))
     assert len(heard) >= 7
 

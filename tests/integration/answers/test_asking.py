@@ -27,7 +27,8 @@ from service.usecases.answers.interest import Interest
 from service.usecases.answers.questions import Question
 from service.usecases.log.concurrency_limiter import ConcurrencyLimiter
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.memories.consistency import Consistency, ProgressWatcher
+from service.usecases.memories.consistency import Consistency
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from storage.answers import answers
 from storage.answers.answers import StoredAnswer
 from storage.engine.database import Database

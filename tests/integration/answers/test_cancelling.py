@@ -16,7 +16,7 @@ from service.usecases.answers.cancelling import cancel
 from service.usecases.answers.interest import Interest
 from service.usecases.log.concurrency_limiter import ConcurrencyLimiter
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.memories.consistency import ProgressWatcher
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from storage.answers import answers
 from storage.engine.database import Database
 from tests.integration.support.scripted import Script, answerer

@@ -11,7 +11,7 @@ from service.domain.answers.answer_updates import Listener, ListenerBatch
 from service.domain.answers.reply_streaming import TextPiece
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
-from service.usecases.memories.consistency import ProgressWatcher
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from storage.answers import answer_news
 from storage.engine.database import Database
 from storage.memories import job_results

@@ -22,8 +22,9 @@ from service.usecases.log import sessions as session_usecase
 from service.usecases.log.append import Appender
 from service.usecases.log.lookup import memory_not_found
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.memories.consistency import Consistency, ProgressWatcher
+from service.usecases.memories.consistency import Consistency
 from service.usecases.memories.memories import Memories
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from service.usecases.operations import deleting as usecase
 from service.usecases.operations.deleting import Deleter, Remover
 from service.usecases.search.index import Indexer

@@ -20,10 +20,10 @@ from service.usecases.answers.readers.citing import cite
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories import history as looking_back
 from service.usecases.memories import memories as memories_module
-from service.usecases.memories.consistency import ProgressWatcher
 from service.usecases.memories.edit import Edit, Editor, Target
 from service.usecases.memories.history import History
 from service.usecases.memories.memories import Memories
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from storage.engine.database import Database
 from storage.engine.driver import Connection
 from storage.log import sessions

@@ -21,8 +21,8 @@ from service.domain.values.tenancy import DEFAULT_TENANT
 from service.llm.providers.failures import ModelFailure
 from service.settings.config import Limits
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.memories.consistency import ProgressWatcher
 from service.usecases.memories.edit import Edit, Editor, Target
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from storage.engine.database import Database
 from storage.memories import history
 from storage.operations import doctor

@@ -20,7 +20,8 @@ from service.domain.values.work_items import WorkItem
 from service.llm.gateway.gateway import Gateway
 from service.usecases.calls.call_ledger import CallLedger
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.memories.consistency import Consistency, ProgressWatcher
+from service.usecases.memories.consistency import Consistency
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from service.usecases.prism.method import PrismMethod
 from service.usecases.spend.budgets import Budgets, hold
 from storage.answers import answers

@@ -23,8 +23,9 @@ from service.usecases.answers.interest import Interest
 from service.usecases.answers.questions import Question
 from service.usecases.log.concurrency_limiter import ConcurrencyLimiter
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.memories.consistency import Consistency, ProgressWatcher
+from service.usecases.memories.consistency import Consistency
 from service.usecases.memories.memories import MemoryReading
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from storage.engine.database import Database
 from storage.memories import flushing, revisions
 from tests.integration.support.scripted import (

@@ -12,8 +12,8 @@ from service.app.memories import memories_of
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.settings.config import Limits
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.memories.consistency import ProgressWatcher
 from service.usecases.memories.edit import Edit, Editor, Target
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from storage.answers import answers, listing, trajectories
 from storage.engine.database import Database, Transaction
 from storage.engine.listing import ListPage

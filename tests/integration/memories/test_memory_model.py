@@ -33,9 +33,10 @@ from service.llm.providers.transport import Completion
 from service.settings.config import Config, Limits
 from service.usecases.log.append import Appender
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.memories.consistency import Consistency, ProgressWatcher
+from service.usecases.memories.consistency import Consistency
 from service.usecases.memories.edit import Edit, Editor, MemoryUpdate, Target
 from service.usecases.memories.history import History
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from service.usecases.memories.watch import Committed, Watches
 from storage.engine.database import Database
 from storage.engine.errors import StorageError

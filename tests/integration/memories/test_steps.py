@@ -19,8 +19,8 @@ from service.llm.providers.failures import ModelFailure
 from service.settings.config import Limits
 from service.usecases.answers.readers.citing import cite
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.memories.consistency import ProgressWatcher
 from service.usecases.memories.edit import Editor, Target
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from storage.engine.database import Database
 from storage.log import sessions
 from storage.memories import flushing, history, revisions, stalls

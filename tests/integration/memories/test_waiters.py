@@ -20,8 +20,8 @@ from service.domain.values.tenancy import DEFAULT_TENANT, memory_id
 from service.domain.values.work_items import WorkItem
 from service.settings.config import Limits
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.memories import consistency
-from service.usecases.memories.consistency import ProgressWatcher
+from service.usecases.memories import progress_watcher
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from service.usecases.memories.watch import Watches
 from storage.answers import answers, texts, trajectories
 from storage.engine.database import Database
@@ -78,7 +78,7 @@ async def watching(database: Database, **options: Any) -> AsyncIterator[Progress
 @pytest.fixture
 def told_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is looked after unless something is told."""
-    monkeypatch.setattr(consistency, "MISSED_SECONDS", NEVER)
+    monkeypatch.setattr(progress_watcher, "MISSED_SECONDS", NEVER)
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ async def test_what_was_told_to_nobody_is_found(
     database: Database, other: Database, monkeypatch: pytest.MonkeyPatch, missed_seconds: float
 ) -> None:
     """By the look that does not depend on it, or because it may have been missed."""
-    monkeypatch.setattr(consistency, "MISSED_SECONDS", missed_seconds)
+    monkeypatch.setattr(progress_watcher, "MISSED_SECONDS", missed_seconds)
     keys = await several(database, 3)
     async with watching(database) as watcher, AsyncExitStack() as stack:
         looks = await first_looks(stack, watcher, keys)
@@ -239,7 +239,7 @@ async def test_all_of_a_full_look_s_rest_comes_without_being_told(
 async def test_what_is_waited_for_is_said_once_and_what_is_watched_is_not(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consistency, "WANT_SECONDS", NEVER)
+    monkeypatch.setattr(progress_watcher, "WANT_SECONDS", NEVER)
     await make(database, ["a"])
     wanted: list[Sequence[WorkItem]] = []
     async with watching(database, want=wanted.append) as watcher:
@@ -264,7 +264,7 @@ async def test_what_is_still_waited_for_goes_first_again_when_that_was_forgotten
     database: Database, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As behind a step that failed, or after a minute."""
-    monkeypatch.setattr(consistency, "WANT_SECONDS", 0.1)
+    monkeypatch.setattr(progress_watcher, "WANT_SECONDS", 0.1)
     await make(database, ["a"])
     wake_ups = WakeUps(drop_wake_ups, partial(queue.want, database))
     passing = asyncio.create_task(wake_ups.run())
@@ -287,7 +287,7 @@ async def test_what_is_still_waited_for_goes_first_again_when_that_was_forgotten
 async def test_what_is_said_again_is_each_memory_once_and_tenants_in_turn(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consistency, "WANT_SECONDS", 0.1)
+    monkeypatch.setattr(progress_watcher, "WANT_SECONDS", 0.1)
 
     async def behind(_: object, keys: Sequence[tuple[UUID, UUID]]) -> dict[UUID, Progress]:
         """Memories that are there, and never get on."""
@@ -300,7 +300,7 @@ async def test_what_is_said_again_is_each_memory_once_and_tenants_in_turn(
         async for _ in watcher.progress_of_read(tenant, (KEY, one), deleted=GONE, deadline=None):
             pass
 
-    monkeypatch.setattr(consistency, "read_progress", behind)
+    monkeypatch.setattr(progress_watcher, "read_progress", behind)
     many, few = UUID(int=3), UUID(int=4)
     wanted: list[Sequence[WorkItem]] = []
     keys = [(many, UUID(int=1)), (many, UUID(int=1)), (many, UUID(int=2)), (few, UUID(int=5))]
@@ -319,12 +319,12 @@ async def test_what_another_process_commits_is_told(
     database: Database, other: Database, url: str
 ) -> None:
     here, there = (Signals(one, url, name="test") for one in (database, other))
-    other.on_change(partial(there.send, consistency.CHANGES))
+    other.on_change(partial(there.send, progress_watcher.CHANGES))
     keys = await several(database, 3)
     async with watching(database) as watcher, AsyncExitStack() as stack:
         listening = asyncio.Event()
-        here.subscribe(consistency.CHANGES, watcher.wake)
-        here.subscribe(consistency.CHANGES, lambda _: listening.set())
+        here.subscribe(progress_watcher.CHANGES, watcher.wake)
+        here.subscribe(progress_watcher.CHANGES, lambda _: listening.set())
         running = [asyncio.create_task(one.run()) for one in (here, there)]
         await listening.wait()
         looks = await first_looks(stack, watcher, keys)

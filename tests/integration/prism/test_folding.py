@@ -13,8 +13,8 @@ from service.domain.values.tenancy import DEFAULT_TENANT, memory_id
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.settings.config import Limits
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.memories.consistency import ProgressWatcher
 from service.usecases.memories.edit import Editor, Target
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from service.usecases.prism.method import PrismMethod
 from storage.engine.database import Database
 from storage.memories import history, memories, revisions

@@ -15,8 +15,8 @@ from service.llm.providers.plans import CallPlan
 from service.llm.providers.transport import Completion
 from service.settings.config import Limits
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.memories.consistency import ProgressWatcher
 from service.usecases.memories.edit import Edit, Editor, Target
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from storage.engine.database import Database
 from storage.memories import stalls
 from storage.prism import amendment_log

@@ -24,8 +24,8 @@ from service.llm.providers.plans import CallPlan
 from service.llm.providers.transport import Completion
 from service.settings.config import Config
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.memories.consistency import ProgressWatcher
 from service.usecases.memories.long_operations import FoundOperation, LongOperations
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from service.usecases.prism.generate import Generator
 from service.usecases.prism.schemas import SchemaRequest, Schemas
 from storage.calls import calls

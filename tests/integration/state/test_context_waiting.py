@@ -12,7 +12,8 @@ from service.domain.values.errors import DeadlineExceeded, Exhausted, FailedPrec
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.settings.config import Limits
-from service.usecases.memories.consistency import Consistency, ProgressWatcher
+from service.usecases.memories.consistency import Consistency
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from service.usecases.state.working_contexts import ContextReading, WorkingContexts
 from storage.engine.database import Database
 from tests.integration.support.vector_rows import Keeper

@@ -22,8 +22,8 @@ from service.llm.providers.facts import ModelFacts
 from service.rpc.convert.states import working_context
 from service.settings.config import Limits
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.memories.consistency import ProgressWatcher
 from service.usecases.memories.edit import Editor, Target
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from service.usecases.state.working_contexts import ContextReading, WorkingContexts
 from storage.engine.database import Database
 from storage.memories import memories

@@ -21,8 +21,9 @@ from service.domain.values.work_items import WorkItem, WorkKind
 from service.settings.config import Limits
 from service.usecases.log.append import Appender
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.memories.consistency import Consistency, ProgressWatcher
+from service.usecases.memories.consistency import Consistency
 from service.usecases.memories.edit import Editor
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from storage.engine.database import Database
 from storage.log import sessions
 from storage.memories.memories import StoredMemory

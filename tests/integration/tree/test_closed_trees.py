@@ -14,7 +14,7 @@ from service.domain.values.work_items import WorkItem
 from service.settings.config import Limits
 from service.usecases.log.append import Appender
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.memories.consistency import ProgressWatcher
+from service.usecases.memories.progress_watcher import ProgressWatcher
 from service.usecases.tree.sealing import Sealer
 from storage.engine.database import Database
 from tests.integration.support.forests import KEY, SESSION, TREE, TREE_ID, make_tree

@@ -1,0 +1,154 @@
+"""What one transaction of a group commit writes: which submissions, and the states behind them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from service.domain.log.appending import (
+    APPEND,
+    DoneRequest,
+    ProducerState,
+    SessionState,
+    check_repeated,
+    check_request,
+    plan,
+)
+from service.usecases.log import guard_meters
+from service.usecases.log.append_queue import Accepted, QueuedSubmission
+from service.usecases.log.guard_meters import Guard
+from storage.engine.database import DirectTransaction
+from storage.engine.trace_contexts import Traced
+from storage.log import chunks as log
+from storage.log.requests import RequestKey
+
+#: A group of one producer up to this size is written in one round trip, if nobody else
+#: has written to its session since.
+FAST_PATH_CHUNKS = 8
+FAST_PATH_BYTES = 32 * 1024
+
+#: Session, producer and sequence of a chunk.
+_Place = tuple[UUID, str, int]
+
+
+@dataclass(slots=True)
+class AppendGroup:
+    """What one transaction is about to write: the states as they will be after it."""
+
+    sessions: dict[UUID, SessionState]
+    producers: dict[log.ProducerKey, ProducerState]
+    #: Position and digest of the chunks that were sent before, or are written now.
+    stored: dict[_Place, tuple[int, bytes]]
+    #: Requests that were done before, or are done now; the latter are in `new_requests`, too.
+    requests: dict[RequestKey, DoneRequest] = field(default_factory=dict)
+    new_requests: dict[RequestKey, DoneRequest] = field(default_factory=dict)
+    accepted: list[Accepted] = field(default_factory=list)
+    chunks: list[log.NewChunk] = field(default_factory=list)
+    #: Where the chunks of sampled appends are.
+    traced: list[Traced] = field(default_factory=list)
+    #: Producers whose epoch is raised, with chunks or without.
+    raised: dict[log.ProducerKey, None] = field(default_factory=dict)
+    #: What is not in it: sessions that others have locked, or that do not exist.
+    left: Sequence[QueuedSubmission] = ()
+
+    def add(self, entry: QueuedSubmission, backlog_chunks: int) -> None:
+        """Takes a submission in, or raises why it is refused and stays as it was."""
+        submission = entry.submission
+        key = submission.session_key
+        if self._was_done(entry):
+            return
+        planned = plan(
+            submission,
+            self.sessions.get(key),
+            self.producers.get(entry.producer),
+            backlog_chunks=backlog_chunks,
+        )
+        for sent in planned.repeated:
+            position, digest = self.stored[(*entry.producer, sent.sequence)]
+            check_repeated(submission.producer_id, sent, digest, position)
+            guard_meters.kept(Guard.APPEND_REPEAT)
+        known = self.producers.get(entry.producer)
+        if known is not None and planned.producer.epoch > known.epoch:
+            self.raised[entry.producer] = None
+        for placed in planned.placed:
+            place = (*entry.producer, placed.submitted.sequence)
+            self.stored[place] = (placed.position, placed.submitted.digest)
+            self.chunks.append(log.NewChunk(producer=entry.producer, placed=placed))
+        if entry.trace is not None and planned.placed:
+            self.traced.append(
+                Traced(
+                    session_key=key,
+                    from_position=planned.placed[0].position,
+                    to_position=planned.placed[-1].position,
+                    context=entry.trace,
+                )
+            )
+        self.sessions[key] = planned.session
+        self.producers[entry.producer] = planned.producer
+        sent_all = (*planned.repeated, *(placed.submitted for placed in planned.placed))
+        first, _ = self.stored[(*entry.producer, sent_all[0].sequence)]
+        last, _ = self.stored[(*entry.producer, sent_all[-1].sequence)]
+        self.accepted.append(Accepted(entry, first, last))
+        if entry.request and submission.request:
+            self.requests[entry.request] = self.new_requests[entry.request] = DoneRequest(
+                method=APPEND,
+                digest=submission.request.digest,
+                first_position=first,
+                last_position=last,
+            )
+
+    def _was_done(self, entry: QueuedSubmission) -> bool:
+        """Accepts a submission whose request was done before; whether it was.
+
+        Raises AlreadyExists when that was another one.
+        """
+        request = entry.submission.request
+        done = self.requests.get(entry.request) if entry.request else None
+        if request is None or done is None:
+            return False
+        check_request(request, done)
+        guard_meters.kept(Guard.APPEND_REQUEST)
+        self.accepted.append(Accepted(entry, done.first_position, done.last_position))
+        return True
+
+    def is_small(self) -> bool:
+        """Whether it fits one round trip."""
+        size = sum(chunk.placed.submitted.size_bytes for chunk in self.chunks)
+        return 0 < len(self.chunks) <= FAST_PATH_CHUNKS and size <= FAST_PATH_BYTES
+
+    def has_writes(self) -> bool:
+        """Whether there is anything new in it, be it only an epoch."""
+        return bool(self.chunks or self.raised)
+
+    def writes(
+        self,
+    ) -> tuple[
+        list[log.NewChunk],
+        dict[UUID, int],
+        dict[log.ProducerKey, ProducerState],
+        dict[RequestKey, DoneRequest],
+        list[Traced],
+    ]:
+        """Chunks, heads, producers, requests and contexts, as `log.write` takes them."""
+        grown = dict.fromkeys(chunk.producer for chunk in self.chunks)
+        return (
+            self.chunks,
+            {key: self.sessions[key].head for key, _ in grown},
+            {producer: self.producers[producer] for producer in {**grown, **self.raised}},
+            self.new_requests,
+            self.traced,
+        )
+
+
+async def read_repeated(
+    tx: DirectTransaction, entries: Sequence[QueuedSubmission], locked: log.Locked
+) -> dict[_Place, tuple[int, bytes]]:
+    """Position and digest of the chunks in `entries` that were stored before."""
+    unknown = ProducerState(epoch=0, last_sequence=0)
+    wanted = [
+        (*entry.producer, chunk.sequence)
+        for entry in entries
+        if entry.submission.has_producer
+        for chunk in entry.submission.chunks
+        if chunk.sequence <= locked.producers.get(entry.producer, unknown).last_sequence
+    ]
+    return dict(await log.read_repeated(tx, wanted)) if wanted else {}

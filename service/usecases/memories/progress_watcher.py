@@ -1,0 +1,382 @@
+"""Waiting for what a read must see, on behalf of all calls of a process."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
+from itertools import islice, zip_longest
+from uuid import UUID
+
+import structlog
+
+from service.domain.answers.answer_updates import NOTHING, AnswerUpdate, Listener, ListenerBatch
+from service.domain.values.errors import NotFound, server_stopping
+from service.domain.values.reasons import Reason
+from service.domain.values.work_items import WorkItem, WorkKind
+from service.settings.config import Limits
+from service.usecases.log.concurrency_limiter import ConcurrencyLimiter
+from storage.answers import answer_news
+from storage.engine.database import Database
+from storage.engine.errors import StorageError
+from storage.memories import job_results
+from storage.memories.progress import Progress, read_progress
+from storage.search.progress import IndexProgress, read_index_progress
+
+_log = structlog.get_logger("palimpsest.consistency")
+
+#: Where commits of other processes are told: ids of what they changed, in hexadecimal.
+CHANGES = "palimpsest_changes"
+#: What changes within so long shares one look.
+GATHER_SECONDS = 0.01
+#: How often all that wait are looked after whatever was told, since it may have been lost.
+MISSED_SECONDS = 1.0
+#: How often it is said again what is waited for: a wish is forgotten after a while, and with the
+#: end of a step, although that may have failed.
+WANT_SECONDS = 20.0
+#: Waits that one look is for at the most, and tenants that are looked at at once.
+LOOK_WAITS, LOOK_TENANTS = 256, 4
+
+_Key = tuple[UUID, UUID]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Seen:
+    """What one look found: by the ids of memories and sessions, and those that are settled."""
+
+    progress: dict[UUID, Progress | IndexProgress] = field(default_factory=dict)
+    settled: set[UUID] = field(default_factory=set)
+    #: What there is for those who listen to answers.
+    told: dict[Listener, ListenerBatch] = field(default_factory=dict)
+    #: What is not there any more.
+    gone: set[UUID] = field(default_factory=set)
+
+
+@dataclass(eq=False, kw_only=True, slots=True)
+class _Wait:
+    """A call that waits for a memory, an index, an answer or a schema."""
+
+    item: WorkItem
+    #: What is raised when it is deleted: the caller knows its names.
+    deleted: NotFound
+    #: Whether the memory is to be worked on for it.
+    is_wanted: bool = False
+    #: Of a call that hears the answer as it is made.
+    listener: Listener | None = None
+    #: Whether there may be something that it has not seen.
+    due: bool = True
+    #: Done when it is to go on; None while the call does something else than to wait.
+    news: asyncio.Future[None] | None = None
+    #: What the look found that it goes on with: how far the memory or the index is, or whether the
+    #: answer or the schema has ended, and what there is to hear of the answer.
+    progress: Progress | IndexProgress | None = None
+    settled: bool = False
+    found: ListenerBatch = NOTHING
+    #: Whether it was deleted, alone or with its session.
+    gone: bool = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether the call does nothing but wait."""
+        return self.news is not None and not self.news.done()
+
+    def show(self, seen: _Seen) -> None:
+        """Ends the wait if a look found something new."""
+        identity = self.item.item_id
+        if identity in seen.gone or self._is_another(seen.progress.get(identity)):
+            self.gone = True
+            self.end()
+            return
+        progress = seen.progress.get(identity, self.progress)
+        settled = identity in seen.settled
+        found = NOTHING if self.listener is None else seen.told.get(self.listener, NOTHING)
+        if progress != self.progress or settled or found != NOTHING:
+            self.progress, self.settled, self.found = progress, settled, found
+            self.end()
+
+    def _is_another(self, progress: Progress | IndexProgress | None) -> bool:
+        """Whether a memory or session was deleted, and one of its name was made since."""
+        if progress is None or self.progress is None:
+            return False
+        return progress.created_at != self.progress.created_at
+
+    def end(self) -> None:
+        """Lets the call go on."""
+        if self.news is not None and not self.news.done():
+            self.news.set_result(None)
+
+
+class ProgressWatcher:
+    """Waits for memories, indexes, answers and schemas on behalf of all calls of a process.
+
+    Whoever commits a change tells so, by `wake`, and those who wait for what was changed are
+    looked after with one query for memories, for indexes, and for each kind of job. What
+    is told may be lost, with the process that committed or where nobody listened: so all that
+    wait are looked after each MISSED_SECONDS too. That look is the guarantee; being told only
+    makes it soon. It is also what sees that a pause has ended by itself.
+
+    Every wait raises Unavailable once the process stops, and `deleted`, which its caller gives it,
+    once what it waits for is deleted.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        reads: int = Limits().max_waiting_reads,
+        want: Callable[[Sequence[WorkItem]], None] = lambda _: None,
+    ) -> None:
+        """At most `reads` reads wait at once; asks and watches have bounds of their own.
+
+        `want` is told each memory that somebody begins to wait for, to be worked on soon, and
+        again every WANT_SECONDS.
+        """
+        self._database = database
+        self._want = want
+        #: Where reads wait that are to see what a memory does not have yet.
+        self._reads = ConcurrencyLimiter(reads, reason=Reason.TOO_MANY_READS, who="reads")
+        #: All that wait, by the id of what they wait for, in hexadecimal.
+        self._waits: dict[str, set[_Wait]] = {}
+        #: Those who are looked after next, in the order in which they came.
+        self._due: dict[_Wait, None] = {}
+        self._some_due = asyncio.Event()
+        self._somebody = asyncio.Event()
+        self._tenants = asyncio.Semaphore(LOOK_TENANTS)
+        self._stopped = False
+        # What this process commits itself.
+        database.on_change(self.wake)
+
+    async def stop(self) -> None:
+        """Ends all that wait, and whoever begins to: another server is to be asked."""
+        self._stopped = True
+        for wait in self._all():
+            wait.end()
+
+    def wake(self, words: Sequence[str] | None) -> None:
+        """Looks soon after those who wait for one of these ids; None: after all."""
+        if words is None:
+            self._look_soon(self._all())
+        else:
+            for word in words:
+                self._look_soon(self._waits.get(word, ()))
+
+    async def progress(
+        self,
+        tenant_id: UUID,
+        key: _Key,
+        *,
+        deleted: NotFound,
+        deadline: float | None,
+        is_wanted: bool = False,
+    ) -> AsyncGenerator[Progress]:
+        """How far the memory is, now and at each change, until the deadline.
+
+        `deadline` is in the event loop's time; None never ends. `is_wanted`: what it has not
+        applied is waited for.
+        """
+        item = WorkItem(
+            kind=WorkKind.MEMORY, tenant_id=tenant_id, session_key=key[0], item_id=key[1]
+        )
+        if is_wanted:
+            self._want([item])
+        with self._waiting(_Wait(item=item, deleted=deleted, is_wanted=is_wanted)) as wait:
+            while await self._has_news(wait, deadline):
+                assert isinstance(wait.progress, Progress), "that is what ends the wait"
+                yield wait.progress
+
+    async def progress_of_read(
+        self, tenant_id: UUID, key: _Key, *, deleted: NotFound, deadline: float | None
+    ) -> AsyncGenerator[Progress]:
+        """As `progress`, for a read that waits. Raises Exhausted where too many do."""
+        with self._reads.slot():
+            looks = self.progress(
+                tenant_id, key, deleted=deleted, deadline=deadline, is_wanted=True
+            )
+            async with aclosing(looks) as seen:
+                async for progress in seen:
+                    yield progress
+
+    async def index_of_read(
+        self, tenant_id: UUID, session_key: UUID, *, deleted: NotFound, deadline: float | None
+    ) -> AsyncGenerator[IndexProgress]:
+        """As `progress_of_read`, of the index of a session."""
+        item = WorkItem(
+            kind=WorkKind.INDEX, tenant_id=tenant_id, session_key=session_key, item_id=session_key
+        )
+        with self._reads.slot(), self._waiting(_Wait(item=item, deleted=deleted)) as wait:
+            while await self._has_news(wait, deadline):
+                assert isinstance(wait.progress, IndexProgress), "that is what ends the wait"
+                yield wait.progress
+
+    async def settled(self, item: WorkItem, *, deleted: NotFound, deadline: float | None) -> bool:
+        """Waits until the item is settled; False when the deadline came first."""
+        with self._waiting(_Wait(item=item, deleted=deleted)) as wait:
+            return await self._has_news(wait, deadline)
+
+    async def settled_of_read(
+        self, item: WorkItem, *, every: float, deleted: NotFound, deadline: float | None
+    ) -> AsyncGenerator[bool]:
+        """Yields whether the item has ended, `every` so many seconds, until it has.
+
+        Ends at the deadline. Raises Exhausted where too many reads wait.
+        """
+        now = asyncio.get_running_loop().time
+        with self._reads.slot():
+            is_settled = False
+            while not is_settled and (deadline is None or now() < deadline):
+                until = now() + every if deadline is None else min(now() + every, deadline)
+                is_settled = await self.settled(item, deleted=deleted, deadline=until)
+                yield is_settled
+
+    async def told(
+        self, listener: Listener, *, deleted: NotFound, deadline: float | None
+    ) -> AsyncGenerator[AnswerUpdate]:
+        """The events of an answer, and its text if wanted, as they are written.
+
+        The last one says that the answer has ended; without that the deadline came first.
+        Any number of listeners may hear the same answer, each at its own pace.
+        """
+        with self._waiting(_Wait(item=listener.item, deleted=deleted, listener=listener)) as wait:
+            while await self._has_news(wait, deadline):
+                told = listener.take(wait.found, settled=wait.settled)
+                wait.due |= told.more
+                if told.events or told.pieces or told.settled:
+                    yield told
+                if told.settled:
+                    return
+
+    @contextmanager
+    def _waiting(self, wait: _Wait) -> Iterator[_Wait]:
+        """Counts a call among those who wait."""
+        word = wait.item.item_id.hex
+        self._waits.setdefault(word, set()).add(wait)
+        self._somebody.set()
+        try:
+            yield wait
+        finally:
+            self._due.pop(wait, None)
+            waits = self._waits[word]
+            waits.remove(wait)
+            if not waits:
+                del self._waits[word]
+
+    async def _has_news(self, wait: _Wait, deadline: float | None) -> bool:
+        """Waits until a look has found something new; False when the deadline came first.
+
+        Between two of these nobody looks: for a client that does not read its stream all that
+        it has not heard would be read, again and again.
+        """
+        loop = asyncio.get_running_loop()
+        if deadline is not None and loop.time() >= deadline:
+            return False
+        wait.news = loop.create_future()
+        if self._stopped:
+            wait.end()
+        elif wait.due:
+            self._look_soon((wait,))
+        try:
+            async with asyncio.timeout_at(deadline):
+                await wait.news
+        except TimeoutError:
+            return False
+        finally:
+            wait.news = None
+        if self._stopped:
+            raise server_stopping()
+        if wait.gone:
+            raise wait.deleted
+        return True
+
+    def _all(self) -> list[_Wait]:
+        return [wait for waits in self._waits.values() for wait in waits]
+
+    def _look_soon(self, waits: Iterable[_Wait]) -> None:
+        for wait in waits:
+            wait.due = True
+            # One that does something else is looked after when it waits again.
+            if wait.idle:
+                self._due[wait] = None
+                self._some_due.set()
+
+    async def run(self) -> None:
+        """Looks after those who wait until it is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._look_after_due())
+            tasks.create_task(self._look_after_all())
+            tasks.create_task(self._want_again())
+
+    async def _look_after_due(self) -> None:
+        while True:
+            await self._some_due.wait()
+            await asyncio.sleep(GATHER_SECONDS)
+            waits = list(islice(self._due, LOOK_WAITS))
+            by_tenant: dict[UUID, list[_Wait]] = {}
+            for wait in waits:
+                del self._due[wait]
+                if wait.idle:
+                    wait.due = False
+                    by_tenant.setdefault(wait.item.tenant_id, []).append(wait)
+            if not self._due:
+                self._some_due.clear()
+            await asyncio.gather(*(self._look(*each) for each in by_tenant.items()))
+
+    async def _look_after_all(self) -> None:
+        while True:
+            await self._somebody.wait()
+            waits = self._all()
+            if not waits:
+                self._somebody.clear()
+            # Some of them at a time, so that nobody else waits for a look at thousands.
+            for first in range(0, len(waits), LOOK_WAITS):
+                await asyncio.sleep(MISSED_SECONDS * LOOK_WAITS / max(len(waits), LOOK_WAITS))
+                self._look_soon(waits[first : first + LOOK_WAITS])
+
+    async def _want_again(self) -> None:
+        while True:
+            await asyncio.sleep(WANT_SECONDS)
+            by_tenant: dict[UUID, list[WorkItem]] = {}
+            for item in dict.fromkeys(wait.item for wait in self._all() if wait.is_wanted):
+                by_tenant.setdefault(item.tenant_id, []).append(item)
+            # In turns, since only so many are passed on at once.
+            turns = zip_longest(*by_tenant.values())
+            if items := [item for turn in turns for item in turn if item is not None]:
+                self._want(items)
+
+    async def _look(self, tenant_id: UUID, waits: Sequence[_Wait]) -> None:
+        try:
+            async with self._tenants:
+                seen = await self._see(tenant_id, waits)
+        except StorageError as error:
+            # Those who wait go on until their deadlines.
+            _log.warning("cannot look after waiting reads", cause=str(error))
+        except Exception:
+            # The loop must outlive a defect: else nobody who waits would be looked after
+            # any more, in this process.
+            _log.exception("cannot look after waiting reads")
+        else:
+            for wait in waits:
+                wait.show(seen)
+
+    async def _see(self, tenant_id: UUID, waits: Sequence[_Wait]) -> _Seen:
+        seen = _Seen()
+        items = {one.item.item_id: one.item for one in waits}
+        memories = [item for item in items.values() if item.kind is WorkKind.MEMORY]
+        indexes = [item.item_id for item in items.values() if item.kind is WorkKind.INDEX]
+        if memories or indexes:
+            keys = [(item.session_key, item.item_id) for item in memories]
+            async with self._database.direct(tenant_id, name="progress") as direct:
+                if memories:
+                    seen.progress.update(await read_progress(direct, keys))
+                if indexes:
+                    seen.progress.update(await read_index_progress(direct, indexes))
+            there = {item.item_id for item in memories}.union(indexes)
+            seen.gone.update(there - seen.progress.keys())
+        made = [item for item in items.values() if item.kind in job_results.JOB_TABLES]
+        if made:
+            async with self._database.transaction(tenant_id, name="progress") as tx:
+                seen.settled.update(one.item_id for one in await job_results.ended(tx, made))
+                seen.gone.update(one.item_id for one in await job_results.missing(tx, made))
+                listening = [one.listener for one in waits if one.listener is not None]
+                if listening:
+                    # Behind that look, so that no event is missed of what has ended.
+                    seen.told.update(await answer_news.read_new(tx, listening))
+        return seen
