@@ -98,7 +98,8 @@ async def test_what_is_for_prism_memories_leaves_a_tree_alone(
     before = await rows(database)
     refused = await refusal(client, getattr(stub(client.channel), call), request_)
     assert refused.reason == "WRONG_MEMORY_KIND"
-    assert refused.metadata == {"memory": TREE, "kind": "tree", "wanted": "prism"}
+    wanted = "prism or state" if call == "RollbackMemory" else "prism"
+    assert refused.metadata == {"memory": TREE, "kind": "tree", "wanted": wanted}
     assert await rows(database) == before
 
 

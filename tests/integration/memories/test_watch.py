@@ -62,18 +62,6 @@ async def test_a_watch_of_what_is_deleted_ends_with_its_names(memory: palimpsest
     assert gone.value.metadata == {"session": memory.session.id, "memory": "m"}
 
 
-async def test_a_read_that_waits_for_what_is_deleted_ends_with_its_names(
-    memory: palimpsest.Memory,
-) -> None:
-    await memory.session.append(["Nobody reads this."])
-    reading = asyncio.create_task(memory.get(fully_applied=True, timeout=60))
-    await asyncio.sleep(0.2)
-    await memory.delete()
-    with pytest.raises(palimpsest.NotFound) as gone:
-        await reading
-    assert gone.value.metadata == {"session": memory.session.id, "memory": "m"}
-
-
 async def test_many_revisions_are_told_in_order(memory: palimpsest.Memory) -> None:
     async def edit() -> None:
         for number in range(130):

@@ -72,7 +72,7 @@ async def test_a_search_says_how_far_the_index_came(session: palimpsest.Session)
     with pytest.raises(palimpsest.DeadlineExceeded) as late:
         await session.search("lamp", fully_applied=True, timeout=1)
     assert late.value.reason == "NOT_APPLIED_IN_TIME"
-    assert late.value.metadata == {"position": "1", "applied_position": "0", "revision": "0"}
+    assert late.value.metadata == {"position": "1", "applied_position": "0"}
 
 
 async def test_a_token_of_another_session_is_refused(
