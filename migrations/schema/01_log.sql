@@ -300,7 +300,7 @@ END
 $$;
 
 -- The same for chunks that came by requests. Nothing is written when one of these was done before:
--- under the session's lock no other process can do it meanwhile.
+-- under the session's lock no other append can do it meanwhile.
 CREATE FUNCTION write_requests_if_unchanged(
     p_session uuid, p_head bigint, p_incarnation integer,
     p_producer text, p_epoch bigint, p_last bigint,

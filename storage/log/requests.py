@@ -1,7 +1,8 @@
 """Requests that were done: reading them, and writing them in the transaction of their effect.
 
 Appends keep their positions: READ and INSERT run under the session's lock, with the statements
-that write the chunks. Every other method keeps its response, for a day.
+that write the chunks. Every other method keeps its response, for a day, and holds no such lock:
+between an append's READ and its INSERT it may take the id (`is_done`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +13,8 @@ from uuid import UUID
 from service.domain.log.appending import DoneRequest
 from service.domain.log.requests import ClientRequest
 from storage.engine.database import Database, DirectTransaction, Transaction
+from storage.engine.errors import StorageError, Violated
+from storage.tables.requests import REQUEST_KEY
 
 #: Rows that one transaction of a sweep removes.
 SWEPT_ROWS = 10_000
@@ -63,6 +66,11 @@ def columns(requests: Mapping[RequestKey, DoneRequest]) -> list[list[object]]:
         [one.first_position for one in requests.values()],
         [one.last_position for one in requests.values()],
     ]
+
+
+def is_done(error: StorageError) -> bool:
+    """Returns whether INSERT failed since one of its ids was taken after READ."""
+    return isinstance(error, Violated) and error.constraint == REQUEST_KEY
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

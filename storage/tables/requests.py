@@ -17,6 +17,9 @@ from sqlalchemy import (
 
 from storage.tables.common import created, metadata
 
+#: What keeps a request id from being done twice.
+REQUEST_KEY = "request_pkey"
+
 request = Table(
     "request",
     metadata,
@@ -36,7 +39,7 @@ request = Table(
     created(),
     # When it may be removed; NULL: not before the session is.
     Column("expires_at", DateTime(timezone=True)),
-    PrimaryKeyConstraint("session_key", "request_id", name="request_pkey"),
+    PrimaryKeyConstraint("session_key", "request_id", name=REQUEST_KEY),
     # Both in one transaction: no request is done whose chunks are not there.
     ForeignKeyConstraint(
         ["session_key", "last_position"],

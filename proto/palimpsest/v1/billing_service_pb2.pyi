@@ -739,9 +739,10 @@ class SetBudgetRequest(_message.Message):
     BUDGET_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Optional. The client's id for this request, unique within the tenant. Sent again
-    with equal content within 24 hours the request does nothing and returns the first
-    result; with other content it is ALREADY_EXISTS (REQUEST_CONTENT_CHANGED).
+    """Optional. The client's id for this request, unique within the session that the budget
+    names, or within the tenant. Sent again with equal content within 24 hours the request
+    does nothing and returns the first result; with other content it is ALREADY_EXISTS
+    (REQUEST_CONTENT_CHANGED).
     """
     @_builtins.property
     def budget(self) -> Global___Budget:
@@ -837,7 +838,7 @@ class DeleteBudgetRequest(_message.Message):
     allow_missing: _builtins.bool
     """Optional. Succeed when no such budget is set (AIP-135)."""
     request_id: _builtins.str
-    """Optional. As in SetBudgetRequest."""
+    """Optional. As in SetBudgetRequest, but unique within the tenant."""
     def __init__(
         self,
         *,

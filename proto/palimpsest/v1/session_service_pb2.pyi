@@ -236,7 +236,7 @@ class UpdateSessionRequest(_message.Message):
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Optional. As in CreateSessionRequest."""
+    """Optional. As in CreateSessionRequest, but unique within the session."""
     @_builtins.property
     def session(self) -> Global___Session:
         """Required. Its `id` names the session; unknown ids are NOT_FOUND."""

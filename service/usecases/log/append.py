@@ -46,7 +46,7 @@ from storage.engine.database import Database, DirectTransaction
 from storage.engine.errors import StorageError, Unreachable, Violated
 from storage.engine.tasks import cancel
 from storage.log import chunks as log
-from storage.log import sessions
+from storage.log import requests, sessions
 
 _log = structlog.get_logger("palimpsest.append")
 
@@ -54,6 +54,8 @@ _log = structlog.get_logger("palimpsest.append")
 QUEUE_SECONDS = 0.25
 #: Sessions whose state a server remembers from its last commit.
 REMEMBERED_SESSIONS = 10_000
+#: How often a group reads its request ids again that calls of other methods keep taking.
+REQUEST_REREADS = 3
 #: When a client that met a full server may try again.
 BUSY_RETRY_SECONDS = 1.0
 
@@ -263,12 +265,20 @@ class Appender:
             self._room.clear()
 
     async def _commit(
-        self, tenant_id: UUID, entries: Sequence[QueuedSubmission]
+        self,
+        tenant_id: UUID,
+        entries: Sequence[QueuedSubmission],
+        *,
+        rereads: int = REQUEST_REREADS,
     ) -> Sequence[QueuedSubmission]:
         try:
             async with self._database.direct(tenant_id, name="append.group") as tx:
                 group = await self._write(tx, entries)
         except StorageError as error:
+            if rereads and requests.is_done(error):
+                # A call of another method took one of these ids after they were read. Read
+                # again it refuses that request alone.
+                return await self._commit(tenant_id, entries, rereads=rereads - 1)
             parts = by_session(entries)
             if len(parts) > 1 and not isinstance(error, Unreachable):
                 # One session's trouble is not the others'.
@@ -331,10 +341,10 @@ class Appender:
         self, tx: DirectTransaction, entries: Sequence[QueuedSubmission]
     ) -> AppendGroup:
         producers = list(dict.fromkeys(entry.producer for entry in entries))
-        requests = list(dict.fromkeys(one.request for one in entries if one.request))
+        wanted = list(dict.fromkeys(one.request for one in entries if one.request))
         # Whoever else has one of several sessions locked does not hold up the others.
         is_one = len({key for key, _ in producers}) == 1
-        locked = await log.lock(tx, producers, requests, waits=is_one)
+        locked = await log.lock(tx, producers, wanted, waits=is_one)
         left: list[QueuedSubmission] = []
         if not is_one:
             left = [one for one in entries if one.producer[0] not in locked.sessions]

@@ -39,6 +39,16 @@ async def refused(call: Any) -> palimpsest.PalimpsestError:
     return _errors.from_rpc(caught.value, "test")
 
 
+async def waits(other: psycopg.Connection) -> None:
+    """Returns once a statement waits for what this transaction has written."""
+    query = "SELECT FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+    for _ in range(1000):
+        if other.execute(query).fetchone() is not None:
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("nothing waits")
+
+
 async def log_of(session: palimpsest.Session) -> list[tuple[str, str, int]]:
     found = [chunk async for chunk in session.chunks()]
     return [(one.text, one.producer_id, one.producer_sequence) for one in found]
@@ -143,6 +153,34 @@ async def test_the_same_request_at_two_servers_at_once_is_written_once(
     with psycopg.connect(servers.as_superuser(url)) as look:
         rows = look.execute("SELECT count(*), count(DISTINCT last_position) FROM request")
         assert rows.fetchone() == (30, 30)
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+async def test_an_id_that_another_method_takes_meanwhile_refuses_that_append_alone(
+    servers: Servers, url: str, is_small: bool
+) -> None:
+    with api(url) as (_, address), psycopg.connect(servers.as_superuser(url)) as other:
+        async with palimpsest.connect(address) as client:
+            session = await client.create_session("s")
+            stub = session_service_pb2_grpc.SessionServiceStub(client.channel)
+            await stub.Append(request(session, "a"))
+            # As EditMemory stores it: its transaction holds no lock of the session.
+            other.execute(
+                "INSERT INTO request (tenant_id, session_key, request_id, method, digest,"
+                " response, expires_at) SELECT tenant_id, session_key, 'r', 'EditMemory',"
+                " sha256(''), '', now() + interval '1 day' FROM session"
+            )
+            texts = ["b"] if is_small else ["b"] * 20
+            sent = request(session, *texts, request_id="r")
+            taken = asyncio.ensure_future(refused(stub.Append(sent)))
+            await waits(other)
+            # What is queued behind it is written with it or after it.
+            beside = asyncio.ensure_future(stub.Append(request(session, "c", request_id="q")))
+            other.commit()
+            error, done = await asyncio.gather(taken, beside)
+            assert error.reason == "REQUEST_CONTENT_CHANGED"
+            assert done.positions.first == 2
+            assert [text for text, *_ in await log_of(session)] == ["a", "c"]
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ class Slow(Appender):
         return keys
 
     async def _commit(
-        self, tenant_id: UUID, entries: Sequence[QueuedSubmission]
+        self, tenant_id: UUID, entries: Sequence[QueuedSubmission], *, rereads: int = 0
     ) -> Sequence[QueuedSubmission]:
         await asyncio.sleep(self._chosen.choice((0, 0, 0.001, 0.01)))
         parts = by_session(entries)
