@@ -1,14 +1,19 @@
 """A whole service for benchmarks: servers, a slow model, an API and workers, as processes."""
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
+from tests.support.cutting import relayed
 from tests.support.harness import Process, Servers, api, worker
 from verification.benchmarks.calls import cpu_seconds
 from verification.benchmarks.slow_model import NUMBER, Habit, slow_server
@@ -86,7 +91,7 @@ def stack(
     """A service with so many workers and a model that takes so long; `settings` are theirs.
 
     Questions that ask `QUESTION` get `ANSWER`, all other prompts `reply`. With
-    `wake_ups_are_lost` the workers listen where nobody says anything.
+    `wake_ups_are_lost` no wake-up arrives once all have started.
     """
     asked = Habit(marker=QUESTION, seconds=model_seconds, reply=ANSWER)
     with (
@@ -103,8 +108,10 @@ def stack(
             "PALIMPSEST_LOG_LEVEL": "error",
             **settings,
         }
+        silence: Callable[[], object] | None = None
         if wake_ups_are_lost:
-            environment["PALIMPSEST_SIGNALS_DATABASE_URL"] = servers.new_database()
+            silence, through = held.enter_context(_silenced(url))
+            environment["PALIMPSEST_SIGNALS_DATABASE_URL"] = through
         server, address = held.enter_context(api(url, **environment))
         made = Stack(
             servers=servers,
@@ -116,7 +123,34 @@ def stack(
         )
         for _ in range(workers):
             made.add_worker()
+        if silence is not None:
+            silence()
         yield made
+
+
+@contextmanager
+def _silenced(url: str) -> Iterator[tuple[Callable[[], object], str]]:
+    """A way to the database on which nothing is heard after a call, and its URL."""
+    started: Future[tuple[Callable[[], object], Callable[[], object], str]] = Future()
+
+    async def relay() -> None:
+        ended = asyncio.Event()
+        call = asyncio.get_running_loop().call_soon_threadsafe
+        async with relayed(url) as (proxy, through):
+            started.set_result((partial(call, proxy.hold), partial(call, ended.set), through))
+            await ended.wait()
+        # Those of its connections, which are cut.
+        own = {asyncio.current_task()}
+        await asyncio.gather(*(asyncio.all_tasks() - own), return_exceptions=True)
+
+    thread = threading.Thread(target=asyncio.run, args=(relay(),))
+    thread.start()
+    silence, end, through = started.result(timeout=10)
+    try:
+        yield silence, through
+    finally:
+        end()
+        thread.join()
 
 
 def children(pid: int) -> list[int]:

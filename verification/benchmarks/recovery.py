@@ -3,7 +3,7 @@
 - `worker`: kill -9 of a worker that has `HELD` memories in hand, until another worker commits
   the next revision of each. Every memory is a sample.
 - `hint`: chunks whose hint is lost, from their ack to the first revision that has them. The
-  workers listen where nobody says anything; what finds the work is their own look.
+  connections on which processes listen stand still; what finds the work is the workers' look.
 - `postgres`: an immediate stop of PostgreSQL while chunks are appended, until the first ack of
   a chunk that was appended behind it. `start_ms` is what the server itself takes until it takes
   connections: that is the floor.
