@@ -36,9 +36,9 @@ from service.llm.providers.transport import Completion
 from service.settings.config import Config, Limits
 from service.usecases.answers.answer import Answerer
 from service.usecases.calls.call_ledger import CallLedger
-from service.usecases.log import guard_meters
+from service.usecases.log import metrics as log_metrics
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.memories import step_meters
+from service.usecases.memories import metrics as step_metrics
 from service.usecases.memories.progress_watcher import ProgressWatcher
 from service.usecases.prism.method import PrismMethod
 from service.usecases.state.method import StateMethod
@@ -406,9 +406,9 @@ def counting(counted: Counter[str]) -> Iterator[None]:
         counted["failed"] += amount
 
     with (
-        mock.patch.object(guard_meters._GUARDS, "add", guard),
+        mock.patch.object(log_metrics._GUARDS, "add", guard),
         mock.patch.object(storage_errors._REFUSED, "add", key),
-        mock.patch.object(step_meters.FENCED, "add", fenced),
-        mock.patch.object(step_meters.FAILED, "add", failed),
+        mock.patch.object(step_metrics.FENCED, "add", fenced),
+        mock.patch.object(step_metrics.FAILED, "add", failed),
     ):
         yield

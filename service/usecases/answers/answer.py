@@ -22,8 +22,8 @@ from service.usecases.answers.readers.prism import PrismReader
 from service.usecases.answers.readers.reading_facts import Knowledge
 from service.usecases.answers.readers.whole import WholeReader
 from service.usecases.answers.shaping import Shaper
-from service.usecases.log import guard_meters
-from service.usecases.log.guard_meters import Guard
+from service.usecases.log import metrics
+from service.usecases.log.metrics import Guard
 from service.usecases.memories.on_demand import OnDemandJob
 from storage.answers import answers, interest, texts
 from storage.answers.answers import StoredAnswer
@@ -114,7 +114,7 @@ class Answerer(OnDemandJob[StoredAnswer]):
                 left_out=made.left_out,
             )
         if not is_first:
-            guard_meters.kept(Guard.ANSWER_SETTLED)
+            metrics.kept(Guard.ANSWER_SETTLED)
 
     def _reader(self, pending: StoredAnswer) -> MemoryReader:
         """Who reads, and answers with one of the options where there are any."""

@@ -17,10 +17,10 @@ from service.domain.calls.ledger import (
 )
 from service.domain.prompting.flows import ModelReply
 from service.domain.values.errors import BudgetExhausted
-from service.usecases.calls.call_meters import CallMeters
-from service.usecases.log import guard_meters
+from service.usecases.calls.metrics import CallMeters
+from service.usecases.log import metrics
 from service.usecases.log.group_commit import GroupCommit
-from service.usecases.log.guard_meters import Guard
+from service.usecases.log.metrics import Guard
 from storage.calls import call_ledger
 from storage.calls.call_ledger import CallOutcome, PendingReservation, RecordedOutcome
 from storage.engine.database import Database
@@ -115,7 +115,7 @@ class CallLedger:
         """Lets a lease hold from now on; False when somebody else has taken it."""
         is_held = await self._renewals.put(held.scope.tenant_id, held)
         if not is_held:
-            guard_meters.kept(Guard.CALL_LEASE)
+            metrics.kept(Guard.CALL_LEASE)
         return is_held
 
     async def _renew(self, tenant_id: UUID, held: Sequence[HeldCall]) -> Sequence[bool]:
@@ -144,9 +144,9 @@ class CallLedger:
         if recorded.is_new:
             self._meters.count(call)
         else:
-            guard_meters.kept(Guard.CALL_REPLY)
+            metrics.kept(Guard.CALL_REPLY)
         if not recorded.was_held:
-            guard_meters.kept(Guard.CALL_LEASE)
+            metrics.kept(Guard.CALL_LEASE)
         return recorded.reply
 
     async def _stored(self, outcome: CallOutcome) -> RecordedOutcome:

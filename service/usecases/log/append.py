@@ -28,7 +28,7 @@ from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import session_key
 from service.settings.config import Limits
 from service.telemetry import tracing
-from service.usecases.log import append_traces, guard_meters
+from service.usecases.log import append_traces, metrics
 from service.usecases.log.append_group import AppendGroup, read_repeated
 from service.usecases.log.append_queue import (
     Accepted,
@@ -40,7 +40,7 @@ from service.usecases.log.append_queue import (
 )
 from service.usecases.log.database_words import unavailable
 from service.usecases.log.door import Door
-from service.usecases.log.guard_meters import Guard
+from service.usecases.log.metrics import Guard
 from service.usecases.log.wake_ups import WakeUps
 from storage.engine.database import Database, DirectTransaction
 from storage.engine.errors import StorageError, Unreachable, Violated
@@ -139,7 +139,7 @@ class Appender:
                 state = await log.open_producer(tx, key, producer_id, epoch)
                 check_epoch(producer_id, epoch, state)
             except Conflict as conflict:
-                guard_meters.refused(conflict)
+                metrics.refused(conflict)
                 raise
         return Opened(
             last_sequence=state.last_sequence, head=stored.head, incarnation=stored.incarnation
@@ -329,7 +329,7 @@ class Appender:
             *(group.chunks, session, known, group.new_requests, group.traced),
         )
         if written is None:
-            guard_meters.kept(Guard.APPEND_GUESS)
+            metrics.kept(Guard.APPEND_GUESS)
             return None
         head = group.sessions[producer[0]].head
         applied = head if written.applied_position is None else written.applied_position
@@ -362,7 +362,7 @@ class Appender:
             except PalimpsestError as refusal:
                 if isinstance(refusal, NotFound):
                     self._door.forget(entry.submission.session_key)
-                guard_meters.refused(refusal)
+                metrics.refused(refusal)
                 entry.refuse(refusal)
         woken = await log.write(tx, *group.writes()) if group.has_writes() else ()
         await tx.commit()

@@ -13,9 +13,9 @@ from service.domain.log.appending import (
     check_request,
     plan,
 )
-from service.usecases.log import guard_meters
+from service.usecases.log import metrics
 from service.usecases.log.append_queue import Accepted, QueuedSubmission
-from service.usecases.log.guard_meters import Guard
+from service.usecases.log.metrics import Guard
 from storage.engine.database import DirectTransaction
 from storage.engine.trace_contexts import Traced
 from storage.log import chunks as log
@@ -65,7 +65,7 @@ class AppendGroup:
         for sent in planned.repeated:
             position, digest = self.stored[(*entry.producer, sent.sequence)]
             check_repeated(submission.producer_id, sent, digest, position)
-            guard_meters.kept(Guard.APPEND_REPEAT)
+            metrics.kept(Guard.APPEND_REPEAT)
         known = self.producers.get(entry.producer)
         if known is not None and planned.producer.epoch > known.epoch:
             self.raised[entry.producer] = None
@@ -106,7 +106,7 @@ class AppendGroup:
         if request is None or done is None:
             return False
         check_request(request, done)
-        guard_meters.kept(Guard.APPEND_REQUEST)
+        metrics.kept(Guard.APPEND_REQUEST)
         self.accepted.append(Accepted(entry, done.first_position, done.last_position))
         return True
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import structlog
 
-from service.usecases.log import guard_meters
+from service.usecases.log import metrics
 from service.usecases.log.append_queue import QueuedSubmission
 from service.usecases.log.database_words import unavailable
 from service.usecases.log.lookup import session_not_found
@@ -144,7 +144,7 @@ class Door:
 
     def _refuse(self, entry: QueuedSubmission) -> None:
         refusal = session_not_found(entry.submission.session)
-        guard_meters.refused(refusal)
+        metrics.refused(refusal)
         wait = self._pace.wait_seconds()
         if not wait or self._refused_bytes + entry.size > REFUSED_BYTES:
             entry.refuse(refusal)

@@ -15,8 +15,8 @@ from uuid import UUID
 from service.domain.log.requests import ClientRequest, refuse_other_content
 from service.domain.values.errors import InvalidInput, PalimpsestError
 from service.domain.values.reasons import Reason
-from service.usecases.log import guard_meters
-from service.usecases.log.guard_meters import Guard
+from service.usecases.log import metrics
+from service.usecases.log.metrics import Guard
 from storage.engine.database import Database, Transaction
 from storage.engine.errors import StorageError
 from storage.log import requests
@@ -119,5 +119,5 @@ async def _response(database: Database, tenant_id: UUID, request: ClientRequest)
         done=(stored.method, stored.digest),
     )
     assert stored.response is not None, "only appends have none"
-    guard_meters.kept(Guard.REQUEST)
+    metrics.kept(Guard.REQUEST)
     return stored.response

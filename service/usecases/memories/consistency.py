@@ -11,7 +11,7 @@ from service.domain.values.errors import (
     InvalidInput,
 )
 from service.domain.values.reasons import Reason
-from service.usecases.log import guard_meters
+from service.usecases.log import metrics
 from storage.memories.memories import StoredMemory
 from storage.memories.progress import Progress
 
@@ -49,7 +49,7 @@ def _token_invalid(why: str) -> InvalidInput:
         " one of a later reply",
         field="consistency.at_least",
     )
-    guard_meters.refused(invalid)
+    metrics.refused(invalid)
     return invalid
 
 
@@ -120,5 +120,5 @@ def not_applied_in_time(
         " Read again with a longer deadline, or as it is",
         {"position": wanted, "applied_position": applied_position, "revision": revision, **cause},
     )
-    guard_meters.refused(late)
+    metrics.refused(late)
     return late

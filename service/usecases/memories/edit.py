@@ -24,7 +24,7 @@ from service.domain.values.json_values import parse
 from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.reasons import Reason
 from service.settings.config import Limits
-from service.usecases.log import guard_meters
+from service.usecases.log import metrics
 from service.usecases.log.idempotency import store_result
 from service.usecases.log.lookup import (
     find_memory,
@@ -293,7 +293,7 @@ async def _lock(
             " then decide",
             {"expected": expected, "current": held.revision},
         )
-        guard_meters.refused(conflict)
+        metrics.refused(conflict)
         raise conflict
     return held
 

@@ -18,7 +18,7 @@ from service.llm.providers.failures import ModelFailure
 from service.settings.config import Config
 from service.telemetry import meter, tracing
 from service.telemetry.names import Metric
-from service.usecases.memories.step_meters import FAILED
+from service.usecases.memories.metrics import FAILED
 from storage.engine.claims import Claim
 from storage.engine.database import Database
 from storage.memories import revisions, stalls, waiting

@@ -39,8 +39,8 @@ from service.llm.providers.facts import ModelFacts
 from service.settings.config import Config
 from service.telemetry.names import Attribute
 from service.usecases.memories import step_traces
+from service.usecases.memories.metrics import FENCED, STEPS, timed
 from service.usecases.memories.step_failures import StepFailures, asked_anew, cause_of, trace
-from service.usecases.memories.step_meters import FENCED, STEPS, timed
 from service.usecases.prism.work import MAX_STEP_CHUNKS, PrismWork, next_group, no_room
 from service.usecases.spend import budgets
 from storage.calls import calls, intents

@@ -8,7 +8,7 @@ from service.domain.log.read_tokens import ReadToken
 from service.domain.values.errors import DeadlineExceeded
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import session_key
-from service.usecases.log import guard_meters
+from service.usecases.log import metrics
 from service.usecases.log.lookup import session_not_found
 from service.usecases.memories.consistency import Consistency
 from service.usecases.memories.progress_watcher import ProgressWatcher
@@ -126,5 +126,5 @@ def _not_indexed_in_time(
         f"session {session!r} is indexed up to position {applied}, not yet {wanted}{why}",
         {"position": wanted, "applied_position": applied, **cause},
     )
-    guard_meters.refused(late)
+    metrics.refused(late)
     return late

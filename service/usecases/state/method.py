@@ -30,8 +30,8 @@ from service.llm.splitter import first_piece
 from service.settings.config import Config
 from service.telemetry.names import Attribute
 from service.usecases.memories import step_traces
+from service.usecases.memories.metrics import FENCED, STEPS, timed
 from service.usecases.memories.step_failures import StepFailures, asked_anew, cause_of, trace
-from service.usecases.memories.step_meters import FENCED, STEPS, timed
 from service.usecases.spend import budgets
 from service.usecases.state.work import CompressionGroup, StateWork, idle_at, wake_position
 from storage.calls import calls, intents

@@ -34,8 +34,8 @@ from service.settings.config import Config
 from service.telemetry import tracing
 from service.telemetry.names import Attribute
 from service.usecases.memories import step_traces
+from service.usecases.memories.metrics import FENCED, STEPS, timed
 from service.usecases.memories.step_failures import StepFailures, asked_anew, cause_of, is_final
-from service.usecases.memories.step_meters import FENCED, STEPS, timed
 from service.usecases.spend import budgets
 from service.usecases.tree.pipeline import WINDOW, NodeFailed, Pipeline, PipelineSteps
 from service.usecases.tree.tree_log import TreeLog

@@ -10,7 +10,7 @@ from opentelemetry.trace import StatusCode
 
 from service.domain.values.memory_kinds import MemoryKind
 from service.telemetry import tracing
-from service.usecases.memories import step_meters
+from service.usecases.memories import metrics
 from tests.support.exported import exported
 
 
@@ -19,7 +19,7 @@ async def release() -> None:
     begun = asyncio.Event()
 
     async def step() -> None:
-        with tracing.process("prism", (), {}), step_meters.timed(MemoryKind.PRISM):
+        with tracing.process("prism", (), {}), metrics.timed(MemoryKind.PRISM):
             begun.set()
             await asyncio.Event().wait()
 
@@ -35,7 +35,7 @@ async def test_a_step_that_was_released_is_no_success() -> None:
     meter = MeterProvider(metric_readers=[reader], shutdown_on_exit=False).get_meter("test")
     with (
         exported() as spans,
-        mock.patch.object(step_meters, "_SECONDS", meter.create_histogram("s")),
+        mock.patch.object(metrics, "_SECONDS", meter.create_histogram("s")),
     ):
         await release()
     (span,) = spans.named("process prism")

@@ -11,8 +11,8 @@ from service.domain.calls.ledger import Call
 from service.domain.prompting.flows import Purpose
 from service.llm.providers.labels import ModelLabels
 from service.settings.config import Config
-from service.usecases.calls import call_meters
-from service.usecases.calls.call_meters import CallMeters
+from service.usecases.calls import metrics
+from service.usecases.calls.metrics import CallMeters
 
 CALL = Call(
     key=b"k",
@@ -36,7 +36,7 @@ CALL = Call(
 def labels(monkeypatch: pytest.MonkeyPatch) -> None:
     made = ModelLabels()
     made.configure(Config(model=CALL.model))
-    monkeypatch.setattr(call_meters, "LABELS", made)
+    monkeypatch.setattr(metrics, "LABELS", made)
 
 
 def counted(*calls: Call) -> dict[tuple[str, ...], Any]:

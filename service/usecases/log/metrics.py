@@ -1,6 +1,6 @@
 """What is counted of guards: each time that one kept something from going wrong.
 
-Beside these there are `palimpsest.steps.fenced` (`service.usecases.memories.step_meters`) and
+Beside these there are `palimpsest.steps.fenced` (`service.usecases.memories.metrics`) and
 `palimpsest.database.refused` (`storage.engine.errors`), for keys that refused a write.
 """
 
