@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 import palimpsest
 from storage.engine.database import Database
-from tests.again import EXIT_STATUS
+from tests.support import forking
 from tests.support.harness import Servers, api, worker
 
 # No test asserts a wall-clock time. What CI checks is the same at each run; the search
@@ -48,11 +48,12 @@ os.environ.setdefault("PALIMPSEST_RUN_DIR", _RUN_DIR.name)
 _STARTED: list[Servers] = []
 
 
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Keeps how the run ended, for tests/again.py."""
-    cache = getattr(session.config, "cache", None)
-    if cache is not None and not hasattr(session.config, "workerinput"):
-        cache.set(EXIT_STATUS, int(exitstatus))
+forking.enable()
+
+
+def pytest_sessionfinish() -> None:
+    """Ends the process that forked those of the service."""
+    forking.close()
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def folder() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Servers]:
     """PostgreSQL and Valkey."""
-    with Servers.started() as started:
+    with Servers.started(fsync=False) as started:
         _STARTED.append(started)
         yield started
         _STARTED.clear()

@@ -8,9 +8,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NoReturn
+from unittest import mock
 from uuid import uuid4
 
 import psycopg
@@ -19,10 +20,12 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import migrations
+from service.local import postgres as embedded
 from service.local.postgres import PostgresServer
 from service.local.valkey import ValkeyServer
 from storage.engine.connections import sqlalchemy_url
 from storage.search import setup
+from tests.support import forking
 
 #: How long one of our processes may take until it is ready, in seconds. Importing
 #: litellm takes four, and several times that on a busy machine.
@@ -45,22 +48,27 @@ class Servers:
 
     @classmethod
     @contextmanager
-    def started(cls) -> Iterator["Servers"]:
-        """Servers in a temporary folder, stopped at the end."""
-        with tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name:
+    def started(cls, *, fsync: bool = True) -> Iterator["Servers"]:
+        """Servers in a temporary folder, stopped at the end.
+
+        `fsync`: whether a commit waits for the disk. Without, it still outlives its server.
+        """
+        with (
+            tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name,
+            ExitStack() as stack,
+        ):
             # The server may run as another user, who must be able to get there.
             Path(name).chmod(0o755)
-            with (
-                PostgresServer(Path(name) / "postgres") as postgres,
-                ValkeyServer(Path(name) / "valkey") as valkey,
-            ):
-                try:
-                    yield cls(postgres, valkey)
-                finally:
-                    # Its folder goes. To write the database of each test down first takes
-                    # longer than all the tests of a file, and looks as if the last one hung.
-                    if postgres._process is not None:
-                        postgres._process.send_signal(signal.SIGQUIT)
+            with mock.patch.dict(embedded._SETTINGS, {"fsync": "on" if fsync else "off"}):
+                postgres = stack.enter_context(PostgresServer(Path(name) / "postgres"))
+            valkey = stack.enter_context(ValkeyServer(Path(name) / "valkey"))
+            try:
+                yield cls(postgres, valkey)
+            finally:
+                # Its folder goes. To write the database of each test down first takes
+                # longer than all the tests of a file, and looks as if the last one hung.
+                if postgres._process is not None:
+                    postgres._process.send_signal(signal.SIGQUIT)
 
     def new_database(self, *, kept: bool = False) -> str:
         """A migrated database of its own; its URL for our processes.
@@ -69,10 +77,10 @@ class Servers:
         """
         name = f"test_{uuid4().hex}"
         with psycopg.connect(self.postgres.superuser_url, autocommit=True) as connection:
+            # Files are copied: to write each page into the log as well takes three times as long.
+            made = sql.SQL("CREATE DATABASE {} TEMPLATE {} OWNER palimpsest STRATEGY file_copy")
             connection.execute(
-                sql.SQL("CREATE DATABASE {} TEMPLATE {} OWNER palimpsest").format(
-                    sql.Identifier(name), sql.Identifier(str(self._template))
-                )
+                made.format(sql.Identifier(name), sql.Identifier(str(self._template)))
             )
         if not kept:
             self._made.add(name)
@@ -118,7 +126,9 @@ def absent(what: str) -> NoReturn:
 class Process:
     """One of our processes, started for real and killed for real.
 
-    `folder`: where another release of ours is, in place of this one.
+    `folder`: where another release of ours is, in place of this one. `forks`: whether a run of
+    the tests may fork it; a forked process has the command line and the first environment of
+    the one that it comes of.
     """
 
     def __init__(
@@ -128,18 +138,24 @@ class Process:
         ready: str,
         *,
         folder: Path | None = None,
+        forks: bool = True,
     ) -> None:
         # Read by its name: a descriptor that both had would have one place for reading and
         # for writing, and what is written meanwhile would stand in the wrong place.
         self._log = tempfile.NamedTemporaryFile("w")  # noqa: SIM115 - closed in close()
-        self._popen = subprocess.Popen(
-            [sys.executable, "-m", "service.cli", *command.split()],
-            env={**os.environ, **environment},
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-        )
+        arguments, env = command.split(), {**os.environ, **environment}
+        self._popen: subprocess.Popen[str] | forking.Forked
+        if forks and folder is None and forking.is_enabled():
+            self._popen = forking.forker().start(arguments, env, self._log.fileno())
+        else:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-m", "service.cli", *arguments],
+                env=env,
+                cwd=folder,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                text=True,
+            )
         self.ready_line = self._wait_for(ready)
 
     def _wait_for(self, ready: str) -> str:

@@ -356,7 +356,7 @@ def run_command(command: Sequence[str]) -> None:
             raise ValueError(f"no command of ours: {command}")
 
 
-def _import_all() -> None:
+def import_all() -> None:
     """What the children have then. None of it may start a thread: only one is forked."""
     for name in _MODULES:
         importlib.import_module(name)
@@ -387,7 +387,7 @@ async def _call_nobody(litellm: Any) -> None:
 
 def main() -> None:
     """Is a zygote: `python -m verification.chaos.zygote DESCRIPTOR FOLDER`."""
-    _import_all()
+    import_all()
     orders = socket.socket(fileno=int(sys.argv[1]))
     _Server(orders, Path(sys.argv[2])).run()
 

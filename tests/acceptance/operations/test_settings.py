@@ -131,7 +131,9 @@ async def test_processes_that_are_named_a_file_hand_it_on(folder: Path, files: F
     with ExitStack() as held:
         serve, _ = (
             held.enter_context(
-                closing(Process(f"{command} --config {files.toml}", files.variables, ready))
+                closing(
+                    Process(f"{command} --config {files.toml}", files.variables, ready, forks=False)
+                )
             )
             for command, ready in (("serve", "listening on"), ("work", "working"))
         )
