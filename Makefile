@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 # uv from the machine, else from an environment of its own, so that ours holds nothing but ours.
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 # Most tests wait for other processes more than they compute; each file stays in one process,
-# which has servers of its own.
-SIDE_BY_SIDE := -n $(or $(JOBS),3) --dist loadfile
+# which has servers of its own. In the order of their names: acceptance, which takes longest, begins.
+SIDE_BY_SIDE := -n $(or $(JOBS),3) --dist loadfile --no-loadscope-reorder
 DEBIAN_PROGRAMS := $(lastword $(wildcard /usr/lib/postgresql/*/bin))
 ON_DEBIAN = PALIMPSEST_PG_BIN_DIR=$(DEBIAN_PROGRAMS) PALIMPSEST_VALKEY_BIN=$$(command -v redis-server || true)
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
@@ -17,7 +17,7 @@ extra = $(PYTHON) -c "import tomllib; print(*tomllib.load(open('pyproject.toml',
 PROTOS := $(wildcard proto/palimpsest/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-local demo test test-local eval-local test-again test-debian verify fix bench load soak fuzz chaos sweep mutants attack setup-ci setup-deploy test-deploy image lock dist release proto sync clean
+.PHONY: help setup setup-local demo test prove test-local eval-local test-debian verify fix bench load soak fuzz chaos sweep mutants attack setup-ci setup-deploy test-deploy image lock dist release proto sync clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,8 +43,18 @@ $(VENV)/.installed-local: requirements/local.lock $(VENV)/.installed | $(UV)
 demo: setup ## the main job, end to end (FILE=path: your own text; TASK=book, code or tables)
 	@$(BIN)/palimpsest demo $(if $(TASK),--task $(TASK)) $(if $(FILE),--file "$(FILE)")
 
-test: setup ## the tests, on embedded servers (JOBS=3)
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --ignore tests/deployment
+test: setup ## unit, integration and the core of the acceptance tests, on embedded servers (JOBS=3)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not prove" --ignore tests/deployment
+
+prove: setup ## the rest: state machines, mutants, sweep, campaign, fuzz, upgrades, backups, attacks (LONG=1: campaigns, for hours)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m prove --ignore tests/deployment
+ifdef LONG
+	$(BIN)/python -m verification.chaos steps
+	@$(MAKE) --no-print-directory mutants fuzz sweep attack
+	@$(MAKE) --no-print-directory chaos SECONDS=1000
+else
+	@$(MAKE) --no-print-directory attack SHORT=1
+endif
 
 test-local: setup-local ## the tests that need a real engine
 	$(BIN)/python -m pytest tests/acceptance/calls/test_engine.py
@@ -52,12 +62,9 @@ test-local: setup-local ## the tests that need a real engine
 eval-local: setup-local ## an evaluation with a real small model (DATASET=path LIMIT=6 THREADS=1)
 	$(BIN)/python -m tests.eval_local --dataset "$(DATASET)" --limit $(or $(LIMIT),6) $(if $(THREADS),--threads $(THREADS))
 
-test-again: setup ## what failed in the last run, alone, if that were few (DEBIAN=1: on its servers)
-	$(if $(DEBIAN),$(ON_DEBIAN)) $(BIN)/python -m tests.again
-
 test-debian: setup ## the storage tests on Debian's own servers, if they are installed
 	@if [ -z "$(DEBIAN_PROGRAMS)" ]; then echo "Debian's PostgreSQL is not installed; nothing to do"; exit 0; fi; \
-	$(ON_DEBIAN) $(BIN)/python -m pytest tests/integration $(SIDE_BY_SIDE) --ignore tests/integration/local
+	$(ON_DEBIAN) $(BIN)/python -m pytest tests/integration $(SIDE_BY_SIDE) -m "not prove" --ignore tests/integration/local
 
 verify: setup ## format, lint, types, layers, generated code, proto drift, English, class names
 	$(BIN)/python -m tests.verify

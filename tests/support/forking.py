@@ -173,7 +173,7 @@ class _Child(subprocess.Popen[bytes]):
 
 
 def _serve(orders: socket.socket) -> None:
-    """Forks to order until nobody orders any more. Raises _Become in each child."""
+    """Forks to order until the tests have ended. Raises _Become in each child."""
     orders.send(b"0")
     while True:
         said, handles, _, _ = socket.recv_fds(orders, ORDER_BYTES, 2)

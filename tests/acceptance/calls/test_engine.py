@@ -12,7 +12,7 @@ from tests.support.harness import Servers
 from verification.benchmarks.kv import BLOCK_TOKENS, Measured, chunk_text, measure, reply_text
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.prove,
     pytest.mark.skipif(not installed(), reason="the engine is not installed: make setup-local"),
     # The first prompt alone is a thousand tokens, twenty a second on a busy machine.
     pytest.mark.timeout(400),

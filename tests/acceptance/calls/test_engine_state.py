@@ -24,7 +24,7 @@ from tests.support.gateways import gateway
 from tests.support.harness import Servers
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.prove,
     pytest.mark.skipif(not installed(), reason="the engine is not installed: make setup-local"),
     # Replies of a hundred tokens and more, a few tokens a second on a busy machine.
     pytest.mark.timeout(600),

@@ -3,8 +3,12 @@
 import os
 import subprocess
 
+import pytest
+
 from tests import ROOT
 from tests.support.harness import absent, api
+
+pytestmark = pytest.mark.prove
 
 PYTHON = ROOT / ".venv-oldest/bin/python"
 PROGRAM = """

@@ -87,7 +87,7 @@ def evaluate(folder: Path, *arguments: str, **environment: Any) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_all_strategies_end_to_end(folder: Path) -> None:
     report, exported, plot = (folder / name for name in ("r.json", "train.jsonl", "p.svg"))
     shown = evaluate(
@@ -144,7 +144,7 @@ def test_all_strategies_end_to_end(folder: Path) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_searches_find_the_evidence(folder: Path, place: dict[str, str]) -> None:
     report, plot = folder / "report.json", folder / "plot.svg"
     shown = succeed(
@@ -165,7 +165,7 @@ def test_searches_find_the_evidence(folder: Path, place: dict[str, str]) -> None
     assert len(found["searches"]) == 6
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_an_interrupted_run_goes_on(folder: Path, place: dict[str, str]) -> None:
     path = folder / "report.json"
     kept = ("--report", str(path), "--address", place["address"])
@@ -208,7 +208,7 @@ def test_baselines_need_the_ledger_of_the_service(folder: Path) -> None:
     assert_one_clear_line(done, "baselines ask the model themselves")
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_questions_that_fail_are_shown(folder: Path, place: dict[str, str]) -> None:
     # Texts that leave a question no room in the window.
     document = {"id": "a", "text": FILLER, "questions": [{"q": "why " * 2000, "gold": "a"}]}

@@ -44,7 +44,7 @@ def comparable(table: str) -> list[str]:
     return [" ".join(_TOKENS.sub("N", line.rstrip()).split()) for line in table.splitlines()]
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_the_guide_prints_what_it_says(tmp_path: Path) -> None:
     arguments, table = guided()
     done = subprocess.run(
@@ -87,7 +87,7 @@ def test_the_guide_prints_what_it_says(tmp_path: Path) -> None:
     assert sum(one.get("class") == "series lines" for one in root.iter()) == len(STRATEGIES)
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_model_behind_an_endpoint_plays(tmp_path: Path) -> None:
     report = tmp_path / "games.json"
     scripted = ScriptedModel(seed=1, loss=0.0, state_tokens=200)
@@ -106,7 +106,7 @@ def test_a_model_behind_an_endpoint_plays(tmp_path: Path) -> None:
         assert one["acting"]["input_tokens"] > 6 * 200
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_model_that_cannot_be_reached_fails_the_games() -> None:
     nowhere = ("--model", "openai/away", "--base-url", "http://127.0.0.1:9/v1")
     games = ("--lengths", "3", "--runs", "1", "--strategies", "full-history,pcc-2")

@@ -7,9 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import ROOT
 from tests.acceptance.guides.pages import printed
 from tests.support.harness import absent
+
+pytestmark = pytest.mark.prove
 
 PAGE = (ROOT / "docs/guides/other-languages.md").read_text()
 TYPESCRIPT = ROOT / "tests/typescript"

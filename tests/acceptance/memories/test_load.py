@@ -9,7 +9,7 @@ from verification.benchmarks import isolation, load, recovery, soak
 from verification.benchmarks.load_stack import Stack, count_behind, one, stack
 
 # The first one starts servers, an API, a worker and its executor.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.prove, pytest.mark.timeout(900)]
 
 #: Times that the slow session's model is slower.
 SLOWER = 10

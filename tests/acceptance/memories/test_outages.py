@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
+import pytest
+
 import palimpsest
 from palimpsest import DeadlineExceeded
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
@@ -16,6 +18,8 @@ from tests.support.fake_model import FakeModel, served
 from tests.support.harness import Servers, api, eventually, worker
 from verification.attacks import outages
 from verification.attacks.outages import OUTAGES, SCHEMA, Switched
+
+pytestmark = pytest.mark.prove
 
 
 def cli(address: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -32,7 +32,7 @@ from tests.acceptance.operations.verified import verified
 from tests.integration.support.scripted import ITEM, Script, prism_method
 from tests.support.harness import Servers, api, eventually
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.prove, pytest.mark.timeout(400)]
 SCHEMA = "class Notes:\n    topics: dict[str, str]\n"
 ROLES = """
 CREATE ROLE palimpsest_app NOLOGIN NOSUPERUSER NOBYPASSRLS;

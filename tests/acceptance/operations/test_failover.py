@@ -11,7 +11,7 @@ from tests.support.acked import Traffic, differing, kept, odd_words, refusal, se
 from tests.support.harness import api, eventually
 from tests.support.replicated import Door, Node, Pair
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.prove, pytest.mark.timeout(400)]
 #: Chunks that each producer has acked before a fault, and behind it.
 ACKED = 12
 

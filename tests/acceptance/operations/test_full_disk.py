@@ -13,7 +13,7 @@ from tests.support.harness import Servers
 from tests.support.volumes import CannotMount, Volume, data_and_log
 from verification.attacks.full_disk import Refusals, address_of, cut_off, up
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.prove, pytest.mark.timeout(400)]
 ACKED = 8
 
 

@@ -12,6 +12,8 @@ from tests.release.building import packages
 from tests.release.preparing import Refused, prepare
 from tests.verify import tracked
 
+pytestmark = pytest.mark.prove
+
 
 def git(folder: Path, *arguments: str) -> str:
     done = subprocess.run(

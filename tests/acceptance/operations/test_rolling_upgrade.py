@@ -24,7 +24,7 @@ from tests.support.fake_model import FakeModel, fake_model
 from tests.support.harness import Process, Servers, api, eventually, with_database, worker
 
 #: Seven processes start one after the other, which takes a busy machine a minute each at worst.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.prove, pytest.mark.timeout(900)]
 #: Another commit to upgrade from than the newest one before the newest migration.
 REF = "PALIMPSEST_TEST_UPGRADE_FROM"
 SCHEMA = "class Notes:\n    topics: dict[str, list[str]]\n"

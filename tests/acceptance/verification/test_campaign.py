@@ -11,7 +11,7 @@ SECONDS = 20.0
 CHUNKS = 200
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.timeout(900)
 def test_nothing_is_lost_or_made_twice_while_everything_fails() -> None:
     result = campaign.run(SEED, SECONDS, chunks=CHUNKS, rate=2.0)

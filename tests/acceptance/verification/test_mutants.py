@@ -9,6 +9,8 @@ from verification.mutants.gate import CHAINS
 from verification.mutants.mutant import Chain
 from verification.mutants.run import Runs, running
 
+pytestmark = pytest.mark.prove
+
 
 @pytest.fixture(scope="module")
 async def runs(servers: Servers) -> AsyncIterator[Runs]:

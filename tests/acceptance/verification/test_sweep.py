@@ -12,7 +12,7 @@ from verification.chaos.points import points
 SEED = 7
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.timeout(900)
 def test_nothing_is_lost_or_done_twice_wherever_processes_fail() -> None:
     # In a process of its own: what it forks must not have the threads of this one.

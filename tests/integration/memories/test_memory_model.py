@@ -49,6 +49,8 @@ from tests.integration.support.scripted import Script, prism_method
 from tests.integration.support.writing import drop_wake_ups, submission
 from tests.support.runnable import runnable as runnable_now
 
+pytestmark = pytest.mark.prove
+
 SEED = int(os.environ.get("PALIMPSEST_TEST_MODEL_SEED", "1"))
 ROUNDS = int(os.environ.get("PALIMPSEST_TEST_MODEL_ROUNDS", "1"))
 #: Things that people do in one round.

@@ -12,6 +12,8 @@ from tests.integration.support.machines import run_machine
 from tests.support.harness import Servers
 from verification.chaos.steps import MACHINES
 
+pytestmark = pytest.mark.prove
+
 #: Of each machine, and steps of an example.
 EXAMPLES = int(os.environ.get("PALIMPSEST_TEST_STEPS_EXAMPLES", "5"))
 STEPS = 20

@@ -136,7 +136,7 @@ async def test_runs_in_the_form_of_recorded_ones(
 
 
 @pytest.mark.skipif(not RUNS.exists(), reason="the recorded runs are not beside the repository")
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("period", "episode_vectors"), [(3, 0), (10, 0), (3, 2)])
 async def test_recorded_runs(database: Database, period: int, episode_vectors: int) -> None:

@@ -184,7 +184,7 @@ async def test_runs_in_the_form_of_recorded_ones(database: Database, period: int
 
 
 @pytest.mark.skipif(not RUNS.exists(), reason="the recorded runs are not beside the repository")
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.parametrize("period", [5, 10])
 async def test_recorded_runs(database: Database, period: int) -> None:
     runs = [json.loads(line) for line in RUNS.read_text().splitlines()]

@@ -426,7 +426,7 @@ async def test_draining_gives_others_their_turn(database: Database) -> None:
     assert (await read(database)).applied_position == 0
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 @pytest.mark.timeout(1800)
 async def test_a_session_of_ten_thousand_steps(database: Database) -> None:
     spec = replace(STATE, period=10)

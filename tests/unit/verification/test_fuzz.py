@@ -18,6 +18,7 @@ FEWER = {
 }
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("name", TARGETS)
 def test_inputs_that_nobody_would_write_keep_every_promise(name: str) -> None:
     inputs = FEWER.get(name, 1000)

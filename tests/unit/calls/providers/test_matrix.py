@@ -255,6 +255,7 @@ def desks(servers: Emulators) -> dict[str, Desk]:
     return found
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("name", PROVIDERS)
 @pytest.mark.parametrize("flow", CASES)
 async def test_every_end(desks: dict[str, Desk], flow: str, name: str) -> None:
