@@ -12,6 +12,7 @@ from uuid import UUID
 from service.domain.calls.ledger import CallScope, Lease
 from service.domain.calls.prefix_index import Prefix
 from service.domain.prompting.flows import ModelReply, ModelRequest, Purpose, Segment, SegmentKind
+from service.domain.prompting.replies import storable
 from service.llm.executor.wire import (
     frame,
     read_frame,
@@ -23,7 +24,7 @@ from service.llm.executor.wire import (
 from service.llm.providers.failures import ModelFailure
 from service.llm.providers.library import litellm_library
 from service.llm.providers.plans import CallPlan, CallRequest, Route
-from service.llm.providers.streams import BrokenStream, storable, whole_response
+from service.llm.providers.streams import BrokenStream, whole_response
 from service.llm.providers.transport import LitellmTransport
 from service.settings.config import Config
 from verification.fuzz.mutations import ODD, json_of, text_of, value_of

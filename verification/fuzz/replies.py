@@ -5,24 +5,24 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from evaluation.baselines import prompts as baselines
+from service.domain.answers import whole
 from service.domain.answers.browse import replies as browsing
 from service.domain.answers.browse.pieces import ChunkPart
 from service.domain.answers.browse.prompts import BrowsePrompts
 from service.domain.answers.browse.quoting import best_span, spans_of
 from service.domain.answers.browse.spec import BrowseAction, BrowseOption
 from service.domain.answers.browse.understanding import CHOSEN, read_understanding
-from service.domain.answers.reply_streaming import following, json_text
+from service.domain.answers.reply_streaming import following
 from service.domain.answers.reply_streaming import text_of as told_text
-from service.domain.answers.whole import read_reply, told
 from service.domain.prompting.asking import Unusable
+from service.domain.prompting.replies import json_text_so_far, storable
 from service.domain.prompting.shortening import shortened
 from service.domain.prompting.splitting import split
 from service.domain.prompting.thoughts import spoken
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.search.reranking import read_order
-from service.domain.state.asking_replies import read_answer, told_answer
+from service.domain.state import asking_replies as state
 from service.domain.tree import moves
-from service.llm.providers.streams import storable
 from service.usecases.answers.readers.spans import quoted
 from verification.fuzz.mutations import ODD, json_of, text_of
 from verification.fuzz.runs import SECONDS, Broken, Target
@@ -199,16 +199,16 @@ def _growing(text: str, tell: Callable[[str], str]) -> str:
 
 
 def _state(text: str) -> bool:
-    said = read_answer(text, range(1, 2000))
-    told_answer(text)
+    said = state.read_answer(text, range(1, 2000))
+    state.answer_so_far(text)
     if said is not None and not set(said.sources) <= set(range(1, 2000)):
         raise Broken("positions are known ones")
     return said is not None and bool(said.text)
 
 
 def _whole(text: str) -> bool:
-    said = read_reply(text)
-    told(text)
+    said = whole.read_answer(text)
+    whole.answer_so_far(text)
     for quote in () if said is None else said.sources:
         for log in _LOG:
             span = quoted(log, quote.text)
@@ -218,7 +218,7 @@ def _whole(text: str) -> bool:
 
 
 def _told(text: str) -> bool:
-    return bool(_growing(text, lambda so_far: json_text(so_far, "text")))
+    return bool(_growing(text, lambda so_far: json_text_so_far(so_far, "text")))
 
 
 def _browsed_so_far(text: str) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from service.domain.prism.amending import amend, put, remove, replay
 from service.domain.prism.amendments import Op, Revision
-from service.domain.prism.replies import read_answer, told_answer
+from service.domain.prism.replies import answer_so_far, read_answer
 from service.domain.prism.revisions import parse_consolidation, parse_reply
 from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.source import parse_source
@@ -136,7 +136,7 @@ def _answer(text: str) -> bool:
     answer, paths = ("", ()) if said is None else (said.text, said.sources)
     if any(not one.startswith(("$", "/")) or "\n" in one for one in paths):
         raise Broken("a path of an answer is one")
-    if answer not in text or len(told_answer(text)) > len(text):
+    if answer not in text or len(answer_so_far(text)) > len(text):
         raise Broken("an answer is a part of its reply")
     return bool(paths)
 

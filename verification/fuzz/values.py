@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from service.domain.log.read_tokens import ReadToken, TokenInvalid, sign_page, verify_page
-from service.domain.prism.literals import LiteralError, LiteralReader
+from service.domain.prompting.literals import LiteralError, LiteralReader
 from service.domain.values.json_values import canonical, checked, parse
 from service.domain.values.paths import Path, PathError
 from tests.support.replies import NOISE

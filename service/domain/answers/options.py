@@ -9,11 +9,19 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
+from service.domain.prompting.asking import Unusable
+
 #: Each has a letter.
 MAX_OPTIONS = 26
 
 #: A number keeps its sign, and a name like C++ or C# what makes it another one than C.
 _WORD = re.compile(r"(?<!\w)[-+](?=\d)\w+|\w+(?:\+\+|#)?")
+#: The letter of an option, by itself or before its words.
+_LETTER = re.compile(
+    r"^(?i:(?:the|my|answer|option|choice|correct|final|is)[ \t:]{1,3}){0,6}"
+    r"(?:[(\[]([A-Za-z])[)\]]|([A-Za-z])(?:\)|\.?[ \t]{0,4}$)"
+    r"|([A-Z])(?:[.:\]]|[ \t]{1,4}[-–—][ \t]))"
+)
 
 
 def worded(query: str, options: Sequence[str]) -> str:
@@ -36,6 +44,32 @@ def same_option(answer: str, options: Sequence[str]) -> str | None:
         return answer
     same = [option for option in options if normal(option) == normal(answer)]
     return same[0] if len(same) == 1 else None
+
+
+def letter_of(number: int) -> str:
+    """Returns the letter of an option, by its number from 0."""
+    return chr(ord("A") + number)
+
+
+def chosen_option(answer: str, options: Sequence[str]) -> str:
+    """Returns the option that an answer means, by its letter or its text. Raises Unusable."""
+    said = normal(answer)
+    by_text = {option for option in options if normal(option) == said}
+    by_letter: set[str] = set()
+    letter = _LETTER.match(answer)
+    if letter:
+        number = ord(letter[letter.lastindex or 0].upper()) - ord("A")
+        by_letter = set(options[number : number + 1])
+        rest = normal(answer[letter.end() :])
+        others = {option for option in options if rest and normal(option) == rest}
+        if others and not others & by_letter:
+            raise Unusable("its answer has the letter of one option and the text of another")
+    meant = by_text | by_letter
+    if len(meant) > 1:
+        raise Unusable("its answer may mean two options; write letter and text of one")
+    if not meant:
+        raise Unusable("its answer is none of the options; write letter and text of one")
+    return meant.pop()
 
 
 def options_schema(options: Sequence[str]) -> dict[str, Any]:

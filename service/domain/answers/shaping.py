@@ -5,8 +5,8 @@ JSON value, which is held against the schema. One that does not fit is shown to 
 with what is wrong with it.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,9 @@ from service.domain.prompting.asking import (
     THEN,
     NoUse,
     Then,
-    check_refused,
-    fault_of_end,
+    Unusable,
     numbered,
+    text_of,
 )
 from service.domain.prompting.fitting import (
     MARGIN_TOKENS,
@@ -34,8 +34,10 @@ from service.domain.prompting.flows import (
     Segment,
     SegmentKind,
 )
+from service.domain.prompting.literals import plain
 from service.domain.prompting.marking import marked
-from service.domain.prompting.thoughts import is_thought, spoken
+from service.domain.prompting.replies import MAX_REPLY_CHARACTERS, fenced, json_values, storable
+from service.domain.prompting.thoughts import said
 from service.domain.values.json_values import Json, canonical, parse
 
 SHAPE = "answer.shape/2"
@@ -43,10 +45,6 @@ SHAPE = "answer.shape/2"
 SHAPE_OUTPUT_TOKENS = 4096
 #: Replies that do not fit before it is given up.
 MAX_TRIES = 3
-#: Characters of a reply that are read.
-MAX_REPLY_CHARACTERS = 200_000
-#: Places of a reply where a value is looked for.
-MAX_VALUES = 8
 #: Tokens of each, where the window is too small for all of them: a reply that did not fit,
 #: the excerpts together, and the answer. The schema and the question are never cut.
 SHOWN_REPLY_TOKENS = 1024
@@ -152,11 +150,9 @@ def shape(
 def _read(reply: ModelReply, check: Check) -> tuple[Json, str]:
     """The value of a reply, and what is wrong with it, or with the reply."""
     try:
-        check_refused(reply)
-    except NoUse as error:
+        return read_value(text_of(reply), check)
+    except (Unusable, NoUse) as error:
         return None, str(error)
-    fault = fault_of_end(reply)
-    return (None, fault) if fault is not None else read_value(reply.text, check)
 
 
 def read_value(reply: str, check: Check) -> tuple[Json, str]:
@@ -166,51 +162,35 @@ def read_value(reply: str, check: Check) -> tuple[Json, str]:
     the first that fits counts. Words that are no JSON are a string, where the schema takes
     one.
     """
-    said = spoken(reply[:MAX_REPLY_CHARACTERS]).strip()
-    if not said or is_thought(said):
+    text = said(reply[:MAX_REPLY_CHARACTERS]).strip()
+    if not text:
         return None, "the reply has no value"
     first: str | None = None
-    for text in _candidates(said):
-        try:
-            value = parse(text)
-        except ValueError:
-            continue
+    for value in _values(text):
         fault = check(value)
         if not fault:
             return value, ""
         first = first or fault
     if first is not None:
         return None, first
-    if said[0] not in "{[`" and not check(said):
-        return _kept(said), ""
+    if text[0] not in "{[`" and not check(text):
+        return storable(text), ""
     return None, "the reply is no JSON"
 
 
-def _candidates(said: str) -> Iterator[str]:
-    """The texts of a reply that may be its value, the likeliest first."""
-    yield said
-    fenced = said.split("```")
-    for part in fenced[1::2][:MAX_VALUES]:
-        first, _, rest = part.partition("\n")
-        yield (rest if first.strip().isalpha() else part).strip()
-    decoder = json.JSONDecoder()
-    at = 0
-    for _ in range(MAX_VALUES):
-        begins = [place for place in (said.find("{", at), said.find("[", at)) if place >= 0]
-        if not begins:
-            return
-        at = min(begins)
-        try:
-            _, end = decoder.raw_decode(said, at)
-        except (ValueError, RecursionError):
-            at += 1
-            continue
-        yield said[at:end]
-        at = end
+def _values(text: str) -> Iterator[Json]:
+    """Yields what may be the value of a reply, the likeliest first.
 
-
-def _kept(text: str) -> str:
-    return text.replace("\0", "").encode(errors="replace").decode()
+    What is all of the reply, or of a fence, is read as JSON alone: None or True may be words.
+    """
+    lines = text.split("\n")
+    alone = ("\n".join(lines[n] for n in piece) for piece in fenced(lines))
+    for one in dict.fromkeys((text, text.strip("`"), *alone)):
+        with suppress(ValueError):
+            yield parse(one)
+    for value in json_values(text, "{["):
+        with suppress(ValueError):
+            yield plain(value)
 
 
 def _is_object(content: ShapeContent) -> bool:
@@ -222,8 +202,8 @@ def _fitting(
     content: ShapeContent, earlier: Sequence[ShapeTry], room: int, key: bytes, count: Count
 ) -> tuple[Segment, ...]:
     """The prompt; where the window is too small, with less of what can be cut."""
-    said = earlier[-1].reply.text if earlier else ""
-    reply = cut_to(said, SHOWN_REPLY_TOKENS, count) if said.strip() else ""
+    text = earlier[-1].reply.text if earlier else ""
+    reply = cut_to(text, SHOWN_REPLY_TOKENS, count) if text.strip() else ""
     fault = numbered(earlier[-1].fault, len(earlier)) if earlier else ""
     excerpts: Sequence[str] = content.excerpts
     segments = _segments(content, content.answer, excerpts, (reply, fault), key)

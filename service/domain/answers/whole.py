@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from service.domain.answers.reply_streaming import header, section_text
 from service.domain.answers.trajectory import NoAnswer
+from service.domain.prompting import sections
 from service.domain.prompting.asking import NoUse, SaidAnswer, usable_answer
 from service.domain.prompting.fitting import MARGIN_TOKENS, Count, TextTooLong, prompt_tokens
 from service.domain.prompting.flows import (
@@ -22,8 +22,7 @@ from service.domain.prompting.flows import (
     SegmentKind,
 )
 from service.domain.prompting.marking import marked
-from service.domain.prompting.no_answers import is_blank, may_say_none, says_none
-from service.domain.prompting.thoughts import behind_unopened, is_thought, spoken
+from service.domain.prompting.sections import SourcesSection, header, loose_header
 
 WHOLE = "whole.answer/2"
 #: Tokens of a reply at most, thoughts before it included; never more than a quarter of the
@@ -34,8 +33,6 @@ BLOCK_CHUNKS = 16
 #: Quotes that an answer may rest on, and characters of each.
 MAX_QUOTES = 20
 MAX_QUOTE_CHARACTERS = 500
-#: Characters of a reply that are read.
-MAX_REPLY_CHARACTERS = 100_000
 #: Bytes of a log that are read for each token of the window. Hardly a token has more, so
 #: what is longer fits into no prompt, and need not be read to know that.
 BYTES_PER_TOKEN = 16
@@ -61,25 +58,12 @@ section empty if there is no answer.
 
 """
 
-# What repeats is bounded: a pattern that can begin at each of many blanks takes quadratic
-# time.
-_BLANKS = r"[ \t]{0,16}"
-_MARKUP = r"[*#_`]{0,4}"
-_FLAGS = re.IGNORECASE | re.MULTILINE
-#: As they are asked for, and as weak models write them.
-_ANSWER = re.compile(
-    rf"^{_BLANKS}{_MARKUP}(?:\[{_BLANKS}ANSWER{_BLANKS}\]{_MARKUP}:?"
-    rf"|(?:the )?(?:final )?answer{_MARKUP}:{_MARKUP})",
-    _FLAGS,
-)
-_QUOTES = re.compile(
-    rf"^{_BLANKS}{_MARKUP}(?:\[{_BLANKS}QUOTES?{_BLANKS}\]{_MARKUP}:?|quotes?{_MARKUP}:{_MARKUP})",
-    _FLAGS,
-)
+_QUOTES = SourcesSection(header=header("QUOTES?"), loose=loose_header("quotes?"))
+# What repeats is bounded: a pattern that can begin at each of many blanks takes quadratic time.
 _QUOTE = re.compile(
     r"^[\s#*•\[(-]{0,8}(?:(?:text|chunk|number)[ \t#]{1,4})?(\d{1,18})[\])*]{0,3}[ \t]{0,4}"
     r"(?:[:.–—-][ \t]{0,8}|(?=[\"“'«]))(\S.{0,2000})$",
-    _FLAGS,
+    re.IGNORECASE | re.MULTILINE,
 )
 _QUOTATION = " \t\"'“”„«»‘’`*…"
 
@@ -141,12 +125,12 @@ def answer(
         segments=segments,
         content=WholeContent(query=query, chunks=tuple(chunks)),
         max_output_tokens=output_tokens(window_tokens),
-        find_text=told,
+        find_text=answer_so_far,
     )
     replies: list[ModelReply] = []
     try:
         said = yield from usable_answer(
-            ask, read_reply, window_tokens=window_tokens, count=count, seen=replies
+            ask, read_answer, window_tokens=window_tokens, count=count, seen=replies
         )
     except NoUse as error:
         if error.end.is_refused:
@@ -228,31 +212,17 @@ def _blocks(chunks: Sequence[tuple[int, str]]) -> Iterator[Sequence[tuple[int, s
             begin = number
 
 
-def read_reply(reply: str, is_cut: bool = False) -> SaidAnswer[PositionQuote] | None:
-    """The answer of a reply and its quotes; None when it has none.
+def read_answer(reply: str, is_cut: bool = False) -> SaidAnswer[PositionQuote] | None:
+    """Returns the answer of a reply and its quotes; None when it has none.
 
-    Without the sections that are asked for, the whole reply is the answer. `is_cut`: the
-    reply lacks its end.
+    `is_cut`: the reply lacks its end.
     """
-    text = spoken(reply[:MAX_REPLY_CHARACTERS])
-    if is_thought(text):
-        # Thoughts without an end are no answer.
-        return None
-    begins = _ANSWER.search(text)
-    if begins is None:
-        text = behind_unopened(text)
-    start = begins.end() if begins else 0
-    quotes = None
-    for match in _QUOTES.finditer(text, start):
-        quotes = match
-    said = text[start : quotes.start() if quotes else len(text)].strip()
-    if is_blank(said):
-        return None
-    if says_none(said):
-        return SaidAnswer(text="")
-    if quotes is None:
-        return SaidAnswer(text=said, is_cut=is_cut)
-    return SaidAnswer(text=said, sources=tuple(_quotes(text[quotes.end() :])))
+    return sections.read_answer(reply, _QUOTES, _quotes, is_cut=is_cut)
+
+
+def answer_so_far(reply: str) -> str:
+    """Returns the answer of an unfinished reply, as `read_answer` will find it."""
+    return sections.answer_so_far(reply, _QUOTES)
 
 
 def _quotes(text: str) -> Iterator[PositionQuote]:
@@ -262,12 +232,3 @@ def _quotes(text: str) -> Iterator[PositionQuote]:
         if words and (int(match[1]), words) not in seen and len(seen) < MAX_QUOTES:
             seen.add((int(match[1]), words))
             yield PositionQuote(position=int(match[1]), text=words)
-
-
-def told(unfinished: str) -> str:
-    """What of a reply that is being written is the answer's text so far.
-
-    Words that may turn out to say that there is none are held back.
-    """
-    said = section_text(unfinished, header("ANSWER"), header("QUOTES", "QUOTE"), last=True)
-    return "" if may_say_none(said) else said

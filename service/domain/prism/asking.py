@@ -20,12 +20,11 @@ from service.domain.prism.pacing import (
     MARGIN_TOKENS,
     STEP_OUTPUT_TOKENS,
 )
-from service.domain.prism.replies import read_answer, told_answer
+from service.domain.prism.replies import REPLY_SCHEMA, answer_so_far, read_answer
 from service.domain.prism.revisions import hides_nothing, parse_consolidation, parse_reply
 from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.tree import Mismatch, Schema
 from service.domain.prism.spec import PrismSpec
-from service.domain.prism.structured import REPLY_SCHEMA
 from service.domain.prompting.asking import GROWTH, NoUse, usable, usable_answer
 from service.domain.prompting.ends import End
 from service.domain.prompting.flows import Flow, ModelRequest, Purpose, Segment, SegmentKind
@@ -395,7 +394,7 @@ def answer(
             value=memory.value,
         ),
         max_output_tokens=output_tokens,
-        find_text=told_answer,
+        find_text=answer_so_far,
     )
     said = yield from usable_answer(
         ask, read_answer, window_tokens=window_tokens, count=memory.count

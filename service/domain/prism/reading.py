@@ -12,15 +12,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from service.domain.prism.amendments import Op, Proposal, Rejection, rejected
-from service.domain.prism.literals import LiteralError, LiteralReader, LiteralTooLarge, Pairs, plain
+from service.domain.prompting.literals import (
+    LiteralError,
+    LiteralReader,
+    LiteralTooLarge,
+    Pairs,
+    plain,
+    reader_of,
+)
 from service.domain.prompting.thoughts import spoken
 from service.domain.values.json_values import Json, canonical
 
 #: Objects of a reply that are read, empty ones included.
 MAX_OBJECTS = 1000
-#: How often a character may be looked at, on average, and what a short reply may have.
-READINGS = 8
-MIN_READ_CHARACTERS = 100_000
 
 # What repeats is bounded: a model that has lost its way writes blanks without end.
 _HEADER = (
@@ -46,8 +50,11 @@ _ITEM = re.compile(
     r"|[\"'](?:add|update|remove|changes)[\"']\s{0,16}:\s{0,16}\[)",
     re.MULTILINE,
 )
-#: What may stand before a path in a list of paths: bullets, numbers, quotes of code.
-_BEFORE_PATH = re.compile(r"[\s>*+•`,-]{0,64}(?:\d{1,6}[.)][ \t`]{0,8})?")
+#: What comes next in a list of paths, behind bullets, numbers, brackets and quotes of code.
+_REMOVAL = re.compile(
+    r"[ \t>*+•`,;\[\]-]{0,64}(?:\d{1,6}[.)][ \t`]{0,8})?"
+    r"(?:(?P<object>\{)|(?P<string>[\"'])|(?P<path>[$/][^\n]*+)|[^\n]*+\n{0,64}+)"
+)
 
 _OPS = {
     "add": Op.ADD,
@@ -101,9 +108,16 @@ def _unheaded(section: str) -> str:
     return section.lstrip(" \t*_`:")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """A list of changes, read."""
+
+    found: list[_Found]
+
+
+@dataclass(frozen=True, slots=True)
 class _Entry:
-    """One pair of an object, or one item of a list in it."""
+    """One pair of an object."""
 
     key: object
     value: object
@@ -125,7 +139,7 @@ class _Reply:
     has_empty_list: bool = False
 
     def __post_init__(self) -> None:
-        self.reader = LiteralReader(self.text, MIN_READ_CHARACTERS + READINGS * len(self.text))
+        self.reader = reader_of(self.text)
 
     def read(self) -> list[_Found]:
         """Everything that counts."""
@@ -190,10 +204,10 @@ class _Reply:
         if not reader.peek(":"):
             reader.fail("no colon behind a key")
         reader.blank()
-        if op is None and _is_list(key) and self.text.startswith("[", reader.at):
-            items = self._items()
+        if _is_list(key) and self.text.startswith("[", reader.at):
+            items = self._items(_op_of(key))
             self.has_empty_list = self.has_empty_list or not items
-            entries.append(_Entry(key, items, ""))
+            entries.append(_Entry(key, _Changes(items), ""))
             # Its items have said already what is wrong with it.
             return not reader.peek("}") and (reader.peek(",") or reader.at < len(self.text))
         value = reader.value()
@@ -203,22 +217,20 @@ class _Reply:
         entries.append(_Entry(key, value, self.text[at:end]))
         return not closed
 
-    def _items(self) -> list[object]:
-        """A list of changes; one that is broken is in it as a rejection."""
-        items: list[object] = []
+    def _items(self, op: Op | None) -> list[_Found]:
+        """Reads a list of changes, of one op or each with its own; the reader moves past it."""
+        found: list[_Found] = []
         self.reader.at += 1
         while True:
             self.reader.blank()
             at = self.reader.at
             try:
                 if self.reader.peek("]"):
-                    return items
+                    return found
                 item = self.reader.value()
-                if isinstance(item, Pairs):
-                    item = _Entry(None, item, self.text[at : self.reader.at])
-                items.append(item)
+                found.append(_item(item, self.text[at : self.reader.at], op))
                 if self.reader.comma_or("]"):
-                    return items
+                    return found
             except LiteralTooLarge:
                 raise
             except LiteralError as error:
@@ -226,12 +238,12 @@ class _Reply:
                 cut = error.at >= len(self.text) or self._is_too_much()
                 following = None if cut else _ITEM.search(self.text, at + 1)
                 end = following.start() if following else len(self.text)
-                items.append(rejected(self.text[at:end], str(error)))
+                found.append(rejected(self.text[at:end], str(error)))
                 self.reader.spend(end - at)
                 self.reader.at = end
                 self.reader.peek(",")
                 if not following or not following["item"]:
-                    return items
+                    return found
 
     def _behind(self, start: int, at: int) -> tuple[int, bool]:
         """Where reading goes on when the object from `start` is broken behind `at`.
@@ -247,51 +259,29 @@ class _Reply:
         return (entry.end(), True) if entry else (self.restart, False)
 
     def _removals(self) -> list[_Found]:
-        """The paths of a section of removals; the reader moves to its end."""
+        """Reads the paths of a section of removals; the reader moves to its end."""
         found: list[_Found] = []
-        while self.reader.at < len(self.text):
-            if _SECTION.match(self.text, self.reader.at):
-                break
-            at = self.reader.at
-            begin = _BEFORE_PATH.match(self.text, at)
-            place = begin.end() if begin else at
-            header = _SECTION.search(self.text, at, place + 40)
-            if header and header.start() <= place:
-                self.reader.at = header.start()
-                break
-            self.reader.at = place
-            found.extend(self._removal())
-            self.reader.spend(max(self.reader.at - at, 1))
+        while (at := self.reader.at) < len(self.text) and not _SECTION.match(self.text, at):
+            removal = _REMOVAL.match(self.text, at)
+            assert removal is not None, "it matches any text"
+            self.reader.spend(removal.end() - at)
+            self.reader.at = removal.end()
+            if removal["path"]:
+                path = removal["path"].rstrip(" \t\r`,;")
+                found.append(Proposal(path, Op.REMOVE, None))
+            elif removal["object"]:
+                self.reader.at -= 1
+                found += self._object(Op.REMOVE)
+            elif removal["string"]:
+                self.reader.at -= 1
+                try:
+                    found.append(Proposal(self.reader.one_string(), Op.REMOVE, None))
+                except LiteralTooLarge:
+                    raise
+                except LiteralError:
+                    # It is talk, up to the end of its line.
+                    self.reader.at = self.text.find("\n", at) + 1 or len(self.text)
         return found
-
-    def _removal(self) -> list[_Found]:
-        """What stands at the reader's place in a section of removals."""
-        at = self.reader.at
-        char = self.text[at : at + 1]
-        if char == "{":
-            return self._object(Op.REMOVE)
-        try:
-            if char in ("'", '"'):
-                return [_removal_of(self.reader.one_string())]
-            if char == "[":
-                items = self.reader.value()
-                if isinstance(items, list):
-                    return [_removal_of(item) for item in items]
-        except LiteralTooLarge:
-            raise
-        except LiteralError:
-            # A list of bare paths, or talk: line by line it will show.
-            if self._is_too_much():
-                return self._stop(at)
-            self.reader.at = at + 1
-            return []
-        end = self.text.find("\n", at)
-        end = len(self.text) if end < 0 else end
-        self.reader.at = end + 1
-        line = self.text[at:end].rstrip(" \t\r`,;")
-        if char not in ("$", "/"):
-            return []
-        return [Proposal(line, Op.REMOVE, None)]
 
 
 def _op_of(key: object) -> Op | None:
@@ -299,16 +289,8 @@ def _op_of(key: object) -> Op | None:
 
 
 def _is_list(key: object) -> bool:
-    """Whether the key is one of a list of changes."""
-    return _op_of(key) is not None or _is_changes(key)
-
-
-def _is_changes(key: object) -> bool:
-    return isinstance(key, str) and key.strip().lower() == _CHANGES
-
-
-def _holds_changes(entry: _Entry) -> bool:
-    return _is_changes(entry.key) and isinstance(entry.value, list)
+    """Returns whether the key is that of a list of changes."""
+    return _op_of(key) is not None or (isinstance(key, str) and key.strip().lower() == _CHANGES)
 
 
 def _is_place(key: object) -> bool:
@@ -316,53 +298,44 @@ def _is_place(key: object) -> bool:
 
 
 def _said(entries: list[_Entry], op: Op | None) -> Iterator[_Found]:
-    """What the pairs of one object propose."""
+    """Yields what the pairs of one object propose."""
     named = {entry.key: entry.value for entry in entries if isinstance(entry.key, str)}
     if _is_place(named.get("path")):
-        text = ",".join(entry.text for entry in entries)
-        yield _change(named, op or _op_of(named.get("op")), text)
+        yield _change(named, op, ",".join(entry.text for entry in entries))
         return
-    has_changes = any(map(_holds_changes, entries))
+    has_changes = any(isinstance(one.value, _Changes) and not _op_of(one.key) for one in entries)
     for entry in entries:
         stated = _op_of(entry.key)
-        if _holds_changes(entry):
-            yield from _listed(entry.value, None)
-        elif has_changes and not (stated or _is_place(entry.key)):
-            # Something that the model says beside its changes.
-            continue
-        # Both forms at once: a section that holds the lists of a structured reply.
-        elif stated and (op is None or isinstance(entry.value, list)):
-            yield from _listed(entry.value, stated)
-        else:
+        if isinstance(entry.value, _Changes):
+            yield from entry.value.found
+        elif stated and op is None:
+            yield from _unlisted(entry.value, stated)
+        # What a model says beside its changes proposes nothing.
+        elif not has_changes or _is_place(entry.key):
             yield _line(entry, op)
 
 
-def _listed(value: object, op: Op | None) -> Iterator[_Found]:
-    """The changes of a list: of one op, or each with its own."""
-    if (
-        op is not None
-        and isinstance(value, Pairs)
-        and not any(key == "path" for key, _ in value.pairs)
-    ):
+def _unlisted(value: object, op: Op) -> Iterator[_Found]:
+    """Yields the changes of a list that is none: one of them, or an object of paths."""
+    if isinstance(value, Pairs) and not any(key == "path" for key, _ in value.pairs):
         for path, new in value.pairs:
             yield _straight(path, op, new, "")
-        return
-    for item in value if isinstance(value, list) else [] if value is None else [value]:
-        if isinstance(item, Pairs):
-            item = _Entry(None, item, str(item.pairs))
-        if isinstance(item, Rejection):
-            yield item
-        elif isinstance(item, _Entry) and isinstance(item.value, Pairs):
-            named = {key: child for key, child in item.value.pairs if isinstance(key, str)}
-            yield _change(named, op or _op_of(named.get("op")), item.text)
-        elif op is Op.REMOVE:
-            yield _removal_of(item)
-        else:
-            yield rejected(str(item), "it is no object with a path and a value")
+    elif value is not None:
+        yield _item(value, str(value.pairs if isinstance(value, Pairs) else value), op)
+
+
+def _item(value: object, text: str, op: Op | None) -> _Found:
+    """Returns what one item of a list of changes proposes."""
+    if isinstance(value, Pairs):
+        return _change({key: child for key, child in value.pairs if isinstance(key, str)}, op, text)
+    if op is Op.REMOVE:
+        return _straight(value, op, None, text)
+    return rejected(str(value), "it is no object with a path and a value")
 
 
 def _change(named: dict[str, object], op: Op | None, text: str) -> _Found:
-    """An object with a path and a value."""
+    """Returns what an object with a path and a value proposes, by one op or its own."""
+    op = op or _op_of(named.get("op"))
     if "path" not in named:
         return rejected(text, "it has no path")
     if op is None:
@@ -376,7 +349,10 @@ def _change(named: dict[str, object], op: Op | None, text: str) -> _Found:
 
 def _straight(path: object, op: Op, value: object, text: str, *, is_text: bool = False) -> _Found:
     if not isinstance(path, str):
-        return rejected(text, "a path that is no string")
+        why = rejected(text or str(path), "a path that is no string")
+        if op is not Op.REMOVE:
+            return why
+        return UnreadRemoval(proposal=why.proposal, reason=why.reason)
     if op is Op.REMOVE:
         return Proposal(path, op, None)
     try:
@@ -385,22 +361,8 @@ def _straight(path: object, op: Op, value: object, text: str, *, is_text: bool =
         return rejected(text or path, str(error))
 
 
-def _removal_of(path: object) -> _Found:
-    if isinstance(path, Pairs):
-        named = {key: child for key, child in path.pairs if isinstance(key, str)}
-        return _change(named, Op.REMOVE, str(named))
-    if not isinstance(path, str):
-        return _unread_removal(str(path), "a path that is no string")
-    return Proposal(path, Op.REMOVE, None)
-
-
-def _unread_removal(text: str, reason: str) -> UnreadRemoval:
-    why = rejected(text, reason)
-    return UnreadRemoval(proposal=why.proposal, reason=why.reason)
-
-
 def _line(entry: _Entry, op: Op | None) -> _Found:
-    """A path and what is to be there, with or without its op."""
+    """Returns what a path and the value below it propose, with or without an op."""
     if not isinstance(entry.key, str):
         return rejected(entry.text, "a path that is no string")
     if op is Op.REMOVE:
@@ -422,9 +384,9 @@ def _line(entry: _Entry, op: Op | None) -> _Found:
 
 
 def _stated(value: Json) -> tuple[Op | None, Json]:
-    """The op that stands about a value, and the value."""
+    """Returns the op that is written around a value, and the value."""
     if isinstance(value, dict) and len(value) == 1:
         name, inner = next(iter(value.items()))
-        if name.strip().lower() in ("add", "update", "remove", "delete"):
+        if name.strip().lower() != "replace":
             return _op_of(name), inner
     return None, value

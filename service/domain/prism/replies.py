@@ -1,51 +1,96 @@
-"""Reading a model's reply to a question."""
+"""Replies of PRISM: the schema of a revision, values as texts, and answers with their paths.
+
+The schema is the same for all memories: strings and a list of objects, all required, which
+every provider takes. A value is JSON text. What a reply changes is read in
+`service.domain.prism.reading`.
+"""
 
 import re
+from collections.abc import Iterator
+from typing import Any
 
-from service.domain.answers.reply_streaming import section_text
+from service.domain.prism.amendments import Op, Proposal
+from service.domain.prism.schemas.tree import LiteralType, OptionalType, StrType, Type
+from service.domain.prompting import sections
 from service.domain.prompting.asking import SaidAnswer
-from service.domain.prompting.no_answers import is_blank, may_say_none, says_none
-from service.domain.prompting.thoughts import behind_unopened, said
+from service.domain.prompting.literals import whole_value
+from service.domain.prompting.sections import SourcesSection, header
+from service.domain.values.json_values import Json, parse
 
-# Blanks are bounded: a pattern that can begin at each of many blanks takes quadratic time.
-_HEADER = r"^[ \t]{0,16}\*{0,3}\[[ \t]{0,4}%s[ \t]{0,4}\]\*{0,3}[ \t]{0,4}:?"
-_ANSWER = re.compile(_HEADER % "ANSWER", re.IGNORECASE | re.MULTILINE)
-_PATHS = re.compile(_HEADER % "PATHS", re.IGNORECASE | re.MULTILINE)
+#: Not to be changed: calls are known by its bytes.
+REPLY_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "changes": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "op": {"type": "string", "enum": [op.value for op in Op]},
+                    "path": {"type": "string"},
+                    "value": {"type": "string"},
+                },
+                "required": ["op", "path", "value"],
+                "additionalProperties": False,
+            },
+        }
+    },
+    "required": ["changes"],
+    "additionalProperties": False,
+}
+
+_PATHS = SourcesSection(header=header("PATHS?"))
 _BULLET = re.compile(r"^[\s*•-]*(?:\d+[.)])?\s*`?")
 
 
-def told_answer(reply: str) -> str:
-    """What of an unfinished reply is the answer, as `read_answer` will find it.
+def value_of(proposal: Proposal, of: Type) -> Json:
+    """The value that a proposal means at a place of this type.
 
-    Words that may turn out to say that there is none are held back.
+    A text that cannot be read stays one: the type says then what is wrong with it.
     """
-    text = section_text(reply, _ANSWER, _PATHS)
-    return "" if may_say_none(text) else text
+    value = proposal.value
+    if not proposal.is_text or not isinstance(value, str):
+        return value
+    bare = of.inner if isinstance(of, OptionalType) else of
+    if isinstance(bare, StrType):
+        return _text(value)
+    if isinstance(bare, LiteralType) and value in bare.values:
+        return value
+    try:
+        return whole_value(value)
+    except ValueError:
+        return value
+
+
+def _text(value: str) -> Json:
+    """What is meant where text is: a string of JSON, null, or the text as it is."""
+    if value.strip() == "null":
+        return None
+    if not value.lstrip().startswith('"'):
+        return value
+    try:
+        said = parse(value)
+    except ValueError:
+        return value
+    return said if isinstance(said, str) else value
+
+
+def answer_so_far(reply: str) -> str:
+    """Returns the answer of an unfinished reply, as `read_answer` will find it."""
+    return sections.answer_so_far(reply, _PATHS)
 
 
 def read_answer(reply: str, is_cut: bool = False) -> SaidAnswer[str] | None:
-    """The answer and the paths it names, from a reply with [ANSWER] and [PATHS].
+    """Returns the answer of a reply and the paths that it names; None when nothing is said.
 
-    Without the sections the whole reply is the answer, and it names no paths. None when
-    nothing is said. `is_cut`: the reply lacks its end; what is left of a path there names
-    a place above the one that was meant.
+    `is_cut`: the reply lacks its end. What is left of a path there names a place above the one
+    that was meant, so its line does not count.
     """
-    text = said(reply)
-    begins = _ANSWER.search(text)
-    if begins is None:
-        text = behind_unopened(text)
-    ends = _PATHS.search(text, begins.end() if begins else 0)
-    answer = text[begins.end() if begins else 0 : ends.start() if ends else len(text)].strip()
-    if is_blank(answer):
-        return None
-    if says_none(answer):
-        return SaidAnswer(text="")
-    if ends is None:
-        return SaidAnswer(text=answer, is_cut=is_cut)
-    named = text[ends.end() :]
-    if is_cut:
-        named = named[: named.rfind("\n") + 1]
-    lines = (_BULLET.sub("", line).rstrip("` \t\r") for line in named.splitlines())
-    return SaidAnswer(
-        text=answer, sources=tuple(line for line in lines if line.startswith(("$", "/")))
-    )
+
+    def paths(text: str) -> Iterator[str]:
+        for line in (text[: text.rfind("\n") + 1] if is_cut else text).splitlines():
+            path = _BULLET.sub("", line).rstrip("` \t\r")
+            if path.startswith(("$", "/")):
+                yield path
+
+    return sections.read_answer(reply, _PATHS, paths, is_cut=is_cut)

@@ -21,16 +21,16 @@ from service.domain.prism.amendments import (
 )
 from service.domain.prism.coercion import coerce
 from service.domain.prism.reading import UnreadRemoval, read_proposals, says_nothing_changes
+from service.domain.prism.replies import value_of
 from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.tree import PLACEHOLDER, Schema, Type, fit
-from service.domain.prism.texts import value_of
 from service.domain.prompting.asking import Unusable
+from service.domain.prompting.replies import MAX_REVISION_CHARACTERS
 from service.domain.values.json_values import MAX_DEPTH, Json, canonical, checked
 from service.domain.values.paths import MAX_PATH_CHARACTERS, Path
 
 __all__ = [
     "MAX_PROPOSALS",
-    "MAX_REPLY_CHARACTERS",
     "InvalidEdit",
     "Proposal",
     "Rules",
@@ -42,8 +42,6 @@ __all__ = [
     "parse_reply",
 ]
 
-#: Characters of a reply that is read.
-MAX_REPLY_CHARACTERS = 1_000_000
 #: Proposals of a reply, or of a set of edits, that are considered.
 MAX_PROPOSALS = 500
 
@@ -157,8 +155,8 @@ def has_room(value: Json, rules: Rules) -> bool:
 
 def _parsed(text: str, judge: "_Judge") -> Revision:
     removals: list[Proposal] = []
-    if len(text) > MAX_REPLY_CHARACTERS:
-        raise Unusable(f"it has more than {MAX_REPLY_CHARACTERS:,} characters")
+    if len(text) > MAX_REVISION_CHARACTERS:
+        raise Unusable(f"it has more than {MAX_REVISION_CHARACTERS:,} characters")
     everything = list(read_proposals(text))
     if not any(isinstance(one, Proposal) for one in everything):
         if says_nothing_changes(text):

@@ -109,6 +109,15 @@ def check_refused(reply: ModelReply) -> None:
     raise NoUse(f"{why}{words}; {advice}", end=reply.end, plain=f"{why}; {advice}")
 
 
+def text_of(reply: ModelReply) -> str:
+    """Returns the text of a reply that ended by itself. Raises Unusable, NoUse where refused."""
+    check_refused(reply)
+    fault = fault_of_end(reply)
+    if fault is not None:
+        raise Unusable(fault)
+    return reply.text
+
+
 def asked_again(
     ask: ModelRequest, reply: ModelReply, fault: str, *, tries: int, most_tokens: int
 ) -> ModelRequest:
@@ -184,7 +193,7 @@ def all_usable(
             one.tries += 1
             one.cut += THEN[reply.end] is Then.MORE_ROOM
             try:
-                found[number] = _read(reply, asks[number][1])
+                found[number] = asks[number][1](text_of(reply))
             except NoUse as error:
                 found[number] = error
             except Unusable as error:
@@ -207,15 +216,6 @@ def _no_use(what: str, tries: int, last: ModelReply, fault: str) -> NoUse:
     words = " ".join(last.text[:MAX_SAID_CHARACTERS].split())
     told = f"{why}; it begins: {words}" if words else why
     return NoUse(told, end=last.end, plain=why)
-
-
-def _read(reply: ModelReply, read: Callable[[str], T]) -> T:
-    """Raises Unusable and NoUse."""
-    check_refused(reply)
-    fault = fault_of_end(reply)
-    if fault is not None:
-        raise Unusable(fault)
-    return read(reply.text)
 
 
 def usable_or_cut(

@@ -9,6 +9,23 @@ from collections.abc import Iterable
 NO_ANSWER = "no answer"
 
 _AROUND = " \t\r\n.*_`\"'()[]<>"
+#: What may stand around words without a meaning of its own.
+MARKS = _AROUND + ",;:!“”‘’{}-"
+#: What models write where a part of a reply says nothing.
+_NOTHING = (
+    "null",
+    "none",
+    "nil",
+    "n/a",
+    "nothing",
+    "no answer",
+    "nothing relevant",
+    "nothing that helps",
+    "not mentioned",
+    "no relevant information",
+    "no relevant information found",
+    "no relevant information was found",
+)
 _THINGS = ("log", "text", "memory", "working context", "context", "state", "it", "that")
 
 
@@ -48,6 +65,19 @@ def may_say_none(unfinished: str) -> bool:
         return False
     begin = _plain(bare)
     return any(one.startswith(begin) for one in _PHRASES)
+
+
+def is_nothing(part: str) -> bool:
+    """Returns whether a part of a reply is empty, or says in a word that there is nothing."""
+    bare = part.strip(MARKS)
+    return not bare or bare.lower() in _NOTHING or says_none(bare)
+
+
+def may_be_nothing(unfinished: str) -> bool:
+    """Returns whether a part that is being written is nothing, or may become that."""
+    bare = unfinished.strip(MARKS).lower()
+    is_open = any(word.startswith(bare) for word in _NOTHING)
+    return is_open or is_nothing(unfinished) or may_say_none(unfinished)
 
 
 def _plain(text: str) -> str:

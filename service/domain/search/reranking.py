@@ -10,15 +10,14 @@ from service.domain.prompting.asking import NoUse, Unusable, usable
 from service.domain.prompting.ends import End
 from service.domain.prompting.flows import Flow, ModelRequest, Purpose, Segment, SegmentKind
 from service.domain.prompting.marking import marked
-from service.domain.prompting.thoughts import is_thought, spoken
+from service.domain.prompting.replies import MAX_REPLY_CHARACTERS
+from service.domain.prompting.thoughts import said
 
 RERANK = "search.rerank/2"
 #: Texts that one prompt shows at most; a model loses its way in longer lists.
 MAX_TEXTS = 30
 #: Of a text, what fits the query best: so many characters.
 TEXT_CHARACTERS = 800
-#: Characters of a reply that are read.
-MAX_REPLY_CHARACTERS = 10_000
 #: Tokens that a reply may have: some to begin with, and some for each text.
 _REPLY_TOKENS = 32
 _NUMBER_TOKENS = 6
@@ -164,9 +163,7 @@ def read_order(reply: str, count: int) -> Sequence[int]:
 
     Empty when it names none. A number that stands twice counts where it stands first.
     """
-    text = spoken(reply[:MAX_REPLY_CHARACTERS])
-    if is_thought(text):
-        return ()
+    text = said(reply[:MAX_REPLY_CHARACTERS])
     numbers = _BRACKETED.findall(text) or _NUMBER.findall(_LISTED.sub("", text))
     named = [int(one) - 1 for one in numbers if 1 <= int(one) <= count]
     return tuple(dict.fromkeys([*named, *range(count)])) if named else ()

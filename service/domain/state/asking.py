@@ -16,7 +16,7 @@ from service.domain.prompting.asking import NoUse, SaidAnswer, usable_answer
 from service.domain.prompting.fitting import MARGIN_TOKENS, Count, TextTooLong, prompt_tokens
 from service.domain.prompting.flows import Flow, ModelRequest, Purpose, Segment, SegmentKind
 from service.domain.prompting.marking import marked
-from service.domain.state.asking_replies import read_answer, told_answer
+from service.domain.state.asking_replies import answer_so_far, read_answer
 from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep
 from service.domain.state.vectors import StateVector, VectorSource
@@ -119,7 +119,7 @@ def answer(
         segments=segments,
         content=content,
         max_output_tokens=output_tokens(window_tokens),
-        find_text=told_answer,
+        find_text=answer_so_far,
     )
 
     def read(reply: str, is_cut: bool) -> SaidAnswer[int] | None:

@@ -1,6 +1,5 @@
 """Compressing: M_new = F(M + R), and the same for the vectors of a level (algorithm 1)."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,9 +16,9 @@ from service.domain.prompting.asking import (
 from service.domain.prompting.ends import End
 from service.domain.prompting.fitting import MARGIN_TOKENS, prompt_tokens
 from service.domain.prompting.flows import NO_USE, Flow, ModelReply, ModelRequest, Purpose, Segment
+from service.domain.prompting.replies import prose
 from service.domain.prompting.shortening import cut_back, shortened
 from service.domain.prompting.splitting import Cutter
-from service.domain.prompting.thoughts import is_thought, spoken
 from service.domain.state import prompts
 from service.domain.state.contents import CompressStepsContent, CompressVectorsContent
 from service.domain.state.packing import Item, Packer
@@ -40,11 +39,9 @@ REPLY_SHARE = 1 / 4
 STAND_IN_SHARE = 1 / 4
 
 #: What some models write before a paragraph although they were told not to.
-_HEADING = re.compile(
-    r"[#*\[ ]{0,8}(?:(?:the|my|new|updated|current|compressed) ){0,3}"
-    r"(?:(?:memory )?state(?: vector)?|memory vector|paragraph|summary)"
-    r"(?: ?\([^()\n]{0,40}\))?[\]*]{0,3} ?(?::\*{0,2}|\n)\s*",
-    re.IGNORECASE,
+_HEADING = (
+    r"(?:(?:the|my|new|updated|current|compressed) ){0,3}"
+    r"(?:(?:memory )?state(?: vector)?|memory vector|paragraph|summary)(?: ?\([^()\n]{0,40}\))?"
 )
 
 
@@ -327,13 +324,7 @@ class _Compressor:
         is_whole = reply.end is not End.LENGTH
         if is_whole and fault_of_end(reply) is not None:
             return None
-        text = spoken(reply.text).strip()
-        if is_thought(text):
-            return None
-        heading = _HEADING.match(text)
-        if heading and heading.end() < len(text):
-            text = text[heading.end() :]
-        text = paragraph(text, self.spec.pinned)
+        text = paragraph(prose(reply.text, _HEADING), self.spec.pinned)
         if not text:
             return None
         return _Spoken(text=text, tokens=self.count(text), is_whole=is_whole)

@@ -8,9 +8,10 @@ guessed: it is unreadable, with a reason that the model is told.
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from service.domain.answers.options import chosen_option
+from service.domain.prompting.asking import Unusable
 from service.domain.prompting.no_answers import says_none
-from service.domain.tree.reply_parts import TreeReplyParts, Unclear, split_reply
-from service.domain.tree.reply_values import chosen_option, numbers_of, said_answer
+from service.domain.tree.reply_parts import TreeReplyParts, numbers_of, said_answer, split_reply
 
 #: Goes back up, at any node.
 REVERT = -1
@@ -59,16 +60,16 @@ def read_triage(
         parts = split_reply(reply)
         numbers = _action(parts)
         if REVERT in numbers and len(numbers) > 1:
-            raise Unclear("it goes up and down at once; give either -1 or numbers of summaries")
+            raise Unusable("it goes up and down at once; give either -1 or numbers of summaries")
         if numbers == (REVERT,):
             if not may_revert:
-                raise Unclear("-1 is not open here: there is nothing above these summaries")
+                raise Unusable("-1 is not open here: there is nothing above these summaries")
             return Revert(reasoning=parts.reasoning)
         for number in numbers:
             _check_target(number, shown, closed)
         if len(numbers) > beam:
-            raise Unclear(_too_many(beam))
-    except Unclear as unclear:
+            raise Unusable(_too_many(beam))
+    except Unusable as unclear:
         return Unreadable(reason=str(unclear))
     return Enter(targets=numbers, reasoning=parts.reasoning)
 
@@ -79,15 +80,15 @@ def read_leaf(reply: str, *, options: tuple[str, ...]) -> NavigationAnswer | Rev
         parts = split_reply(reply)
         numbers = _action(parts)
         if len(numbers) > 1:
-            raise Unclear("it gives several actions; give one, -1 or -2")
+            raise Unusable("it gives several actions; give one, -1 or -2")
         if numbers == (REVERT,):
             return Revert(reasoning=parts.reasoning)
         if numbers != (ANSWER,):
-            raise Unclear("its action is neither -1 nor -2, and nothing else is open here")
+            raise Unusable("its action is neither -1 nor -2, and nothing else is open here")
         if parts.answers and not parts.cut and all(map(says_none, parts.answers)):
             return Revert(reasoning=parts.reasoning)
         text = _answer(parts, options)
-    except Unclear as unclear:
+    except Unusable as unclear:
         return Unreadable(reason=str(unclear))
     return NavigationAnswer(text=text, reasoning=parts.reasoning)
 
@@ -103,11 +104,11 @@ def read_merge(
         parts = split_reply(reply)
         text = _answer(parts, options)
         if options and text not in rivals:
-            raise Unclear("its answer is an option that none of the answers was")
+            raise Unusable("its answer is an option that none of the answers was")
         sources = tuple(dict.fromkeys(n for one in parts.sources for n in numbers_of(one)))
         if any(not 0 <= number < answers for number in sources):
-            raise Unclear(f"its sources are no numbers of answers: those are 0 to {answers - 1}")
-    except Unclear as unclear:
+            raise Unusable(f"its sources are no numbers of answers: those are 0 to {answers - 1}")
+    except Unusable as unclear:
         return Unreadable(reason=str(unclear))
     return NavigationAnswer(text=text, reasoning=parts.reasoning, sources=sources)
 
@@ -117,30 +118,30 @@ def read_guess(reply: str, *, options: tuple[str, ...]) -> NavigationAnswer | Un
     try:
         parts = split_reply(reply)
         text = _answer(parts, options)
-    except Unclear as unclear:
+    except Unusable as unclear:
         return Unreadable(reason=str(unclear))
     return NavigationAnswer(text=text, reasoning=parts.reasoning)
 
 
 def _action(parts: TreeReplyParts) -> tuple[int, ...]:
-    """The numbers behind Action, each once. Raises Unclear."""
+    """The numbers behind Action, each once. Raises Unusable."""
     if parts.cut == "action" or (parts.cut and not parts.actions):
-        raise Unclear("it was cut off before its action was whole; say less before it")
+        raise Unusable("it was cut off before its action was whole; say less before it")
     found = {numbers for one in parts.actions if (numbers := numbers_of(one))}
     if not found:
-        raise Unclear("it has no action that is a whole number")
+        raise Unusable("it has no action that is a whole number")
     if len(found) > 1:
-        raise Unclear("it gives several actions that differ; give one")
+        raise Unusable("it gives several actions that differ; give one")
     return tuple(dict.fromkeys(found.pop()))
 
 
 def _check_target(number: int, shown: int, closed: Collection[int]) -> None:
     if number == ANSWER:
-        raise Unclear("-2 is not open here: these are summaries, and a text has to be read first")
+        raise Unusable("-2 is not open here: these are summaries, and a text has to be read first")
     if not 0 <= number < shown:
-        raise Unclear(f"there is no summary {number}; they are numbered 0 to {shown - 1}")
+        raise Unusable(f"there is no summary {number}; they are numbered 0 to {shown - 1}")
     if number in closed:
-        raise Unclear(f"what summary {number} is of was read already and has no answer")
+        raise Unusable(f"what summary {number} is of was read already and has no answer")
 
 
 def _too_many(beam: int) -> str:
@@ -148,13 +149,13 @@ def _too_many(beam: int) -> str:
 
 
 def _answer(parts: TreeReplyParts, options: tuple[str, ...]) -> str:
-    """The answer, with options the one that is meant. Raises Unclear."""
+    """The answer, with options the one that is meant. Raises Unusable."""
     if parts.cut == "answer":
-        raise Unclear("its answer was cut off; say less")
+        raise Unusable("its answer was cut off; say less")
     said = {answer for one in parts.answers if (answer := said_answer(one))}
     if not said:
-        raise Unclear("it has no answer")
+        raise Unusable("it has no answer")
     meant = {chosen_option(answer, options) for answer in said} if options else said
     if len(meant) > 1:
-        raise Unclear("it gives several answers that differ; give one")
+        raise Unusable("it gives several answers that differ; give one")
     return meant.pop()

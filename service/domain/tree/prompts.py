@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from service.domain.answers.options import letter_of
 from service.domain.prompting.asking import asked_again
 from service.domain.prompting.fitting import (
     MARGIN_TOKENS,
@@ -31,7 +32,6 @@ from service.domain.tree.contents import (
 from service.domain.tree.moves import NavigationAnswer
 from service.domain.tree.nodes import NodeView
 from service.domain.tree.question import TreeQuestion
-from service.domain.tree.reply_values import letter_of
 from service.domain.tree.spec import TreeSpec, WorkingMemory
 from service.domain.values.memory_choices import ReplyFormat
 

@@ -1,28 +1,31 @@
-"""The parts of a reply: its reasoning, action, answer and sources, however it is written."""
+"""The parts of a reply: its reasoning, action, answer and sources, however it is written.
 
-import json
+And what is in them: the numbers of an action, the words of an answer.
+"""
+
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
-from typing import Any
 
+from service.domain.prompting.asking import Unusable
+from service.domain.prompting.replies import (
+    AFTER_NAME,
+    BEFORE_NAME,
+    MAX_REPLY_CHARACTERS,
+    json_objects,
+    parts_after,
+    unmarked,
+    written,
+)
 from service.domain.prompting.thoughts import said
 
-#: Characters of a reply that are read.
-MAX_REPLY_CHARACTERS = 100_000
-#: Objects of JSON that are looked at.
-MAX_OBJECTS = 8
-
 _NAMES = r"(?P<name>reasoning|reasons?|actions?|answer|sources?)"
-# What repeats is bounded: a model that has lost its way writes blanks without end.
-_DECORATION = r"[ \t>*#_`\"'•-]{0,16}(?:\d{1,2}[.)][ \t*_`\"']{0,8})?"
 #: A part that begins a line: "Action: 2", "**Action:** 2", "- The final answer = …",
 #: "Action 2", or "## Action" with what it names below.
 _LABEL = re.compile(
-    rf"^{_DECORATION}(?:(?:the|my|final|your)[ \t]){{0,2}}{_NAMES}[ \t]{{0,4}}"
-    r"(?:[*_`\"']{0,3}[ \t]{0,4}[:=：][ \t]{0,8}(?:\*\*|__)?|(?=[-−–]?\d{1,6}[ \t.*]{0,8}$)"
-    r"|[*_]{0,3}[ \t]{0,4}$)",
+    rf"^{BEFORE_NAME}(?:\d{{1,2}}[.)][ \t*_`\"']{{0,8}})?"
+    rf"(?:(?:the|my|final|your)[ \t]){{0,2}}{_NAMES}(?:{AFTER_NAME}"
+    r"|[ \t]{0,4}(?:(?=[-−–]?\d{1,6}[ \t.*]{0,8}$)|[*_]{0,3}[ \t]{0,4}$))",
     re.IGNORECASE | re.MULTILINE,
 )
 #: A part within a line, where no line begins with it: written exactly as it is asked for.
@@ -34,10 +37,23 @@ _BARE = re.compile(
     re.IGNORECASE,
 )
 _RULE = re.compile(r"^[ \t]{0,16}[#=*_`~-]{3,}[ \t]{0,16}(?:json|text)?$", re.MULTILINE)
-
-
-class Unclear(Exception):
-    """A reply that says nothing that can be done; the message says why."""
+#: What may stand before a number: "Action: enter summary 2".
+_WORDS = (
+    r"(?:(?:i|we|go|going|to|into|back|up|enter|choose|select|read|open|take|pick|revert|reply|"
+    r"action|the|is|summary|summaries|passages?|parts?|nodes?|child|children|number|numbers|"
+    r"option|answer|sources?|with)\b[ \t.:]{0,3}){0,8}"
+)
+_OPENING = r"[ \t(\[{*`\"'<#_]{0,8}"
+_INTEGER = r"(?P<number>(?:[-−–—][ \t]?)?\d{1,6})(?!\w|\.\d)"
+_CLOSING = r"[ \t)\]}*`\"'>_]{0,8}"
+_FIRST = re.compile(_OPENING + _WORDS + _OPENING + _INTEGER + _CLOSING, re.IGNORECASE)
+#: A further number: "0, 2", "0 / 2", "0 and summary 2", "0 2".
+_FURTHER = re.compile(
+    r"(?:[,;/|&+:-]|\.{2,3}|…|or\b|and\b|to\b|then\b|"
+    r"(?<=[ \t]))" + _OPENING + _WORDS + _OPENING + _INTEGER + _CLOSING,
+    re.IGNORECASE,
+)
+_MINUS = str.maketrans("−–—", "---")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,11 +69,11 @@ class TreeReplyParts:
 
 
 def split_reply(reply: str) -> TreeReplyParts:
-    """The parts of a reply. Raises Unclear when it is empty."""
+    """The parts of a reply. Raises Unusable when it is empty."""
     is_long = len(reply) > MAX_REPLY_CHARACTERS
     text = _RULE.sub("", said(reply[:MAX_REPLY_CHARACTERS]))
     if not text.strip():
-        raise Unclear("it is empty")
+        raise Unusable("it is empty")
     named = list(_objects(text)) or list(_labelled(text)) or list(_bare(text))
 
     def of(kind: str) -> tuple[str, ...]:
@@ -91,51 +107,12 @@ def _kind(name: str) -> str:
     return short if short in ("reason", "action", "answer", "source") else ""
 
 
-class _Pairs(list[tuple[str, Any]]):
-    """An object of JSON as it is written: a name may stand twice."""
-
-
-_JSON = json.JSONDecoder(object_pairs_hook=_Pairs)
-
-
 def _objects(text: str) -> Iterator[tuple[str, str]]:
     """The parts that objects of JSON in the text name."""
-    at = 0
-    for _ in range(MAX_OBJECTS):
-        at = text.find("{", at)
-        if at < 0:
-            return
-        try:
-            value, end = _JSON.raw_decode(text, at)
-            parts = [(kind, _kept(_written(part))) for name, part in value if (kind := _kind(name))]
-        except (ValueError, RecursionError):
-            # No JSON, or none that a reply would have: it is text, like the rest.
-            at += 1
-            continue
-        at = end
+    for pairs in json_objects(text):
+        parts = [(kind, written(part, ", ")) for name, part in pairs if (kind := _kind(name))]
         if any(kind in ("action", "answer") for kind, _ in parts):
             yield from parts
-
-
-def _written(value: object) -> str:
-    """A value of JSON as the text form has it."""
-    match value:
-        case str():
-            return value
-        case None:
-            return ""
-        case _Pairs():
-            return json.dumps(dict(value), ensure_ascii=False)
-        case list():
-            return ", ".join(_written(one) for one in value)
-        case float() if value.is_integer():
-            return str(int(value))
-    return str(value)
-
-
-def _kept(text: str) -> str:
-    """A text of JSON without what its escapes can say and no database keeps."""
-    return text.replace("\0", "").encode(errors="replace").decode()
 
 
 def _labelled(text: str) -> Iterator[tuple[str, str]]:
@@ -146,9 +123,8 @@ def _labelled(text: str) -> Iterator[tuple[str, str]]:
     labels.sort(key=lambda label: label.start())
     if labels and "reason" not in known | {_kind(label["name"]) for label in labels}:
         yield "reason", text[: labels[0].start()]
-    for label, following in zip_longest(labels, labels[1:]):
-        end = following.start() if following else len(text)
-        yield _kind(label["name"]), text[label.end() : end]
+    for name, part in parts_after(text, labels):
+        yield _kind(name), part
 
 
 def _bare(text: str) -> Iterator[tuple[str, str]]:
@@ -157,3 +133,24 @@ def _bare(text: str) -> Iterator[tuple[str, str]]:
     if found := _BARE.match(last):
         yield "reason", head
         yield "action", found["move"]
+
+
+def numbers_of(part: str) -> tuple[int, ...]:
+    """The numbers that a part names, as its first line has them; empty when it names none.
+
+    "2", "Summary 2.", "[2]", "enter summary 2 because …", "0, 2". What only mentions a
+    number ("not 2", "2.5") names none.
+    """
+    line = next((one for one in part.splitlines() if one.strip(" \t*_`#>")), "")
+    found = _FIRST.match(line)
+    numbers: list[int] = []
+    while found:
+        numbers.append(int(found["number"].translate(_MINUS).replace(" ", "").replace("\t", "")))
+        found = _FURTHER.match(line, found.end())
+    return tuple(numbers)
+
+
+def said_answer(part: str) -> str:
+    """An answer without the signs that only set it off; empty when nothing is said."""
+    text = unmarked(part)
+    return text if text.strip(" .…*_`\"'-?") else ""

@@ -1,14 +1,15 @@
 """Summarizing: a text, or the summaries of children, in a few tokens (table 5)."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from service.domain.prompting.asking import Unusable, free_tokens, usable_or_cut
+from service.domain.prompting.asking import FAULTS, Unusable, free_tokens, usable_or_cut
+from service.domain.prompting.ends import End
 from service.domain.prompting.fitting import Count
 from service.domain.prompting.flows import Flow, ModelRequest, Purpose, Segment, SegmentKind
+from service.domain.prompting.replies import prose
 from service.domain.prompting.shortening import cut_back, shortened
-from service.domain.prompting.thoughts import is_thought, spoken
+from service.domain.prompting.thoughts import is_thought, said, spoken
 from service.domain.tree import building_prompts as prompts
 from service.domain.tree.contents import CompressContent, SummarizeContent
 from service.domain.tree.nodes import SummarySource
@@ -16,9 +17,6 @@ from service.domain.tree.spec import TreeSpec
 
 #: Tokens that a reply may have beside twice a summary's: for what a model thinks before it.
 THOUGHT_TOKENS = 1024
-
-#: What some models write before a summary although they were told not to.
-_HEADING = re.compile(r"[#*\[ ]{0,8}summary[\]*]{0,3}[ ]?(?::[*]{0,2}|\n)\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,20 +89,16 @@ def _asked(ask: ModelRequest, max_tokens: int, window_tokens: int, count: Count)
             what="summary",
             most_tokens=free_tokens(ask, window_tokens, count),
             # What is longer is cut back all the same.
-            enough=lambda reply: count(spoken(reply)) > max_tokens and not is_thought(reply),
+            enough=lambda reply: count(said(reply)) > max_tokens,
         )
     )
 
 
 def _read(reply: str, is_cut: bool, max_tokens: int, count: Count) -> Summary:
     """The summary in a reply. Raises Unusable."""
-    text = spoken(reply).strip()
-    if is_thought(text):
-        raise Unusable("all of it was thinking, and nothing was said")
+    text = prose(reply, "summary")
     if not text:
-        raise Unusable("it was empty")
-    heading = _HEADING.match(text)
-    text = text[heading.end() :] if heading and heading.end() < len(text) else text
+        raise Unusable(FAULTS[End.THINKING if is_thought(spoken(reply)) else End.EMPTY])
     short = shortened(text, max_tokens, count)
     if short == text and is_cut:
         # The last sentence was not finished.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from service.domain.prism.structured import REPLY_SCHEMA
+from service.domain.prism.replies import REPLY_SCHEMA
 from service.domain.prompting.ends import End
 from service.domain.prompting.flows import ModelRequest, Purpose, Segment, SegmentKind
 from service.domain.prompting.tokens import estimate_prompt_tokens

@@ -83,8 +83,3 @@ def _finish(part: Any) -> str | None:
         reason: str | None = choice.finish_reason
         return reason
     return None
-
-
-def storable(text: str) -> str:
-    """Text of a model without what no database keeps: NUL, and halves of surrogate pairs."""
-    return text.replace("\0", "").encode(errors="replace").decode()

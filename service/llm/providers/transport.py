@@ -13,6 +13,7 @@ import structlog
 
 from service.domain.prompting.ends import End
 from service.domain.prompting.flows import ModelRequest, Purpose
+from service.domain.prompting.replies import storable
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.spend.prices import MICRO
 from service.llm.providers import recording
@@ -31,7 +32,7 @@ from service.llm.providers.native import NativeAnswer, listening
 from service.llm.providers.plans import PLAIN, CallPlan, deployment_name
 from service.llm.providers.prices import Prices
 from service.llm.providers.requests import Requests
-from service.llm.providers.streams import STREAMED, BrokenStream, storable, whole_response
+from service.llm.providers.streams import STREAMED, BrokenStream, whole_response
 from service.llm.providers.usage import Usage, told_micro_usd, usage_of
 from service.settings.config import Config
 

@@ -11,17 +11,16 @@ from service.domain.answers.reply_streaming import (
     PIECE_CHARACTERS,
     TextPiece,
     following,
-    header,
-    json_text,
-    section_text,
     text_of,
 )
+from service.domain.prompting.replies import json_text_so_far
+from service.domain.prompting.sections import header, section_so_far
 
 ANSWER, NEXT = header("ANSWER"), header("NEXT")
 
 
 def section(reply: str) -> str:
-    return section_text(reply, ANSWER, NEXT)
+    return section_so_far(reply, ANSWER, NEXT)
 
 
 def all_of(reply: str, find_text) -> list[str]:  # type: ignore[no-untyped-def]
@@ -50,7 +49,6 @@ _PARTS = st.lists(
 @example("<think>\n[ANSWER]\nno\n</think>\n[ANSWER]\nyes\n</think>\n[ANSWER]\nthird")
 def test_a_section_only_grows(reply: str) -> None:
     assert grows(all_of(reply, section))
-    assert grows(all_of(reply, lambda text: section_text(text, ANSWER, NEXT, last=True)))
 
 
 @given(st.text(st.sampled_from("ab c\n.[]*1")), st.text(st.sampled_from("ab c\n.")))
@@ -113,7 +111,7 @@ def test_what_is_told_of_a_section(reply: str, told: str) -> None:
     ],
 )
 def test_what_is_told_of_json(reply: str, told: str) -> None:
-    assert json_text(reply) == told
+    assert json_text_so_far(reply) == told
 
 
 @given(
@@ -131,14 +129,14 @@ def test_the_answer_in_json_is_told_while_it_grows(
 ) -> None:
     value = {**before, "answer": answer, "behind": ["answer"]}
     reply = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
-    told = all_of(reply, json_text)
+    told = all_of(reply, json_text_so_far)
     assert grows(told)
     assert told[-1] == answer.replace("\0", "").strip()
 
 
 @given(st.text(st.sampled_from('{}[]:,"\\ua0 answer'), max_size=60))
 def test_json_that_is_none_only_grows(reply: str) -> None:
-    assert grows(all_of('{"answer"' + reply, json_text))
+    assert grows(all_of('{"answer"' + reply, json_text_so_far))
 
 
 @given(

@@ -11,7 +11,7 @@ from service.domain.prism import replies as prism
 from service.domain.prompting.no_answers import may_say_none
 from service.domain.state import asking_replies as state
 
-FINDERS = [prism.told_answer, state.told_answer]
+FINDERS = [prism.answer_so_far, state.answer_so_far]
 _PARTS = st.lists(
     st.sampled_from(
         [
@@ -47,7 +47,7 @@ def test_what_is_told_only_grows(find_text: Callable[[str], str], parts: list[st
     ],
 )
 def test_the_answer_of_a_memory_is_told(reply: str) -> None:
-    told = all_of(reply, prism.told_answer)
+    told = all_of(reply, prism.answer_so_far)
     said = prism.read_answer(reply)
     assert said is not None
     assert told[-1] == said.text
@@ -68,7 +68,7 @@ def test_the_answer_of_a_memory_is_told(reply: str) -> None:
     ],
 )  # fmt: skip
 def test_the_answer_of_a_working_context_is_told(reply: str, told: str) -> None:
-    texts = all_of(reply, state.told_answer)
+    texts = all_of(reply, state.answer_so_far)
     said = state.read_answer(reply, {1, 2, 3})
     assert said is not None
     assert texts[-1] == said.text == told
@@ -88,7 +88,7 @@ def test_the_answer_of_a_working_context_is_told(reply: str, told: str) -> None:
     ],
 )
 def test_nothing_is_told_of_no_answer_nor_of_what_may_be_one(reply: str) -> None:
-    assert set(all_of(reply, state.told_answer)) == {""}
+    assert set(all_of(reply, state.answer_so_far)) == {""}
 
 
 def test_a_long_text_is_not_folded_for_each_way_to_say_nothing() -> None:

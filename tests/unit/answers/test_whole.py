@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from service.domain.answers import whole
 from service.domain.answers.trajectory import NoAnswer
-from service.domain.answers.whole import PositionQuote, WholeDraft, needed_tokens, read_reply, told
+from service.domain.answers.whole import (
+    PositionQuote,
+    WholeDraft,
+    answer_so_far,
+    needed_tokens,
+    read_answer,
+)
 from service.domain.prompting.asking import FAULTS, NoUse, SaidAnswer
 from service.domain.prompting.ends import End
 from service.domain.prompting.fitting import TextTooLong
@@ -71,12 +77,12 @@ def test_an_answer_and_its_quotes() -> None:
 )
 def test_replies_as_models_write_them(reply: str, text: str, quotes: Any) -> None:
     expected = tuple(PositionQuote(position=position, text=words) for position, words in quotes)
-    assert read_reply(reply) == SaidAnswer(text=text, sources=expected)
+    assert read_answer(reply) == SaidAnswer(text=text, sources=expected)
 
 
 @pytest.mark.parametrize("reply", ["", "  \n", "[ANSWER]\n[QUOTES]\n", "<think>hm"])
 def test_replies_without_an_answer(reply: str) -> None:
-    assert read_reply(reply) is None
+    assert read_answer(reply) is None
 
 
 def test_an_empty_log_costs_nothing() -> None:
@@ -162,7 +168,7 @@ def test_it_fits_or_is_refused(sizes: list[int], query: str, window: int) -> Non
 
 def test_the_answer_is_told_as_it_is_written() -> None:
     reply = '[ANSWER]\nIn box 7,\nsince Ben took it.\n[QUOTES]\n3: "to box 7"\n'
-    heard = [told(reply[:length]) for length in range(len(reply) + 1)]
+    heard = [answer_so_far(reply[:length]) for length in range(len(reply) + 1)]
     assert heard[-1] == "In box 7,\nsince Ben took it."
     assert all(later.startswith(sooner) for sooner, later in pairwise(heard))
     assert "In box 7" in heard
@@ -170,12 +176,12 @@ def test_the_answer_is_told_as_it_is_written() -> None:
 
 @pytest.mark.parametrize("reply", ["[ANSWER]\nno answer\n[QUOTES]\n", "<think>[ANSWER]\nhm"])
 def test_what_is_no_answer_is_not_told(reply: str) -> None:
-    assert {told(reply[:length]) for length in range(len(reply) + 1)} == {""}
+    assert {answer_so_far(reply[:length]) for length in range(len(reply) + 1)} == {""}
 
 
 def test_the_offline_model_quotes_what_it_answers_with() -> None:
     (asked,) = next(flow_of())
-    assert read_reply(complete(asked.content)) == SaidAnswer(
+    assert read_answer(complete(asked.content)) == SaidAnswer(
         text="Ann has a red key. Ben takes the red key to box 7.",
         sources=(
             PositionQuote(position=1, text="Ann has a red key."),
@@ -183,4 +189,4 @@ def test_the_offline_model_quotes_what_it_answers_with() -> None:
         ),
     )
     (asked,) = next(flow_of(query="Who built the bridge?"))
-    assert read_reply(complete(asked.content)) == SaidAnswer(text="")
+    assert read_answer(complete(asked.content)) == SaidAnswer(text="")

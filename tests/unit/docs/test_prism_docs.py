@@ -5,9 +5,10 @@ import re
 from buf.validate import validate_pb2
 
 from palimpsest.v1 import memory_service_pb2
-from service.domain.prism.revisions import MAX_PROPOSALS, MAX_REPLY_CHARACTERS
+from service.domain.prism.revisions import MAX_PROPOSALS
 from service.domain.prism.rules import Rules
 from service.domain.prism.spec import MEMORY_TOKENS, PrismSpec, default_fold_tokens
+from service.domain.prompting.replies import MAX_REVISION_CHARACTERS
 from service.domain.values.json_values import MAX_NODES, MAX_NUMBER_CHARACTERS
 from service.domain.values.paths import MAX_KEY_CHARACTERS, MAX_PATH_CHARACTERS, MAX_PATH_DEPTH
 from service.rpc.convert.specs import DEFAULT_CHUNK_TOKENS
@@ -40,7 +41,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert said["a path"] == f"{MAX_PATH_CHARACTERS:,} characters, {MAX_PATH_DEPTH} steps"
     assert said["a key"] == f"{MAX_KEY_CHARACTERS} characters"
     assert said["a reply of the model"] == (
-        f"{MAX_REPLY_CHARACTERS:,} characters, {MAX_PROPOSALS} proposals"
+        f"{MAX_REVISION_CHARACTERS:,} characters, {MAX_PROPOSALS} proposals"
     )
     assert said["edits of one request"] == str(most)
     assert said["memories of a session"].startswith(f"{limits.max_memories} ")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.prism.literals import (
+from service.domain.prompting.literals import (
     MAX_LEVELS,
     LiteralError,
     LiteralReader,

@@ -16,12 +16,12 @@ from service.domain.prism import prompts
 from service.domain.prism.amendments import Amendment, Op, Revision
 from service.domain.prism.asking import ConsolidateContent
 from service.domain.prism.memory import PrismMemory
+from service.domain.prism.replies import REPLY_SCHEMA
 from service.domain.prism.revisions import parse_consolidation, parse_reply
 from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.schemas.tree import Schema
 from service.domain.prism.spec import PrismSpec
-from service.domain.prism.structured import REPLY_SCHEMA
 from service.domain.prompting.flows import Flow, ModelReply, ModelRequest, Purpose, SegmentKind
 from service.domain.prompting.marking import marked
 from service.domain.values.json_values import Json, parse

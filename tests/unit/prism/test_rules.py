@@ -12,7 +12,6 @@ from service.domain.prism.amendments import Op, Proposal, Revision
 from service.domain.prism.coercion import coerce
 from service.domain.prism.revisions import (
     MAX_PROPOSALS,
-    MAX_REPLY_CHARACTERS,
     consider,
     parse_consolidation,
     parse_reply,
@@ -21,6 +20,7 @@ from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.schemas.tree import Mismatch, fit
 from service.domain.prompting.asking import Unusable
+from service.domain.prompting.replies import MAX_REVISION_CHARACTERS
 from service.domain.values.json_values import canonical
 
 SCHEMA = parse_source(
@@ -178,7 +178,7 @@ def test_a_consolidation_with_too_many_parts_loses_none_of_them() -> None:
 
 def test_of_a_reply_that_is_too_long_nothing_is_taken() -> None:
     start = '[OBJECTS FOR ADD]\n{"$.note": {"add": "x"}}\n[OBJECTS FOR REMOVE]\n$.topics.a[0]'
-    longest = start + "\n" * (MAX_REPLY_CHARACTERS - len(start))
+    longest = start + "\n" * (MAX_REVISION_CHARACTERS - len(start))
     assert len(parse_reply(longest, SCHEMA, VALUE, Rules(may_remove=True)).amendments) == 2
     for parse in (parse_reply, parse_consolidation):
         with pytest.raises(Unusable, match="more than 1,000,000 characters"):

@@ -17,7 +17,7 @@ def of_prism(reply: str) -> str | None:
 
 
 def of_whole(reply: str) -> str | None:
-    said = whole.read_reply(reply)
+    said = whole.read_answer(reply)
     return None if said is None else said.text
 
 

@@ -15,6 +15,7 @@ from service.domain.prompting.ends import End
 from service.domain.prompting.fitting import TextTooLong
 from service.domain.prompting.flows import ModelReply, ModelRequest, SegmentKind
 from service.domain.prompting.marking import marked
+from service.domain.prompting.replies import MAX_REPLY_CHARACTERS
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state.asking import (
     MAX_ANSWER_STEPS,
@@ -22,7 +23,7 @@ from service.domain.state.asking import (
     StateAnswerDraft,
     answer,
 )
-from service.domain.state.asking_replies import MAX_REPLY_CHARACTERS, read_answer
+from service.domain.state.asking_replies import read_answer
 from service.domain.state.spec import StateSpec
 from service.domain.state.working_context import WorkingContext
 from service.llm.offline.model import complete

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.domain.prompting.replies import MAX_REPLY_CHARACTERS
 from service.domain.tree.moves import (
     Enter,
     NavigationAnswer,
@@ -13,7 +14,6 @@ from service.domain.tree.moves import (
     read_merge,
     read_triage,
 )
-from service.domain.tree.reply_parts import MAX_REPLY_CHARACTERS
 
 #: More than is read.
 LONG = " so" * MAX_REPLY_CHARACTERS

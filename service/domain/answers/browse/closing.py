@@ -18,12 +18,12 @@ from service.domain.answers.browse.quoting import (
     spans_of,
 )
 from service.domain.answers.browse.reading import ACTIONS, BrowseRun, Note, grouped
-from service.domain.answers.browse.replies import BrowseReplyParts, action_of, split_reply, text_of
+from service.domain.answers.browse.replies import BrowseReplyParts, action_of, split_reply
 from service.domain.answers.browse.result import Browsed
 from service.domain.answers.browse.spec import BrowseAction
 from service.domain.answers.browse.understood import QuerySubject
 from service.domain.answers.trajectory import Action, EventKind, NoAnswer
-from service.domain.prompting.asking import MAX_TRIES, NoUse, Unusable
+from service.domain.prompting.asking import MAX_TRIES, NoUse, Unusable, text_of
 from service.domain.prompting.flows import FetchingFlow, ModelRequest
 from service.domain.prompting.shortening import shortened
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from service.domain.answers.browse.reading import BrowseRun, Note
-from service.domain.answers.browse.replies import read_guess, text_of
+from service.domain.answers.browse.replies import read_guess
 from service.domain.answers.browse.result import Browsed
 from service.domain.answers.browse.spec import BrowseAction
 from service.domain.answers.citations import best_position
 from service.domain.answers.trajectory import Action, EventKind, NoAnswer
-from service.domain.prompting.asking import MAX_TRIES, NoUse, Unusable
+from service.domain.prompting.asking import MAX_TRIES, NoUse, Unusable, text_of
 from service.domain.prompting.flows import FetchingFlow, ModelRequest
 
 

@@ -4,74 +4,58 @@ A reply is one object of JSON, as prompts ask for it, or lines that begin with a
 Without any name the whole reply is the text, where nothing else is to be said.
 """
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from string import ascii_uppercase
-from typing import Any
 
 from service.domain.answers.browse.spec import BrowseAction
-from service.domain.answers.reply_streaming import json_text, spoken_so_far
-from service.domain.prompting.asking import Unusable, check_refused, fault_of_end
-from service.domain.prompting.flows import ModelReply
-from service.domain.prompting.no_answers import may_say_none, says_none
-from service.domain.prompting.thoughts import said
-from service.domain.values.json_values import MAX_DEPTH
+from service.domain.answers.options import chosen_option
+from service.domain.prompting.asking import Unusable
+from service.domain.prompting.no_answers import MARKS, is_nothing, may_be_nothing
+from service.domain.prompting.replies import (
+    AFTER_NAME,
+    BEFORE_NAME,
+    MAX_REPLY_CHARACTERS,
+    json_objects,
+    json_text_so_far,
+    storable,
+    unmarked,
+    written,
+)
+from service.domain.prompting.thoughts import said, said_so_far
+from service.domain.values.json_values import Json
 
-#: Characters of a reply that are read.
-MAX_REPLY_CHARACTERS = 100_000
-#: Objects of JSON that are looked at.
-MAX_OBJECTS = 8
 #: Quotes of a reply that are looked for.
 MAX_QUOTES = 20
 
-# What repeats is bounded: a model that has lost its way writes blanks without end.
-_DECORATION = r"[ \t>*#_`\"'•\[-]{0,16}"
-_SET = r"[ \t*_`\"'\]]{0,8}[:=：][ \t]{0,8}(?:\*\*|__)?"
 _FLAGS = re.IGNORECASE | re.MULTILINE
 _ACTION = re.compile(
-    rf"^{_DECORATION}(?:(?:the|my|your|next|chosen)[ \t]){{0,2}}actions?{_SET}(?P<action>.*)$",
+    rf"^{BEFORE_NAME}(?:(?:the|my|your|next|chosen)[ \t]){{0,2}}actions?{AFTER_NAME}"
+    r"(?P<action>.*)$",
     _FLAGS,
 )
 _TEXT = re.compile(
-    rf"^{_DECORATION}(?:(?:the|my|your|final|short)[ \t]){{0,2}}"
-    rf"(?:text|notes?|answer|extract|summary|query){_SET}",
+    rf"^{BEFORE_NAME}(?:(?:the|my|your|final|short)[ \t]){{0,2}}"
+    rf"(?:text|notes?|answer|extract|summary|query){AFTER_NAME}",
     _FLAGS,
 )
 _QUOTES = re.compile(
-    rf"^{_DECORATION}(?:quotes?|quotations?|evidence)[ \t]{{0,4}}(?:\d{{1,19}})?{_SET}"
-    rf"|^{_DECORATION}quotes{_DECORATION}$",
+    rf"^{BEFORE_NAME}(?:quotes?|quotations?|evidence)[ \t]{{0,4}}(?:\d{{1,19}})?{AFTER_NAME}"
+    rf"|^{BEFORE_NAME}quotes{BEFORE_NAME}$",
     _FLAGS,
 )
-_SOURCES = re.compile(rf"^{_DECORATION}(?:sources?|notes? used){_SET}(?P<numbers>.*)$", _FLAGS)
+_SOURCES = re.compile(
+    rf"^{BEFORE_NAME}(?:sources?|notes? used){AFTER_NAME}(?P<numbers>.*)$", _FLAGS
+)
 _QUOTE_LINE = re.compile(
-    rf"^{_DECORATION}(?:(?:quote|chunk|number)[ \t]{{1,4}})?[\[(]{{0,2}}(?P<chunk>\d{{1,19}})"
+    rf"^{BEFORE_NAME}(?:(?:quote|chunk|number)[ \t]{{1,4}})?[\[(]{{0,2}}(?P<chunk>\d{{1,19}})"
     r"[\])]{0,2}[ \t]{0,4}[:.)=\]–-]?[ \t]{0,4}(?P<words>\S.*)$",
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"\d{1,19}")
 #: The beginning of an object of JSON, and not of a text that happens to have a brace there.
-_BROKEN = re.compile(r"(?:```[a-z]{0,8}\s{0,8})?\{\s{0,64}\"")
+_BROKEN = re.compile(r"(?:```[a-z]{0,8}\s{0,8})?\{\s{0,64}[\"']")
 _WORD = re.compile(r"[a-z_]+")
-#: The letter of an option, by itself or before its words.
-_LETTER = re.compile(r"(?:option[ \t]{1,4})?([a-z])(?:$|[.):])", re.IGNORECASE)
-_AROUND = " \t\r\n.,;:!*_`\"'“”‘’()[]{}<>-"
-#: What models write for null.
-_NULL_WORDS = (
-    "null",
-    "none",
-    "nil",
-    "n/a",
-    "nothing",
-    "no answer",
-    "nothing relevant",
-    "nothing that helps",
-    "not mentioned",
-    "no relevant information",
-    "no relevant information found",
-    "no relevant information was found",
-)
 #: What stands behind a text, for one that is still being written.
 _END_NAMES = ("quotes", "quotations", "evidence", "sources", "notes used")
 _MAYBE_END = re.compile(r"(?:quotes?|quotations?|evidence)[ \t]{0,4}\d{0,19}", re.IGNORECASE)
@@ -112,7 +96,7 @@ class BrowseReplyParts:
     @property
     def is_null(self) -> bool:
         """Whether it says that there is nothing."""
-        return is_null(self.text)
+        return is_nothing(self.text)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,21 +108,6 @@ class PieceReply:
     text: str
     quotes: tuple[BrowseQuote, ...]
     reasoning: str
-
-
-def is_null(text: str) -> bool:
-    """Whether a text is empty, or a word for that."""
-    bare = text.strip(_AROUND)
-    return not bare or bare.lower() in _NULL_WORDS or says_none(bare)
-
-
-def text_of(reply: ModelReply) -> str:
-    """The text of a reply that ended by itself. Raises Unusable, and NoUse where it was refused."""
-    check_refused(reply)
-    fault = fault_of_end(reply)
-    if fault is not None:
-        raise Unusable(fault)
-    return reply.text
 
 
 def read_piece(reply: str, offers: Sequence[BrowseAction]) -> PieceReply:
@@ -179,15 +148,9 @@ def _action(
 def read_guess(reply: str, options: Sequence[str]) -> str:
     """The option that a reply names, by its letter or by its words. Raises Unusable."""
     text = said(reply).strip()
-    named = next((written(held["option"]) for held in objects(text) if "option" in held), text)
-    bare = named.strip(_AROUND)
-    letter = _LETTER.match(bare)
-    if letter and (number := ascii_uppercase.index(letter[1].upper())) < len(options):
-        return options[number]
-    for option in options:
-        if bare and bare.casefold() == option.strip(_AROUND).casefold():
-            return option
-    raise Unusable("it names none of the options")
+    objects = map(dict, json_objects(text))
+    named = next((written(held["option"]) for held in objects if "option" in held), text)
+    return chosen_option(unmarked(named), options)
 
 
 def action_of(name: str) -> BrowseAction | None:
@@ -205,7 +168,7 @@ def split_reply(reply: str) -> BrowseReplyParts:
     text = said(reply).replace("\0", "").strip()
     if not text:
         raise Unusable("it is empty")
-    for held in objects(text):
+    for held in map(dict, json_objects(text)):
         if held.keys() & {"action", "text", "answer", "notes"}:
             return _of_object(held)
     if _BROKEN.match(text):
@@ -214,41 +177,7 @@ def split_reply(reply: str) -> BrowseReplyParts:
     return _of_lines(text)
 
 
-def objects(text: str) -> Iterator[dict[str, Any]]:
-    """The objects of JSON in a text, with their names in lower case."""
-    # Models write line ends into strings as they are.
-    decoder, at = json.JSONDecoder(strict=False), 0
-    for _ in range(MAX_OBJECTS):
-        at = text.find("{", at)
-        if at < 0:
-            return
-        try:
-            value, end = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            value, end = None, at
-        if value is None or _is_deep(value):
-            # No JSON, or none that a reply would have: it is text, like the rest.
-            at += 1
-            continue
-        at = end
-        yield {name.lower(): part for name, part in value.items()}
-
-
-def _is_deep(value: object) -> bool:
-    """Whether a value of JSON is nested deeper than any that is read."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            child
-            for one in level
-            for child in (
-                one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
-            )
-        ]
-    return bool(level)
-
-
-def _of_object(held: dict[str, Any]) -> BrowseReplyParts:
+def _of_object(held: dict[str, Json]) -> BrowseReplyParts:
     text = next((held[name] for name in ("text", "answer", "notes") if name in held), "")
     quotes = held.get("quotes")
     sources = held.get("sources")
@@ -262,30 +191,14 @@ def _of_object(held: dict[str, Any]) -> BrowseReplyParts:
     )
 
 
-def _quotes_of(held: object) -> Iterator[BrowseQuote]:
+def _quotes_of(held: Json) -> Iterator[BrowseQuote]:
     for one in held if isinstance(held, list) else ():
         match one:
-            case {"words": str(words)}:
-                number = _NUMBER.search(str(one.get("chunk")))
-                yield BrowseQuote(chunk=int(number[0]) if number else 0, words=_kept(words))
+            case {"words": str(words), **rest}:
+                number = _NUMBER.search(str(rest.get("chunk")))
+                yield BrowseQuote(chunk=int(number[0]) if number else 0, words=storable(words))
             case str():
-                yield from _quote_lines(_kept(one))
-
-
-def written(value: object) -> str:
-    """A value of JSON as text, without what its escapes can say and no database keeps."""
-    match value:
-        case None:
-            return ""
-        case str():
-            return _kept(value)
-        case list():
-            return "\n".join(written(one) for one in value)
-    return _kept(json.dumps(value, ensure_ascii=False))
-
-
-def _kept(text: str) -> str:
-    return text.replace("\0", "").encode(errors="replace").decode()
+                yield from _quote_lines(storable(one))
 
 
 def _of_lines(text: str) -> BrowseReplyParts:
@@ -296,7 +209,7 @@ def _of_lines(text: str) -> BrowseReplyParts:
     said_action = action["action"] if action else ""
     return BrowseReplyParts(
         action=said_action if last else _bare_action(body),
-        text=_unfenced(body),
+        text=unmarked(body),
         quotes=quotes,
         sources=sources,
         reasoning=text[: first.start()].strip() if first else "",
@@ -325,7 +238,7 @@ def _quote_lines(lines: str) -> Iterator[BrowseQuote]:
         if head := _QUOTES.match(line):
             number = _NUMBER.search(line, 0, head.end())
             line = f"[{number[0]}] {line[head.end() :]}" if number else line[head.end() :]
-        if is_null(line):
+        if is_nothing(line):
             continue
         found = _QUOTE_LINE.match(line)
         if found:
@@ -340,18 +253,8 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def _bare_action(text: str) -> str:
     """The action of a reply that names no part: a first line that is nothing else."""
-    first = text.strip().partition("\n")[0].strip(_AROUND)
-    return first if first.lower() in _NAMES and not is_null(first) else ""
-
-
-def _unfenced(text: str) -> str:
-    """A text without the signs that only set it off."""
-    text = text.strip()
-    for sign in ("```", "**", '"'):
-        inner = text.removeprefix(sign).removesuffix(sign)
-        if len(text) - len(inner) == 2 * len(sign) and sign not in inner:
-            text = inner.strip()
-    return text
+    first = text.strip().partition("\n")[0].strip(MARKS)
+    return first if first.lower() in _NAMES and not is_nothing(first) else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -365,9 +268,9 @@ class TextFinder:
 
     def __call__(self, reply: str) -> str:
         """The beginning of the answer, without what may still turn out to be something else."""
-        so_far = spoken_so_far(reply)
+        so_far = said_so_far(reply)
         if so_far.lstrip().startswith("{"):
-            action, text = json_text(reply, "action"), json_text(reply, "text")
+            action, text = json_text_so_far(reply, "action"), json_text_so_far(reply, "text")
         else:
             begin = _TEXT.search(so_far)
             if begin is None:
@@ -376,7 +279,7 @@ class TextFinder:
             action = named["action"] if named else ""
             text = _settled(so_far[begin.end() :]).strip()
         is_answer = not _is_choice(self.offers) or action_of(action) is BrowseAction.ANSWER
-        return text if is_answer and not _may_be_null(text) else ""
+        return text if is_answer and not may_be_nothing(text) else ""
 
 
 def _is_choice(offers: Sequence[BrowseAction]) -> bool:
@@ -387,12 +290,6 @@ def _settled(body: str) -> str:
     """A text that is being written, without its end and without a line that may begin that."""
     body = _without_end(body)[0]
     head, _, last = body.rpartition("\n")
-    begun = last.strip(_AROUND).lower()
+    begun = last.strip(MARKS).lower()
     is_open = any(name.startswith(begun) for name in _END_NAMES) or _MAYBE_END.fullmatch(begun)
     return head if is_open else body
-
-
-def _may_be_null(text: str) -> bool:
-    bare = text.strip(_AROUND).lower()
-    is_open = any(word.startswith(bare) for word in _NULL_WORDS)
-    return is_open or is_null(text) or may_say_none(text)

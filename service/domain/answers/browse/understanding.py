@@ -10,25 +10,29 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from service.domain.answers.browse.prompts import BrowsePrompts, usable
-from service.domain.answers.browse.replies import objects, text_of, written
 from service.domain.answers.browse.spec import NEEDED, BrowseOption, BrowseRequest, ReadingOrder
 from service.domain.answers.browse.understood import QuerySubject, Understanding
-from service.domain.prompting.asking import MAX_TRIES, NoUse, Unusable
+from service.domain.prompting.asking import MAX_TRIES, NoUse, Unusable, text_of
 from service.domain.prompting.fitting import Count
 from service.domain.prompting.flows import Flow, ModelReply, ModelRequest
+from service.domain.prompting.replies import (
+    AFTER_NAME,
+    BEFORE_NAME,
+    MAX_REPLY_CHARACTERS,
+    json_objects,
+    parts_after,
+    written,
+)
 from service.domain.prompting.thoughts import said
 
 T = TypeVar("T")
 
 #: Options in the order in which they stand in for an understanding that was unreadable.
 CHOSEN = (BrowseOption.RANK, BrowseOption.CARRY, BrowseOption.INDEPENDENT, BrowseOption.SCAN)
-#: Characters of a reply that are read.
-MAX_REPLY_CHARACTERS = 20_000
 
 #: What comes before the value of a part, which goes on to the next part: a query may have lines.
 _HEAD = re.compile(
-    r"^[ \t>*#_`\"'•-]{0,16}(?P<name>subject|option|order|query)"
-    r"[*_`\"']{0,3}[ \t]{0,4}[:=][ \t*_]{0,8}",
+    rf"^{BEFORE_NAME}(?P<name>subject|option|order|query){AFTER_NAME}",
     re.IGNORECASE | re.MULTILINE,
 )
 _WORD = re.compile(r"[a-z]+|\d+")
@@ -107,9 +111,9 @@ def read_understanding(
 ) -> Understanding:
     """An understanding as a reply has it; what it leaves out is as usual. Raises Unusable."""
     text = said(reply[:MAX_REPLY_CHARACTERS])
-    named = _values(text)
-    for held in objects(text):
-        named |= {name: written(value) for name, value in held.items()}
+    named = {name: part.strip() for name, part in parts_after(text, _HEAD.finditer(text))}
+    for held in json_objects(text):
+        named |= {name: written(value) for name, value in held}
     if not text.strip():
         raise Unusable("it is empty")
     option = options[0] if len(options) == 1 else _option(named.get("option", ""), options)
@@ -123,16 +127,6 @@ def read_understanding(
         order=_first(named.get("order", ""), orders) or usual,
         query=usable(named.get("query", "").strip(" \t\"'`*"), prompts) or prompts.query,
     )
-
-
-def _values(text: str) -> dict[str, str]:
-    """What lines say behind the names of the parts."""
-    heads = list(_HEAD.finditer(text))
-    ends = [*(head.start() for head in heads), len(text)][1:]
-    return {
-        head["name"].lower(): text[head.end() : end].strip()
-        for head, end in zip(heads, ends, strict=True)
-    }
 
 
 def _option(text: str, options: Sequence[BrowseOption]) -> BrowseOption:

@@ -19,9 +19,8 @@ from service.domain.prompting.asking import (
     THEN,
     Then,
     Unusable,
-    check_refused,
-    fault_of_end,
     numbered,
+    text_of,
 )
 from service.domain.prompting.flows import (
     Flow,
@@ -31,6 +30,7 @@ from service.domain.prompting.flows import (
     Segment,
     SegmentKind,
 )
+from service.domain.prompting.replies import fenced
 from service.domain.values.errors import SchemaInvalid
 
 #: Tokens that a reply may have.
@@ -40,7 +40,6 @@ MAX_TRIES = 3
 #: Pieces of a reply that are looked at; what a model writes has one or two.
 MAX_PIECES = 8
 
-_FENCE = re.compile(r"[ \t]{0,16}(?:`{3,}|~{3,})(.{0,80})")
 _CLASS = re.compile(r"[ \t]{0,64}class[ \t]{1,8}\w{1,200}[ \t]{0,8}(?:[:(]|$)")
 #: What the lines that may stand between two classes begin with: decorators and comments.
 _BESIDE = "@#"
@@ -119,12 +118,9 @@ def generate(
 
 def _read(reply: ModelReply) -> str:
     """The schema of a reply. Raises Unusable, and NoUse where the model refuses."""
-    check_refused(reply)
-    fault = fault_of_end(reply)
-    if fault is not None:
-        raise Unusable(fault)
+    text = text_of(reply)
     try:
-        return read_schema(reply.text)
+        return read_schema(text)
     except SchemaInvalid as error:
         raise Unusable(error.message) from error
 
@@ -156,7 +152,7 @@ def _checked(schema: Schema) -> str:
 
 def _sources(lines: Sequence[str]) -> Iterator[str]:
     """What may be the schema, the likeliest first, each line where it is in the reply."""
-    pieces = [piece for piece in _fenced(lines) if any(_CLASS.match(lines[n]) for n in piece)]
+    pieces = [piece for piece in fenced(lines) if any(_CLASS.match(lines[n]) for n in piece)]
     pieces = (pieces or list(_unfenced(lines)))[-MAX_PIECES:]
     if not pieces:
         return
@@ -165,21 +161,6 @@ def _sources(lines: Sequence[str]) -> Iterator[str]:
     if len(pieces) > 1:
         for piece in reversed(pieces):
             yield _only(lines, piece)
-
-
-def _fenced(lines: Sequence[str]) -> Iterator[range]:
-    """The lines within each code fence; one that is not closed reaches to the end."""
-    begins: int | None = None
-    for number, line in enumerate(lines):
-        fence = _FENCE.match(line)
-        if fence is None:
-            continue
-        if begins is not None:
-            yield range(begins, number)
-        # A fence that names a language opens one, whatever was open before.
-        begins = number + 1 if begins is None or fence[1].strip() else None
-    if begins is not None:
-        yield range(begins, len(lines))
 
 
 def _unfenced(lines: Sequence[str]) -> Iterator[range]:

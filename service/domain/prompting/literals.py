@@ -18,6 +18,9 @@ MAX_LEVELS = 64
 #: Values that are read of one text, those in brackets and those of failed readings included:
 #: what bounds the time of a text that is nothing but brackets.
 MAX_VALUES = 10_000
+#: How often a character may be looked at, on average, and what a short text may have.
+READINGS = 8
+MIN_READ_CHARACTERS = 100_000
 
 
 class LiteralError(ValueError):
@@ -88,6 +91,8 @@ class LiteralReader:
     left: int
     #: Where the next token begins.
     at: int = 0
+    #: Whether strings that stand next to each other are one, as in Python.
+    joins_strings: bool = True
     _level: int = field(default=0)
     _values: int = field(default=0)
 
@@ -130,8 +135,9 @@ class LiteralReader:
 
     def string(self) -> str:
         """The string at `at`, and those that stand next to it. Raises LiteralError."""
-        parts: list[str] = []
-        while self.text[self.at : self.at + 1] in ("'", '"'):
+        parts = [self.one_string()]
+        self.blank()
+        while self.joins_strings and self.text[self.at : self.at + 1] in ("'", '"'):
             parts.append(self.one_string())
             self.blank()
         return "".join(parts)
@@ -218,7 +224,7 @@ class LiteralReader:
         return _number(digits)
 
     def spend(self, characters: int) -> None:
-        """Counts characters that were looked at. Raises Exhausted."""
+        """Counts characters that were looked at. Raises LiteralTooLarge."""
         self.left -= characters
         if self.left < 0:
             raise LiteralTooLarge("the reply is too broken to be read on", self.at)
@@ -226,6 +232,22 @@ class LiteralReader:
     def _move(self, end: int) -> None:
         self.spend(end - self.at)
         self.at = end
+
+
+def reader_of(text: str, *, joins_strings: bool = True) -> LiteralReader:
+    """Returns a reader that looks at each character of a text a bounded number of times."""
+    left = MIN_READ_CHARACTERS + READINGS * len(text)
+    return LiteralReader(text, left, joins_strings=joins_strings)
+
+
+def whole_value(text: str) -> Json:
+    """Returns the one value that a text is. Raises ValueError."""
+    reader = reader_of(text)
+    value = reader.value()
+    reader.blank()
+    if reader.at < len(text):
+        reader.fail("something stands behind the value")
+    return plain(value)
 
 
 def _number(digits: str) -> object:
@@ -245,19 +267,22 @@ def _number(digits: str) -> object:
 
 
 def plain(value: object) -> Json:
-    """What a reader read as a JSON value. Raises ValueError for what is none."""
-    return checked(_plain(value))
+    """What a reader read as a JSON value within the limits. Raises ValueError for what is none."""
+    return checked(bare(value))
 
 
-def _plain(value: object) -> object:
+def bare(value: object) -> Json:
+    """What a reader read as a JSON value, which may pass the limits. Raises ValueError."""
     match value:
         case Bad(reason=reason):
             raise ValueError(reason)
         case Pairs(pairs=pairs):
-            return {_name(key): _plain(child) for key, child in pairs}
+            return {_name(key): bare(child) for key, child in pairs}
         case list():
-            return [_plain(child) for child in value]
-    return value
+            return [bare(child) for child in value]
+        case None | bool() | int() | float() | str():
+            return value
+    raise ValueError(f"a {type(value).__name__}, which JSON does not have")
 
 
 def _name(key: object) -> str:
