@@ -47,7 +47,7 @@ test: setup ## unit, integration and the core of the acceptance tests, on embedd
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not prove" --ignore tests/deployment
 
 prove: setup ## the rest: state machines, mutants, sweep, campaign, fuzz, upgrades, backups, attacks (LONG=1: campaigns, for hours)
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m prove --ignore tests/deployment
+	PALIMPSEST_TEST_EXAMPLES=100 $(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "prove or hypothesis" --ignore tests/deployment
 ifdef LONG
 	$(BIN)/python -m verification.chaos steps
 	@$(MAKE) --no-print-directory mutants fuzz sweep attack

@@ -17,7 +17,11 @@ from tests.support.harness import Servers, api, worker
 
 # No test asserts a wall-clock time. What CI checks is the same at each run; the search
 # goes on wherever somebody works.
-ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+ANY_MACHINE = settings(
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=int(os.environ.get("PALIMPSEST_TEST_EXAMPLES", "25")),
+)
 settings.register_profile("here", ANY_MACHINE)
 settings.register_profile("ci", ANY_MACHINE, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")

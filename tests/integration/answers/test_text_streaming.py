@@ -37,6 +37,7 @@ from tests.integration.support.scripted import ITEM as MEMORY_ITEM
 from tests.integration.support.stored_answers import store_question
 from tests.support.completions import completion
 from tests.support.gateways import gateway
+from tests.support.properties import examples
 
 REPLY = "[ANSWER]\nA ship that lies\nin the harbour.\n[PATHS]\n$.topics.t1\n"
 TEXT = "A ship that lies\nin the harbour."
@@ -287,7 +288,7 @@ _REPLIES = st.lists(
 
 
 @settings(
-    max_examples=25,
+    max_examples=examples(25),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     deadline=None,
 )

@@ -15,6 +15,7 @@ from storage.spend.spend import Days, SpendFilter
 from storage.tables import call
 from tests.integration.spend.test_spend import add_owners, expected, ledger_calls
 from tests.support.harness import Servers
+from tests.support.properties import examples
 
 KEY = session_key(DEFAULT_TENANT, "a")
 PURPOSES = st.sampled_from(["revise", "answer"])
@@ -45,7 +46,7 @@ async def owners(database: Database, servers: Servers, url: str) -> Database:
 
 
 @settings(
-    max_examples=5,
+    max_examples=examples(5),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     deadline=None,
 )

@@ -29,6 +29,7 @@ from storage.calls import deployment_state, prefix_functions, prefix_index
 from storage.calls.prefix_index import NullPrefixIndex, RedisPrefixIndex
 from storage.engine import redis_link
 from tests.support.cluster import cluster
+from tests.support.properties import examples
 
 IDS = (b"task0000", b"base0000", b"amend001")
 NOW = 1_000_000.0
@@ -304,7 +305,7 @@ _steps = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(steps=_steps)
 def test_functions_and_plain_commands_answer_alike(
     server: ValkeyServer, steps: list[tuple[list[bytes], str, int, bool]]
@@ -355,7 +356,7 @@ def _expected(
     return CachedPrefix(fresh=fresh[-1] if fresh else None, deepest=found[-1] if found else None)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(steps=_steps)
 def test_functions_and_plain_commands_prune_alike(
     server: ValkeyServer, steps: list[tuple[list[bytes], str, int, bool]]

@@ -13,6 +13,7 @@ import palimpsest
 from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
 from service.rpc.pages import PAGE_BYTES
 from service.settings.config import Limits
+from tests.support.properties import examples
 
 LIMITS = Limits()
 #: Of a whole log, so that an example takes seconds.
@@ -61,7 +62,7 @@ def fat(count: int, character: str) -> list[Run]:
     return [run]
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @example(fat(300, "a"))
 @example(fat(100, "\U0001f6a2"))
 @given(st.lists(RUNS, min_size=1, max_size=4))

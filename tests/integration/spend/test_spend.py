@@ -18,6 +18,7 @@ from storage.spend.spend import Days, Spend, SpendFilter, SpendLevel
 from storage.tables import call, tenant
 from tests.integration.support.scripted import SPEC
 from tests.support.harness import Servers
+from tests.support.properties import examples
 
 TODAY = datetime.now(UTC).date()
 #: Sessions and memories of two tenants; None is a call that no memory made.
@@ -129,7 +130,7 @@ async def read(
 
 
 @settings(
-    max_examples=15,
+    max_examples=examples(15),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     deadline=None,
 )

@@ -32,6 +32,7 @@ from tests.integration.spend.test_spend import OTHER, ledger_calls, owners
 from tests.integration.support.scripted import KEY, MEMORY, SPEC, make
 from tests.integration.support.statements import statements
 from tests.support.harness import Servers
+from tests.support.properties import examples
 
 __all__ = ["owners"]
 
@@ -47,7 +48,7 @@ async def wrong(tx: Transaction, sessions: Sequence[UUID]) -> list[object]:
 
 
 @settings(
-    max_examples=25,
+    max_examples=examples(25),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     deadline=None,
 )

@@ -32,6 +32,7 @@ from tests.integration.support.scripted import CONFIG, STATE, state_method
 from tests.integration.support.stepping import Plain, assert_follows_log, begin, step
 from tests.integration.support.writing import append_chunks
 from tests.support.gateways import SHORT_LEASE_SECONDS, gateway
+from tests.support.properties import examples
 
 #: Nobody gives up: failures only cost time here.
 PATIENT = CONFIG.model_copy(update={"step_tries": 1000, "step_backoff_seconds": 0.0001})
@@ -82,7 +83,7 @@ STORIES = st.builds(
 
 
 @settings(
-    max_examples=40,
+    max_examples=examples(40),
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=list(HealthCheck),
 )

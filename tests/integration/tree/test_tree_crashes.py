@@ -44,6 +44,7 @@ from tests.integration.support.growing import assert_is_tree, nodes_of, want_sea
 from tests.integration.support.scripted import CONFIG, TREE, summary_reply, tree_method
 from tests.integration.support.writing import append_chunks
 from tests.support.gateways import SHORT_LEASE_SECONDS, gateway
+from tests.support.properties import examples
 
 #: Nobody gives up: failures only cost time here.
 PATIENT = CONFIG.model_copy(
@@ -125,7 +126,7 @@ STORIES = st.builds(
 
 
 @settings(
-    max_examples=60,
+    max_examples=examples(60),
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=list(HealthCheck),
 )

@@ -11,6 +11,7 @@ from service.domain.answers.trajectory import (
     Event,
 )
 from service.domain.prompting.flows import ModelRequest
+from tests.support.properties import examples
 from tests.unit.tree.navigating import Run, Tree, down, play, run, says, scripted, start
 from tests.unit.tree.test_navigation_properties import runs
 
@@ -46,7 +47,7 @@ def test_events_of_something_else_are_refused() -> None:
         replay(newer)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(runs())
 def test_any_navigation_can_be_replayed(given_run: tuple[Tree, Run, dict[str, Any]]) -> None:
     tree, got, settled = given_run

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import palimpsest
 from palimpsest import sync
 from palimpsest.v1 import answer_service_pb2, common_pb2
+from tests.support.properties import examples
 from tests.unit.client.agent_service import Service
 from tests.unit.client.server import add, serving
 from tests.unit.client.test_producer import Log
@@ -39,7 +40,7 @@ async def used(register: Any, use: Callable[[sync.Client], T]) -> T:
         return await asyncio.to_thread(run, port)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(cuts=st.lists(st.tuples(st.integers(0, 4), LOST), max_size=6))
 async def test_wherever_streams_end_each_chunk_is_stored_once(
     cuts: list[tuple[int, grpc.StatusCode]],

@@ -14,6 +14,7 @@ from palimpsest import _convert_chunks
 from palimpsest._async._producer import MAX_CHUNK_BYTES
 from palimpsest._transport import MAX_SENT_BYTES
 from palimpsest.v1 import session_service_pb2
+from tests.support.properties import examples
 from tests.unit.client.server import add, serving
 
 Request = session_service_pb2.AppendChunksRequest
@@ -74,7 +75,7 @@ async def append(log: Log, texts: list[str]) -> palimpsest.Ack | None:
             return await producer.flush()
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     cuts=st.lists(
         st.tuples(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import palimpsest
 from palimpsest import sync
 from palimpsest.v1 import memories_pb2, memory_service_pb2
+from tests.support.properties import examples
 from tests.unit.client.server import add, serving
 
 LOST = grpc.StatusCode.UNAVAILABLE
@@ -101,7 +102,7 @@ async def watched(history: History, use: Callable[[palimpsest.Memory], Any]) -> 
             return await use(watched_memory)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     cuts=st.lists(
         st.tuples(

@@ -11,10 +11,11 @@ from evaluation.hindsight.schedules import best, best_of_all
 from service.domain.prism.schedules import LoggedStep, adaptive, compare, scheduled
 from service.domain.spend.prices import ModelPrices
 from tests.support.prices import PLAIN
+from tests.support.properties import examples
 from tests.unit.prism.test_schedules import COARSE, FREE, HALF, MARKED, log_of, prices, put, steps
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(steps, min_size=1, max_size=8), prices, st.sampled_from((0, 20)))
 def test_no_schedule_is_cheaper_than_the_optimum(
     made: list[LoggedStep], at: ModelPrices, task_tokens: int
@@ -32,7 +33,7 @@ def test_no_schedule_is_cheaper_than_the_optimum(
         assert found == pytest.approx(exhaustive)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(steps, min_size=1, max_size=9), prices)
 @example([put("a", "x" * 60), put("a", "y"), put("a", "x" * 60), put("b", "y" * 60)], PLAIN)
 def test_the_search_is_exact_for_keys_in_the_order_they_came(

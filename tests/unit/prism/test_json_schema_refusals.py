@@ -14,6 +14,7 @@ from service.domain.prism.schemas.tree import Schema, render
 from service.domain.values.errors import SchemaInvalid
 from service.domain.values.reasons import Reason
 from service.rpc.errors import abort_arguments
+from tests.support.properties import examples
 from tests.unit.prism.schemas import schemas
 
 STRING: Any = {"type": "string"}
@@ -261,7 +262,7 @@ def test_any_text_is_a_schema_or_refused(text: str) -> None:
     reads_or_refuses(text)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(_values)
 def test_any_json_is_a_schema_or_refused(value: Any) -> None:
     reads_or_refuses(json.dumps(value))

@@ -17,6 +17,7 @@ from service.domain.search.postings import (
     lists_of,
 )
 from service.domain.search.ranking import K1, B
+from tests.support.properties import examples
 
 #: Of a chunk: how often it has each of three words, and how long it is.
 Chunk = tuple[int, int, int, int]
@@ -126,7 +127,7 @@ def test_hits_from_elsewhere_count_as_well(said: list[Chunk], depth: int, begin:
 
 
 @given(chunks, st.integers(1, 12), st.sampled_from([(2,), (0, 2), (1, 2), (1,)]))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_what_rare_words_decide_is_what_all_words_decide(
     said: list[Chunk], depth: int, rare: tuple[int, ...]
 ) -> None:

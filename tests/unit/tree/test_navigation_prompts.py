@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from service.domain.prompting.fitting import TextTooLong, cut_to, fitted, share_of
 from service.domain.prompting.tokens import estimate_prompt_tokens, estimate_tokens
+from tests.support.properties import examples
 from tests.unit.tree.navigating import SPEC, Tree, down, run, says, scripted
 
 _MARKED = re.compile(r"<<<data (\w{24})\n.*?\n>>>data \1\n", re.DOTALL)
@@ -79,7 +80,7 @@ def test_summaries_that_do_not_fit_get_equal_shares() -> None:
 SUMMARIES = st.lists(st.integers(0, 300), min_size=2, max_size=6)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(SUMMARIES, st.integers(300, 4000), st.sampled_from([estimate_tokens, words]), st.data())
 def test_no_prompt_passes_the_window(
     sizes: list[int], window: int, count: Any, data: st.DataObject

@@ -16,6 +16,7 @@ from service.domain.answers.trajectory import (
 from service.domain.prompting.flows import ModelRequest
 from service.domain.tree.contents import LeafContent, MergeContent, TriageContent
 from service.domain.tree.spec import WorkingMemory
+from tests.support.properties import examples
 from tests.unit.tree.navigating import SPEC, UP, Run, Tree, down, run, says
 
 SHAPES: st.SearchStrategy[Any] = st.recursive(
@@ -71,7 +72,7 @@ def runs(draw: st.DrawFn) -> tuple[Tree, Run, dict[str, Any]]:
     return tree, run(tree, model, **settled), settled
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(runs())
 def test_it_ends_within_its_calls_and_says_how(given_run: tuple[Tree, Run, dict[str, Any]]) -> None:
     tree, got, settled = given_run
@@ -85,7 +86,7 @@ def test_it_ends_within_its_calls_and_says_how(given_run: tuple[Tree, Run, dict[
     assert end.text == (got.result.no_answer.value if got.result.no_answer else got.result.text)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(runs())
 def test_no_leaf_is_read_twice_and_nothing_refuted_is_entered(
     given_run: tuple[Tree, Run, dict[str, Any]],
@@ -107,7 +108,7 @@ def test_no_leaf_is_read_twice_and_nothing_refuted_is_entered(
             assert set(event.targets) <= set(tree.views[event.node_id].children)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(runs())
 def test_the_statistics_are_what_the_events_come_to(
     given_run: tuple[Tree, Run, dict[str, Any]],
@@ -130,7 +131,7 @@ def test_the_statistics_are_what_the_events_come_to(
     assert [event.template for event in called] == [ask.template for ask in got.asks]
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(runs())
 def test_no_prompt_is_sent_twice_but_as_another_attempt(
     given_run: tuple[Tree, Run, dict[str, Any]],
@@ -156,7 +157,7 @@ class Steady:
         return down(ask.content.open[turn % len(ask.content.open)])
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(SHAPES, st.dictionaries(st.sampled_from(["about r.0", "about r.1.0"]), st.integers(0, 3)))
 def test_with_one_child_at_a_time_a_beam_changes_nothing(
     shape: Any, choices: dict[str, int]
@@ -191,7 +192,7 @@ def paper_walk(tree: Tree, doings: dict[str, int]) -> list[str]:
     return asked or ["r"]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(SHAPES, st.dictionaries(st.sampled_from(["r", "r.0", "r.1", "r.0.0"]), st.integers(0, 9)))
 def test_with_a_beam_of_one_it_is_the_papers_walk(shape: Any, doings: dict[str, int]) -> None:
     tree = Tree(shape)
@@ -210,7 +211,7 @@ def test_with_a_beam_of_one_it_is_the_papers_walk(shape: Any, doings: dict[str, 
     assert [event.node_id for event in got.events if event.template] == paper_walk(tree, doings)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(SHAPES, st.integers(1, 4))
 def test_who_never_gives_up_reads_every_leaf_once(shape: Any, beam: int) -> None:
     tree = Tree(shape)
@@ -220,7 +221,7 @@ def test_who_never_gives_up_reads_every_leaf_once(shape: Any, beam: int) -> None
     assert got.result.statistics.leaves_read == len(tree.texts)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(SHAPES, st.integers(1, 4))
 def test_the_answer_is_found_wherever_it_is(shape: Any, beam: int) -> None:
     tree = Tree(shape)

@@ -21,6 +21,7 @@ from service.domain.prompting.asking import MAX_TRIES
 from service.domain.prompting.ends import End
 from service.domain.prompting.flows import ModelReply, ModelRequest
 from service.domain.prompting.tokens import estimate_tokens
+from tests.support.properties import examples
 from tests.unit.answers.browse.support import KEY, Log, Run, ended, run
 
 CHUNKS = st.text("ab .\n[]1é😀", max_size=80).map(lambda text: text * 3) | st.sampled_from(
@@ -124,7 +125,7 @@ def runs(draw: st.DrawFn) -> tuple[Log, Run, BrowseRequest, int]:
 Given = tuple[Log, Run, BrowseRequest, int]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(runs())
 def test_no_prompt_with_its_reply_passes_the_window(given_run: Given) -> None:
     _, got, _, window = given_run
@@ -133,7 +134,7 @@ def test_no_prompt_with_its_reply_passes_the_window(given_run: Given) -> None:
         assert ask.max_output_tokens >= 1
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(runs())
 def test_it_ends_within_its_calls_and_says_how(given_run: Given) -> None:
     _, got, asked, _ = given_run
@@ -148,7 +149,7 @@ def test_it_ends_within_its_calls_and_says_how(given_run: Given) -> None:
     assert all(1 <= event.attempt <= MAX_TRIES for event in called)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(runs())
 def test_every_place_that_is_cited_has_exactly_that_text(given_run: Given) -> None:
     log, got, _, _ = given_run
@@ -159,7 +160,7 @@ def test_every_place_that_is_cited_has_exactly_that_text(given_run: Given) -> No
         assert text[span.from_character : span.to_character] == span.text != ""
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(runs())
 def test_no_piece_is_taken_from_twice(given_run: Given) -> None:
     _, got, _, _ = given_run
@@ -172,7 +173,7 @@ def test_no_piece_is_taken_from_twice(given_run: Given) -> None:
     assert len(pieces) == len(set(pieces))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.lists(CHUNKS, max_size=30), st.integers(16, 400))
 def test_the_pieces_of_a_log_are_the_log(texts: list[str], tokens: int) -> None:
     log = Log(texts, tokens=tokens)
