@@ -107,7 +107,7 @@ setup-ci: setup ## on Debian as root: what some tests need besides: PgBouncer, c
 	npm ci --silent --no-audit --no-fund --prefix tests/typescript
 	@$(MAKE) --no-print-directory .cache/go/protoc-gen-go
 
-# Go builds two programs of the tests of deploy/, and a client of docs/guides/other-languages.md.
+# Go builds two programs of the tests of deploy/, and a client of docs/guides/api.md#other-languages.
 GO := $(or $(shell command -v go),$(wildcard /usr/local/go/bin/go))
 NEEDS_GO = test -n "$(GO)" || { echo "install Go 1.26 or newer (go.dev/dl; Debian's is older) and try again" >&2; exit 1; }
 

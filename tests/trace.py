@@ -1,4 +1,4 @@
-"""`python -m tests.trace`: the trace of one chunk in a real run, as docs/guides/tracing.md has it.
+"""`python -m tests.trace`: the trace of one chunk in a real run, as in docs/reference/tracing.md.
 
 An API server, a worker and its executor, PostgreSQL, and a model that is faked at its transport.
 """

@@ -1,4 +1,4 @@
--- Run by psql as the superuser when the volume is made: docs/guides/running.md, Roles.
+-- Run by psql as the superuser when the volume is made: docs/guides/running.md#roles.
 \set ON_ERROR_STOP on
 \set owner_password `cat /run/secrets/owner_password`
 \set service_password `cat /run/secrets/service_password`

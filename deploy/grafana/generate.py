@@ -38,10 +38,10 @@ def dashboard(source: Json) -> Json:
         {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"},
         {
             "name": "runbooks",
-            "label": "Where docs/guides/alerts.md is",
+            "label": "Where docs/reference/alerts.md is",
             "type": "textbox",
-            "query": "docs/guides/alerts.md",
-            "current": {"text": "docs/guides/alerts.md", "value": "docs/guides/alerts.md"},
+            "query": "docs/reference/alerts.md",
+            "current": {"text": "docs/reference/alerts.md", "value": "docs/reference/alerts.md"},
         },
         *(choice(one) for one in source.get("variable", [])),
     ]

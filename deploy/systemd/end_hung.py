@@ -2,7 +2,7 @@
 
 Hangs: it does not answer at its health socket, several times in a row. A process that answers and
 cannot reach its database is left alone: starting it again would not help. Nothing is lost by it:
-docs/guides/running.md, "When something dies".
+docs/guides/running.md#when-something-dies.
 """
 
 import os

@@ -27,7 +27,7 @@ _log = structlog.get_logger("palimpsest")
 
 
 #: Where what is said of poolers is explained.
-POOLERS = "docs/guides/poolers.md"
+POOLERS = "docs/guides/running.md#poolers"
 
 
 #: What a kind of process is called in telemetry.

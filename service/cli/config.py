@@ -167,7 +167,7 @@ def _text(value: Any) -> str:
 def example() -> None:
     """Print a TOML file with every setting, what it means and its default, all commented out."""
     show("# Settings of Palimpsest: `palimpsest serve --config PATH`, or PALIMPSEST_CONFIG=PATH.")
-    show("# What stands in a comment is the default. See docs/guides/settings.md.")
+    show("# What stands in a comment is the default. See docs/reference/settings.md.")
     in_limits = False
     for name, kind in reading.fields().items():
         if name.startswith(f"{LIMITS}.") and not in_limits:

@@ -305,7 +305,7 @@ def _refuse_pooler(url: str) -> None:
     if lost:
         raise CommandError(
             f"cannot migrate: {lost}; name the server itself in PALIMPSEST_MIGRATION_DATABASE_URL"
-            " and PALIMPSEST_SIGNALS_DATABASE_URL; see docs/guides/poolers.md"
+            " and PALIMPSEST_SIGNALS_DATABASE_URL; see docs/guides/running.md#poolers"
         )
 
 

@@ -164,7 +164,7 @@ class Limits(BaseModel):
 
 
 class Config(BaseModel):
-    """What a process of the service needs to know; docs/guides/settings.md says how it is set."""
+    """What a process needs to know; docs/reference/settings.md says how each setting is set."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

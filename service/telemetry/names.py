@@ -1,4 +1,4 @@
-"""Every name of a metric, a span and an attribute; docs/guides/telemetry.md has their table.
+"""Every name of a metric, a span and an attribute; docs/reference/telemetry.md has their table.
 
 Those of OpenTelemetry's semantic conventions come from its package, but for what it says has
 moved to the conventions of generative AI (open-telemetry/semantic-conventions-genai), of which
@@ -137,7 +137,7 @@ class Metric:
 
 
 class SpanName:
-    """Names of spans; docs/guides/tracing.md has their table.
+    """Names of spans; docs/reference/tracing.md has their table.
 
     A call of the API has its full method, what is taken from a table `process` and its kind, a
     try of a model call `chat` and the model, and what is done to a memory one of GenAiOperation.

@@ -153,7 +153,7 @@ class Database:
         """Makes pools of at most `pool_size` connections each; opens none yet.
 
         `name` is shown by the server as application_name. `pooled`: a pooler between us and
-        the server gives each transaction another connection (docs/guides/poolers.md), so that
+        the server gives each transaction another connection (docs/guides/running.md), so that
         nothing is prepared, and each transaction is told what else a connection is.
         """
         arguments = connection_arguments(name, role=role, pooled=pooled)

@@ -144,7 +144,7 @@ def translate(error: BaseException) -> StorageError | None:
             return Busy(_first_line(error))
         return NotSupported(
             f"the database does not take the statement ({_first_line(error)}): is it sharded, or"
-            " another than PostgreSQL? docs/guides/poolers.md says what is supported"
+            " another than PostgreSQL? docs/guides/running.md#poolers says what is supported"
         )
     if isinstance(error, psycopg.IntegrityError):
         return Violated(_first_line(error), error.diag.constraint_name or "")

@@ -28,7 +28,7 @@ NAMED = {"PALIMPSEST_MODEL": "openai/x", "PALIMPSEST_EMBEDDING_MODEL": "openai/y
 _PINNED = re.compile(r"[a-z0-9./-]+:v?\d+\.\d+\.\d+[a-z0-9.-]*")
 _SECRET = re.compile(r"PASSWORD|SECRET|TOKEN|API_KEY|_URL$")
 _OF_OURS = "PALIMPSEST_"
-#: A process stops in its time and a moment (docs/guides/operations.md, Stopping).
+#: A process stops in its time and a moment (docs/guides/running.md#stopping).
 _MOMENT_SECONDS = 10
 #: How long a model call may take: what was paid for is finished.
 CALL_SECONDS = Config.model_fields["model_timeout_seconds"].default

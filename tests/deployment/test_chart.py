@@ -434,7 +434,7 @@ def test_the_alerts_are_those_of_prometheus_and_know_the_jobs() -> None:
         one["runbook_url"] for one in walk(rule) if isinstance(one, dict) and "runbook_url" in one
     ]
     assert urls
-    assert all(url.startswith(f"{address}docs/guides/alerts.md#") for url in urls)
+    assert all(url.startswith(f"{address}docs/reference/alerts.md#") for url in urls)
     (monitor,) = by_kind(found, "PodMonitor").values()
     jobs = set()
     for end in monitor["spec"]["podMetricsEndpoints"]:

@@ -13,7 +13,7 @@ from tests import ROOT
 GRAFANA = ROOT / "deploy" / "grafana"
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 ALERTS = PROMETHEUS / "alerts.yml"
-RUNBOOKS = ROOT / "docs" / "guides" / "alerts.md"
+RUNBOOKS = ROOT / "docs" / "reference" / "alerts.md"
 #: What stands for nothing that is measured: functions, keywords and labels behind `by`.
 _WORDS = re.compile(
     r'"(?:[^"\\]|\\.)*"|\{[^}]*\}|\[[^]]*\]|\b(?:by|on|without|ignoring)\s*\([^)]*\)'

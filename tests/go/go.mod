@@ -1,4 +1,4 @@
-// What the program of docs/guides/other-languages.md needs, for the test that runs it.
+// What the program of docs/guides/api.md#other-languages needs, for the test that runs it.
 module program
 
 go 1.26.0

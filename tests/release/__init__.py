@@ -1,4 +1,4 @@
-"""Packages and releases: `python -m tests.release dist|prepare VERSION` (docs/guides/releasing.md).
+"""`python -m tests.release dist|prepare VERSION` packages and releases (docs/guides/running.md).
 
 Nothing here publishes, tags, or changes the work tree.
 """

@@ -398,7 +398,7 @@ class Final:
 class Violation:
     """A broken promise."""
 
-    #: Which one, a short name as in docs/guides/promises.md.
+    #: Which one, a short name as in docs/guides/proof.md.
     promise: str
     #: What was found, with the names that it takes to look for it.
     what: str

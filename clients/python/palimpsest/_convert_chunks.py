@@ -201,7 +201,7 @@ def _wrong(chunk: chunks_pb2.Chunk) -> str:
 
 
 def digest(chunk: chunks_pb2.Chunk) -> bytes:
-    """SHA-256 of a chunk's content, 32 bytes, as docs/guides/appending.md defines it."""
+    """SHA-256 of a chunk's content, 32 bytes, as docs/guides/appending.md#the-digest defines it."""
     kind = chunk.WhichOneof("content") or ""
     parts = ["", "", "", "", ""]
     if kind == "text":

@@ -171,7 +171,7 @@ class Chunk(_message.Message):
     producer_id: _builtins.str
     """The producer that sent it; empty for Append."""
     digest: _builtins.bytes
-    """Optional. SHA-256 of the content, 32 bytes, as docs/guides/appending.md defines
+    """Optional. SHA-256 of the content, 32 bytes, as docs/guides/appending.md#the-digest defines
     it. It is checked where it is given; otherwise INVALID_ARGUMENT (DIGEST_MISMATCH).
     """
     @_builtins.property

@@ -231,7 +231,7 @@ class CharacterRange(_message.Message):
     of a message, and of an agent step its parts that are not empty, as "Thought: …",
     "Action: …" and "Observation: …", one a line, in the order that
     `AgentStep.observed_first` says. Before that is a line with time, source and thread,
-    where the chunk has any, as docs/guides/appending.md shows.
+    where the chunk has any, as docs/guides/appending.md#threads-sources-and-times shows.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

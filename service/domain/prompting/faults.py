@@ -1,6 +1,6 @@
 """What a failed model call says of whom: the deployment, the request, or the text in it.
 
-The table follows what providers answer (docs/guides/models.md, "When a model fails").
+The table follows what providers answer (docs/guides/models.md#when-a-model-fails).
 """
 
 from enum import StrEnum

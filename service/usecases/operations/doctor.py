@@ -340,7 +340,7 @@ def _extensions(facts: ServerFacts) -> Finding:
     there = ", ".join(f"{n} {facts.extensions[n]}" for n in EXTENSIONS if n in facts.extensions)
     if missing:
         said = f"{', '.join(missing)} missing: search is slower, or by words only"
-        return warn("extensions", said, 'see docs/guides/running.md, "What search needs"')
+        return warn("extensions", said, "see docs/guides/running.md#what-search-needs")
     return ok("extensions", there)
 
 

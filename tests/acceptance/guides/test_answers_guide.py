@@ -1,4 +1,4 @@
-"""docs/guides/answers.md: its commands and its program print what it says."""
+"""docs/guides/asking.md, "Answers": its commands and its program print what it says."""
 
 import re
 import sys
@@ -14,11 +14,11 @@ from service.cli import output
 from service.domain.answers.readers import ReaderName
 from service.rpc.pages import MAX_PAGE_SIZE, PAGE_BYTES
 from service.settings.config import Limits
-from tests import ROOT
 from tests.acceptance.guides.pages import commands, printed, program
 from tests.acceptance.guides.test_agents_guide import comparable, says
+from tests.support.guides import section
 
-PAGE = (ROOT / "docs/guides/answers.md").read_text()
+PAGE = section("asking", "Answers")
 ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 

@@ -11,9 +11,10 @@ from google.protobuf import json_format, symbol_database
 from google.protobuf.descriptor import ServiceDescriptor
 
 from tests import ROOT
+from tests.support.guides import section
 from tests.support.harness import Servers, api, worker
 
-PAGE = (ROOT / "docs/guides/api.md").read_text()
+PAGE = section("api", "The API in ten minutes")
 ADDRESS = "localhost:50051"
 GRPCURL = re.compile(
     r"-d '(\{.*?\})' +(?:\\\n +)?" + ADDRESS + r" palimpsest\.v1\.(\w+)/(\w+)", re.S

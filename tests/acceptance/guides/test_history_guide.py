@@ -1,11 +1,11 @@
-"""docs/guides/history.md: its commands and its program print what it says."""
+"""docs/guides/prism.md, "Looking back and editing": commands and program print what it says."""
 
 import sys
 
-from tests import ROOT
 from tests.acceptance.guides.pages import TIME, commands, printed, program
+from tests.support.guides import section
 
-PAGE = (ROOT / "docs/guides/history.md").read_text()
+PAGE = section("prism", "Looking back and editing")
 
 
 def test_the_guide_prints_what_it_says(address: str) -> None:

@@ -1,4 +1,4 @@
-"""docs/guides/other-languages.md: its programs, built as it says, print what it says."""
+"""docs/guides/api.md, "Other languages": its programs, built as it says, print what it says."""
 
 import os
 import re
@@ -11,11 +11,12 @@ import pytest
 
 from tests import ROOT
 from tests.acceptance.guides.pages import printed
+from tests.support.guides import section
 from tests.support.harness import absent
 
 pytestmark = pytest.mark.prove
 
-PAGE = (ROOT / "docs/guides/other-languages.md").read_text()
+PAGE = section("api", "Other languages")
 TYPESCRIPT = ROOT / "tests/typescript"
 GO = ROOT / "tests/go"
 GO_PLUGINS = ROOT / ".cache/go"

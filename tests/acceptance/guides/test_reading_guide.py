@@ -1,11 +1,11 @@
-"""docs/guides/reading.md: its program prints what it says."""
+"""docs/guides/asking.md, "The readers": its program prints what it says."""
 
 import sys
 
-from tests import ROOT
 from tests.acceptance.guides.pages import printed, program
+from tests.support.guides import section
 
-PAGE = (ROOT / "docs/guides/reading.md").read_text()
+PAGE = section("asking", "The readers")
 
 
 def test_the_program_prints_what_it_says(address: str) -> None:

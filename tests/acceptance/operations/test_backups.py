@@ -1,4 +1,4 @@
-"""Backups taken under traffic and restored to other servers, as docs/guides/backup.md says."""
+"""Backups under traffic, restored elsewhere as docs/guides/running.md#backup-and-restore says."""
 
 import asyncio
 import os

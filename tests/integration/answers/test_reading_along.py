@@ -13,9 +13,9 @@ import pytest
 import palimpsest
 from palimpsest.v1 import answer_service_pb2, answer_service_pb2_grpc
 from service.domain.answers.reply_streaming import TextPiece, text_of
-from tests import ROOT
 from tests.support.fake_model import FakeModel, fake_model
 from tests.support.fake_streams import Streaming
+from tests.support.guides import section
 from tests.support.harness import Servers, api, worker
 
 Asked = tuple["answer_service_pb2_grpc.AnswerServiceAsyncStub", answer_service_pb2.AskRequest]
@@ -143,8 +143,7 @@ async def test_who_does_not_ask_for_it_hears_no_text(model: FakeModel, asked: As
 
 
 async def test_the_guides_code_reads_along(service: tuple[str, FakeModel], asked: Asked) -> None:
-    page = ROOT / "docs" / "guides" / "streaming.md"
-    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", section("asking", "Reading along"), re.DOTALL)
     lines = "\n".join(f"    {line}" for line in code.replace("notes", "m").splitlines())
     names: dict[str, Any] = {}
     exec(f"async def guide(session):\n{lines}\n    return text", names)

@@ -72,7 +72,7 @@ async def test_a_statement_that_a_database_never_takes_is_one_clear_refusal(
     assert isinstance(told, FailedPrecondition)
     assert told.reason is Reason.DATABASE_NOT_SUPPORTED
     assert "sharded" in told.message
-    assert "docs/guides/poolers.md" in told.message
+    assert "docs/guides/running.md#poolers" in told.message
     with api(url) as (server, address):
         async with palimpsest.connect(address) as client:
             session = client.session("s")

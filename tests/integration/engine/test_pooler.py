@@ -46,7 +46,7 @@ def test_a_pooler_that_nobody_named_is_refused_with_the_reason(either: str, comm
     said = str(refused.value).strip().splitlines()[-1]
     setting = "MIGRATION_DATABASE_URL" if command == "migrate" else "DATABASE_POOLER=transaction"
     assert f"PALIMPSEST_{setting}" in said
-    assert "docs/guides/poolers.md" in said
+    assert "docs/guides/running.md#poolers" in said
 
 
 @pytest.mark.parametrize("signals", [False, True], ids=["none", "pooler"])

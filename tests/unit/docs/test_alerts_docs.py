@@ -34,7 +34,7 @@ def test_every_alert_has_its_labels_and_words() -> None:
         told = rule["annotations"]
         assert told["summary"]
         assert told["description"]
-        assert told["runbook_url"] == f"docs/guides/alerts.md#{rule['alert'].lower()}"
+        assert told["runbook_url"] == f"docs/reference/alerts.md#{rule['alert'].lower()}"
 
 
 def test_every_runbook_says_what_it_means_and_when_it_ends() -> None:

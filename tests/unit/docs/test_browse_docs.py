@@ -20,9 +20,9 @@ from service.domain.answers.browse.spec import (
     BrowseRequest,
 )
 from service.settings.config import Config
-from tests import ROOT
+from tests.support.guides import section
 
-PAGE = (ROOT / "docs" / "guides" / "browsing.md").read_text()
+PAGE = section("asking", "Browsing the log")
 
 
 def rows() -> dict[str, list[str]]:

@@ -1,14 +1,14 @@
 """The guide to costs: its tables of prompts are what `verification.benchmarks prompts` counts."""
 
-from tests import ROOT
+from tests.support.guides import section
 from verification.benchmarks import prompts
 
-PAGE = ROOT / "docs" / "guides" / "costs.md"
+PAGE = section("models", "Costs and budgets")
 
 
 def rows(columns: int) -> dict[str, list[str]]:
     """The rows of the tables with so many columns, by their first cell."""
-    lines = PAGE.read_text().splitlines()
+    lines = PAGE.splitlines()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "|" in line]
     return {row[0].strip("`"): row for row in cells if len(row) == columns}
 

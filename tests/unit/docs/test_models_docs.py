@@ -16,9 +16,9 @@ from service.settings import reading
 from service.settings.config import Config
 from service.settings.models import ModelSetting, PriceOverride
 from service.settings.profiles import Effort, ProfileOverride, SchemaMode
-from tests import ROOT
+from tests.support.guides import section
 
-PAGE = ROOT / "docs" / "guides" / "models.md"
+PAGE = section("models", "Models")
 #: A model for each row of the table of habits.
 ROWS = {
     "`openai` before gpt-5.6, `azure`": ["openai/gpt-5.5", "azure/gpt-4o"],
@@ -38,7 +38,7 @@ ROWS = {
 
 def examples() -> list[dict[str, str]]:
     """The variables that each indented block sets."""
-    blocks = re.findall(r"(?:^ {4}.*\n)+", PAGE.read_text(), re.MULTILINE)
+    blocks = re.findall(r"(?:^ {4}.*\n)+", PAGE, re.MULTILINE)
     found = []
     for block in blocks:
         if "export" not in block:
@@ -85,7 +85,7 @@ def test_the_examples_are_taken_as_they_are(tmp_path: Path) -> None:
 def test_the_table_of_habits_is_the_codes() -> None:
     said = re.findall(
         r"^\| (.+?) \| (explicit|keyed|plain) \| (\S+) \| (.+?) \| (\S+) s \|$",
-        PAGE.read_text(),
+        PAGE,
         re.MULTILINE,
     )
     assert [row[0] for row in said] == list(ROWS)
@@ -99,7 +99,7 @@ def test_the_table_of_habits_is_the_codes() -> None:
 
 
 def test_the_fields_of_prices_are_the_codes() -> None:
-    fields = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
+    fields = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
     assert [name for name in fields if name in PriceOverride.model_fields] == list(
         PriceOverride.model_fields
     )
@@ -109,7 +109,7 @@ def test_the_table_of_profiles_is_the_codes() -> None:
     found = re.findall(
         r"^\| (`.+`.*?) \| (\w+) \| (\w+) \| (always|unthinking|never) \| (system|user)"
         r" \| (\w+) \|$",
-        PAGE.read_text(),
+        PAGE,
         re.MULTILINE,
     )
     assert len(found) == 22
@@ -123,13 +123,12 @@ def test_the_table_of_profiles_is_the_codes() -> None:
 
 
 def test_the_tables_of_settings_and_profiles_name_every_field() -> None:
-    page = PAGE.read_text()
     for heading, fields in (
         ("| setting | values |", {*ModelSetting.model_fields} - {"extra_body"}),
         ("| field | values |", {*ProfileOverride.model_fields}),
     ):
-        table = page.partition(heading)[2].partition("\n\n")[0]
+        table = PAGE.partition(heading)[2].partition("\n\n")[0]
         assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == fields
-    efforts = re.findall(r"^\| (`\S+`(?:, `\S+`)?) \| ([\d,]+) \|$", page, re.MULTILINE)
+    efforts = re.findall(r"^\| (`\S+`(?:, `\S+`)?) \| ([\d,]+) \|$", PAGE, re.MULTILINE)
     shown = {name: tokens for names, tokens in efforts for name in re.findall(r"`(\w+)`", names)}
     assert shown == {level.value: f"{tokens:,}" for level, tokens in HEADROOM_TOKENS.items()}

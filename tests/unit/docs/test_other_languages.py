@@ -11,8 +11,9 @@ from protovalidate._gen.buf.validate import validate_pb
 
 from service.rpc.errors import DOMAIN
 from tests import ROOT
+from tests.support.guides import section
 
-PAGE = (ROOT / "docs/guides/other-languages.md").read_text()
+PAGE = section("api", "Other languages")
 
 
 def files_of(image: Path) -> dict[str, descriptor_pb2.FileDescriptorProto]:

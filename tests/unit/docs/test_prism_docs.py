@@ -13,13 +13,13 @@ from service.domain.values.json_values import MAX_NODES, MAX_NUMBER_CHARACTERS
 from service.domain.values.paths import MAX_KEY_CHARACTERS, MAX_PATH_CHARACTERS, MAX_PATH_DEPTH
 from service.rpc.convert.specs import DEFAULT_CHUNK_TOKENS
 from service.settings.config import Config, Limits
-from tests import ROOT
+from tests.support.guides import section
 
-PAGE = ROOT / "docs" / "guides" / "prism.md"
+PAGE = section("prism", "How a PRISM memory works")
 
 
 def cells() -> dict[str, str]:
-    rows = re.findall(r"^\| (.+?) \| (.+?) \|", PAGE.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|", PAGE, re.MULTILINE)
     return {name.strip("`"): value for name, value in rows}
 
 
@@ -56,6 +56,6 @@ def test_the_defaults_are_those_of_the_code() -> None:
     assert said["memory_tokens"] == f"{MEMORY_TOKENS:,}"
     seconds = f"{Config().message_linger_seconds:g}"
     assert said["linger"] == f"{seconds} s for messages"
-    assert f"(`PALIMPSEST_MESSAGE_LINGER_SECONDS`, {seconds};" in PAGE.read_text()
+    assert f"(`PALIMPSEST_MESSAGE_LINGER_SECONDS`, {seconds};" in PAGE
     for name in ("encoding", "operations", "coercion", "reply_format"):
         assert said[name] == f"`{getattr(spec, name).value}`"

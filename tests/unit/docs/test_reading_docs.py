@@ -8,9 +8,9 @@ from service.domain.answers.readers import ReaderName
 from service.domain.answers.response_schemas import MAX_PATTERN_CHARACTERS, MAX_SCHEMA_BYTES
 from service.domain.values.json_values import MAX_DEPTH
 from service.settings.config import Config
-from tests import ROOT
+from tests.support.guides import section
 
-PAGE = " ".join((ROOT / "docs/guides/reading.md").read_text().split())
+PAGE = " ".join(section("asking", "The readers").split())
 ROWS = {
     QuerySubject.STATE: "how things are now",
     QuerySubject.FACT: "a fact",

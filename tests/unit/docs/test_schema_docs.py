@@ -1,4 +1,4 @@
-"""The examples of docs/guides/schemas.md."""
+"""The examples of docs/guides/prism.md, "Schemas"."""
 
 import importlib
 import json
@@ -12,9 +12,9 @@ from service.domain.prism.schemas.json_source import parse_json_schema
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.schemas.tree import Schema, render
 from service.domain.values.errors import SchemaInvalid
-from tests import ROOT
+from tests.support.guides import section
 
-PAGE = (ROOT / "docs/guides/schemas.md").read_text()
+PAGE = section("prism", "Schemas")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 #: Cells in backticks; a bar within them is escaped.
 ROWS = re.findall(r"^\| `(\{.*\})` \| `(/.*)` \|$", PAGE, re.MULTILINE)

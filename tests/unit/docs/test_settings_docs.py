@@ -11,7 +11,7 @@ from service.settings.reading import fields
 from tests import ROOT
 from tests.unit.settings.test_settings import of_file
 
-GUIDE = ROOT / "docs" / "guides" / "settings.md"
+GUIDE = ROOT / "docs" / "reference" / "settings.md"
 
 
 def rows() -> list[str]:

@@ -5,9 +5,9 @@ import re
 from service.domain.answers.reply_streaming import PIECE_CHARACTERS
 from service.settings.config import Config
 from service.usecases.answers.text_streaming import PIECE_SECONDS
-from tests import ROOT
+from tests.support.guides import section
 
-PAGE = (ROOT / "docs" / "guides" / "streaming.md").read_text()
+PAGE = section("asking", "Reading along")
 
 
 def test_the_bounds_of_pieces_are_those_of_the_code() -> None:

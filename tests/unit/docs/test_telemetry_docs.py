@@ -5,7 +5,7 @@ import re
 from service.telemetry.names import Attribute, Metric
 from tests import ROOT
 
-GUIDE = ROOT / "docs" / "guides" / "telemetry.md"
+GUIDE = ROOT / "docs" / "reference" / "telemetry.md"
 #: How Prometheus writes units.
 UNITS = {"s": "_seconds", "usd": "_usd"}
 

@@ -5,7 +5,7 @@ import re
 from service.telemetry.names import Attribute, GenAiOperation, SpanName
 from tests import ROOT
 
-GUIDE = ROOT / "docs" / "guides" / "tracing.md"
+GUIDE = ROOT / "docs" / "reference" / "tracing.md"
 #: Named by the conventions; nothing is deleted yet, and `chat` has its model beside it.
 OPERATIONS = {
     GenAiOperation.UPDATE_MEMORY,

@@ -1,4 +1,4 @@
-"""The worked examples of docs/guides/worked-examples.md, with replies as models write them.
+"""The worked examples of docs/guides/prism.md, with replies as models write them.
 
 `tests/recorded` has the replies to each step and to the question; the page shows the
 memory that they make.
@@ -20,9 +20,10 @@ from service.domain.prism.rules import Rules
 from service.domain.prism.spec import PrismSpec
 from service.domain.prompting.flows import Flow, ModelReply, ModelRequest
 from tests import ROOT
+from tests.support.guides import section
 from tests.unit.support.logged import logged
 
-PAGE = ROOT / "docs" / "guides" / "worked-examples.md"
+PAGE = section("prism", "Worked examples")
 _HEADER = re.compile(r"^=== (?:positions (\d+)-(\d+)(?: of the last (\d+))?|question (.*))$", re.M)
 
 
@@ -84,9 +85,8 @@ def test_a_worked_example_gives_what_the_page_shows(name: str, said: str) -> Non
     assert said in draft.text
     assert draft.paths, "every path of the answer is in the memory"
     assert Op.ADD in ops
-    page = PAGE.read_text()
-    (shown,) = re.findall(rf"<!-- memory: {name} -->\n+```json\n(.*?)```", page, re.S)
+    (shown,) = re.findall(rf"<!-- memory: {name} -->\n+```json\n(.*?)```", PAGE, re.S)
     assert json.loads(shown) == memory.value
-    (schema,) = re.findall(rf"<!-- schema: {name} -->\n+```text\n(.*?)```", page, re.S)
+    (schema,) = re.findall(rf"<!-- schema: {name} -->\n+```text\n(.*?)```", PAGE, re.S)
     assert schema == TASKS[name]().schema
-    assert draft.text in " ".join(page.split())
+    assert draft.text in " ".join(PAGE.split())

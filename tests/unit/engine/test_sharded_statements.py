@@ -1,7 +1,7 @@
 """What statements have none of, since Citus refuses it: functions of time in the wrong places.
 
 It refuses a function that is not IMMUTABLE in the ON CONFLICT of an INSERT, in what a statement
-that writes gives back, and in a CASE or coalesce of an UPDATE. See docs/guides/poolers.md.
+that writes gives back, and in a CASE or coalesce of an UPDATE. See docs/guides/running.md#poolers.
 """
 
 import ast

@@ -9,7 +9,7 @@ from pydantic import SecretStr
 
 from service.cli.output import CommandError
 from service.cli.run import read_config
-from tests import ROOT
+from tests.support.guides import section
 
 URL = "postgresql://u:secret-word@db"
 
@@ -201,7 +201,7 @@ def test_deployments_are_read_from_the_variable_or_a_file(
 
 
 def test_the_guides_deployments_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    guide = (ROOT / "docs/guides/prefix-cache.md").read_text()
+    guide = section("models", "The prefix cache")
     example = guide.partition("<<'END'\n")[2].partition("END\n")[0]
     monkeypatch.setenv("PALIMPSEST_DEPLOYMENTS", textwrap.dedent(example))
     assert [one.name for one in read_config().deployments] == ["gpu-a", "gpu-b"]

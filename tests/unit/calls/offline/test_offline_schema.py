@@ -15,9 +15,9 @@ from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.schemas.tree import Field, RecordType, Schema, describe
 from service.llm.offline import model as offline
 from service.llm.offline import schema as offline_schema
-from tests import ROOT
+from tests.support.guides import section
 
-GUIDE = ROOT / "docs" / "guides" / "schema-generation.md"
+GUIDE = section("prism", "Generating a schema")
 MUSEUMS = "Opening hours and prices of the museums of a harbour town, from its newspapers."
 
 
@@ -107,11 +107,10 @@ def test_its_schema_can_be_filled_and_asked() -> None:
 
 def test_the_guide_shows_what_it_makes() -> None:
     query = "When is the ship museum closed, and what is the price of a ticket?"
-    guide = GUIDE.read_text()
-    assert MUSEUMS in guide
-    assert query in guide
+    assert MUSEUMS in GUIDE
+    assert query in GUIDE
     content = SchemaContent(domain=MUSEUMS, example_query=query)
-    assert indent(offline.complete(content), "    ") in guide
+    assert indent(offline.complete(content), "    ") in GUIDE
 
 
 @example(domain="", query="\u1fe40")

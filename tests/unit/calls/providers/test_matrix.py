@@ -42,7 +42,7 @@ from tests.unit.calls.providers.test_emulators import (
     turns,
 )
 
-PAGE = ROOT / "docs/guides/ends.md"
+PAGE = ROOT / "docs/reference/ends.md"
 OK = Turn()
 
 
