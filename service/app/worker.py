@@ -148,8 +148,8 @@ class Worker:
 
     async def _find_words(self) -> None:
         """Finds sessions that wait for their vectors' time and have chunks without words."""
-        async with self._database.sweeping(name="queue") as connection:
-            items = await work.without_words(connection, WORDS_ITEMS)
+        async with self._database.sweeping(name="queue") as tx:
+            items = await work.without_words(tx, WORDS_ITEMS)
         if items:
             await self._dispatcher.offer(items)
 

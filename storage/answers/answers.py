@@ -35,7 +35,7 @@ from storage.answers.headings import HEADINGS, Heading, heading_of
 from storage.answers.ratings import GOOD, StoredRating
 from storage.calls import calls
 from storage.calls.calls import UsageLine
-from storage.engine.database import DirectTransaction, Transaction
+from storage.engine.database import Transaction, value
 from storage.engine.ready import Ready
 from storage.memories import job_results
 from storage.tables import answer, answer_rating, memory, session
@@ -308,17 +308,17 @@ async def create(
         "wanted_seconds": wanted_seconds,
         "max_pending": max_pending,
     }
-    return bool(await tx.rows(_CREATE, values))
+    return bool(await tx.fetch(_CREATE, values))
 
 
 async def get(tx: Transaction, session_key: UUID, answer_id: UUID) -> StoredAnswer | None:
     """Reads an answer; None when there is none."""
-    rows = await tx.rows(_GET, {"session": session_key, "answer": answer_id})
+    rows = await tx.fetch(_GET, {"session": session_key, "answer": answer_id})
     return _stored(dict(zip(_COLUMNS, rows[0], strict=True))) if rows else None
 
 
 async def read(
-    tx: DirectTransaction, session_key: UUID, answer_id: UUID, occasion: str
+    tx: Transaction, session_key: UUID, answer_id: UUID, occasion: str
 ) -> tuple[StoredAnswer, tuple[UsageLine, ...]] | None:
     """Reads an answer and what its calls, of that occasion, have cost; in one round trip.
 
@@ -326,7 +326,7 @@ async def read(
     """
     keys = {"session": session_key, "answer": answer_id}
     values = _GET.values({**keys, "occasion": occasion})
-    rows, usage = await tx.read_all((_GET.text, calls.USAGE_OF_ANSWER), values)
+    rows, usage = await tx.pipeline((_GET.text, calls.USAGE_OF_ANSWER), values, snapshot=True)
     if not rows:
         return None
     return _stored(dict(zip(_COLUMNS, rows[0], strict=True))), calls.lines(usage)
@@ -337,7 +337,7 @@ async def status(tx: Transaction, session_key: UUID, answer_id: UUID) -> str | N
     statement = select(answer.c.status).where(
         answer.c.session_key == session_key, answer.c.answer_id == answer_id
     )
-    return (await tx.connection.execute(statement)).scalar_one_or_none()
+    return value(await tx.fetch(statement))
 
 
 #: Whether a pending answer has a worker, or waits for its model or a budget.
@@ -393,7 +393,7 @@ _GET = Ready(
 
 def from_row(row: Row[Any]) -> StoredAnswer:
     """An answer from a row of `select_answers`."""
-    return _stored(dict(row._mapping))
+    return _stored(dict(row._asdict()))
 
 
 def _stored(row: Mapping[str, Any]) -> StoredAnswer:
@@ -480,7 +480,7 @@ async def choose(tx: Transaction, session_key: UUID, answer_id: UUID, chosen: Ch
         )
         .values(chosen=chosen.to_json())
     )
-    if (await tx.connection.execute(statement)).rowcount == 1:
+    if await tx.execute(statement) == 1:
         return chosen
     stored = await get(tx, session_key, answer_id)
     assert stored is not None, "answers are never deleted"

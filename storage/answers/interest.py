@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from storage.answers.trajectories import AnswerKey
-from storage.engine.database import DirectTransaction, Transaction
+from storage.engine.database import Transaction
 
 #: What an abandoned answer says of itself.
 ABANDONED = "nobody waited for it any more; resume it, and it goes on from what is paid"
@@ -94,7 +94,7 @@ def _keys(answers: Collection[AnswerKey]) -> dict[str, Any]:
 
 
 async def renew(
-    tx: DirectTransaction, answers: Collection[AnswerKey], *, waiter: UUID, seconds: float
+    tx: Transaction, answers: Collection[AnswerKey], *, waiter: UUID, seconds: float
 ) -> None:
     """Notes that clients of a process still wait for these answers, for so long.
 
@@ -107,18 +107,18 @@ async def renew(
         "statuses": ["pending", "abandoned"],
         "takes_over": False,
     }
-    await tx.write_all((*_LAZILY_BY_KEY, _WANT), values)
+    await tx.pipeline((*_LAZILY_BY_KEY, _WANT), values)
 
 
 async def leave(
-    tx: DirectTransaction, answers: Collection[AnswerKey], *, waiter: UUID, seconds: float
+    tx: Transaction, answers: Collection[AnswerKey], *, waiter: UUID, seconds: float
 ) -> None:
     """Notes that no client of a process waits for these answers any more.
 
     They are made on for so long where that has begun. A whole transaction, in one round trip.
     """
     values = {**_keys(answers), "waiter": waiter, "seconds": seconds}
-    await tx.write_all((*_LAZILY_BY_KEY, _LEAVE), values)
+    await tx.pipeline((*_LAZILY_BY_KEY, _LEAVE), values)
 
 
 async def want(
@@ -135,27 +135,27 @@ async def want(
         "statuses": ["pending", "abandoned"] if resumes else ["pending"],
         "takes_over": resumes,
     }
-    await tx.driver.execute(_WANT, values, prepare=True)
+    await tx.execute(_WANT, values)
 
 
-async def given_up(tx: DirectTransaction, answers: Collection[AnswerKey]) -> dict[UUID, str]:
+async def given_up(tx: Transaction, answers: Collection[AnswerKey]) -> dict[UUID, str]:
     """Which of the answers are cancelled or abandoned; what nobody wants any more is now.
 
     A whole transaction, and another one where something is abandoned, in a round trip each.
     """
-    found = {row[0]: row[1] for row in await tx.read(_GIVEN_UP, _keys(answers))}
+    found = {row[0]: row[1] for row in await tx.fetch(_GIVEN_UP, _keys(answers))}
     expired = [key for key in answers if found.get(key[1]) == "pending"]
     if expired:
-        gone = await tx.write(_ABANDON, {**_keys(expired), "cause": ABANDONED})
+        gone = await tx.fetch(_ABANDON, {**_keys(expired), "cause": ABANDONED})
         found.update((row[0], "abandoned") for row in gone)
     return {answer_id: status for answer_id, status in found.items() if status != "pending"}
 
 
 async def put_aside(tx: Transaction, key: AnswerKey) -> bool:
     """Leaves an answer until it may be abandoned; False when somebody wants it again."""
-    return bool(await tx.rows(_PUT_ASIDE, {"session": key[0], "answer": key[1]}))
+    return bool(await tx.fetch(_PUT_ASIDE, {"session": key[0], "answer": key[1]}))
 
 
 async def abandon(tx: Transaction, key: AnswerKey) -> bool:
     """Abandons an answer that nobody wants any more; False when somebody wants it again."""
-    return bool(await tx.rows(_ABANDON, {**_keys([key]), "cause": ABANDONED}))
+    return bool(await tx.fetch(_ABANDON, {**_keys([key]), "cause": ABANDONED}))

@@ -124,4 +124,4 @@ async def list_answered(
         .order_by(answer.c.created_at, answer.c.answer_id)
         .limit(limit)
     )
-    return [from_row(row) for row in await tx.connection.execute(statement)]
+    return [from_row(row) for row in await tx.fetch(statement)]

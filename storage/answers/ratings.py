@@ -54,5 +54,5 @@ async def rate(
         index_elements=["session_key", "answer_id"],
         set_={name: row.excluded[name] for name in (*said, "rated_at")},
     ).returning(answer_rating.c.rated_at)
-    rated_at = (await tx.connection.execute(statement)).scalar_one()
+    rated_at = (await tx.fetch(statement))[0][0]
     return StoredRating(good=good, comment=comment, expected=expected, rated_at=rated_at)

@@ -41,10 +41,10 @@ async def read_sizes(
     statement = select(
         prism_value.c.memory_id, func.octet_length(prism_value.c.value).label("bytes")
     ).where(prism_value.c.session_key == session_key)
-    values = {row.memory_id: row.bytes for row in await tx.connection.execute(statement)}
+    values = {row.memory_id: row.bytes for row in await tx.fetch(statement)}
     found: dict[int, int] = {}
     if behind:
         named = {"after": sorted(set(behind)), "session": session_key, "upto": upto}
-        rows = await tx.connection.exec_driver_sql(_BYTES, named)
+        rows = await tx.fetch(_BYTES, named, prepare=None)
         found = {row.after: row.bytes for row in rows}
     return MemorySizes(values=values, behind=found)

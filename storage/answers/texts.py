@@ -6,7 +6,7 @@ from sqlalchemy import select
 
 from service.domain.answers.reply_streaming import TextPiece, following, text_of
 from storage.answers.trajectories import AnswerKey, Heard, heard_values
-from storage.engine.database import Transaction
+from storage.engine.database import Transaction, value
 from storage.memories import job_results
 from storage.tables import answer, answer_text
 
@@ -40,9 +40,9 @@ async def append(tx: Transaction, key: AnswerKey, pieces: Sequence[TextPiece]) -
         "texts": [piece.text for piece in pieces],
         "restarts": [piece.restarts for piece in pieces],
     }
-    written = await tx.connection.exec_driver_sql(_APPEND, values)
+    written = await tx.execute(_APPEND, values, prepare=None)
     tx.changed.add(key[1])
-    return written.rowcount == len(pieces)
+    return written == len(pieces)
 
 
 async def read(tx: Transaction, key: AnswerKey) -> Sequence[TextPiece]:
@@ -52,7 +52,7 @@ async def read(tx: Transaction, key: AnswerKey) -> Sequence[TextPiece]:
         .where(answer_text.c.session_key == key[0], answer_text.c.answer_id == key[1])
         .order_by(answer_text.c.ordinal)
     )
-    rows = await tx.connection.execute(statement)
+    rows = await tx.fetch(statement)
     return [TextPiece(ordinal=row.ordinal, text=row.text, restarts=row.restarts) for row in rows]
 
 
@@ -65,7 +65,7 @@ async def settle(tx: Transaction, key: AnswerKey, text: str) -> None:
         .with_for_update(key_share=True)
     )
     # From here on nobody else tells: what is read now is all that was told.
-    if await tx.connection.scalar(statement) not in job_results.OPEN:
+    if value(await tx.fetch(statement)) not in job_results.OPEN:
         return
     told = await read(tx, key)
     last = told[-1].ordinal if told else 0
@@ -96,7 +96,7 @@ async def read_new(
 ) -> Mapping[Heard, Sequence[TextPiece]]:
     """The first `limit` pieces behind each; one query."""
     found: dict[Heard, list[TextPiece]] = {}
-    for row in await tx.connection.exec_driver_sql(_NEW, heard_values(heard, limit)):
+    for row in await tx.fetch(_NEW, heard_values(heard, limit), prepare=None):
         piece = TextPiece(ordinal=row.ordinal, text=row.text, restarts=row.restarts)
         found.setdefault((row.session_key, row.answer_id, row.after), []).append(piece)
     return found

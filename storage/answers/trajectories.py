@@ -38,7 +38,7 @@ async def append(tx: Transaction, key: AnswerKey, event: Event) -> None:
         tenant_id=tx.tenant_id,
         event=fields,
     )
-    await tx.connection.execute(statement.on_conflict_do_nothing())
+    await tx.execute(statement.on_conflict_do_nothing())
     tx.changed.add(key[1])
 
 
@@ -55,13 +55,13 @@ async def next_ordinal(tx: Transaction, key: AnswerKey, kind: EventKind, after: 
     statement = select(func.coalesce(first, last + 1)).where(
         trajectory_event.c.session_key == key[0], trajectory_event.c.answer_id == key[1]
     )
-    return int((await tx.connection.execute(statement)).scalar_one())
+    return int((await tx.fetch(statement))[0][0])
 
 
 async def list_events(tx: Transaction, key: AnswerKey, after: int) -> Sequence[Event]:
     """The events of an answer behind an ordinal, in order."""
     statement = _events_behind(key, after).order_by(trajectory_event.c.ordinal)
-    rows = await tx.connection.execute(statement)
+    rows = await tx.fetch(statement)
     return [_event(row.ordinal, row.event) for row in rows]
 
 
@@ -114,7 +114,7 @@ async def read_new(
 ) -> Mapping[Heard, Sequence[Event]]:
     """The first `limit` events behind each, without replies; one query."""
     found: dict[Heard, list[Event]] = {}
-    for row in await tx.connection.exec_driver_sql(_NEW, heard_values(heard, limit)):
+    for row in await tx.fetch(_NEW, heard_values(heard, limit), prepare=None):
         key = (row.session_key, row.answer_id, row.after)
         found.setdefault(key, []).append(_event(row.ordinal, row.event))
     return found
@@ -197,7 +197,7 @@ async def sum_up(tx: Transaction, session_key: UUID, memory_id: UUID) -> Navigat
         answer.c.status == "complete",
         answer.c.statistics.is_not(None),
     )
-    row = (await tx.connection.execute(statement)).one()
-    sums = {name: int(value) for name, value in row._mapping.items()}
+    row = (await tx.fetch(statement))[0]
+    sums = {name: int(value) for name, value in row._asdict().items()}
     statistics = Statistics(**{name: sums.pop(name) for name in fields})
     return NavigationTotals(**sums, statistics=statistics)

@@ -22,7 +22,7 @@ from service.domain.prompting.ends import kept_reply
 from service.domain.prompting.flows import ModelReply
 from service.domain.values.call_bound import CallBound
 from service.domain.values.errors import BudgetExhausted
-from storage.engine.database import OF_TENANT, DirectTransaction
+from storage.engine.database import OF_TENANT, Transaction
 from storage.log.deleting import costs_key
 from storage.spend import budgets
 
@@ -268,7 +268,7 @@ WHERE c.call_id <> w.call_id
 
 
 async def begin(
-    tx: DirectTransaction, wanted: Sequence[PendingReservation], lease_seconds: float
+    tx: Transaction, wanted: Sequence[PendingReservation], lease_seconds: float
 ) -> list[Begun]:
     """Begins a transaction and takes the rights to make calls; in the order of `wanted`.
 
@@ -280,20 +280,21 @@ async def begin(
     by_place = {one.place: one for one in sorted(wanted, key=lambda one: one.place)}
     # The replies only behind the rows: an outcome that is stored together with its row's
     # removal is either seen here, or the row was still there.
-    _, taken, replies, left, ((is_concerned,),) = await tx.begin(
+    _, taken, replies, left, ((is_concerned,),) = await tx.pipeline(
         (budgets.ONE_BY_ONE, _TAKE, _REPLIES, _LEFT, budgets.CONCERNED),
         {
             **budgets.keys(tx.tenant_id, (one.scope for one in by_place.values())),
             **_columns((*_WANTED, "incarnation"), [_row(tx, one) for one in by_place.values()]),
             "lease_seconds": float(lease_seconds),
         },
+        stays_open=True,
     )
     fences = {(session, key): fence for session, key, fence in taken}
     said = {(session, key): _reply_of(*rest) for session, key, *rest in replies}
     seconds = {(session, key): rest for session, key, rest in left}
     over = [(*place, fences.pop(place)) for place in said if place in fences]
     if over:
-        await tx.batch((_END,), _columns(_LEASE, over))
+        await tx.pipeline((_END,), _columns(_LEASE, over))
     refused: dict[tuple[UUID, bytes], BudgetExhausted | None] = {}
     if is_concerned and fences:
         # Who came first is looked at first.
@@ -322,15 +323,15 @@ async def begin(
     return begun
 
 
-async def _live(tx: DirectTransaction, scopes: Sequence[CallScope]) -> Set[UUID]:
+async def _live(tx: Transaction, scopes: Sequence[CallScope]) -> Set[UUID]:
     """The sessions of these that are those that the calls are of."""
     query = "SELECT session_key, incarnation FROM session WHERE session_key = ANY(%(keys)s)"
-    (rows,) = await tx.batch((query,), {"keys": [scope.session_key for scope in scopes]})
+    (rows,) = await tx.pipeline((query,), {"keys": [scope.session_key for scope in scopes]})
     found = {(key, as_now) for key, incarnation in rows for as_now in (incarnation, None)}
     return {one.session_key for one in scopes if (one.session_key, one.incarnation) in found}
 
 
-def _row(tx: DirectTransaction, one: PendingReservation) -> tuple[object, ...]:
+def _row(tx: Transaction, one: PendingReservation) -> tuple[object, ...]:
     scope, wanted = one.scope, one.reservation
     return (
         scope.session_key,
@@ -346,12 +347,12 @@ def _row(tx: DirectTransaction, one: PendingReservation) -> tuple[object, ...]:
     )
 
 
-async def record(tx: DirectTransaction, outcomes: Sequence[CallOutcome]) -> list[RecordedOutcome]:
+async def record(tx: Transaction, outcomes: Sequence[CallOutcome]) -> list[RecordedOutcome]:
     """Writes calls and ends their intents: a whole transaction, in one round trip.
 
     When somebody else's reply to the same call is there already, that counts.
     """
-    _, written, theirs, *ended = await tx.write_all(*_recording(tx, outcomes))
+    _, written, theirs, *ended = await tx.pipeline(*_recording(tx, outcomes))
     ids = {call_id for (call_id,) in written}
     over = {tuple(row) for rows in ended for row in rows}
     replies = {call_id: _reply_of(*rest) for call_id, *rest in theirs}
@@ -374,7 +375,7 @@ def _recorded(
 
 
 def _recording(
-    tx: DirectTransaction, outcomes: Sequence[CallOutcome]
+    tx: Transaction, outcomes: Sequence[CallOutcome]
 ) -> tuple[tuple[str, ...], dict[str, object]]:
     """The statements of `record`, and their values."""
     # In one order whoever writes them: by keys, and by the sums that a trigger adds them to.
@@ -423,16 +424,16 @@ def _call_row(tenant_id: UUID, one: CallOutcome) -> tuple[object, ...]:
     )
 
 
-async def give_up(tx: DirectTransaction, held: Sequence[HeldCall]) -> None:
+async def give_up(tx: Transaction, held: Sequence[HeldCall]) -> None:
     """Gives rights up: the calls are not made. A whole transaction.
 
     Does nothing about those that somebody else has by now.
     """
-    await tx.write_all((_END,), _columns(_LEASE, [one.lease_row for one in held]))
+    await tx.pipeline((_END,), _columns(_LEASE, [one.lease_row for one in held]))
 
 
 async def renew(
-    tx: DirectTransaction, held: Sequence[HeldCall], lease_seconds: float, *, waits: bool
+    tx: Transaction, held: Sequence[HeldCall], lease_seconds: float, *, waits: bool
 ) -> list[bool]:
     """Lets leases hold from now on, of any tenants; False for one that somebody else has taken.
 
@@ -448,7 +449,7 @@ async def renew(
         queries += [OF_TENANT, _RENEW if waits else _RENEW_FREE]
         lists = _columns(_LEASE, by_tenant[tenant_id])
         values += [str(tenant_id), float(lease_seconds), *lists.values()]
-    found = await tx.write_all(queries, values)
+    found = await tx.pipeline(queries, values)
     renewed = {tuple(row) for rows in found[3::2] for row in rows}
     return [one.lease_row in renewed for one in held]
 

@@ -53,7 +53,7 @@ async def find_occasion(
 ) -> str | None:
     """The newest occasion that begins with `prefix` and has a reply; None without one."""
     keys = {"session": session_key, "memory": memory_id}
-    found = await tx.rows(_OCCASION, {**keys, "from": prefix, "before": prefix + "\uffff"})
+    found = await tx.fetch(_OCCASION, {**keys, "from": prefix, "before": prefix + "\uffff"})
     return found[0][0] if found else None
 
 
@@ -98,7 +98,7 @@ async def usage_of(
         "memories": list(dict.fromkeys(memories)),
     }
     found: dict[str, list[UsageLine]] = {}
-    for row in await tx.connection.exec_driver_sql(_USAGE_OF, values):
+    for row in await tx.fetch(_USAGE_OF, values, prepare=None):
         found.setdefault(row.occasion, []).append(_line(row))
     return found
 
@@ -139,7 +139,7 @@ async def usage_of_answer(
 ) -> tuple[UsageLine, ...]:
     """Sums of the calls that an answer has made, which are of that occasion."""
     values = {"session": session_key, "answer": answer_id, "occasion": occasion}
-    return lines(await tx.rows(USAGE_OF_ANSWER, values))
+    return lines(await tx.fetch(USAGE_OF_ANSWER, values))
 
 
 def _line(row: Any) -> UsageLine:

@@ -5,10 +5,10 @@ from typing import Any
 
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.calls.conditions import Condition
 from service.domain.prompting.faults import Fault, fault_of
+from storage.engine.database import Transaction, first
 from storage.tables import model_condition
 
 _PROBE_SECONDS = func.extract("epoch", model_condition.c.probe_at - func.now()).label(
@@ -20,16 +20,14 @@ def _later(seconds: float) -> Any:
     return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
 
 
-async def read(connection: AsyncConnection) -> Sequence[Condition]:
+async def read(tx: Transaction) -> Sequence[Condition]:
     """Returns all conditions, by deployment."""
     columns = [column for column in model_condition.c if column.name != "probe_at"]
-    rows = await connection.execute(
-        select(*columns, _PROBE_SECONDS).order_by(model_condition.c.place)
-    )
+    rows = await tx.fetch(select(*columns, _PROBE_SECONDS).order_by(model_condition.c.place))
     return [
         Condition(
             **{
-                **{key: value for key, value in row._mapping.items() if key != "place"},
+                **{key: value for key, value in row._asdict().items() if key != "place"},
                 "deployment": row.place,
                 "fault": fault_of(row.fault),
                 "probe_seconds": float(row.probe_seconds),
@@ -40,7 +38,7 @@ async def read(connection: AsyncConnection) -> Sequence[Condition]:
 
 
 async def add(
-    connection: AsyncConnection,
+    tx: Transaction,
     *,
     deployment: str,
     model: str,
@@ -57,10 +55,10 @@ async def add(
         probe_at=_later(probe_seconds),
     )
     new = row.on_conflict_do_nothing(index_elements=["place"]).returning(model_condition.c.place)
-    return (await connection.execute(new)).first() is not None
+    return first(await tx.fetch(new)) is not None
 
 
-async def take_probe(connection: AsyncConnection, deployment: str, next_seconds: float) -> bool:
+async def take_probe(tx: Transaction, deployment: str, next_seconds: float) -> bool:
     """Takes the one probe that is due; another may be taken after `next_seconds`.
 
     It counts as a failure until it has a reply, so that probes that hang come ever more rarely.
@@ -70,14 +68,14 @@ async def take_probe(connection: AsyncConnection, deployment: str, next_seconds:
         .where(model_condition.c.place == deployment, model_condition.c.probe_at <= func.now())
         .values(probe_at=_later(next_seconds), failures=model_condition.c.failures + 1)
     )
-    return (await connection.execute(taken)).rowcount == 1
+    return await tx.execute(taken) == 1
 
 
 async def keep(
-    connection: AsyncConnection, *, deployment: str, fault: Fault, cause: str, probe_seconds: float
+    tx: Transaction, *, deployment: str, fault: Fault, cause: str, probe_seconds: float
 ) -> None:
     """Notes that a probe failed."""
-    await connection.execute(
+    await tx.execute(
         update(model_condition)
         .where(model_condition.c.place == deployment)
         .values(
@@ -88,9 +86,9 @@ async def keep(
     )
 
 
-async def remove(connection: AsyncConnection, condition: Condition) -> None:
+async def remove(tx: Transaction, condition: Condition) -> None:
     """Forgets a condition that has passed, unless another one has taken its place."""
     gone = delete(model_condition).where(
         model_condition.c.place == condition.deployment, model_condition.c.since == condition.since
     )
-    await connection.execute(gone)
+    await tx.execute(gone)

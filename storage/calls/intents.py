@@ -25,7 +25,7 @@ async def forget(tx: Transaction, session_key: UUID) -> None:
 
     One that somebody takes over just now is left alone.
     """
-    await tx.count(_FORGET, {"session": session_key})
+    await tx.execute(_FORGET, {"session": session_key})
 
 
 def oldest_lease(session_key: Any) -> Any:

@@ -5,9 +5,9 @@ from uuid import UUID
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.operations.doctor import Clock
+from storage.engine.database import Transaction
 from storage.tables import process
 
 #: The database's clock, in seconds since 1970.
@@ -20,7 +20,7 @@ CLOCK = select(func.now().label("at")).subquery("clock")
 
 
 async def note(
-    connection: AsyncConnection,
+    tx: Transaction,
     process_id: UUID,
     *,
     kind: str,
@@ -29,7 +29,7 @@ async def note(
 ) -> None:
     """Compares a process's clock, in seconds since 1970, with the database's, and notes it."""
     begun = now()
-    theirs = (await connection.exec_driver_sql(NOW)).scalar_one()
+    theirs = (await tx.fetch(NOW, prepare=None))[0][0]
     ended = now()
     said = {
         "clock_off_seconds": (begun + ended) / 2 - theirs,
@@ -39,19 +39,17 @@ async def note(
         process_id=process_id, kind=kind, host=host, seen_at=func.now(), **said
     )
     renewed = {name: row.excluded[name] for name in (*said, "seen_at")}
-    await connection.execute(
-        row.on_conflict_do_update(index_elements=[process.c.process_id], set_=renewed)
-    )
+    await tx.execute(row.on_conflict_do_update(index_elements=[process.c.process_id], set_=renewed))
 
 
-async def forget(connection: AsyncConnection, *, silent_seconds: float) -> None:
+async def forget(tx: Transaction, *, silent_seconds: float) -> None:
     """Forgets processes that have said nothing for so long."""
-    await connection.execute(delete(process).where(process.c.seen_at < _ago(silent_seconds)))
+    await tx.execute(delete(process).where(process.c.seen_at < _ago(silent_seconds)))
 
 
-async def read(connection: AsyncConnection, *, silent_seconds: float) -> list[Clock]:
+async def read(tx: Transaction, *, silent_seconds: float) -> list[Clock]:
     """The clocks of the processes that have said something since then, by host and kind."""
-    rows = await connection.execute(
+    rows = await tx.fetch(
         select(
             process.c.kind,
             process.c.host,

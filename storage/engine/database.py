@@ -15,6 +15,7 @@ from uuid import UUID
 import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
+from sqlalchemy import CursorResult, Executable
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -26,14 +27,17 @@ from storage.engine.connections import (
     direct_pool,
     settings_statement,
 )
-from storage.engine.driver import Connection
+from storage.engine.driver import Connection, named_row
 from storage.engine.errors import ReadOnly, Unreachable, translated
 from storage.engine.measuring import Timed, spanned
 from storage.engine.ready import Ready
 
-Row = tuple[Any, ...]
-#: What the placeholders of queries stand for: by name, or in their order, each its own.
-Values = Sequence[object] | Mapping[str, object]
+#: A tuple whose parts have the names of their columns, too.
+Row = Any
+#: What the placeholders of statements stand for: by name, or in their order, each its own. Core
+#: runs once for each mapping of a sequence.
+Values = Sequence[Any] | Mapping[str, Any]
+_Cursor = psycopg.AsyncCursor[Any]
 #: Is told the ids of memories, answers and schema drafts, in hexadecimal.
 Changed = Callable[[Sequence[str]], None]
 
@@ -77,47 +81,132 @@ async def _in_time() -> AsyncIterator[None]:
 
 
 def _begin(mode: str, opening: Sequence[str], tenant_id: UUID | None = None) -> tuple[str, ...]:
-    """The statements that a transaction begins with."""
+    """Returns the statements that a transaction begins with."""
     tenant = () if tenant_id is None else (f"SET LOCAL app.tenant = '{tenant_id}'",)
     return (f"BEGIN {mode}".rstrip(), *opening, *tenant)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Transaction:
-    """An open transaction of one tenant."""
+    """A transaction of one tenant, on a connection of SQLAlchemy's pool or of the driver's own.
+
+    On the latter a call without an open transaction is a whole one: it begins, runs and commits
+    in one round trip, and when it returns the writes are on disk.
+
+    Statements are text, with `%s` or `%(name)s` for values that travel beside it, Ready, or of
+    SQLAlchemy's Core, which takes its pool and is not piped. Rows have their columns' names.
+    `prepare` is the driver's: True keeps a plan, None once the text has come often, False never.
+    """
 
     tenant_id: UUID
-    #: For statements built with SQLAlchemy Core.
-    connection: AsyncConnection
-    #: The driver's own, of the same transaction.
+    #: The driver's connection.
     driver: Connection
-    #: Ids of what it changes that calls may wait for; told behind its commit.
+    #: SQLAlchemy's for the same transaction; None on a connection of the driver's own.
+    core: AsyncConnection | None = None
+    #: What a transaction begins with, where a connection cannot keep it.
+    opening: tuple[str, ...] = ()
+    #: Ids of what it changes that calls may wait for; reported after its commit.
     changed: set[UUID] = field(default_factory=set)
+    #: The name by which the fault hook knows it.
+    name: str = OTHER
 
-    async def rows(self, statement: Ready | str, values: Mapping[str, object]) -> list[Row]:
-        """Runs a statement of a hot path, whose plan the connection keeps; its rows."""
-        cursor = await self._run(statement, values)
-        return await cursor.fetchall()
+    async def fetch(
+        self,
+        statement: Ready | Executable | str,
+        values: Values | None = None,
+        *,
+        prepare: bool | None = True,
+    ) -> list[Row]:
+        """Runs one statement and returns its rows."""
+        if isinstance(statement, Executable):
+            return list(await self._core(statement, values))
+        return await _fetched(await self._run(statement, values, prepare))
 
-    async def count(self, statement: Ready, values: Mapping[str, object]) -> int:
-        """Runs a statement of a hot path that gives no rows; how many it has changed."""
-        return (await self._run(statement, values)).rowcount
+    async def execute(
+        self,
+        statement: Ready | Executable | str,
+        values: Values | None = None,
+        *,
+        prepare: bool | None = True,
+    ) -> int:
+        """Runs one statement and returns how many rows it changed."""
+        if isinstance(statement, Executable):
+            return (await self._core(statement, values)).rowcount
+        return (await self._run(statement, values, prepare)).rowcount
 
-    async def batch(
-        self, statements: Sequence[str], values: Mapping[str, object]
+    async def pipeline(
+        self,
+        statements: Sequence[str],
+        values: Values | None = None,
+        *,
+        prepare: bool = True,
+        snapshot: bool = False,
+        stays_open: bool = False,
     ) -> list[list[Row]]:
-        """Runs statements of a hot path in one round trip; their rows, in order."""
-        boundary(self.driver.reports_as, "statement")
-        async with self.driver.flight():
-            cursors = [await self._run(one, values) for one in statements]
+        """Runs statements in one round trip and returns the rows of each.
+
+        Each sees what was committed before it. With `snapshot` a whole transaction only reads,
+        and all of it sees one moment. One that `stays_open` ends with `commit`.
+        """
+        cursors = await self._sent(
+            statements, values, prepare, snapshot=snapshot, stays_open=stays_open
+        )
         return [await _fetched(cursor) for cursor in cursors]
 
-    async def _run(
-        self, statement: Ready | str, values: Mapping[str, object]
-    ) -> psycopg.AsyncCursor[Row]:
-        if isinstance(statement, str):
-            return await self.driver.execute(statement, values, prepare=True)
-        return await self.driver.execute(statement.text, statement.values(values), prepare=True)
+    async def commit(self) -> None:
+        """Commits a transaction that stayed open; after this the writes are on disk."""
+        boundary(self.name, "commit")
+        await self.driver.execute("COMMIT")
+        boundary(self.name, "committed")
+
+    async def _core(self, statement: Executable, values: Any) -> CursorResult[Any]:
+        assert self.core is not None, "the driver's own connections take no Core"
+        return await self.core.execute(statement, values)
+
+    def _is_open(self) -> bool:
+        idle = self.driver.pgconn.transaction_status == TransactionStatus.IDLE
+        return self.core is not None or not idle
+
+    async def _run(self, statement: Ready | str, values: Any, prepare: bool | None) -> _Cursor:
+        if isinstance(statement, Ready):
+            statement, values = statement.text, statement.values(values or {})
+        if not self._is_open():
+            return (await self._sent((statement,), values, prepare))[0]
+        if self.core is None:
+            # A pooled connection reports by itself.
+            boundary(self.name, "statement")
+        return await self._one(statement, values, prepare)
+
+    async def _sent(
+        self,
+        statements: Sequence[str],
+        values: Values | None,
+        prepare: bool | None,
+        *,
+        snapshot: bool = False,
+        stays_open: bool = False,
+    ) -> list[_Cursor]:
+        """Sends everything before it reads any answer."""
+        execute, is_whole = self.driver.execute, not self._is_open()
+        mode = _SNAPSHOT if snapshot else ""
+        ends = is_whole and not stays_open
+        boundary(self.name, "statement")
+        if ends:
+            boundary(self.name, "commit")
+        async with self.driver.flight():
+            for one in _begin(mode, self.opening, self.tenant_id) if is_whole else ():
+                # There are as many to begin with as there are tenants.
+                await execute(one, prepare=one == "BEGIN")
+            cursors = [await self._one(*one, prepare) for one in _each(statements, values)]
+            if ends:
+                await execute("COMMIT", prepare=True)
+        if ends:
+            boundary(self.name, "committed")
+        return cursors
+
+    async def _one(self, statement: str, values: Values | None, prepare: bool | None) -> _Cursor:
+        cursor = self.driver.cursor(row_factory=named_row)
+        return await cursor.execute(statement, values, prepare=prepare)
 
 
 class Database:
@@ -211,8 +300,7 @@ class Database:
         with spanned(name), Timed(name), self._heard():
             opening = (*self._opening, LAZILY) if lazily else self._opening
             begin = _begin("", opening, tenant_id)
-            async with _in_time(), self._begun(begin, name) as (connection, driver):
-                tx = Transaction(tenant_id=tenant_id, connection=connection, driver=driver)
+            async with _in_time(), self._begun(begin, name, tenant_id) as tx:
                 yield tx
         self._tell(tx.changed)
 
@@ -224,47 +312,53 @@ class Database:
         """
         with spanned(name), Timed(name), self._heard():
             begin = _begin(_SNAPSHOT, self._opening, tenant_id)
-            async with self._begun(begin, name) as (connection, driver):
-                yield Transaction(tenant_id=tenant_id, connection=connection, driver=driver)
+            async with self._begun(begin, name, tenant_id) as tx:
+                yield tx
+
+    @asynccontextmanager
+    async def _pooled(self, name: str, tenant_id: UUID) -> AsyncIterator[Transaction]:
+        """Opens a transaction on a connection of SQLAlchemy's pool, which begins it."""
+        async with self._engine.connect() as core:
+            pooled = core.sync_connection
+            assert pooled is not None, "it is connected"
+            driver: Any = pooled.connection.driver_connection
+            yield Transaction(tenant_id=tenant_id, driver=driver, core=core, name=name)
 
     @asynccontextmanager
     async def _begun(
-        self, begin: Sequence[str], name: str
-    ) -> AsyncIterator[tuple[AsyncConnection, Connection]]:
-        """A connection, and its driver's, that runs `begin` first and COMMIT at the end."""
-        async with self._engine.connect() as connection:
-            pooled = connection.sync_connection
-            assert pooled is not None, "it is connected"
-            driver: Any = pooled.connection.driver_connection
+        self, begin: Sequence[str], name: str, tenant_id: UUID = _NO_TENANT
+    ) -> AsyncIterator[Transaction]:
+        """Opens a transaction that runs `begin` first and COMMIT at the end."""
+        async with self._pooled(name, tenant_id) as tx:
+            driver, core = tx.driver, tx.core
+            assert core is not None, "it is pooled"
             try:
                 await driver.execute("; ".join(begin), prepare=False)
                 with _reporting(driver, name):
-                    yield connection, driver
+                    yield tx
                 boundary(name, "commit")
                 await driver.execute("COMMIT", prepare=False)
                 boundary(name, "committed")
             finally:
                 # After an error the pool rolls back as it takes the connection back. That one
                 # is lost it has to be shown: then it lets go of those that are idle as well.
-                if driver.closed and not connection.invalidated:
+                if driver.closed and not core.invalidated:
                     with suppress(DBAPIError):
-                        await connection.exec_driver_sql("SELECT")
+                        await core.exec_driver_sql("SELECT")
 
     @asynccontextmanager
-    async def direct(
-        self, tenant_id: UUID, *, name: str = OTHER
-    ) -> AsyncIterator["DirectTransaction"]:
-        """The driver's own connection, for hot paths that count round trips.
+    async def direct(self, tenant_id: UUID, *, name: str = OTHER) -> AsyncIterator[Transaction]:
+        """Opens transactions on a connection of the driver's own, for hot paths.
 
-        The caller begins and commits with `DirectTransaction`'s methods; what it
-        does not commit is rolled back. Raises StorageError.
+        Each call is a whole one unless it stays open; what is not committed then is rolled
+        back. Raises StorageError.
         """
         if self._direct.closed:
             await self._direct.open()
         try:
             with spanned(name), Timed(name), self._heard():
                 async with _in_time(), self._direct.connection() as driver:
-                    tx = DirectTransaction(
+                    tx = Transaction(
                         tenant_id=tenant_id, driver=driver, opening=self._opening, name=name
                     )
                     try:
@@ -282,14 +376,14 @@ class Database:
     async def swept(
         self, queries: Sequence[str], values: Mapping[str, object], *, name: str = "queue"
     ) -> list[list[Row]]:
-        """A whole transaction of the sweeper's, of all tenants, in one round trip; rows by query.
+        """Runs a whole transaction of the sweeper, of all tenants, in one round trip.
 
-        It may write to the tables of the queue, and see the keys of what is runnable. Raises
-        StorageError.
+        Returns the rows of each query. It may write to the tables of the queue, and see the
+        keys of what is runnable. Raises StorageError.
         """
         async with self.direct(_NO_TENANT, name=name) as tx:
             opening = (*tx.opening, f"SET LOCAL ROLE {tables.SWEEPER_ROLE}")
-            return await replace(tx, opening=opening).write_all(queries, values)
+            return await replace(tx, opening=opening).pipeline(queries, values)
 
     async def notify(self, notices: Sequence[tuple[str, str]], *, name: str = OTHER) -> None:
         """Sends notifications, (channel, payload) each, in one statement. Raises StorageError."""
@@ -326,134 +420,34 @@ class Database:
             await self._direct.drain()
 
     @asynccontextmanager
-    async def sweeping(self, *, name: str = OTHER) -> AsyncIterator[AsyncConnection]:
-        """A read-only look at what is runnable, of all tenants.
+    async def sweeping(self, *, name: str = OTHER) -> AsyncIterator[Transaction]:
+        """Opens a transaction that only reads what is runnable, of all tenants.
 
         In the role of the sweeper, which row-level security shows nothing but the
         keys of runnable memories and answers, and the tenants. Raises StorageError.
         """
         with Timed(name), self._heard():
-            async with _in_time(), self._engine.connect() as connection:
-                begin = (
-                    *_begin("READ ONLY", self._opening),
-                    f"SET LOCAL ROLE {tables.SWEEPER_ROLE}",
-                )
-                await connection.exec_driver_sql("; ".join(begin))
-                yield connection
+            async with _in_time(), self._pooled(name, _NO_TENANT) as tx:
+                role = f"SET LOCAL ROLE {tables.SWEEPER_ROLE}"
+                begin = (*_begin("READ ONLY", self._opening), role)
+                await tx.driver.execute("; ".join(begin), prepare=False)
+                yield tx
 
     @asynccontextmanager
-    async def connection(self, *, name: str = OTHER) -> AsyncIterator[AsyncConnection]:
-        """A connection without a tenant, for what belongs to none. Raises StorageError.
+    async def without_tenant(self, *, name: str = OTHER) -> AsyncIterator[Transaction]:
+        """Opens what belongs to no tenant. Raises StorageError.
 
-        Each statement commits by itself; behind a pooler all of them do together.
+        Each statement commits by itself; with a pooler all of them do together.
         """
         with Timed(name), self._heard():
             if self._opening:
-                begin = _begin("", self._opening)
-                async with _in_time(), self._begun(begin, name) as (connection, _):
-                    yield connection
+                async with _in_time(), self._begun(_begin("", self._opening), name) as tx:
+                    yield tx
             else:
-                async with _in_time(), self._engine.connect() as connection:
+                async with _in_time(), self._pooled(name, _NO_TENANT) as tx:
                     boundary(name, "commit")
-                    yield connection
+                    yield tx
                     boundary(name, "committed")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DirectTransaction:
-    """A transaction in as few round trips as can be.
-
-    Values travel beside the statements, never in them: the server's log has its statements.
-    With `keep` the connection keeps the plan, for statements that come again and again.
-    """
-
-    tenant_id: UUID
-    driver: Connection
-    #: What it begins with, where a connection cannot keep it.
-    opening: tuple[str, ...] = ()
-    #: Ids of what it changed that calls may wait for; told when the connection goes back.
-    changed: set[UUID] = field(default_factory=set)
-    #: What the fault hook knows it as.
-    name: str = OTHER
-
-    async def read(self, query: str, values: Values, *, keep: bool = True) -> list[Row]:
-        """A whole read-only transaction of one statement, in one round trip."""
-        begin = _begin("READ ONLY", self.opening, self.tenant_id)
-        return (await self._batch(begin, (query,), values, ("COMMIT",), keep=keep))[0]
-
-    async def read_all(
-        self, queries: Sequence[str], values: Values, *, keep: bool = True
-    ) -> list[list[Row]]:
-        """A whole read-only transaction at one moment, in one round trip; rows by query."""
-        begin = _begin(_SNAPSHOT, self.opening, self.tenant_id)
-        return await self._batch(begin, queries, values, ("COMMIT",), keep=keep)
-
-    async def begin(self, queries: Sequence[str], values: Values | None = None) -> list[list[Row]]:
-        """Begins, and runs `queries` in the same round trip; their rows, in order."""
-        return await self._batch(_begin("", self.opening, self.tenant_id), queries, values)
-
-    async def batch(self, queries: Sequence[str], values: Values | None = None) -> list[list[Row]]:
-        """Runs `queries` in one round trip; their rows, in order.
-
-        Each sees what was committed before it, not before the first.
-        """
-        return await self._batch((), queries, values)
-
-    async def write_all(
-        self, queries: Sequence[str], values: Values | None = None
-    ) -> list[list[Row]]:
-        """A whole transaction in one round trip; rows by query.
-
-        When it returns the writes are on disk.
-        """
-        return await self._batch(
-            _begin("", self.opening, self.tenant_id), queries, values, ("COMMIT",)
-        )
-
-    async def run(self, query: str, values: Sequence[object]) -> list[Row]:
-        """Runs one prepared statement, with its values sent in binary."""
-        boundary(self.name, "statement")
-        cursor = await self.driver.execute(query, values, prepare=True)
-        return await cursor.fetchall() if cursor.description else []
-
-    async def commit(self) -> None:
-        """Commits; after this the writes are on disk."""
-        boundary(self.name, "commit")
-        await self.driver.execute("COMMIT")
-        boundary(self.name, "committed")
-
-    async def write(self, query: str, values: Values) -> list[Row]:
-        """A whole transaction of one statement, in one round trip; its rows.
-
-        When it returns the writes are on disk.
-        """
-        begin = _begin("", self.opening, self.tenant_id)
-        return (await self._batch(begin, (query,), values, ("COMMIT",)))[0]
-
-    async def _batch(
-        self,
-        before: Sequence[str],
-        queries: Sequence[str],
-        values: Values | None,
-        behind: Sequence[str] = (),
-        *,
-        keep: bool = True,
-    ) -> list[list[Row]]:
-        """Sends everything before it looks at any answer; the rows of `queries`."""
-        execute = self.driver.execute
-        boundary(self.name, "statement")
-        if behind:
-            boundary(self.name, "commit")
-        async with self.driver.flight():
-            for one in before:
-                # There are as many to begin with as there are tenants.
-                await execute(one, prepare=one == "BEGIN")
-            cursors = [await execute(one, own, prepare=keep) for one, own in _each(queries, values)]
-            for one in behind:
-                await execute(one, prepare=True)
-        if behind:
-            boundary(self.name, "committed")
-        return [await _fetched(cursor) for cursor in cursors]
 
 
 @contextmanager
@@ -466,18 +460,28 @@ def _reporting(driver: Connection, name: str) -> Iterator[None]:
         driver.reports_as = ""
 
 
-def _each(queries: Sequence[str], values: Values | None) -> Iterator[tuple[str, Values | None]]:
-    """Each query with its own values."""
+def first(rows: Sequence[Row]) -> Row:
+    """Returns the first row; None without one."""
+    return rows[0] if rows else None
+
+
+def value(rows: Sequence[Row]) -> Any:
+    """Returns the first column of the first row; None without one."""
+    return rows[0][0] if rows else None
+
+
+def _each(statements: Sequence[str], values: Values | None) -> Iterator[tuple[str, Values | None]]:
+    """Yields each statement with its own values."""
     if values is None or isinstance(values, Mapping):
-        yield from ((one, values) for one in queries)
+        yield from ((one, values) for one in statements)
         return
     taken = 0
-    for one in queries:
+    for one in statements:
         own = values[taken : taken + one.count("%s")]
         taken += len(own)
         yield one, own
 
 
-async def _fetched(cursor: "psycopg.AsyncCursor[Row]") -> list[Row]:
+async def _fetched(cursor: _Cursor) -> list[Row]:
     # `description` would make an object of each column.
     return await cursor.fetchall() if cursor.pgresult and cursor.pgresult.nfields else []

@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import select, text
 
-from storage.engine.database import Database
+from storage.engine.database import Database, value
 from storage.engine.errors import ReadOnly
 from storage.tables import APP_ROLE, deployment
 
@@ -37,9 +37,9 @@ class DatabaseState:
 
 async def read(database: Database) -> DatabaseState:
     """Looks at the database. Raises StorageError."""
-    async with database.connection(name="probe") as connection:
+    async with database.without_tenant(name="probe") as tx:
         role = (
-            await connection.execute(
+            await tx.fetch(
                 text(
                     "SELECT r.rolname AS role, l.rolname AS login,"
                     " r.rolsuper OR r.rolbypassrls AS role_passes,"
@@ -48,19 +48,15 @@ async def read(database: Database) -> DatabaseState:
                     " WHERE r.rolname = current_user AND l.rolname = session_user"
                 )
             )
-        ).one()
-        there = (
-            await connection.execute(text("SELECT to_regclass('alembic_version') IS NOT NULL"))
-        ).scalar_one()
+        )[0]
+        there = (await tx.fetch(text("SELECT to_regclass('alembic_version') IS NOT NULL")))[0][0]
         migration = keys = None
         if there:
-            migration = (
-                await connection.execute(text("SELECT version_num FROM alembic_version"))
-            ).scalar_one_or_none()
+            migration = value(await tx.fetch(text("SELECT version_num FROM alembic_version")))
         if migration is not None:
             # These alone: what else there is came with later migrations than it may be at.
             keys_of = select(deployment.c.token_key, deployment.c.marker_key)
-            row = (await connection.execute(keys_of)).one()
+            row = (await tx.fetch(keys_of))[0]
             keys = DeploymentKeys(token=row.token_key, marker=row.marker_key)
     return DatabaseState(role=role.role, unfit=_unfit(role), migration=migration, keys=keys)
 
@@ -78,10 +74,11 @@ async def check_writable(database: Database) -> None:
 
     Raises StorageError: ReadOnly, by which the connections to it are left, when it cannot.
     """
-    async with database.connection(name="probe") as connection:
-        found = await connection.exec_driver_sql(
+    async with database.without_tenant(name="probe") as tx:
+        found = await tx.fetch(
             "SELECT NOT (pg_is_in_recovery() OR current_setting('default_transaction_read_only')"
-            "::boolean)"
+            "::boolean)",
+            prepare=None,
         )
-        if not found.scalar_one():
+        if not found[0][0]:
             raise ReadOnly("the database is read-only: is it a replica?")

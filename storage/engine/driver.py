@@ -1,8 +1,10 @@
 """The driver's connection: mended in how it writes numbers, and where a cancellation breaks it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import namedtuple
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import Any, Self
 
 import psycopg
@@ -32,6 +34,18 @@ def without_values(error: psycopg.Error) -> str:
     if error.sqlstate.startswith("22"):
         return f"a value does not fit: {type(error).__name__} ({error.sqlstate})"
     return message
+
+
+def named_row(cursor: "psycopg.AsyncCursor[Any]") -> Callable[[Sequence[Any]], Any]:
+    """Makes tuples whose parts have the names of their columns, too."""
+    result = cursor.pgresult
+    names = (result.fname(at) for at in range(result.nfields)) if result else ()
+    return _row_type(*names)._make
+
+
+@lru_cache(1024)
+def _row_type(*names: bytes | None) -> Any:
+    return namedtuple("Row", [(one or b"").decode() for one in names], rename=True)
 
 
 def _fits(number: int) -> bool:

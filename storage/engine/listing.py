@@ -64,8 +64,8 @@ async def list_rows(
         )
         .order_by(sized.c[_NUMBER])
     )
-    rows: Sequence[Any] = (await tx.connection.execute(wanted)).all()
-    return ListPage(items=rows, more=bool(rows) and rows[0]._mapping[_FOUND] > len(rows))
+    rows: Sequence[Any] = await tx.fetch(wanted)
+    return ListPage(items=rows, more=bool(rows) and rows[0][-1] > len(rows))
 
 
 async def walk_rows(
@@ -106,10 +106,10 @@ async def walk_rows(
     named = [walk.c[column.name] for column in statement.selected_columns]
     found = func.cardinality(keys.c.k).label(_FOUND)
     wanted = select(*named, found).select_from(walk.join(keys, true())).order_by(walk.c[_NUMBER])
-    rows: Sequence[Any] = (await tx.connection.execute(wanted)).all()
-    return ListPage(items=rows, more=bool(rows) and rows[0]._mapping[_FOUND] > len(rows))
+    rows: Sequence[Any] = await tx.fetch(wanted)
+    return ListPage(items=rows, more=bool(rows) and rows[0][-1] > len(rows))
 
 
 def fields_of(row: Row[Any], of: type[Any]) -> dict[str, Any]:
     """Returns what of a row belongs to a dataclass."""
-    return {name: row._mapping[name] for name in of.__dataclass_fields__}
+    return {name: getattr(row, name) for name in of.__dataclass_fields__}

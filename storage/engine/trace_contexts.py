@@ -11,7 +11,7 @@ from uuid import UUID
 
 from opentelemetry.trace import SpanContext, TraceFlags
 
-from storage.engine.database import Database, DirectTransaction, Transaction
+from storage.engine.database import Database, Transaction
 
 #: The newest so many of a range are read: more links than that help nobody.
 MAX_CONTEXTS = 128
@@ -117,11 +117,11 @@ async def add(
 ) -> None:
     """Stores the context of a commit, by its revision, or of what is to be made, by 0."""
     keys = {"session": session_key, "owner": owner_id, "number": number, "tenant": tx.tenant_id}
-    await tx.connection.exec_driver_sql(_ADD, {**keys, **of_one(context)})
+    await tx.execute(_ADD, {**keys, **of_one(context)}, prepare=None)
 
 
 async def read(
-    tx: Transaction | DirectTransaction,
+    tx: Transaction,
     session_key: UUID,
     owner_id: UUID,
     *,
@@ -130,7 +130,7 @@ async def read(
 ) -> Sequence[tuple[int, SpanContext]]:
     """Reads the contexts of (after, upto], the newest MAX_CONTEXTS, in their order.
 
-    With where each ends. A direct transaction is this one statement.
+    With where each ends.
     """
     values = {
         "session": session_key,
@@ -140,10 +140,7 @@ async def read(
         "longest": _LONGEST,
         "limit": MAX_CONTEXTS,
     }
-    if isinstance(tx, DirectTransaction):
-        rows = await tx.read(_READ, values)
-    else:
-        rows = await tx.rows(_READ, values)
+    rows = await tx.fetch(_READ, values)
     return [
         (
             number,

@@ -17,7 +17,7 @@ from service.domain.log.appending import DoneRequest, PlacedChunk, ProducerState
 from service.domain.log.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.values.work_items import WorkItem, WorkKind
 from storage.engine import trace_contexts
-from storage.engine.database import DirectTransaction, Transaction
+from storage.engine.database import Transaction
 from storage.engine.ready import Ready
 from storage.engine.trace_contexts import Traced
 from storage.log import requests as done_requests
@@ -138,7 +138,7 @@ CROSS JOIN LATERAL (
 
 
 async def lock(
-    tx: DirectTransaction,
+    tx: Transaction,
     producers: Sequence[ProducerKey],
     requests: Sequence[RequestKey] = (),
     *,
@@ -155,7 +155,7 @@ async def lock(
     if requests:
         queries.append(done_requests.READ)
         values += done_requests.keys(requests)
-    sessions, known, *done = await tx.begin(queries, values)
+    sessions, known, *done = await tx.pipeline(queries, values, stays_open=True)
     locked = {
         key: SessionState(head=head, incarnation=incarnation, applied_position=applied)
         for key, head, incarnation, applied in sessions
@@ -172,18 +172,18 @@ async def lock(
 
 
 async def read_repeated(
-    tx: DirectTransaction, wanted: Sequence[tuple[UUID, str, int]]
+    tx: Transaction, wanted: Sequence[tuple[UUID, str, int]]
 ) -> Mapping[tuple[UUID, str, int], tuple[int, bytes]]:
     """Position and digest of stored chunks, by session, producer and sequence."""
     keys, names, sequences = [list(column) for column in zip(*wanted, strict=True)]
-    rows = await tx.run(_READ_REPEATED, (keys, names, sequences))
+    rows = await tx.fetch(_READ_REPEATED, (keys, names, sequences))
     return {
         (key, name, sequence): (position, digest) for key, name, sequence, position, digest in rows
     }
 
 
 async def write(
-    tx: DirectTransaction,
+    tx: Transaction,
     chunks: Sequence[NewChunk],
     heads: Mapping[UUID, int],
     producers: Mapping[ProducerKey, ProducerState],
@@ -206,7 +206,7 @@ async def write(
     if traced:
         statement = _and_contexts(statement)
         contexts = (tx.tenant_id, *trace_contexts.columns(traced))
-    rows = await tx.run(
+    rows = await tx.fetch(
         statement,
         (
             *contexts,
@@ -237,7 +237,7 @@ class FastPathAppended:
 
 
 async def append_fast_path(
-    tx: DirectTransaction,
+    tx: Transaction,
     chunks: Sequence[NewChunk],
     session: SessionState,
     known: ProducerState,
@@ -284,7 +284,7 @@ async def append_fast_path(
             WITH written AS ({statement}), traced AS ({added_contexts}) SELECT * FROM written"""  # noqa: S608 - all of it is ours
         contexts = [tx.tenant_id, *trace_contexts.columns(traced)]
     parameters = (*guards, *values, added, *told, *observed_first, *headings, *contexts)
-    rows = await tx.write(statement, parameters)
+    rows = await tx.fetch(statement, parameters)
     if not rows:
         return None
     woken, applied = rows[0]
@@ -294,7 +294,7 @@ async def append_fast_path(
     )
 
 
-def _memory_item(tx: DirectTransaction, key: UUID, memory_id: UUID) -> WorkItem:
+def _memory_item(tx: Transaction, key: UUID, memory_id: UUID) -> WorkItem:
     return WorkItem(
         kind=WorkKind.MEMORY, tenant_id=tx.tenant_id, session_key=key, item_id=memory_id
     )
@@ -350,8 +350,8 @@ async def open_producer(
 ) -> ProducerState:
     """Makes the producer, or raises its epoch to `epoch`; its state after it."""
     key = {"session": session_key, "name": producer_id}
-    await tx.connection.execute(_RAISE_EPOCH, {**key, "tenant": tx.tenant_id, "raised": epoch})
-    row = (await tx.connection.execute(_PRODUCER, key)).one()
+    await tx.execute(_RAISE_EPOCH, {**key, "tenant": tx.tenant_id, "raised": epoch})
+    row = (await tx.fetch(_PRODUCER, key))[0]
     return ProducerState(epoch=row.epoch, last_sequence=row.last_sequence)
 
 
@@ -360,7 +360,7 @@ async def read(
 ) -> Sequence[LoggedChunk]:
     """Up to `limit` chunks behind `after_position`, in order of position."""
     values = {"session": session_key, "after": after_position, "count": limit}
-    return [logged_of(row) for row in await tx.rows(_BEHIND, values)]
+    return [logged_of(row) for row in await tx.fetch(_BEHIND, values)]
 
 
 #: The size of a chunk's content, thread and source in bytes of UTF-8, where its table is called c.
@@ -400,16 +400,14 @@ async def read_ranges(
         "upto": [upto for _, upto in used],
         "bytes": max_bytes,
     }
-    places = {
-        row.position: row.after for row in await tx.connection.exec_driver_sql(_IN_RANGES, values)
-    }
+    places = {row.position: row.after for row in await tx.fetch(_IN_RANGES, values, prepare=None)}
     statement = (
         select(*_CHUNK[:-1], null())
         .where(chunk.c.session_key == session_key, chunk.c.position.in_(places))
         .order_by(chunk.c.position)
     )
     found: dict[int, list[LoggedChunk]] = {}
-    for row in await tx.connection.execute(statement):
+    for row in await tx.fetch(statement):
         found.setdefault(places[row.position], []).append(logged_of(row))
     return found
 
@@ -422,7 +420,7 @@ async def read_texts(
     statement = select(*_CHUNK).where(
         chunk.c.session_key == session_key, chunk.c.position.in_(positions)
     )
-    rows = await tx.connection.execute(statement)
+    rows = await tx.fetch(statement)
     return {row.position: logged_of(row).chunk.as_text() for row in rows}
 
 

@@ -79,7 +79,7 @@ async def lock_session(tx: Transaction, session_key: UUID) -> bool:
 
     For who deletes, before any other lock.
     """
-    return bool(await tx.rows(_LOCK, {"session": session_key}))
+    return bool(await tx.fetch(_LOCK, {"session": session_key}))
 
 
 async def delete_session(tx: Transaction, session_key: UUID) -> bool:
@@ -95,10 +95,10 @@ async def delete_session(tx: Transaction, session_key: UUID) -> bool:
     }
     if not await lock_session(tx, session_key):
         return False
-    await tx.driver.execute(REMOVING)
-    hidden = await tx.rows(_HIDE_MEMORIES.format(which=""), values)
+    await tx.execute(REMOVING, prepare=None)
+    hidden = await tx.fetch(_HIDE_MEMORIES.format(which=""), values)
     values["epoch"] = max((epoch for _, epoch in hidden), default=0)
-    _, _, _, _, answers, drafts = await tx.batch(
+    _, _, _, _, answers, drafts = await tx.pipeline(
         (
             _HIDE_SESSION,
             _KEEP_COSTS,
@@ -127,12 +127,12 @@ async def delete_memory(tx: Transaction, session_key: UUID, memory_id: UUID) -> 
     }
     if not await lock_session(tx, session_key):
         return False
-    await tx.driver.execute(REMOVING)
-    hidden = await tx.rows(_HIDE_MEMORIES.format(which=_OF_MEMORY), values)
+    await tx.execute(REMOVING, prepare=None)
+    hidden = await tx.fetch(_HIDE_MEMORIES.format(which=_OF_MEMORY), values)
     if not hidden:
         return False
     values["epoch"] = hidden[0][1]
-    _, _, answers = await tx.batch(
+    _, _, answers = await tx.pipeline(
         (_RAISE_FIRST_EPOCH, _ADD, _CANCEL_ANSWERS.format(which=_READS_MEMORY)), values
     )
     tx.changed.update(row[0] for row in (*hidden, *answers))
@@ -168,7 +168,7 @@ async def delete_answer(tx: Transaction, session_key: UUID, answer_id: UUID, occ
         "tenant": tx.tenant_id,
         "occasion": occasion,
     }
-    found = await tx.rows(_LOCK_ANSWER, values)
+    found = await tx.fetch(_LOCK_ANSWER, values)
     if not found:
         return False
     values["memories"] = [one for one in found[0] if one is not None]
@@ -178,7 +178,7 @@ async def delete_answer(tx: Transaction, session_key: UUID, answer_id: UUID, occ
     )
     # Rows may be deleted while a removal is under way.
     blank = _BLANK_CALLS.format(more="", which=_OF_ANSWER)
-    await tx.batch((_ADD, blank, *parts, _END), values)
+    await tx.pipeline((_ADD, blank, *parts, _END), values)
     tx.changed.add(answer_id)
     return True
 
@@ -356,18 +356,17 @@ async def remove_some(tx: Transaction, removal: Removal, limit: int) -> Removal 
         "costs": costs_key(tx.tenant_id) if of_session else removal.session_key,
         "limit": limit,
     }
-    if not await tx.rows(_TAKE, values):
+    if not await tx.fetch(_TAKE, values):
         return None
-    await tx.driver.execute(REMOVING)
+    await tx.execute(REMOVING, prepare=None)
     if removal.stage == 0:
-        await tx.batch((_POINT_BACK.format(which="" if of_session else _ITEM),), values)
+        await tx.pipeline((_POINT_BACK.format(which="" if of_session else _ITEM),), values)
     stages = _SESSION_STAGES if of_session else _MEMORY_STAGES
     left = limit
     for stage in range(removal.stage, len(stages)):
         if of_session and stage == _LOG_STAGE:
-            await tx.batch((_REMOVE_MEMORIES.format(which=""),), values)
-        cursor = await tx.driver.execute(stages[stage], {**values, "limit": left}, prepare=True)
-        left -= cursor.rowcount
+            await tx.pipeline((_REMOVE_MEMORIES.format(which=""),), values)
+        left -= await tx.execute(stages[stage], {**values, "limit": left})
         if left == 0:
             return replace(removal, stage=stage)
     if removal.stage > 0:
@@ -378,7 +377,7 @@ async def remove_some(tx: Transaction, removal: Removal, limit: int) -> Removal 
     statements = [statement.format(which=owned) for statement in ends]
     if not of_session:
         statements.insert(0, _REMOVE_MEMORIES.format(which=_ITEM))
-    await tx.batch((*statements, _END), values)
+    await tx.pipeline((*statements, _END), values)
     return replace(removal, stage=len(stages), is_done=True)
 
 
@@ -387,7 +386,7 @@ _IS_REMOVED = "SELECT true FROM removal WHERE session_key = %(session)s AND item
 
 async def is_being_removed(tx: Transaction, session_key: UUID, item_id: UUID) -> bool:
     """Whether rows of a session, or of a memory, that was deleted are still there."""
-    return bool(await tx.rows(_IS_REMOVED, {"session": session_key, "item": item_id}))
+    return bool(await tx.fetch(_IS_REMOVED, {"session": session_key, "item": item_id}))
 
 
 _UNDER_WAY = "SELECT true FROM removal WHERE session_key = %(session)s LIMIT 1"
@@ -395,7 +394,7 @@ _UNDER_WAY = "SELECT true FROM removal WHERE session_key = %(session)s LIMIT 1"
 
 async def is_under_way(tx: Transaction, session_key: UUID) -> bool:
     """Whether rows of a session, or of any of its memories, are being removed."""
-    return bool(await tx.rows(_UNDER_WAY, {"session": session_key}))
+    return bool(await tx.fetch(_UNDER_WAY, {"session": session_key}))
 
 
 _LEFT = """
@@ -424,6 +423,6 @@ async def leftovers(tx: Transaction) -> Sequence[tuple[UUID, str]]:
         f" (SELECT FROM {table} p WHERE p.session_key = s.session_key)"
         for table in _PARTS_OF_ALL
     )
-    await tx.driver.execute(REMOVING)
-    rows = await tx.rows(_LEFT.format(parts=parts), {"tenant": tx.tenant_id})
+    await tx.execute(REMOVING, prepare=None)
+    rows = await tx.fetch(_LEFT.format(parts=parts), {"tenant": tx.tenant_id})
     return [(key, table) for key, table in rows]

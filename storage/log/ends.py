@@ -74,8 +74,7 @@ async def _fitting(
     values = {"session": session_key, **within.values(), "bytes": max_bytes}
     values["most"] = _most_chunks(max_bytes) + 1
     # The plan is not kept: it is for what is wanted here.
-    cursor = await tx.driver.execute(which.format(sized), values, prepare=False)
-    ((found,),) = await cursor.fetchall()
+    ((found,),) = await tx.fetch(which.format(sized), values, prepare=False)
     return None if found is None else int(found)
 
 
@@ -87,5 +86,5 @@ async def _count(
     tx: Transaction, statement: str, session_key: UUID, after: int, upto: int, max_bytes: int
 ) -> int:
     values = {"session": session_key, "after": after, "upto": upto, "bytes": max_bytes}
-    row = (await tx.connection.exec_driver_sql(statement, values)).one()
+    row = (await tx.fetch(statement, values, prepare=None))[0]
     return int(row[0])

@@ -59,7 +59,7 @@ async def read_pages(
         "bytes": max_bytes,
     }
     found: dict[int, list[LoggedChunk]] = {}
-    for *columns, after in await tx.rows(_WALK, values):
+    for *columns, after in await tx.fetch(_WALK, values):
         found.setdefault(after, []).append(logged_of(columns))
     return found
 
@@ -162,4 +162,4 @@ async def _planned(
     tx: Transaction, statement: str, values: Mapping[str, object]
 ) -> Sequence[Sequence[Any]]:
     """Returns the rows of a statement; it is planned for these values, and the plan not kept."""
-    return await (await tx.driver.execute(statement, values, prepare=False)).fetchall()
+    return await tx.fetch(statement, values, prepare=False)

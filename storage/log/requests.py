@@ -12,7 +12,7 @@ from uuid import UUID
 
 from service.domain.log.appending import DoneRequest
 from service.domain.log.requests import ClientRequest
-from storage.engine.database import Database, DirectTransaction, Transaction
+from storage.engine.database import Database, Transaction
 from storage.engine.errors import StorageError, Violated
 from storage.tables.requests import REQUEST_KEY
 
@@ -111,10 +111,10 @@ SELECT count(*) FROM swept
 
 
 async def read_response(
-    tx: DirectTransaction, session_key: UUID, request_id: str
+    tx: Transaction, session_key: UUID, request_id: str
 ) -> StoredResponse | None:
     """Returns what is kept of a request; None when it was not done. A whole transaction."""
-    rows = await tx.read(_READ_ONE, {"session_key": session_key, "request_id": request_id})
+    rows = await tx.fetch(_READ_ONE, {"session_key": session_key, "request_id": request_id})
     if not rows:
         return None
     ((method, digest, response),) = rows
@@ -135,7 +135,7 @@ async def store_response(tx: Transaction, request: ClientRequest, response: byte
         "digest": request.digest,
         "response": response,
     }
-    return bool(await tx.rows(_STORE, values))
+    return bool(await tx.fetch(_STORE, values))
 
 
 async def sweep(database: Database) -> None:

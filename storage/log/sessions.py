@@ -10,7 +10,7 @@ from sqlalchemy import bindparam, exists, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.values.etags import etag_of
-from storage.engine.database import DirectTransaction, Transaction
+from storage.engine.database import Transaction, first
 from storage.engine.ready import Ready
 from storage.log.deleting import REMOVING
 from storage.tables import removal, session
@@ -62,8 +62,8 @@ async def has_language(tx: Transaction, language: str) -> bool:
         "SELECT EXISTS (SELECT FROM pg_ts_config"
         " WHERE cfgname = :language AND pg_ts_config_is_visible(oid))"
     )
-    found = await tx.connection.execute(statement, {"language": language})
-    return bool(found.scalar_one())
+    found = await tx.fetch(statement, {"language": language})
+    return bool(found[0][0])
 
 
 async def create(
@@ -85,9 +85,9 @@ async def create(
         .on_conflict_do_nothing(index_elements=["session_key", "tenant_id"])
         .returning(*_COLUMNS)
     )
-    row = (await tx.connection.execute(statement)).one_or_none()
+    row = first(await tx.fetch(statement))
     if row is None:
-        await tx.driver.execute(REMOVING)
+        await tx.execute(REMOVING, prepare=None)
         anew = (
             update(session)
             .where(
@@ -98,7 +98,7 @@ async def create(
             .values(deleted_at=None, created_at=func.now(), **chosen)
             .returning(*_COLUMNS)
         )
-        row = (await tx.connection.execute(anew)).one_or_none()
+        row = first(await tx.fetch(anew))
     return None if row is None else _stored(row)
 
 
@@ -112,7 +112,7 @@ async def set_metadata(
         .values(metadata=dict(metadata))
         .returning(*_COLUMNS)
     )
-    return _stored((await tx.connection.execute(statement)).one())
+    return _stored((await tx.fetch(statement))[0])
 
 
 _ONE = select(*_COLUMNS).where(session.c.session_key == bindparam("session"))
@@ -142,25 +142,25 @@ FROM session s WHERE s.session_key = %(session)s
 """
 
 
-async def lives(tx: DirectTransaction, session_key: UUID, memory_id: UUID) -> tuple[int, int]:
+async def lives(tx: Transaction, session_key: UUID, memory_id: UUID) -> tuple[int, int]:
     """The incarnation of a session, and the epoch that a memory of it began with.
 
     Each is greater than that of the one of the same name before it; 0 for what is not there.
     """
-    rows = await tx.read(_LIVES, {"session": session_key, "memory": memory_id})
+    rows = await tx.fetch(_LIVES, {"session": session_key, "memory": memory_id})
     incarnation, epoch = rows[0] if rows else (0, 0)
     return incarnation, epoch or 0
 
 
 async def _read(tx: Transaction, how: Ready, session_key: UUID) -> StoredSession | None:
-    rows = await tx.rows(how, {"session": session_key})
+    rows = await tx.fetch(how, {"session": session_key})
     return _stored(rows[0]) if rows else None
 
 
-async def existing(tx: DirectTransaction, keys: Sequence[UUID]) -> Collection[UUID]:
+async def existing(tx: Transaction, keys: Sequence[UUID]) -> Collection[UUID]:
     """Returns those of these sessions that exist at this moment, in one round trip."""
     query = "SELECT session_key FROM session WHERE session_key = ANY(%s)"
-    return [key for (key,) in await tx.read(query, (list(keys),))]
+    return [key for (key,) in await tx.fetch(query, (list(keys),))]
 
 
 _HEAD = Ready(
@@ -177,7 +177,7 @@ async def lock_head(tx: Transaction, session_key: UUID) -> StoredSession | None:
 
 async def locked_head(tx: Transaction, session_key: UUID) -> int | None:
     """The head of a session, kept where it is until the transaction ends; None: it was deleted."""
-    found = await tx.rows(_HEAD, {"session": session_key})
+    found = await tx.fetch(_HEAD, {"session": session_key})
     return found[0][0] if found else None
 
 
@@ -196,4 +196,4 @@ async def list_after(tx: Transaction, name: str, limit: int) -> Sequence[StoredS
         .order_by(by_bytes)
         .limit(limit)
     )
-    return [_stored(row) for row in await tx.connection.execute(statement)]
+    return [_stored(row) for row in await tx.fetch(statement)]

@@ -62,9 +62,9 @@ async def flush(
     """
     values = {"session": session_key, "upto": position}
     if memory_id is None:
-        rows = await tx.rows(_FLUSH_ALL, values)
+        rows = await tx.fetch(_FLUSH_ALL, values)
     else:
-        rows = await tx.rows(_FLUSH, {**values, "memory": memory_id})
+        rows = await tx.fetch(_FLUSH, {**values, "memory": memory_id})
     return [found for found, has_work, status in rows if has_work and status == "active"]
 
 
@@ -113,9 +113,9 @@ async def end_wait(
     """
     values = {"session": session_key, "upto": position}
     if memory_id is None:
-        rows = await tx.rows(_END_WAIT_ALL, values)
+        rows = await tx.fetch(_END_WAIT_ALL, values)
     else:
-        rows = await tx.rows(_END_WAIT, {**values, "memory": memory_id})
+        rows = await tx.fetch(_END_WAIT, {**values, "memory": memory_id})
     return [found for (found,) in rows]
 
 
@@ -137,7 +137,7 @@ async def want_consolidation(tx: Transaction, held: Claim, position: int) -> Non
     The caller has the memory from `lock`.
     """
     values = {"session": held.session_key, "memory": held.memory_id, "upto": position}
-    await tx.count(_WANT_CONSOLIDATION, values)
+    await tx.execute(_WANT_CONSOLIDATION, values)
 
 
 _CANCEL_CONSOLIDATION = Ready(
@@ -150,5 +150,5 @@ _CANCEL_CONSOLIDATION = Ready(
 
 async def cancel_consolidation(tx: Transaction, held: Claim) -> None:
     """Takes back what `want_consolidation` asked for. The caller has the memory from `lock`."""
-    await tx.count(_CANCEL_CONSOLIDATION, {"session": held.session_key, "memory": held.memory_id})
+    await tx.execute(_CANCEL_CONSOLIDATION, {"session": held.session_key, "memory": held.memory_id})
     tx.changed.add(held.memory_id)

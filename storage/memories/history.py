@@ -73,7 +73,7 @@ async def list_revisions(
         .order_by(revision.c.revision)
         .limit(limit)
     )
-    return [StoredRevision(**row._mapping) for row in await tx.connection.execute(statement)]
+    return [StoredRevision(**row._asdict()) for row in await tx.fetch(statement)]
 
 
 async def page_revisions(
@@ -100,8 +100,8 @@ async def read_revisions(
 ) -> dict[int, StoredRevision]:
     """These revisions, by their numbers."""
     statement = _select(session_key, memory_id).where(revision.c.revision.in_(numbers))
-    rows = await tx.connection.execute(statement)
-    return {row.revision: StoredRevision(**row._mapping) for row in rows}
+    rows = await tx.fetch(statement)
+    return {row.revision: StoredRevision(**row._asdict()) for row in rows}
 
 
 _LINEAGE = """
@@ -135,7 +135,7 @@ async def lineage(
     values = {"session": session_key, "memory": memory_id, "revision": at_revision}
     found: list[tuple[int, int]] = []
     end = at_revision
-    for row in await tx.connection.exec_driver_sql(_LINEAGE, values):
+    for row in await tx.fetch(_LINEAGE, values, prepare=None):
         found.append((row.revision, end))
         end = row.restored_revision
     return [*found, (0, end)]

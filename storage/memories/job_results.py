@@ -34,7 +34,7 @@ async def store(
         .where(table.c.session_key == session_key, identity == item_id, table.c.status.in_(OPEN))
         .values(**values, waiting_model=None, waiting_cause=None)
     )
-    if (await tx.connection.execute(statement)).rowcount != 1:
+    if await tx.execute(statement) != 1:
         return False
     tx.changed.add(item_id)
     return True
@@ -50,7 +50,7 @@ async def fail(tx: Transaction, item: WorkItem, failure: str) -> bool:
 async def back_off(tx: Transaction, item: WorkItem, seconds: float) -> None:
     """Counts a failed try; no other begins before `seconds` have passed."""
     table, identity = JOB_TABLES[item.kind]
-    await tx.connection.execute(
+    await tx.execute(
         update(table)
         .where(table.c.session_key == item.session_key, identity == item.item_id)
         .values(
@@ -105,6 +105,6 @@ async def _found(tx: Transaction, items: Sequence[WorkItem], which: str) -> set[
         }
         query = which.format(table=table.name, identity=identity.name)
         # The plan is not kept: one that was made for few rows would be used for many.
-        rows = await (await tx.driver.execute(query, values, prepare=False)).fetchall()
+        rows = await tx.fetch(query, values, prepare=False)
         found |= {wanted[number - 1] for (number,) in rows}
     return found

@@ -99,13 +99,13 @@ async def add(
         "name": memory,
         "goal": goal,
     }
-    await tx.driver.execute(_ADD, values)
+    await tx.execute(_ADD, values, prepare=None)
 
 
 async def get(tx: Transaction, id: OperationId) -> Operation | None:
     """Reads an operation; None when there is none."""
     values = {"session": id.session_key, "operation": id.operation_id}
-    rows = await tx.rows(_GET, values)
+    rows = await tx.fetch(_GET, values)
     return _operation(rows[0]) if rows else None
 
 
@@ -117,7 +117,7 @@ async def newest(
     None when there is none. The caller has the memory from `revisions.lock`.
     """
     values = {"session": session_key, "memory": memory_id, "kind": kind.value}
-    rows = await tx.rows(_NEWEST, values)
+    rows = await tx.fetch(_NEWEST, values)
     return _operation(rows[0]) if rows else None
 
 
@@ -152,7 +152,7 @@ async def list_newest(
     }
     order = "ORDER BY o.created_at DESC, o.operation_id DESC LIMIT %(limit)s"
     query = f"{_SELECT} WHERE {' AND '.join(wanted)} {order}"
-    rows = await (await tx.driver.execute(query, values, prepare=False)).fetchall()
+    rows = await tx.fetch(query, values, prepare=False)
     return [_operation(row) for row in rows]
 
 
@@ -166,13 +166,13 @@ async def end(
         "states": [state.value for _, state, _ in ended],
         "errors": [None if error is None else Jsonb(asdict(error)) for _, _, error in ended],
     }
-    return (await tx.driver.execute(_END, values)).rowcount
+    return await tx.execute(_END, values, prepare=None)
 
 
 async def move_goal(tx: Transaction, id: OperationId, goal: int) -> None:
     """Has everything up to `goal` read as well."""
     values = {"session": id.session_key, "operation": id.operation_id, "goal": goal}
-    await tx.driver.execute(_MOVE_GOAL, values)
+    await tx.execute(_MOVE_GOAL, values, prepare=None)
 
 
 async def sweep(database: Database) -> None:

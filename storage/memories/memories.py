@@ -26,7 +26,7 @@ from service.domain.prism.spec import PrismSpec
 from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
 from service.domain.values.memory_kinds import MemoryKind, MemoryStatus
-from storage.engine.database import DirectTransaction, Transaction
+from storage.engine.database import Transaction
 from storage.engine.ready import Ready
 from storage.tables import dead_letter, memory, session
 
@@ -223,14 +223,16 @@ async def create(
         "has_work": head > 0,
         "rebuilt_from": rebuilt_from,
     }
-    ((made, _, is_going),), ((count,),), rows = await tx.batch((_CREATE, _COUNT, READ_ROW), values)
+    ((made, _, is_going),), ((count,),), rows = await tx.pipeline(
+        (_CREATE, _COUNT, READ_ROW), values
+    )
     if made:
         return CreatedMemory(memory=from_row(rows[0]), count=count)
     return Unmade.BEING_DELETED if is_going else Unmade.TAKEN
 
 
 async def create_at_once(
-    tx: DirectTransaction,
+    tx: Transaction,
     *,
     session_key: UUID,
     memory_id: UUID,
@@ -245,7 +247,7 @@ async def create_at_once(
         **_created(tx.tenant_id, session_key, memory_id, name, spec, digest, value),
         "max_memories": max_memories,
     }
-    held, ((created_at, taken, is_going),) = await tx.write_all((_LOCK, _CREATE_AT_ONCE), values)
+    held, ((created_at, taken, is_going),) = await tx.pipeline((_LOCK, _CREATE_AT_ONCE), values)
     if not held:
         return Unmade.NO_SESSION
     if created_at is None and is_going:
@@ -301,7 +303,7 @@ def _created(
 
 async def get(tx: Transaction, session_key: UUID, memory_id: UUID) -> StoredMemory | None:
     """Reads a memory's row; None when there is none."""
-    rows = await tx.rows(READ_ROW, {"session": session_key, "memory": memory_id})
+    rows = await tx.fetch(READ_ROW, {"session": session_key, "memory": memory_id})
     return from_row(rows[0]) if rows else None
 
 
@@ -314,7 +316,7 @@ _FIND_KIND = Ready(
 
 async def find_kind(tx: Transaction, session_key: UUID, memory_id: UUID) -> MemoryKind | None:
     """What a memory is; None when there is none."""
-    found = await tx.rows(_FIND_KIND, {"session": session_key, "memory": memory_id})
+    found = await tx.fetch(_FIND_KIND, {"session": session_key, "memory": memory_id})
     return MemoryKind(found[0][0]) if found else None
 
 
@@ -337,7 +339,7 @@ async def list_after(
         .order_by(by_bytes)
         .limit(limit)
     )
-    return [from_row(row) for row in await tx.connection.execute(statement)]
+    return [from_row(row) for row in await tx.fetch(statement)]
 
 
 async def list_of_all(
@@ -358,7 +360,7 @@ async def list_of_all(
         statement = statement.where(*_of_status(status))
     if after is not None:
         statement = statement.where(tuple_(memory.c.session_key, memory.c.memory_id) > after)
-    return [from_row(row) for row in await tx.connection.execute(statement)]
+    return [from_row(row) for row in await tx.fetch(statement)]
 
 
 def _of_status(status: MemoryStatus) -> Sequence[ColumnElement[bool]]:
@@ -454,13 +456,13 @@ READ_ROW = f"SELECT {COLUMNS} {FROM} {WHERE}"
 
 
 async def read_newest(
-    tx: DirectTransaction, session_key: UUID, memory_id: UUID
+    tx: Transaction, session_key: UUID, memory_id: UUID
 ) -> tuple[StoredMemory, str | None] | None:
     """The memory and its newest value as canonical JSON, in one round trip.
 
     The value is None for a memory that is not a PRISM memory.
     """
-    rows = await tx.read(_READ_NEWEST, {"session": session_key, "memory": memory_id})
+    rows = await tx.fetch(_READ_NEWEST, {"session": session_key, "memory": memory_id})
     if not rows:
         return None
     *columns, value = rows[0]

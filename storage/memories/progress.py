@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from storage.engine.database import DirectTransaction
+from storage.engine.database import Transaction
 
 
 class Progress(NamedTuple):
@@ -54,7 +54,7 @@ LEFT JOIN LATERAL (
 
 
 async def read_progress(
-    tx: DirectTransaction, wanted: Sequence[tuple[UUID, UUID]]
+    tx: Transaction, wanted: Sequence[tuple[UUID, UUID]]
 ) -> dict[UUID, Progress]:
     """How far each of the memories (session_key, memory_id) is, by its id; one round trip."""
     values = {
@@ -62,7 +62,7 @@ async def read_progress(
         "memories": _array(memory_id for _, memory_id in wanted),
     }
     # The plan is not kept: one that was made for few rows would be used for many.
-    rows: list[Any] = await tx.read(_READ, values, keep=False)
+    rows: list[Any] = await tx.fetch(_READ, values, prepare=False)
     return {wanted[row[0] - 1][1]: Progress(*row[1:]) for row in rows}
 
 

@@ -22,7 +22,7 @@ from service.telemetry.names import Attribute, Metric
 from storage.calls import intents
 from storage.engine import trace_contexts
 from storage.engine.claims import Claim, Fenced
-from storage.engine.database import DirectTransaction, Transaction
+from storage.engine.database import Transaction
 from storage.memories import revision_statements as statements
 from storage.tables import memory
 
@@ -92,7 +92,7 @@ async def claim(
     whoever held it before can commit nothing any more.
     """
     values = {"session": session_key, "memory": memory_id, "of_kind": kind.value}
-    rows = await tx.rows(statements.TAKE, values)
+    rows = await tx.fetch(statements.TAKE, values)
     return _claimed(rows[0]) if rows else None
 
 
@@ -101,12 +101,12 @@ async def lock(tx: Transaction, session_key: UUID, memory_id: UUID) -> Claim | N
 
     Who works on it meanwhile finds its revision moved, and begins again.
     """
-    rows = await tx.rows(statements.LOCK, {"session": session_key, "memory": memory_id})
+    rows = await tx.fetch(statements.LOCK, {"session": session_key, "memory": memory_id})
     return _claimed(rows[0]) if rows else None
 
 
 async def commit_revision(
-    tx: Transaction | DirectTransaction,
+    tx: Transaction,
     held: Claim,
     new: NewRevision,
     *,
@@ -115,7 +115,7 @@ async def commit_revision(
 ) -> bool:
     """Writes the next revision of a PRISM memory in one statement; whether there is work.
 
-    With a direct transaction that is all of it, in one round trip. As `advance`, whose Fenced
+    On a connection of the driver's own it is a whole transaction. As `advance`, whose Fenced
     it raises. With `may_idle` it looks by itself whether the log has more: appends to the session
     wait from there to the commit.
     """
@@ -141,10 +141,7 @@ async def commit_revision(
         "more": has_work,
         "tenant": tx.tenant_id,
     }
-    if isinstance(tx, DirectTransaction):
-        rows = await tx.write(statement.text, statement.values(values))
-    else:
-        rows = await tx.rows(statement, values)
+    rows = await tx.fetch(statement, values)
     if not rows:
         raise Fenced
     tx.changed.add(held.memory_id)
@@ -201,13 +198,13 @@ async def advance(
         consolidates=new.kind == "consolidation",
         reads=reads,
     )
-    rows = await tx.rows(moving, {**_moved(held, changes), "more": has_work})
+    rows = await tx.fetch(moving, {**_moved(held, changes), "more": has_work})
     if not rows:
         raise Fenced
     tx.changed.add(held.memory_id)
     if reads:
         _APPLIED.record(rows[0][1], {Attribute.KIND: kind_of(held.spec).value})
-    await tx.count(
+    await tx.execute(
         statements.INSERT_REVISION,
         {
             **_keys(tx, held),
@@ -274,12 +271,12 @@ async def clear_work(tx: Transaction, held: Claim) -> bool:
     """
     keys = {"session": held.session_key, "memory": held.memory_id, "held_epoch": held.epoch}
     tx.changed.add(held.memory_id)
-    return await tx.count(statements.CLEAR_WORK, keys) == 1
+    return await tx.execute(statements.CLEAR_WORK, keys) == 1
 
 
 async def back_off(tx: Transaction, held: Claim, seconds: float) -> None:
     """Counts a failed try; the step is not tried again before `seconds` have passed."""
-    await tx.connection.execute(
+    await tx.execute(
         update(memory)
         .where(_held(held))
         .values(
@@ -309,7 +306,7 @@ async def linger(
         )
         .values(ready_at=func.least(due, func.now() + _seconds(look_seconds)))
     )
-    return (await tx.connection.execute(waits)).rowcount == 1
+    return await tx.execute(waits) == 1
 
 
 def _seconds(seconds: float) -> Any:

@@ -23,7 +23,7 @@ async def add_dead_letter(
 
     `ambiguous_model`: the model that refused it for what may turn out to be its own fault.
     """
-    await tx.connection.execute(
+    await tx.execute(
         insert(dead_letter).values(
             session_key=held.session_key,
             memory_id=held.memory_id,
@@ -56,7 +56,7 @@ async def stall(tx: Transaction, held: Claim) -> None:
         )
         .values(status="stalled")
     )
-    if (await tx.connection.execute(stopped)).rowcount != 1:
+    if await tx.execute(stopped) != 1:
         raise Fenced
     tx.changed.add(held.memory_id)
 
@@ -81,7 +81,7 @@ async def retry_some(
         .order_by(*names)
         .limit(limit)
     )
-    keys = [(key, identity) for key, identity in await tx.connection.execute(stalled)]
+    keys = [(key, identity) for key, identity in await tx.fetch(stalled)]
     # Before the memories, as an append or a flush does: each locks several of them.
     locked = (
         select(session.c.session_key)
@@ -89,7 +89,7 @@ async def retry_some(
         .order_by(session.c.session_key)
         .with_for_update(key_share=True)
     )
-    await tx.connection.execute(locked)
+    await tx.execute(locked)
     return await _retry(tx, keys), len(keys) == limit
 
 
@@ -109,10 +109,10 @@ async def _retry(tx: Transaction, keys: Sequence[tuple[UUID, UUID]]) -> Sequence
         .values(status="active", attempts=0, ready_at=func.now(), has_work=True)
         .returning(memory.c.session_key, memory.c.memory_id)
     )
-    found = [(key, identity) for key, identity in await tx.connection.execute(woken)]
+    found = [(key, identity) for key, identity in await tx.fetch(woken)]
     if found:
         tx.changed.update(memory_id for _, memory_id in found)
-        await tx.connection.execute(
+        await tx.execute(
             update(dead_letter)
             .where(
                 tuple_(dead_letter.c.session_key, dead_letter.c.memory_id).in_(found),

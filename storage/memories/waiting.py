@@ -19,12 +19,11 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.values.work_items import WorkItem, WorkKind
 from storage.engine.claims import Claim, Fenced
 from storage.engine.clocks import CLOCK
-from storage.engine.database import Transaction
+from storage.engine.database import Transaction, value
 from storage.engine.ready import Ready
 from storage.memories.job_results import JOB_TABLES
 from storage.tables import dead_letter, memory
@@ -67,7 +66,7 @@ async def back_off_memory(
         )
         .values(ready_at=_later(seconds), waiting_model=model, waiting_cause=cause)
     )
-    if (await tx.connection.execute(statement)).rowcount != 1:
+    if await tx.execute(statement) != 1:
         raise Fenced
     tx.changed.add(held.memory_id)
 
@@ -77,7 +76,7 @@ async def back_off(
 ) -> None:
     """Does the same for an answer or a schema draft that is pending."""
     table, identity, status = _TABLES[item.kind]
-    await tx.connection.execute(
+    await tx.execute(
         update(table)
         .where(
             table.c.session_key == item.session_key,
@@ -95,15 +94,15 @@ async def find_cause(tx: Transaction, item: WorkItem) -> str | None:
     statement = select(cause).where(
         table.c.session_key == item.session_key, identity == item.item_id
     )
-    found: str | None = (await tx.connection.execute(statement)).scalar_one_or_none()
+    found: str | None = value(await tx.fetch(statement))
     return found
 
 
-async def list_waiting(connection: AsyncConnection) -> Sequence[WaitingWork]:
+async def list_waiting(tx: Transaction) -> Sequence[WaitingWork]:
     """Returns what waits for which models, of all tenants. Needs `Database.sweeping`."""
     found: list[WaitingWork] = []
     for kind, (table, _, _) in _TABLES.items():
-        rows = await connection.execute(
+        rows = await tx.fetch(
             select(table.c.tenant_id, table.c.waiting_model)
             .where(table.c.waiting_model.is_not(None))
             .distinct()
@@ -131,10 +130,10 @@ async def wake(tx: Transaction, waiting: WaitingWork, limit: int) -> Sequence[Wo
         .limit(limit)
         .with_for_update(skip_locked=True)
     )
-    keys = [tuple(row) for row in await tx.connection.execute(chosen)]
+    keys = [tuple(row) for row in await tx.fetch(chosen)]
     if not keys:
         return ()
-    await tx.connection.execute(
+    await tx.execute(
         update(table)
         .where(tuple_(table.c.session_key, identity).in_(keys))
         .values(ready_at=func.now(), waiting_model=None, waiting_cause=None)
@@ -167,12 +166,12 @@ async def change_models(
     `models` are fields of its spec. The caller holds it with `revisions.lock`.
     """
     values = {"session": session_key, "memory": memory_id, "models": Jsonb(dict(models))}
-    await tx.count(_CHANGE_MODELS, values)
+    await tx.execute(_CHANGE_MODELS, values)
 
 
 async def count_waiting(tx: Transaction) -> dict[str, int]:
     """Returns how many memories of the tenant wait, by model."""
-    rows = await tx.connection.execute(
+    rows = await tx.fetch(
         select(memory.c.waiting_model, func.count())
         .where(memory.c.waiting_model.is_not(None), memory.c.status == "active")
         .group_by(memory.c.waiting_model)
@@ -182,7 +181,7 @@ async def count_waiting(tx: Transaction) -> dict[str, int]:
 
 async def list_ambiguous(tx: Transaction, model: str) -> Sequence[tuple[UUID, UUID]]:
     """Returns the memories that stalled on what has turned out to be their model's fault."""
-    rows = await tx.connection.execute(
+    rows = await tx.fetch(
         select(dead_letter.c.session_key, dead_letter.c.memory_id).where(
             dead_letter.c.tenant_id == tx.tenant_id,
             dead_letter.c.ambiguous_model == literal(model),

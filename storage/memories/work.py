@@ -6,7 +6,6 @@ from uuid import UUID
 
 from psycopg import sql
 from sqlalchemy import Column, Table, func, select, text, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.values.work_items import WorkItem, WorkKind
 from storage.engine.database import Transaction
@@ -14,7 +13,7 @@ from storage.memories.job_results import JOB_TABLES
 from storage.tables import memory, removal, session
 
 
-async def without_words(connection: AsyncConnection, limit: int) -> Sequence[WorkItem]:
+async def without_words(tx: Transaction, limit: int) -> Sequence[WorkItem]:
     """Up to `limit` sessions whose chunks are to have words, while vectors wait for their time.
 
     No order of the queue shows them. Needs `Database.sweeping`.
@@ -33,24 +32,23 @@ async def without_words(connection: AsyncConnection, limit: int) -> Sequence[Wor
         .limit(limit)
     )
     # By the index of what is to be indexed, whatever statistics say.
-    await connection.exec_driver_sql(
+    await tx.execute(
         "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;"
-        " SET LOCAL enable_sort = off"
+        " SET LOCAL enable_sort = off",
+        prepare=None,
     )
-    rows = await connection.execute(statement)
-    return [WorkItem(kind=WorkKind.INDEX, **row._mapping) for row in rows]
+    rows = await tx.fetch(statement)
+    return [WorkItem(kind=WorkKind.INDEX, **row._asdict()) for row in rows]
 
 
-async def unembedded(
-    connection: AsyncConnection, model: str, after: UUID, limit: int
-) -> Sequence[WorkItem]:
+async def unembedded(tx: Transaction, model: str, after: UUID, limit: int) -> Sequence[WorkItem]:
     """Up to `limit` sessions behind `after` that nobody indexes and that lack vectors of `model`.
 
     In the order of their keys. Needs `Database.sweeping`.
     """
     # Not by set_config, which Citus does not pass on to shards.
     named = sql.Literal(model).as_string(None)
-    await connection.exec_driver_sql(f"SET LOCAL app.embedding_model = {named}")
+    await tx.execute(f"SET LOCAL app.embedding_model = {named}", prepare=None)
     statement = (
         select(session.c.tenant_id, session.c.session_key, session.c.session_key.label("item_id"))
         # Which ones lack them is for the policy `session_unembedded` to say.
@@ -58,8 +56,8 @@ async def unembedded(
         .order_by(session.c.session_key)
         .limit(limit)
     )
-    rows = await connection.execute(statement)
-    return [WorkItem(kind=WorkKind.INDEX, **row._mapping) for row in rows]
+    rows = await tx.fetch(statement)
+    return [WorkItem(kind=WorkKind.INDEX, **row._asdict()) for row in rows]
 
 
 async def defer(tx: Transaction, item: WorkItem, seconds: float) -> None:
@@ -69,14 +67,14 @@ async def defer(tx: Transaction, item: WorkItem, seconds: float) -> None:
     """
     later = func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
     if item.kind is WorkKind.INDEX:
-        await tx.connection.execute(
+        await tx.execute(
             update(session)
             .where(session.c.session_key == item.session_key)
             .values(index_ready_at=func.greatest(session.c.index_ready_at, later))
         )
         return
     if item.kind is WorkKind.REMOVAL:
-        await tx.connection.execute(
+        await tx.execute(
             update(removal)
             .where(removal.c.session_key == item.session_key, removal.c.item_id == item.item_id)
             .values(ready_at=func.greatest(removal.c.ready_at, later))
@@ -88,7 +86,7 @@ async def defer(tx: Transaction, item: WorkItem, seconds: float) -> None:
         table, identity, status = memory, memory.c.memory_id, "active"
     else:
         (table, identity), status = JOB_TABLES[item.kind], "pending"
-    await tx.connection.execute(
+    await tx.execute(
         update(table)
         .where(
             table.c.session_key == item.session_key,

@@ -7,9 +7,9 @@ a base backup and a promoted standby bring along what was noted elsewhere.
 from typing import Any
 
 import psycopg
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.values.database_identity import DatabaseIdentity
+from storage.engine.database import Transaction
 
 # A standby writes no log, and has no timeline of its own.
 _IDENTITY = """
@@ -54,11 +54,11 @@ def _row(connection: psycopg.Connection[Any], query: str) -> Any:
     return connection.execute(query.encode()).fetchone()
 
 
-async def read(connection: AsyncConnection) -> tuple[DatabaseIdentity | None, DatabaseIdentity]:
+async def read(tx: Transaction) -> tuple[DatabaseIdentity | None, DatabaseIdentity]:
     """What is noted, if anything is, and where the database stands."""
-    noted = (await connection.exec_driver_sql(_NOTED)).one()
-    may = (await connection.exec_driver_sql(_MAY)).scalar_one()
-    found = (await connection.exec_driver_sql(_identity(may=may))).one()
+    noted = (await tx.fetch(_NOTED, prepare=None))[0]
+    may = (await tx.fetch(_MAY, prepare=None))[0][0]
+    found = (await tx.fetch(_identity(may=may), prepare=None))[0]
     return _noted(noted), DatabaseIdentity._make(found)
 
 

@@ -21,7 +21,7 @@ from service.domain.operations.doctor import (
     MemoryCounts,
 )
 from storage.engine import clocks
-from storage.engine.database import Database, Transaction
+from storage.engine.database import Database, Transaction, first
 from storage.engine.errors import StorageError, translated
 from storage.spend import sums
 
@@ -132,8 +132,8 @@ ORDER BY 1
 async def open_tables(database: Database) -> tuple[str, ...]:
     """Tables of tenants that row-level security does not guard. Raises StorageError."""
     with seen():
-        async with database.connection(name="doctor") as connection:
-            rows = await connection.exec_driver_sql(_OPEN_TABLES)
+        async with database.without_tenant(name="doctor") as tx:
+            rows = await tx.fetch(_OPEN_TABLES, prepare=None)
             return tuple(row.relname for row in rows)
 
 
@@ -173,10 +173,10 @@ GROUP BY cause ORDER BY 2 DESC, 1 LIMIT 3
 async def read_memories(tx: Transaction) -> MemoryCounts:
     """The memories of the tenant. Raises StorageError."""
     with seen():
-        total = (await tx.connection.exec_driver_sql("SELECT count(*) FROM memory")).scalar_one()
-        rows = (await tx.connection.exec_driver_sql(_MEMORIES, {"stuck": STUCK_SECONDS})).all()
-        causes = (await tx.connection.exec_driver_sql(_CAUSES)).all()
-        last = (await tx.connection.exec_driver_sql(_BEHIND)).one_or_none()
+        total = (await tx.fetch("SELECT count(*) FROM memory", prepare=None))[0][0]
+        rows = await tx.fetch(_MEMORIES, {"stuck": STUCK_SECONDS}, prepare=None)
+        causes = await tx.fetch(_CAUSES, prepare=None)
+        last = first(await tx.fetch(_BEHIND, prepare=None))
     return MemoryCounts(
         total=total,
         stalled=_named(rows, "is_stalled"),
@@ -208,7 +208,7 @@ async def read_losses(tx: Transaction) -> Sequence[tuple[str, Mapping[str, Any]]
     Raises StorageError.
     """
     with seen():
-        rows = await tx.connection.exec_driver_sql(_LOSSES, {"names": NAMES})
+        rows = await tx.fetch(_LOSSES, {"names": NAMES}, prepare=None)
         return [(row.name, row.losses) for row in rows]
 
 
@@ -226,7 +226,7 @@ async def read_pending(tx: Transaction, table: str) -> tuple[int, int, float]:
     assert table in ("answer", "schema_draft"), "others are made in another way"
     with seen():
         query = _PENDING.format(table=table)
-        row = (await tx.connection.exec_driver_sql(query, {"late": PENDING_SECONDS})).one()
+        row = (await tx.fetch(query, {"late": PENDING_SECONDS}, prepare=None))[0]
     return row.pending, row.late, row.oldest
 
 
@@ -240,7 +240,7 @@ FROM intent
 async def read_intents(tx: Transaction) -> tuple[int, int]:
     """Calls that are open, and those of them that were forgotten. Raises StorageError."""
     with seen():
-        row = (await tx.connection.exec_driver_sql(_INTENTS, {"late": INTENT_SECONDS})).one()
+        row = (await tx.fetch(_INTENTS, {"late": INTENT_SECONDS}, prepare=None))[0]
     return row.open, row.forgotten
 
 
@@ -265,7 +265,7 @@ async def read_index(tx: Transaction) -> tuple[int, int, str, str]:
     Raises StorageError.
     """
     with seen():
-        row = (await tx.connection.exec_driver_sql(_INDEX)).one()
+        row = (await tx.fetch(_INDEX, prepare=None))[0]
     return row.sessions, row.chunks, row.words_failure, row.failure
 
 

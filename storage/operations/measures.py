@@ -56,9 +56,10 @@ FROM behind
 
 async def read_lag(database: Database) -> Lag:
     """Measures all tenants at one moment. Raises StorageError."""
-    async with database.sweeping(name="measure") as connection:
-        await connection.exec_driver_sql(
-            f"SET LOCAL app.measuring = 'on'; SET LOCAL statement_timeout = '{MEASURE_SECONDS}s'"
+    async with database.sweeping(name="measure") as tx:
+        await tx.execute(
+            f"SET LOCAL app.measuring = 'on'; SET LOCAL statement_timeout = '{MEASURE_SECONDS}s'",
+            prepare=None,
         )
-        row = (await connection.exec_driver_sql(_LAG)).one()
-        return Lag(**row._mapping)
+        row = (await tx.fetch(_LAG, prepare=None))[0]
+        return Lag(**row._asdict())

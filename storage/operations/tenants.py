@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from sqlalchemy import Text, cast, or_, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from storage.engine.database import Transaction
 from storage.operations.doctor import seen
 from storage.tables import tenant
 
@@ -25,18 +25,18 @@ class Tenant:
 _COLUMNS = (tenant.c.tenant_id, tenant.c.name)
 
 
-async def list_after(connection: AsyncConnection, after: UUID, limit: int) -> Sequence[Tenant]:
+async def list_after(tx: Transaction, after: UUID, limit: int) -> Sequence[Tenant]:
     """Up to `limit` tenants behind an id, by id. Raises StorageError."""
     statement = select(*_COLUMNS).where(tenant.c.tenant_id > after).order_by(tenant.c.tenant_id)
     with seen():
-        rows = await connection.execute(statement.limit(limit))
-        return [Tenant(**row._mapping) for row in rows]
+        rows = await tx.fetch(statement.limit(limit))
+        return [Tenant(**row._asdict()) for row in rows]
 
 
-async def find(connection: AsyncConnection, wanted: str) -> Sequence[Tenant]:
+async def find(tx: Transaction, wanted: str) -> Sequence[Tenant]:
     """The tenants of that name or id, in order; two at most. Raises StorageError."""
     named = or_(tenant.c.name == wanted, cast(tenant.c.tenant_id, Text) == wanted.lower())
     statement = select(*_COLUMNS).where(named).order_by(tenant.c.tenant_id).limit(2)
     with seen():
-        rows = await connection.execute(statement)
-        return [Tenant(**row._mapping) for row in rows]
+        rows = await tx.fetch(statement)
+        return [Tenant(**row._asdict()) for row in rows]

@@ -15,7 +15,7 @@ from service.domain.prism.amendments import Amendment, Op
 from service.domain.tree.nodes import Node
 from service.domain.values.json_values import restore
 from service.domain.values.paths import Path, PathError
-from storage.engine.database import Transaction
+from storage.engine.database import Transaction, first
 from storage.log.chunks import CHUNK_COLUMNS, CONTENT_BYTES, logged_of
 from storage.search import posting_lists
 from storage.search.chunk_index import WORDS_BYTES, WORDS_CHUNKS
@@ -54,9 +54,9 @@ FROM session WHERE session_key = %(session)s
 
 async def read_session(tx: Transaction, session_key: UUID) -> SessionRow | None:
     """The session; None when there is none."""
-    rows = await tx.connection.exec_driver_sql(_SESSION, {"session": session_key})
-    row = rows.one_or_none()
-    return None if row is None else SessionRow(**row._mapping)
+    rows = await tx.fetch(_SESSION, {"session": session_key}, prepare=None)
+    row = first(rows)
+    return None if row is None else SessionRow(**row._asdict())
 
 
 _CHUNKS = f"""
@@ -71,7 +71,7 @@ async def chunks(
     """Every chunk behind a position, with its digest."""
     values = {"session": session_key, "after": after, "limit": PAGE_CHUNKS}
     while True:
-        page = (await tx.connection.exec_driver_sql(_CHUNKS, values)).all()
+        page = await tx.fetch(_CHUNKS, values, prepare=None)
         for row in page:
             yield logged_of(row[1:]), bytes(row.digest)
         if len(page) < PAGE_CHUNKS:
@@ -81,18 +81,20 @@ async def chunks(
 
 async def producers(tx: Transaction, session_key: UUID) -> Mapping[str, int]:
     """The last sequence of each producer of a session."""
-    rows = await tx.connection.exec_driver_sql(
+    rows = await tx.fetch(
         "SELECT producer_id, last_sequence FROM producer WHERE session_key = %(session)s",
         {"session": session_key},
+        prepare=None,
     )
     return {row.producer_id: row.last_sequence for row in rows}
 
 
 async def memory_ids(tx: Transaction, session_key: UUID) -> Sequence[tuple[UUID, str]]:
     """The memories of a session with their names, by name."""
-    rows = await tx.connection.exec_driver_sql(
+    rows = await tx.fetch(
         "SELECT memory_id, name FROM memory WHERE session_key = %(session)s ORDER BY name",
         {"session": session_key},
+        prepare=None,
     )
     return [(row.memory_id, row.name) for row in rows]
 
@@ -110,9 +112,9 @@ async def revisions(
     """Every revision of a memory."""
     values = {**_key(session_key, memory_id), "after": -1, "limit": PAGE_ROWS}
     while True:
-        page = (await tx.connection.exec_driver_sql(_REVISIONS, values)).all()
+        page = await tx.fetch(_REVISIONS, values, prepare=None)
         for row in page:
-            yield RevisionRow(**{**row._mapping, "digest": bytes(row.digest)})
+            yield RevisionRow(**{**row._asdict(), "digest": bytes(row.digest)})
         if len(page) < PAGE_ROWS:
             return
         values["after"] = page[-1].revision
@@ -136,7 +138,7 @@ async def amendments(
         "limit": PAGE_AMENDMENTS,
     }
     while True:
-        page = (await tx.connection.exec_driver_sql(_AMENDMENTS, values)).all()
+        page = await tx.fetch(_AMENDMENTS, values, prepare=None)
         for row in page:
             yield row.revision, row.ordinal, _amendment(row)
         if len(page) < PAGE_AMENDMENTS:
@@ -161,7 +163,7 @@ async def saved(
         WHERE {_OF} AND revision > %(after)s ORDER BY revision LIMIT 1"""  # noqa: S608 - ours
     values = {**_key(session_key, memory_id), "after": -1}
     while True:
-        row = (await tx.connection.exec_driver_sql(query, values)).one_or_none()
+        row = first(await tx.fetch(query, values, prepare=None))
         if row is None:
             return
         yield row.revision, row.value
@@ -172,11 +174,12 @@ async def newest_value(
     tx: Transaction, session_key: UUID, memory_id: UUID
 ) -> tuple[int, str, int] | None:
     """Revision, canonical JSON and unsaved amendments of a PRISM memory's newest value."""
-    rows = await tx.connection.exec_driver_sql(
+    rows = await tx.fetch(
         f"SELECT revision, value, unsaved_amendments FROM prism_value WHERE {_OF}",  # noqa: S608
         _key(session_key, memory_id),
+        prepare=None,
     )
-    row = rows.one_or_none()
+    row = first(rows)
     return None if row is None else (row.revision, row.value, row.unsaved_amendments)
 
 
@@ -191,7 +194,7 @@ ORDER BY number LIMIT %(limit)s
 async def levels(tx: Transaction, session_key: UUID, memory_id: UUID) -> Sequence[int]:
     """The levels of a tree, from the leaves up."""
     query = f"SELECT DISTINCT level FROM tree_node WHERE {_OF} ORDER BY level"  # noqa: S608 - ours
-    rows = await tx.connection.exec_driver_sql(query, _key(session_key, memory_id))
+    rows = await tx.fetch(query, _key(session_key, memory_id), prepare=None)
     return [row.level for row in rows]
 
 
@@ -201,7 +204,7 @@ async def nodes(
     """Every node of a level by number, and the revision that brought it."""
     values = {**_key(session_key, memory_id), "level": level, "after": 0, "limit": PAGE_ROWS}
     while True:
-        page = (await tx.connection.exec_driver_sql(_NODES, values)).all()
+        page = await tx.fetch(_NODES, values, prepare=None)
         for row in page:
             yield row.revision, node_of(row)
         if len(page) < PAGE_ROWS:
@@ -216,7 +219,7 @@ async def has_words(
     query = f"""SELECT words IS NOT DISTINCT FROM to_tsvector('simple', %(text)s) AS same
         FROM tree_node WHERE {_OF} AND level = 0 AND number = %(number)s"""  # noqa: S608 - ours
     values = {**_key(session_key, memory_id), "number": number, "text": text}
-    return bool((await tx.connection.exec_driver_sql(query, values)).scalar_one())
+    return bool((await tx.fetch(query, values, prepare=None))[0][0])
 
 
 def _key(session_key: UUID, memory_id: UUID) -> dict[str, Any]:
@@ -256,11 +259,11 @@ async def words(
     values: dict[str, Any] = {"session": session_key, "after": 0, "last": last}
     values |= {"chunks": WORDS_CHUNKS, "bytes": WORDS_BYTES}
     while values["after"] < last:
-        upto = (await tx.connection.exec_driver_sql(_UPTO, values)).scalar_one()
+        upto = (await tx.fetch(_UPTO, values, prepare=None))[0][0]
         if upto is None:
             # A gap of the log, which is told elsewhere.
             upto = min(values["after"] + WORDS_CHUNKS, last)
-        found = await tx.connection.exec_driver_sql(_WORDS, {**values, "upto": upto})
+        found = await tx.fetch(_WORDS, {**values, "upto": upto}, prepare=None)
         yield upto, [(row.position, row.missing) for row in found]
         values["after"] = upto
 
@@ -287,9 +290,9 @@ async def lists(
 ) -> AsyncIterator[tuple[int, int, str]]:
     """Blocks of posting lists that are not what the words of their chunks make, and how."""
     values: dict[str, Any] = {"session": session_key, "own": posting_lists.OWN_HOLDERS}
-    for row in (await tx.connection.exec_driver_sql(_BLOCKS, values)).all():
+    for row in await tx.fetch(_BLOCKS, values, prepare=None):
         of = {**values, "first": row.first_position, "last": row.last_position}
-        differing = (await tx.connection.exec_driver_sql(_LISTS, of)).scalar_one()
+        differing = (await tx.fetch(_LISTS, of, prepare=None))[0][0]
         if row.first_position != row.before + 1:
             yield row.first_position, row.last_position, f"the block before ends at {row.before}"
         if row.last_position > last:
@@ -330,7 +333,7 @@ async def vectors(
             "after": after,
             "upto": min(after + PAGE_CHUNKS, last),
         }
-        rows = await tx.connection.exec_driver_sql(_VECTORS, values)
+        rows = await tx.fetch(_VECTORS, values, prepare=None)
         yield [(row.position, said) for row in rows if (said := _wrong_vector(row))]
 
 
@@ -380,15 +383,16 @@ async def wrong_citations(
     position and node."""
     values: dict[str, Any] = {"session": session_key, "after": UUID(int=0), "limit": PAGE_ROWS}
     while True:
-        page = await tx.connection.exec_driver_sql(
+        page = await tx.fetch(
             "SELECT answer_id FROM answer WHERE session_key = %(session)s"
             " AND answer_id > %(after)s ORDER BY answer_id LIMIT %(limit)s",
             values,
+            prepare=None,
         )
         found = [row.answer_id for row in page]
         if not found:
             return
-        rows = await tx.connection.exec_driver_sql(_CITATIONS, {**values, "upto": found[-1]})
+        rows = await tx.fetch(_CITATIONS, {**values, "upto": found[-1]}, prepare=None)
         yield len(found), [(row.answer_id, row.position, row.node or "") for row in rows]
         values["after"] = found[-1]
 
@@ -413,5 +417,5 @@ ORDER BY r.first_position LIMIT {PAGE_DIFFERENCES}
 
 async def wrong_requests(tx: Transaction, session_key: UUID) -> Sequence[tuple[str, int, int]]:
     """The requests whose chunks are not those that are at their positions."""
-    rows = await tx.connection.exec_driver_sql(_REQUESTS, {"session": session_key})
+    rows = await tx.fetch(_REQUESTS, {"session": session_key}, prepare=None)
     return [(row.request_id, row.first_position, row.last_position) for row in rows]

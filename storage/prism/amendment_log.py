@@ -130,7 +130,7 @@ async def list_amendments(
         .order_by(amendment.c.revision, amendment.c.ordinal)
         .limit(limit)
     )
-    return [_logged(row) for row in await tx.connection.execute(statement)]
+    return [_logged(row) for row in await tx.fetch(statement)]
 
 
 async def page_amendments(
@@ -182,7 +182,7 @@ async def list_sizes(
         )
         .group_by(amendment.c.revision)
     )
-    return {row[0]: row[1] for row in await tx.connection.execute(statement)}
+    return {row[0]: row[1] for row in await tx.fetch(statement)}
 
 
 def _logged(row: Any) -> LoggedAmendment:
@@ -273,7 +273,7 @@ async def touching(
                 .order_by(amendment.c.revision.desc(), amendment.c.ordinal.desc())
                 .limit(READ_AMENDMENTS)
             )
-            found = [_logged(row) for row in await tx.connection.execute(statement)]
+            found = [_logged(row) for row in await tx.fetch(statement)]
             for one in found:
                 yield one
             if len(found) < READ_AMENDMENTS:

@@ -7,7 +7,7 @@ from uuid import UUID
 from sqlalchemy import select
 
 from service.domain.values.work_items import WorkKind
-from storage.engine.database import Transaction
+from storage.engine.database import Transaction, first
 from storage.memories import job_results
 from storage.tables import schema_draft, session
 
@@ -73,7 +73,7 @@ async def create(
         "model": model,
         "max_pending": max_pending,
     }
-    return bool(await tx.rows(_CREATE, values))
+    return bool(await tx.fetch(_CREATE, values))
 
 
 async def get(tx: Transaction, session_key: UUID, draft_id: UUID) -> StoredSchemaDraft | None:
@@ -83,11 +83,11 @@ async def get(tx: Transaction, session_key: UUID, draft_id: UUID) -> StoredSchem
         .join(session, session.c.session_key == schema_draft.c.session_key)
         .where(schema_draft.c.session_key == session_key, schema_draft.c.draft_id == draft_id)
     )
-    row = (await tx.connection.execute(statement)).one_or_none()
+    row = first(await tx.fetch(statement))
     if row is None:
         return None
     names = StoredSchemaDraft.__dataclass_fields__
-    return StoredSchemaDraft(**{k: value for k, value in row._mapping.items() if k in names})
+    return StoredSchemaDraft(**{k: value for k, value in row._asdict().items() if k in names})
 
 
 async def complete(

@@ -10,7 +10,7 @@ from service.domain.prism.amendments import Amendment, Op
 from service.domain.prism.spec import Encoding
 from service.domain.values.json_values import restore
 from service.domain.values.paths import Path
-from storage.engine.database import DirectTransaction, Row, Transaction
+from storage.engine.database import Row, Transaction, first
 from storage.memories import memories
 from storage.memories.memories import StoredMemory
 
@@ -91,15 +91,15 @@ async def _read(
     tx: Transaction, query: str, session_key: UUID, memory_id: UUID, at_revision: int
 ) -> PrismRows | None:
     values = _values(session_key, memory_id, at_revision)
-    return _rows(await tx.rows(query, values))
+    return _rows(await tx.fetch(query, values))
 
 
 async def read_past(
-    tx: DirectTransaction, session_key: UUID, memory_id: UUID, at_revision: int
+    tx: Transaction, session_key: UUID, memory_id: UUID, at_revision: int
 ) -> tuple[StoredMemory, PrismRows | None] | None:
     """The memory, and `read_nearest`, in one round trip; None when there is no memory."""
     values = _values(session_key, memory_id, at_revision)
-    found, rows = await tx.read_all((memories.READ_ROW, _NEAREST_STATE), values)
+    found, rows = await tx.pipeline((memories.READ_ROW, _NEAREST_STATE), values, snapshot=True)
     return (memories.from_row(found[0]), _rows(rows)) if found else None
 
 
@@ -154,7 +154,7 @@ async def revision_at(
     `newest` is the memory's newest revision; `position` is one that it has reached.
     """
     values = {"session": session_key, "memory": memory_id, "position": position}
-    step = (await tx.connection.exec_driver_sql(_AT_POSITION, values)).one_or_none()
+    step = first(await tx.fetch(_AT_POSITION, values, prepare=None))
     if step is None or step.to_position <= position:
         # Nothing was read behind it, so whatever followed holds no later chunk.
         return newest

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, and_, bindparam, case, func, not_, or_, se
 
 from service.domain.log.chunks import LoggedChunk
 from storage.engine.clocks import CLOCK
-from storage.engine.database import Transaction
+from storage.engine.database import Transaction, first
 from storage.engine.ready import Ready
 from storage.log.chunks import CONTENT_BYTES, read_ranges
 from storage.search.chunk_text import AS_TEXT, length_of, words_of
@@ -87,7 +87,7 @@ _PLACE = Ready(
 
 async def read_place(tx: Transaction, session_key: UUID) -> IndexPlace | None:
     """How far the index is; None when there is no such session."""
-    found = await tx.rows(_PLACE, {"session": session_key})
+    found = await tx.fetch(_PLACE, {"session": session_key})
     if not found:
         return None
     incarnation, head, indexed, listed, embedded, model, attempts, may_embed, *words = found[0]
@@ -193,12 +193,12 @@ async def write_words(
         "chunks": WORDS_CHUNKS,
         "bytes": WORDS_BYTES,
     }
-    ((to_position,),) = await tx.rows(_WRITE_WORDS, values)
+    ((to_position,),) = await tx.fetch(_WRITE_WORDS, values)
     if to_position is None:
         return None
     moving = _MOVE_AND_SETTLE if settles else _MOVE_INDEX
     moved = {"session": session_key, "after": after_position, "reached": to_position}
-    rows = await tx.rows(moving, moved)
+    rows = await tx.fetch(moving, moved)
     if not rows:
         raise Overtaken
     tx.changed.add(session_key)
@@ -258,7 +258,7 @@ async def begin_model(tx: Transaction, session_key: UUID, model: str, *, before:
         .where(session.c.session_key == session_key, session.c.embedding_model == before)
         .values(embedding_model=model, embedded_position=0, index_attempts=0, index_failure="")
     )
-    if (await tx.connection.execute(statement)).rowcount != 1:
+    if await tx.execute(statement) != 1:
         raise Overtaken
 
 
@@ -289,8 +289,8 @@ async def write_vectors(
         # Hundreds of thousands of numbers: others are not to wait for them.
         "embeddings": await asyncio.to_thread(_arrays, vectors),
     }
-    await tx.connection.exec_driver_sql(_DROP_VECTORS, values)
-    await tx.connection.exec_driver_sql(_WRITE_VECTORS, values)
+    await tx.execute(_DROP_VECTORS, values, prepare=None)
+    await tx.execute(_WRITE_VECTORS, values, prepare=None)
     statement = (
         update(session)
         .where(
@@ -300,7 +300,7 @@ async def write_vectors(
         )
         .values(embedded_position=to_position, index_attempts=0, index_failure="")
     )
-    if (await tx.connection.execute(statement)).rowcount != 1:
+    if await tx.execute(statement) != 1:
         raise Overtaken
     tx.changed.add(session_key)
 
@@ -342,8 +342,8 @@ async def settle(tx: Transaction, session_key: UUID, model: str | None) -> bool:
     at this moment wait for the row, and note anew that they are to be indexed.
     """
     if model is None:
-        return await tx.count(_SETTLE, {"session": session_key}) == 1
-    return await tx.count(_SETTLE_VECTORS, {"session": session_key, "model": model}) == 1
+        return await tx.execute(_SETTLE, {"session": session_key}) == 1
+    return await tx.execute(_SETTLE_VECTORS, {"session": session_key, "model": model}) == 1
 
 
 async def rest(tx: Transaction, session_key: UUID) -> None:
@@ -351,7 +351,7 @@ async def rest(tx: Transaction, session_key: UUID) -> None:
 
     The session would be found by every look else, with nothing to do for it.
     """
-    await tx.connection.execute(
+    await tx.execute(
         update(session)
         .where(
             session.c.session_key == session_key,
@@ -368,7 +368,7 @@ async def rest_from_lists(tx: Transaction, session_key: UUID) -> None:
     It is looked at every few seconds, since chunks that come meanwhile need not wait for them.
     """
     until = func.least(session.c.words_ready_at, _in(LISTS_REST_SECONDS))
-    await tx.connection.execute(
+    await tx.execute(
         update(session)
         .where(session.c.session_key == session_key, session.c.index_ready_at < until)
         .values(index_ready_at=until)
@@ -385,8 +385,8 @@ async def note_unembedded(tx: Transaction, keys: Sequence[UUID]) -> None:
         .order_by(session.c.session_key)
         .with_for_update(key_share=True)
     )
-    await tx.connection.execute(locked)
-    await tx.connection.execute(
+    await tx.execute(locked)
+    await tx.execute(
         update(session).where(*wanted).values(has_unindexed=True, index_ready_at=func.now())
     )
 
@@ -402,8 +402,8 @@ async def note_unlisted(tx: Transaction, session_key: UUID) -> None:
         .where(*wanted)
         .with_for_update(key_share=True, skip_locked=True)
     )
-    if (await tx.connection.execute(locked)).first() is not None:
-        await tx.connection.execute(
+    if first(await tx.fetch(locked)) is not None:
+        await tx.execute(
             update(session).where(*wanted).values(has_unindexed=True, index_ready_at=func.now())
         )
 
@@ -415,9 +415,7 @@ async def back_off(
     values: dict[str, Any] = {"index_ready_at": _in(seconds)}
     if failure is not None:
         values |= {"index_failure": failure, "index_attempts": session.c.index_attempts + 1}
-    await tx.connection.execute(
-        update(session).where(session.c.session_key == session_key).values(**values)
-    )
+    await tx.execute(update(session).where(session.c.session_key == session_key).values(**values))
 
 
 async def back_off_words(
@@ -427,7 +425,7 @@ async def back_off_words(
 
     Where `failure` begins with OF_LISTS, no more lists.
     """
-    await tx.connection.execute(
+    await tx.execute(
         update(session)
         .where(session.c.session_key == session_key)
         .values(
@@ -440,7 +438,7 @@ async def back_off_words(
 
 async def forget_words_failure(tx: Transaction, session_key: UUID) -> None:
     """Lists were written, and failed before."""
-    await tx.connection.execute(
+    await tx.execute(
         update(session)
         .where(session.c.session_key == session_key)
         .values(words_attempts=0, words_failure="")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from service.domain.log.chunks import LoggedChunk
-from storage.engine.database import DirectTransaction
+from storage.engine.database import Transaction
 from storage.log.chunks import CHUNK_COLUMNS, logged_of
 from storage.log.pages import CHUNK_BYTES
 from storage.log.ranges import OF_THREADS, Range, of_threads
@@ -52,9 +52,9 @@ FROM session s WHERE s.session_key = %(session)s
 """  # noqa: S608 - all of it is ours
 
 
-async def read_place(tx: DirectTransaction, session_key: UUID, query: str) -> SearchPlace | None:
+async def read_place(tx: Transaction, session_key: UUID, query: str) -> SearchPlace | None:
     """How far the index is, and the words of a query; None when there is no such session."""
-    rows = await tx.read(_PLACE, {"session": session_key, "query": query}, keep=False)
+    rows = await tx.fetch(_PLACE, {"session": session_key, "query": query}, prepare=False)
     if not rows:
         return None
     head, indexed, embedded, model, language, failure, words, listed, incarnation = rows[0]
@@ -75,7 +75,7 @@ async def read_place(tx: DirectTransaction, session_key: UUID, query: str) -> Se
 THREAD_CHUNKS = 20_000
 
 
-async def with_positions(tx: DirectTransaction, session_key: UUID, within: Range) -> Range:
+async def with_positions(tx: Transaction, session_key: UUID, within: Range) -> Range:
     """Returns the range with the positions of its threads' chunks, where these are few."""
     threads = within.indexed_threads()
     if not threads:
@@ -83,7 +83,7 @@ async def with_positions(tx: DirectTransaction, session_key: UUID, within: Range
     each = THREAD_CHUNKS // len(threads)
     values = {"session": session_key, **within.values(), "each": each}
     positions, last = of_threads(
-        await tx.read(OF_THREADS, values, keep=False), each, within.to_position
+        await tx.fetch(OF_THREADS, values, prepare=False), each, within.to_position
     )
     return replace(within, positions=positions) if last == within.to_position else within
 
@@ -109,8 +109,8 @@ WHERE total <= %(bytes)s OR rank = 1
 
 
 async def read_chunks(
-    tx: DirectTransaction, session_key: UUID, positions: Sequence[int], max_bytes: int
+    tx: Transaction, session_key: UUID, positions: Sequence[int], max_bytes: int
 ) -> Mapping[int, LoggedChunk]:
     """The first of these chunks that have `max_bytes` together, and at least one."""
     values = {"session": session_key, "positions": list(positions), "bytes": max_bytes}
-    return {row[0]: logged_of(row) for row in await tx.read(_CHUNKS, values, keep=False)}
+    return {row[0]: logged_of(row) for row in await tx.fetch(_CHUNKS, values, prepare=False)}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from service.domain.search.fusing import ScoredChunk
-from storage.engine.database import DirectTransaction, Transaction
+from storage.engine.database import Transaction, value
 from storage.log.chunks import CONTENT_BYTES
 
 if TYPE_CHECKING:
@@ -105,7 +105,6 @@ async def write_block(
 
     None when there are not enough chunks with words yet, or somebody else is at it.
     """
-    run = tx.connection.exec_driver_sql
     values = {
         "session": session_key,
         "tenant": tx.tenant_id,
@@ -117,16 +116,15 @@ async def write_block(
         "bytes": BLOCK_BYTES,
         "own": OWN_HOLDERS,
     }
-    if not (await run(_LOCK, values)).scalar_one():
+    if not value(await tx.fetch(_LOCK, values, prepare=None)):
         return None
-    end = (await run(_END, values)).one()
-    fitting = end.fitting
-    if fitting is None or (fitting == end.last and fitting < after_position + BLOCK_CHUNKS):
+    ((last, fitting),) = await tx.fetch(_END, values, prepare=None)
+    if fitting is None or (fitting == last and fitting < after_position + BLOCK_CHUNKS):
         return None
     values |= {"first": after_position + 1, "last": fitting}
-    if (await run(_BLOCK, values)).rowcount != 1:
+    if await tx.execute(_BLOCK, values, prepare=None) != 1:
         return None
-    await run(_WRITE, values)
+    await tx.execute(_WRITE, values, prepare=None)
     return int(fitting)
 
 
@@ -182,7 +180,7 @@ WHERE found.at IS NOT NULL
 
 
 async def read_listed(
-    tx: DirectTransaction, session_key: UUID, words: Sequence[str], low: int, high: int
+    tx: Transaction, session_key: UUID, words: Sequence[str], low: int, high: int
 ) -> ListedPostings:
     """The blocks that lie within two positions, and the words of a query in them."""
     asked = [(at, word, key) for at, word in enumerate(words) for key in (word, _shared(word))]
@@ -194,7 +192,7 @@ async def read_listed(
         "words": [word for _, word, _ in asked],
         "keys": [key for _, _, key in asked],
     }
-    blocks, found = await tx.read_all((_BLOCKS, _GROUPS), values, keep=False)
+    blocks, found = await tx.pipeline((_BLOCKS, _GROUPS), values, snapshot=True, prepare=False)
     if not blocks:
         return ListedPostings()
     return await asyncio.to_thread(_listed, blocks, found, len(words))
@@ -242,7 +240,7 @@ CROSS JOIN LATERAL (
 
 
 async def rank(
-    tx: DirectTransaction,
+    tx: Transaction,
     session_key: UUID,
     words: Sequence[str],
     listed: ListedPostings,
@@ -296,7 +294,7 @@ def _fitting(holders: Sequence[int]) -> int:
 
 
 async def _read(
-    tx: DirectTransaction,
+    tx: Transaction,
     session_key: UUID,
     words: Sequence[str],
     listed: ListedPostings,
@@ -313,7 +311,7 @@ async def _read(
             "words": [words[word] for word, _ in missing],
             "lasts": [listed.blocks[at].last for _, at in missing],
         }
-        for word, at, held in await tx.read(_PLACES, values, keep=False):
+        for word, at, held in await tx.fetch(_PLACES, values, prepare=False):
             places[word, at] = held
     from service.domain.search.postings import WordPostings
 

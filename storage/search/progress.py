@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from storage.engine.database import DirectTransaction
+from storage.engine.database import Transaction
 
 
 class IndexProgress(NamedTuple):
@@ -35,9 +35,7 @@ CROSS JOIN LATERAL (
 """
 
 
-async def read_index_progress(
-    tx: DirectTransaction, keys: Sequence[UUID]
-) -> dict[UUID, IndexProgress]:
+async def read_index_progress(tx: Transaction, keys: Sequence[UUID]) -> dict[UUID, IndexProgress]:
     """Returns how far the index of each of the sessions is, by its key; one round trip."""
-    rows = await tx.read(_READ, {"sessions": list(keys)}, keep=False)
+    rows = await tx.fetch(_READ, {"sessions": list(keys)}, prepare=False)
     return {key: IndexProgress(*row) for key, *row in rows}

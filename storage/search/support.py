@@ -42,7 +42,7 @@ WHERE i.indisvalid AND of.relname IN ('chunk_word', 'chunk_vector')
 
 async def read_support(tx: Transaction) -> Support:
     """What search can do, as of this transaction."""
-    row = (await tx.connection.exec_driver_sql(SUPPORT)).one()
+    row = (await tx.fetch(SUPPORT, prepare=None))[0]
     return support_of(row.vectors, row.indexes)
 
 

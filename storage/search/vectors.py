@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from service.domain.search.fusing import ScoredChunk
-from storage.engine.database import DirectTransaction
+from storage.engine.database import Transaction
 from storage.log.ranges import Range
 
 #: Up to so many vectors are compared one by one, which beats an index behind a filter.
@@ -16,7 +16,7 @@ _PARTS_A_CHUNK = 4
 
 
 async def read_by_vectors(
-    tx: DirectTransaction,
+    tx: Transaction,
     session_key: UUID,
     model: str,
     vector: Sequence[float],
@@ -40,11 +40,11 @@ async def read_by_vectors(
     }
     if has_index and within.positions is None and await _are_many(tx, within, values):
         queries = (*_BY_INDEX, vectors_query(vector, within, True))
-        (*_, rows) = await tx.read_all(queries, values, keep=False)
+        (*_, rows) = await tx.pipeline(queries, values, snapshot=True, prepare=False)
         # Behind a filter that few pass the index may give up before it has found enough.
         if len(rows) >= depth:
             return _hits(rows)
-    return _hits(await tx.read(vectors_query(vector, within, False), values, keep=False))
+    return _hits(await tx.fetch(vectors_query(vector, within, False), values, prepare=False))
 
 
 def _hits(rows: Sequence[tuple[Any, ...]]) -> Sequence[ScoredChunk]:
@@ -62,13 +62,13 @@ SELECT count(*) FROM (
 """  # noqa: S608 - all of it is ours
 
 
-async def _are_many(tx: DirectTransaction, within: Range, values: Mapping[str, object]) -> bool:
+async def _are_many(tx: Transaction, within: Range, values: Mapping[str, object]) -> bool:
     """Whether there are more vectors than are compared one by one."""
     chunks = within.to_position - within.from_position + 1
     if chunks * _PARTS_A_CHUNK <= EXACT_VECTORS:
         # With more parts a chunk it takes somewhat longer; to count them would cost each time.
         return False
-    ((many,),) = await tx.read(_COUNT, values)
+    ((many,),) = await tx.fetch(_COUNT, values)
     return bool(many > EXACT_VECTORS)
 
 

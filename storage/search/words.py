@@ -14,7 +14,7 @@ from uuid import UUID
 
 from service.domain.search.fusing import ScoredChunk
 from service.domain.search.ranking import K1, B
-from storage.engine.database import DirectTransaction
+from storage.engine.database import Transaction
 from storage.log.chunks import CONTENT_BYTES
 from storage.log.ranges import Range
 from storage.search import posting_lists
@@ -92,7 +92,7 @@ def _behind_and(conditions: str) -> str:
 
 
 async def read_tail(
-    tx: DirectTransaction, session_key: UUID, place: SearchPlace, within: Range
+    tx: Transaction, session_key: UUID, place: SearchPlace, within: Range
 ) -> UnindexedChunks:
     """The newest chunks of a range that are behind the index: TAIL_CHUNKS of TAIL_BYTES at most.
 
@@ -105,7 +105,7 @@ async def read_tail(
     values = {"session": session_key, "language": place.language, **within.values(), "after": after}
     values |= word_values(place.words)
     queries = _TAIL_BEGIN, _tail(len(place.words), within.conditions())
-    ((begin,),), rows = await tx.read_all(queries, values, keep=False)
+    ((begin,),), rows = await tx.pipeline(queries, values, snapshot=True, prepare=False)
     return UnindexedChunks(
         unread=begin - 1 - behind,
         chunks=len(rows),
@@ -115,7 +115,7 @@ async def read_tail(
 
 
 async def read_by_words(
-    tx: DirectTransaction,
+    tx: Transaction,
     session_key: UUID,
     place: SearchPlace,
     within: Range,
@@ -136,7 +136,7 @@ async def read_by_words(
     query = words_query(place, within, tail, listed)
     values = {"session": session_key, "depth": depth, **within.values()}
     values |= word_values(place.words) | _tail_values(tail, len(place.words))
-    rows = await tx.read(query, values, keep=False)
+    rows = await tx.fetch(query, values, prepare=False)
     hits = [ScoredChunk(position=row[0], score=row[1]) for row in rows if row[0] is not None]
     if not listed.blocks:
         return hits
@@ -144,7 +144,7 @@ async def read_by_words(
 
     async def look_up(positions: Sequence[int]) -> Sequence[ScoredChunk]:
         looked = _looked_up(place.words, mean, weights)
-        found = await tx.read(looked, {**values, "positions": list(positions)}, keep=False)
+        found = await tx.fetch(looked, {**values, "positions": list(positions)}, prepare=False)
         return [ScoredChunk(position=position, score=score) for position, score in found]
 
     best = await asyncio.to_thread(_best, mean, weights, depth, hits)

@@ -26,7 +26,7 @@ from service.domain.spend.budgets import (
 from service.domain.values.call_bound import CallBound
 from service.domain.values.errors import BudgetExhausted
 from storage.engine.claims import Claim, Fenced
-from storage.engine.database import DirectTransaction, Transaction
+from storage.engine.database import Transaction, first
 from storage.tables import budget, memory, session, tenant_budget
 
 #: A call whose lease ran out so long ago is no longer reserved for: whoever made it died,
@@ -187,7 +187,7 @@ def keys(tenant_id: UUID, scopes: Iterable[CallScope]) -> dict[str, object]:
 
 
 async def refusals(
-    tx: DirectTransaction, asked: Sequence[tuple[CallScope, CallBound]]
+    tx: Transaction, asked: Sequence[tuple[CallScope, CallBound]]
 ) -> list[BudgetExhausted | None]:
     """Which of these calls budgets do not allow; None for one that they do.
 
@@ -196,7 +196,7 @@ async def refusals(
     """
     named = keys(tx.tenant_id, (scope for scope, _ in asked))
     named["keys"] = [one.key for _, one in asked]
-    *_, rows = await tx.batch(_CHECK, named)
+    *_, rows = await tx.pipeline(_CHECK, named)
     return _refused(rows, asked)
 
 
@@ -234,11 +234,11 @@ async def check(
     is not counted as reserved. Without budgets it costs one query and locks nothing.
     """
     named = keys(tx.tenant_id, (scope,))
-    if not (await tx.connection.exec_driver_sql(CONCERNED, named)).scalar_one():
+    if not (await tx.fetch(CONCERNED, named, prepare=None))[0][0]:
         return
     for statement in (ONE_BY_ONE, *_LOCK):
-        await tx.connection.exec_driver_sql(statement, named)
-    rows = await tx.connection.exec_driver_sql(_OF_CALLS, {**named, "keys": [key]})
+        await tx.execute(statement, named, prepare=None)
+    rows = await tx.fetch(_OF_CALLS, {**named, "keys": [key]}, prepare=None)
     asked = CallBound(tokens=tokens, micro_usd=micro_usd, key=key)
     (refused,) = _refused([tuple(row) for row in rows], ((scope, asked),))
     if refused is not None:
@@ -261,9 +261,7 @@ async def put(
     limits = {"limit_tokens": limit_tokens, "limit_micro_usd": limit_micro_usd}
     values = {**key, **limits, "tenant_id": tx.tenant_id}
     statement = insert(table).values(values)
-    await tx.connection.execute(
-        statement.on_conflict_do_update(index_elements=list(key), set_=limits)
-    )
+    await tx.execute(statement.on_conflict_do_update(index_elements=list(key), set_=limits))
 
 
 async def lock(
@@ -276,7 +274,7 @@ async def lock(
         .where(*(table.c[name] == value for name, value in key.items()))
         .with_for_update()
     )
-    row = (await tx.connection.execute(statement)).one_or_none()
+    row = first(await tx.fetch(statement))
     return None if row is None else BudgetLimits(tokens=row[0], micro_usd=row[1])
 
 
@@ -284,7 +282,7 @@ async def delete(tx: Transaction, place: tuple[UUID, UUID] | None, period: Budge
     """Deletes a budget; False when there was none."""
     table, key = _row(tx, place, period)
     statement = sql_delete(table).where(*(table.c[name] == value for name, value in key.items()))
-    return (await tx.connection.execute(statement)).rowcount == 1
+    return await tx.execute(statement) == 1
 
 
 def _row(
@@ -303,7 +301,7 @@ async def page(
 
     With `named` only those of that session and its memories.
     """
-    rows = await tx.connection.exec_driver_sql(
+    rows = await tx.fetch(
         _PAGE,
         {
             "tenant": tx.tenant_id,
@@ -314,6 +312,7 @@ async def page(
             "limit": limit,
             "keys": [],
         },
+        prepare=None,
     )
     return [_standing(row) for row in rows]
 
@@ -322,7 +321,7 @@ async def get(tx: Transaction, owner: BudgetOwner, period: BudgetPeriod) -> Stan
     """A budget with its standing; None when it is not set."""
     values = {"tenant": tx.tenant_id, "keys": [], "period": period.value}
     names = {"session": owner.session, "memory": owner.memory}
-    row = (await tx.connection.exec_driver_sql(_ONE, {**values, **names})).one_or_none()
+    row = first(await tx.fetch(_ONE, {**values, **names}, prepare=None))
     return None if row is None else _standing(row)
 
 
@@ -351,7 +350,7 @@ async def hold(tx: Transaction, held: Claim, error: BudgetExhausted) -> None:
             held_reason=None if error.waits_for_calls else error.message,
         )
     )
-    if (await tx.connection.execute(statement)).rowcount != 1:
+    if await tx.execute(statement) != 1:
         raise Fenced
     tx.changed.add(held.memory_id)
 
@@ -371,12 +370,12 @@ async def wake(tx: Transaction, place: tuple[UUID, UUID] | None) -> Sequence[tup
         .order_by(session.c.session_key)
         .with_for_update(key_share=True)
     )
-    await tx.connection.execute(locked)
+    await tx.execute(locked)
     woken = (
         update(memory)
         .where(*concerned)
         .values(ready_at=func.now(), held_reason=None)
         .returning(memory.c.session_key, memory.c.memory_id)
     )
-    rows = await tx.connection.execute(woken)
+    rows = await tx.fetch(woken)
     return [(row.session_key, row.memory_id) for row in rows]

@@ -132,7 +132,7 @@ async def lines(tx: Transaction, session_key: UUID, wanted: SpendFilter) -> Sequ
             spend=spend_of(row),
             cost=_cost(row),
         )
-        for row in await tx.connection.execute(statement)
+        for row in await tx.fetch(statement)
     ]
 
 
@@ -145,7 +145,7 @@ async def occasions(
         .where(*_where(session_key, wanted), call.c.occasion.in_(named))
         .group_by(call.c.occasion)
     )
-    return {row.occasion: _cost(row) for row in await tx.connection.execute(statement)}
+    return {row.occasion: _cost(row) for row in await tx.fetch(statement)}
 
 
 def _cost(row: Any) -> LogCost:
@@ -183,7 +183,7 @@ async def residuals(
             predicted_cached_tokens=int(row.predicted),
             reported_cached_tokens=int(row.reported),
         )
-        for row in await tx.connection.execute(statement)
+        for row in await tx.fetch(statement)
     ]
 
 
@@ -223,7 +223,7 @@ async def newest_steps(
             to_position=row.to_position,
             chunk_bytes=tuple(row.bytes),
         )
-        for row in await tx.connection.execute(_STEPS, values)
+        for row in await tx.fetch(_STEPS, values)
     ]
 
 
@@ -236,7 +236,7 @@ _COUNT_STEPS = text(
 async def count_steps(tx: Transaction, session_key: UUID, memory_id: UUID) -> int:
     """How many steps the memory has made."""
     values = {"session": session_key, "memory": memory_id}
-    return int((await tx.connection.execute(_COUNT_STEPS, values)).scalar_one())
+    return int((await tx.fetch(_COUNT_STEPS, values))[0][0])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -270,7 +270,7 @@ async def revisions_from(
     values = {"session": session_key, "memory": memory_id, "first": first}
     found: list[RevisionFacts] = []
     amendments: list[Amendment] = []
-    for row in await tx.connection.execute(_REVISIONS, values):
+    for row in await tx.fetch(_REVISIONS, values):
         if not found or found[-1].revision != row.revision:
             amendments = []
             found.append(

@@ -103,7 +103,7 @@ def _where(wanted: SpendFilter) -> list[Any]:
 async def total(tx: Transaction, wanted: SpendFilter) -> Spend:
     """All of it in one sum."""
     statement = select(*_SUMS).where(spend.c.tenant_id == tx.tenant_id, *_where(wanted))
-    return spend_of((await tx.connection.execute(statement)).one())
+    return spend_of((await tx.fetch(statement))[0])
 
 
 async def lines(
@@ -116,7 +116,7 @@ async def lines(
     limit: int,
 ) -> Sequence[SpendLine]:
     """Up to `limit` lines behind `after` (session, memory, day), in this order."""
-    rows = await tx.connection.execute(_lines(tx, wanted, level, by_day, after).limit(limit))
+    rows = await tx.fetch(_lines(tx, wanted, level, by_day, after).limit(limit))
     return [
         SpendLine(
             session=row.session,
@@ -164,7 +164,7 @@ def _lines(
 
 def spend_of(row: Any) -> Spend:
     """The sums of a row whose columns have their names."""
-    return Spend(**{name: int(row._mapping[name]) for name in Spend.__dataclass_fields__})
+    return Spend(**{name: int(getattr(row, name)) for name in Spend.__dataclass_fields__})
 
 
 def added(many: Iterable[Spend]) -> Spend:

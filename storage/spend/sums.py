@@ -152,8 +152,8 @@ ORDER BY 1, 2
 
 async def days_off(tx: Transaction, session_key: UUID) -> Sequence[DayOff]:
     """Rows of a session that are not what the ledger adds up to."""
-    rows = await tx.connection.exec_driver_sql(_OF_LEDGER, {"session": session_key})
-    return [DayOff(**row._mapping) for row in rows]
+    rows = await tx.fetch(_OF_LEDGER, {"session": session_key}, prepare=None)
+    return [DayOff(**row._asdict()) for row in rows]
 
 
 async def sums_off(tx: Transaction, session_key: UUID | None) -> Sequence[SumOff]:
@@ -163,13 +163,13 @@ async def sums_off(tx: Transaction, session_key: UUID | None) -> Sequence[SumOff
     """
     find = _FIND_OF_TENANT if session_key is None else _FIND_OF_SESSION
     named = {"session": session_key, "tenant": tx.tenant_id}
-    rows = await tx.connection.exec_driver_sql(find, named)
-    return [SumOff(**row._mapping) for row in rows]
+    rows = await tx.fetch(find, named, prepare=None)
+    return [SumOff(**row._asdict()) for row in rows]
 
 
 async def mend(tx: Transaction, session_key: UUID | None) -> None:
     """Sets right what `sums_off` finds; calls may be recorded meanwhile."""
     mended = _MEND_OF_TENANT if session_key is None else _MEND_OF_SESSION
-    await tx.connection.exec_driver_sql(_ALONE)
+    await tx.execute(_ALONE, prepare=None)
     named = {"session": session_key, "tenant": tx.tenant_id}
-    await tx.connection.exec_driver_sql(mended, named)
+    await tx.execute(mended, named, prepare=None)

@@ -92,9 +92,9 @@ async def read_sums(
     """The sums of a state memory at a revision, over the log up to `head`, at least 1."""
     assert head > 0, "without a step there is nothing to add up"
     values = {"session": session_key, "memory": memory_id, "revision": revision, "head": head}
-    row = (await tx.connection.execute(_SUMS, values)).one()
+    row = (await tx.fetch(_SUMS, values))[0]
     # A sum of bigint is numeric.
     numbers: dict[str, Any] = {
-        name: None if held is None else int(held) for name, held in row._mapping.items()
+        name: None if held is None else int(held) for name, held in row._asdict().items()
     }
     return StateTotals(**numbers)

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from service.domain.log.chunks import LoggedChunk
 from service.domain.state.vectors import State, VectorLevels
-from storage.engine.database import DirectTransaction
+from storage.engine.database import Transaction
 from storage.log.chunks import CHUNK_COLUMNS, CONTENT_BYTES, logged_of
 from storage.memories import memories
 from storage.memories.memories import StoredMemory
@@ -155,9 +155,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _Key = tuple[UUID, UUID]
 
 
-async def read_newest(
-    tx: DirectTransaction, key: _Key, bounds: ContextBounds
-) -> StoredContext | None:
+async def read_newest(tx: Transaction, key: _Key, bounds: ContextBounds) -> StoredContext | None:
     """The context of this moment, in one round trip; None when there is no memory.
 
     `key` is the session's and the memory's.
@@ -166,21 +164,21 @@ async def read_newest(
 
 
 async def read_at_position(
-    tx: DirectTransaction, key: _Key, bounds: ContextBounds, position: int
+    tx: Transaction, key: _Key, bounds: ContextBounds, position: int
 ) -> StoredContext | None:
     """The context when the log ended at a position: as `read_newest`."""
     return await _read(tx, _READ_AT_POSITION, key, bounds, position)
 
 
 async def read_revision(
-    tx: DirectTransaction, key: _Key, bounds: ContextBounds, revision: int
+    tx: Transaction, key: _Key, bounds: ContextBounds, revision: int
 ) -> StoredContext | None:
     """The vectors of a revision, with nothing that is recent: as `read_newest`."""
     return await _read(tx, _READ_REVISION, key, bounds, revision)
 
 
 async def _read(
-    tx: DirectTransaction, queries: Sequence[str], key: _Key, bounds: ContextBounds, at: int
+    tx: Transaction, queries: Sequence[str], key: _Key, bounds: ContextBounds, at: int
 ) -> StoredContext | None:
     session_key, memory_id = key
     values = {
@@ -191,7 +189,7 @@ async def _read(
         "max_metadata": bounds.metadata_bytes,
         "at": min(at, _MAX_BIGINT),
     }
-    found, chunks = await tx.read_all(queries, values)
+    found, chunks = await tx.pipeline(queries, values, snapshot=True)
     if not found:
         return None
     *columns, flush_position, now, revision, applied_position, upto, runs, stack = found[0]

@@ -14,7 +14,7 @@ from service.domain.memories.specs import spec_from_json
 from service.domain.state.vectors import VectorLevels
 from service.domain.values.memory_kinds import MemoryKind
 from storage.engine.claims import Claim
-from storage.engine.database import LAZILY, DirectTransaction, Transaction
+from storage.engine.database import LAZILY, Transaction
 
 # As `revision_statements.has_work` has it.
 _LOOK = """
@@ -59,9 +59,9 @@ class IdleStateMemory:
     head: int
 
 
-async def look(tx: DirectTransaction, session_key: UUID, memory_id: UUID) -> IdleStateMemory | None:
+async def look(tx: Transaction, session_key: UUID, memory_id: UUID) -> IdleStateMemory | None:
     """What `revisions.claim` would find, in one round trip; None when there is nothing to do."""
-    rows = await tx.read(_LOOK, {"session": session_key, "memory": memory_id})
+    rows = await tx.fetch(_LOOK, {"session": session_key, "memory": memory_id})
     if not rows:
         return None
     epoch, revision, applied_position, spec, attempts, flush_position, head, runs = rows[0]
@@ -79,7 +79,7 @@ async def look(tx: DirectTransaction, session_key: UUID, memory_id: UUID) -> Idl
 
 
 async def leave(
-    tx: DirectTransaction,
+    tx: Transaction,
     held: Claim,
     position: int,
     *,
@@ -104,7 +104,7 @@ async def leave(
         "ready_at": ready_at,
     }
     # A server that crashes may forget it: then somebody looks once more.
-    _, heads, is_idle = await tx.write_all((LAZILY, _LOCK_HEAD, _IDLE), values)
+    _, heads, is_idle = await tx.pipeline((LAZILY, _LOCK_HEAD, _IDLE), values)
     if is_idle:
         tx.changed.add(held.memory_id)
     return None if is_idle else int(heads[0][0])
@@ -112,5 +112,5 @@ async def leave(
 
 async def clock(tx: Transaction) -> datetime:
     """When the transaction began, by the database's clock."""
-    began: datetime = (await tx.connection.execute(select(func.now()))).scalar_one()
+    began: datetime = (await tx.fetch(select(func.now())))[0][0]
     return began

@@ -10,7 +10,7 @@ from sqlalchemy import Row, Select, bindparam, case, insert, select, update
 from service.domain.state.vectors import State, StateVector, VectorLevels, VectorSource
 from storage.engine.claims import Claim
 from storage.engine.clocks import CLOCK
-from storage.engine.database import Transaction
+from storage.engine.database import Transaction, first, value
 from storage.engine.ready import Ready
 from storage.memories.revisions import NewRevision, advance
 from storage.tables import memory, revision, state_levels, state_vector
@@ -89,12 +89,10 @@ async def _add(
     levels: VectorLevels,
     number: int = 0,
 ) -> None:
-    await tx.connection.execute(
-        insert(state_levels).values(**keys, revision=number, runs=levels.to_json())
-    )
+    await tx.execute(insert(state_levels).values(**keys, revision=number, runs=levels.to_json()))
     if vector is None:
         return
-    await tx.connection.execute(
+    await tx.execute(
         insert(state_vector).values(
             **keys,
             revision=vector.revision,
@@ -122,15 +120,15 @@ async def read_state(
         & (revision.c.memory_id == state_levels.c.memory_id)
         & (revision.c.revision == state_levels.c.revision),
     )
-    found = (
-        await tx.connection.execute(
+    found = first(
+        await tx.fetch(
             statement.where(
                 state_levels.c.session_key == session_key,
                 state_levels.c.memory_id == memory_id,
                 state_levels.c.revision == at_revision,
             )
         )
-    ).one_or_none()
+    )
     if found is None:
         return None
     levels = VectorLevels.from_json(found.runs)
@@ -147,7 +145,7 @@ async def read_levels(
         state_levels.c.memory_id == memory_id,
         state_levels.c.revision == at_revision,
     )
-    runs = (await tx.connection.execute(statement)).scalar_one_or_none()
+    runs = value(await tx.fetch(statement))
     return None if runs is None else VectorLevels.from_json(runs)
 
 
@@ -203,7 +201,7 @@ async def list_page(
         "limit": limit,
         "bytes": max_bytes,
     }
-    rows = await tx.connection.exec_driver_sql(_PAGE, values)
+    rows = await tx.fetch(_PAGE, values, prepare=None)
     return [(vector_of(row[:-1]), row[-1]) for row in rows]
 
 
@@ -216,7 +214,7 @@ def _select(session_key: UUID, memory_id: UUID) -> Select[Any]:
 
 
 async def _rows(tx: Transaction, statement: Select[Any]) -> Sequence[Row[Any]]:
-    rows: Sequence[Row[Any]] = (await tx.connection.execute(statement)).all()
+    rows: Sequence[Row[Any]] = await tx.fetch(statement)
     return rows
 
 
@@ -233,4 +231,4 @@ _ROUSE = Ready(
 
 async def rouse(tx: Transaction, session_key: UUID, memory_id: UUID) -> None:
     """Has a memory looked at whose vectors were changed by hand, though it is idle."""
-    await tx.count(_ROUSE, {"session": session_key, "memory": memory_id})
+    await tx.execute(_ROUSE, {"session": session_key, "memory": memory_id})

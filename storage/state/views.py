@@ -43,7 +43,7 @@ async def list_back(
     `upto` back, the newest first; without the task prompt."""
     ranges = [(after, min(end, upto)) for after, end in lineage if after < upto]
     values = {**_ranges(key, ranges), "level": level, "limit": limit}
-    return [vector_of(row) for row in await tx.connection.exec_driver_sql(_BACK, values)]
+    return [vector_of(row) for row in await tx.fetch(_BACK, values, prepare=None)]
 
 
 def _ranges(key: tuple[UUID, UUID], ranges: Lineage) -> dict[str, Any]:
@@ -94,8 +94,8 @@ async def list_placed(
     tx: Transaction, key: tuple[UUID, UUID], lineage: Lineage
 ) -> Sequence[Placed]:
     """All vectors of a lineage in the order of the log, without the task prompt."""
-    rows = await tx.connection.exec_driver_sql(_PLACED, _ranges(key, lineage))
-    return [Placed(**row._mapping) for row in rows]
+    rows = await tx.fetch(_PLACED, _ranges(key, lineage), prepare=None)
+    return [Placed(**row._asdict()) for row in rows]
 
 
 async def read_beginnings(
@@ -108,7 +108,7 @@ async def read_beginnings(
         "revisions": list(revisions),
         "characters": characters,
     }
-    rows = await tx.connection.exec_driver_sql(_BEGINNINGS, values)
+    rows = await tx.fetch(_BEGINNINGS, values, prepare=None)
     return {row.revision: row.text for row in rows}
 
 
@@ -162,7 +162,7 @@ async def read_range_words(
     }
     values |= {f"word{at}": word for at, word in enumerate(words)}
     found = [RangeWords(chunks=0, bytes=0)] * len(ranges)
-    for row in await tx.connection.exec_driver_sql(statement, values):
+    for row in await tx.fetch(statement, values, prepare=None):
         found[row.at] = RangeWords(
             chunks=row.chunks,
             bytes=row.bytes,

@@ -82,7 +82,7 @@ async def read_growth(tx: Transaction, held: Claim) -> Growth:
         "memory": held.memory_id,
         "revision": held.revision,
     }
-    found = await tx.connection.exec_driver_sql(_READ_GROWTH, values)
+    found = await tx.fetch(_READ_GROWTH, values, prepare=None)
     rows: list[tuple[Any, ...]] = [tuple(row) for row in found]
     digest = bytes(rows[0][0])
     levels = {level: (number, grouped) for _, level, number, grouped, *_ in rows}
@@ -166,7 +166,7 @@ async def add_nodes(
         return
     columns = zip(*(_row(node, texts) for node in nodes), strict=True)
     values = (held.session_key, held.memory_id, tx.tenant_id, revision, *map(list, columns))
-    await tx.connection.exec_driver_sql(_ADD_NODES, values)
+    await tx.execute(_ADD_NODES, values, prepare=None)
 
 
 def _row(node: Node, texts: Mapping[int, str]) -> tuple[Any, ...]:
@@ -211,7 +211,7 @@ _CANCEL_SEAL = Ready(
 
 async def cancel_seal(tx: Transaction, held: Claim) -> None:
     """Takes back what `want_seal` requested. The caller has the memory from `revisions.lock`."""
-    await tx.count(_CANCEL_SEAL, {"session": held.session_key, "memory": held.memory_id})
+    await tx.execute(_CANCEL_SEAL, {"session": held.session_key, "memory": held.memory_id})
     tx.changed.add(held.memory_id)
 
 
@@ -236,4 +236,4 @@ async def want_seal(tx: Transaction, held: Claim, position: int) -> bool:
     """
     values = {"session": held.session_key, "memory": held.memory_id, "upto": position}
     tx.changed.add(held.memory_id)
-    return await tx.count(_WANT_SEAL, values) == 1
+    return await tx.execute(_WANT_SEAL, values) == 1

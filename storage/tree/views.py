@@ -213,7 +213,7 @@ async def count_levels(
 ) -> Sequence[TreeLevel]:
     """The levels, from the leaves upwards; None means as it is now."""
     values = _values(session_key, memory_id, revision)
-    rows = await tx.connection.exec_driver_sql(_READ_LEVELS, values)
+    rows = await tx.fetch(_READ_LEVELS, values, prepare=None)
     return [TreeLevel(level=row.level, nodes=row.nodes, grouped=row.grouped) for row in rows]
 
 
@@ -235,7 +235,7 @@ async def tops_of(
         "after": [one.grouped for one in levels],
         "upto": [one.nodes for one in levels],
     }
-    rows = await tx.connection.exec_driver_sql(_READ_TOPS, values)
+    rows = await tx.fetch(_READ_TOPS, values, prepare=None)
     return [_stored(row) for row in rows]
 
 
@@ -256,7 +256,7 @@ async def read_nodes(
         "levels": [level for level, _ in wanted],
         "numbers": [number for _, number in wanted],
     }
-    rows = await tx.connection.exec_driver_sql(_READ_NODES, values)
+    rows = await tx.fetch(_READ_NODES, values, prepare=None)
     return {one.node.node_id: one for one in map(_stored, rows)}
 
 
@@ -270,7 +270,7 @@ async def read_children(
 ) -> Sequence[StoredNode]:
     """The children of a node, in order; none of a leaf, or of what is not there."""
     values = {**_values(session_key, memory_id, revision), "level": level, "number": number}
-    rows = await tx.connection.exec_driver_sql(_READ_CHILDREN, values)
+    rows = await tx.fetch(_READ_CHILDREN, values, prepare=None)
     return [_stored(row) for row in rows]
 
 
@@ -296,7 +296,7 @@ async def list_level(
         "limit": limit,
         "bytes": max_bytes,
     }
-    rows = await tx.connection.exec_driver_sql(_LIST_LEVEL, values)
+    rows = await tx.fetch(_LIST_LEVEL, values, prepare=None)
     return [_stored(row) for row in rows]
 
 
@@ -325,7 +325,7 @@ async def read_text(
         # The beginning of the first chunk is read and not wanted; 4 bytes a character.
         "bytes": max_bytes + 4 * start.offset,
     }
-    rows = await tx.connection.exec_driver_sql(_WALK_TEXT, values)
+    rows = await tx.fetch(_WALK_TEXT, values, prepare=None)
     parts: list[TextPart] = []
     room = max_bytes
     for row in rows:

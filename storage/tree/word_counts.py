@@ -36,7 +36,7 @@ _WORDS = "SELECT lexeme FROM unnest(to_tsvector('simple', %(text)s)) ORDER BY le
 
 async def words_of(tx: Transaction, text: str) -> Sequence[str]:
     """The distinct words of a text."""
-    rows = await tx.connection.exec_driver_sql(_WORDS, {"text": text})
+    rows = await tx.fetch(_WORDS, {"text": text}, prepare=None)
     return [row.lexeme for row in rows]
 
 
@@ -51,7 +51,7 @@ WHERE session_key = %(session)s AND memory_id = %(memory)s AND level = 0
 async def read_totals(tx: Transaction, key: tuple[UUID, UUID], revision: int) -> Totals:
     """The leaves of a memory (session_key, memory_id) as of a revision."""
     values = {"session": key[0], "memory": key[1], "revision": revision}
-    row = (await tx.connection.exec_driver_sql(_TOTALS, values)).one()
+    row = (await tx.fetch(_TOTALS, values, prepare=None))[0]
     return Totals(leaves=row.leaves, text_tokens=row.text_tokens)
 
 
@@ -89,7 +89,7 @@ async def read_holders(
     bits = " | ".join(
         f"((held @@ %(word{at})s::tsquery)::int::bigint << {at})" for at in range(len(words))
     )
-    rows = await tx.connection.exec_driver_sql(_HOLDERS.format(bits=f"({bits})"), values)
+    rows = await tx.fetch(_HOLDERS.format(bits=f"({bits})"), values, prepare=None)
     return [
         Holder(
             number=row.number,
@@ -125,7 +125,7 @@ async def count_in_leaves(
         "wanted": list(words),
     }
     found: dict[int, dict[str, int]] = {}
-    for row in await tx.connection.exec_driver_sql(_OCCURRENCES, values):
+    for row in await tx.fetch(_OCCURRENCES, values, prepare=None):
         found.setdefault(row.number, {})[row.lexeme] = row.occurrences
     return found
 
@@ -144,6 +144,6 @@ async def count_in_texts(
     """How often each text has each of the words that it has, counted as those of leaves are."""
     found: list[dict[str, int]] = [{} for _ in texts]
     values = {"texts": [indexed(text) for text in texts], "wanted": list(words)}
-    for row in await tx.connection.exec_driver_sql(_IN_TEXTS, values):
+    for row in await tx.fetch(_IN_TEXTS, values, prepare=None):
         found[row.at][row.lexeme] = row.occurrences
     return found

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from sqlalchemy import and_, func, or_, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from service.domain.values.work_items import WorkItem, WorkKind
+from storage.engine.database import Transaction
 from storage.memories.job_results import JOB_TABLES
 from storage.tables import memory, session
 
 
-async def runnable(connection: AsyncConnection, limit: int) -> Sequence[WorkItem]:
+async def runnable(tx: Transaction, limit: int) -> Sequence[WorkItem]:
     """Up to `limit` memories, answers and schema drafts each. Needs `Database.sweeping`."""
     looks = {
         WorkKind.MEMORY: select(
@@ -22,13 +22,13 @@ async def runnable(connection: AsyncConnection, limit: int) -> Sequence[WorkItem
             table.c.tenant_id, table.c.session_key, identity.label("item_id")
         ).where(table.c.status == "pending", table.c.ready_at <= func.now())
     return [
-        WorkItem(kind=kind, **row._mapping)
+        WorkItem(kind=kind, **row._asdict())
         for kind, statement in looks.items()
-        for row in await connection.execute(statement.limit(limit))
+        for row in await tx.fetch(statement.limit(limit))
     ]
 
 
-async def unindexed(connection: AsyncConnection, limit: int) -> Sequence[WorkItem]:
+async def unindexed(tx: Transaction, limit: int) -> Sequence[WorkItem]:
     """Up to `limit` sessions whose words or vectors are due. Needs `Database.sweeping`."""
     statement = select(
         session.c.tenant_id, session.c.session_key, session.c.session_key.label("item_id")
@@ -42,5 +42,5 @@ async def unindexed(connection: AsyncConnection, limit: int) -> Sequence[WorkIte
             ),
         ),
     )
-    rows = await connection.execute(statement.limit(limit))
-    return [WorkItem(kind=WorkKind.INDEX, **row._mapping) for row in rows]
+    rows = await tx.fetch(statement.limit(limit))
+    return [WorkItem(kind=WorkKind.INDEX, **row._asdict()) for row in rows]

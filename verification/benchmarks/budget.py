@@ -185,7 +185,7 @@ async def _check(database: Database, scope: CallScope) -> None:
     async with database.direct(scope.tenant_id) as tx:
         (begun,) = await call_ledger.begin(tx, (wanted,), 60.0)
         # Not undone: with that the connection forgets its plans.
-        await tx.batch(("DELETE FROM intent", "SET LOCAL synchronous_commit = off"))
+        await tx.pipeline(("DELETE FROM intent", "SET LOCAL synchronous_commit = off"))
         await tx.commit()
     assert isinstance(begun, Lease)
 

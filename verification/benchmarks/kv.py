@@ -221,7 +221,7 @@ async def _measured(database: Database, identity: UUID, evaluated: int) -> Measu
         call.c.input_tokens, call.c.predicted_cached_tokens, call.c.reported_cached_tokens
     ).where(call.c.memory_id == identity)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        rows = (await tx.connection.execute(wanted.order_by(call.c.created_at))).all()
+        rows = await tx.fetch(wanted.order_by(call.c.created_at))
     return Measured(
         prompts=[row.input_tokens for row in rows],
         predicted=[row.predicted_cached_tokens for row in rows],

@@ -10,7 +10,7 @@ from service.domain.log import appending
 from service.domain.log.appending import AppendPlan, ProducerState, SessionState, Submission
 from service.usecases.log import append_group, append_queue, idempotency
 from service.usecases.log.append import Appender
-from storage.engine.database import DirectTransaction
+from storage.engine.database import Transaction
 from storage.engine.errors import Unreachable
 from storage.log import chunks, requests
 from verification.mutants.changes import Body, Drop, Patch, Sql
@@ -186,7 +186,7 @@ def _takes_for_new(store: Any) -> Any:
 def _breaks(commit: Any) -> Any:
     broken: list[object] = []
 
-    async def cut(self: DirectTransaction) -> None:
+    async def cut(self: Transaction) -> None:
         if not broken:
             broken.append(self)
             raise Unreachable("the connection is gone")
@@ -197,7 +197,7 @@ def _breaks(commit: Any) -> Any:
 
 def _acks_early(_: Any) -> Any:
     async def wrong(
-        self: Appender, tx: DirectTransaction, entries: Sequence[append_queue.QueuedSubmission]
+        self: Appender, tx: Transaction, entries: Sequence[append_queue.QueuedSubmission]
     ) -> append_group.AppendGroup:
         locked = await chunks.lock(tx, list(dict.fromkeys(entry.producer for entry in entries)))
         group = append_group.AppendGroup(
@@ -389,7 +389,7 @@ APPENDS = (
     Chain(
         name="cut",
         scenario=cut_before_the_commit,
-        defect=(Patch(where=DirectTransaction, name="commit", to=_breaks),),
+        defect=(Patch(where=Transaction, name="commit", to=_breaks),),
         layers=(
             Layer(
                 name="ack",

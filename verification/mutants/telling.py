@@ -10,7 +10,7 @@ from service.domain.values.tenancy import DEFAULT_TENANT, memory_id
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.usecases.log.append import Appender
 from storage.answers import texts, trajectories
-from storage.engine.database import DirectTransaction
+from storage.engine.database import Transaction
 from storage.search import chunk_index
 from verification.chaos.history import ModelCalled
 from verification.mutants.changes import Change, Drop, Patch, Sql
@@ -46,7 +46,7 @@ def _calls(world: World) -> int:
 
 
 def _wakes_first(write: Any) -> Any:
-    async def wrong(self: Appender, tx: DirectTransaction, entries: Any) -> Any:
+    async def wrong(self: Appender, tx: Transaction, entries: Any) -> Any:
         keys = {entry.submission.session_key for entry in entries}
         self._wake_ups.add(_memory_of(tx, key) for key in keys)
         await self._wake_ups.flush()
@@ -60,7 +60,7 @@ def _wakes_first(write: Any) -> Any:
     return wrong
 
 
-def _memory_of(tx: DirectTransaction, key: Any) -> WorkItem:
+def _memory_of(tx: Transaction, key: Any) -> WorkItem:
     return WorkItem(
         kind=WorkKind.MEMORY, tenant_id=tx.tenant_id, session_key=key, item_id=memory_id(key, "m")
     )

@@ -62,7 +62,7 @@ def _commits_early(advance: Any) -> Any:
     async def wrong(tx: Transaction, *arguments: Any, **named: Any) -> Any:
         moved = await advance(tx, *arguments, **named)
         for statement in ("COMMIT", "BEGIN", f"SET LOCAL app.tenant = '{tx.tenant_id}'"):
-            await tx.connection.exec_driver_sql(statement)
+            await tx.execute(statement)
         return moved
 
     return wrong

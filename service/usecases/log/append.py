@@ -42,7 +42,7 @@ from service.usecases.log.database_words import unavailable
 from service.usecases.log.door import Door
 from service.usecases.log.metrics import Guard
 from service.usecases.log.wake_ups import WakeUps
-from storage.engine.database import Database, DirectTransaction
+from storage.engine.database import Database, Transaction
 from storage.engine.errors import StorageError, Unreachable, Violated
 from storage.engine.tasks import cancel
 from storage.log import chunks as log
@@ -295,9 +295,7 @@ class Appender:
             self._acknowledge(accepted, group)
         return group.left
 
-    async def _write(
-        self, tx: DirectTransaction, entries: Sequence[QueuedSubmission]
-    ) -> AppendGroup:
+    async def _write(self, tx: Transaction, entries: Sequence[QueuedSubmission]) -> AppendGroup:
         group = await self._append_fast_path(tx, entries) or await self._write_locked(tx, entries)
         for producer, state in group.producers.items():
             self._last[producer] = (group.sessions[producer[0]], state)
@@ -307,7 +305,7 @@ class Appender:
         return group
 
     async def _append_fast_path(
-        self, tx: DirectTransaction, entries: Sequence[QueuedSubmission]
+        self, tx: Transaction, entries: Sequence[QueuedSubmission]
     ) -> AppendGroup | None:
         """Writes a small group of one producer on a guess; None when that cannot be."""
         producer = entries[0].producer
@@ -338,7 +336,7 @@ class Appender:
         return group
 
     async def _write_locked(
-        self, tx: DirectTransaction, entries: Sequence[QueuedSubmission]
+        self, tx: Transaction, entries: Sequence[QueuedSubmission]
     ) -> AppendGroup:
         producers = list(dict.fromkeys(entry.producer for entry in entries))
         wanted = list(dict.fromkeys(one.request for one in entries if one.request))

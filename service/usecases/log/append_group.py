@@ -16,7 +16,7 @@ from service.domain.log.appending import (
 from service.usecases.log import metrics
 from service.usecases.log.append_queue import Accepted, QueuedSubmission
 from service.usecases.log.metrics import Guard
-from storage.engine.database import DirectTransaction
+from storage.engine.database import Transaction
 from storage.engine.trace_contexts import Traced
 from storage.log import chunks as log
 from storage.log.requests import RequestKey
@@ -140,7 +140,7 @@ class AppendGroup:
 
 
 async def read_repeated(
-    tx: DirectTransaction, entries: Sequence[QueuedSubmission], locked: log.Locked
+    tx: Transaction, entries: Sequence[QueuedSubmission], locked: log.Locked
 ) -> dict[_Place, tuple[int, bytes]]:
     """Position and digest of the chunks in `entries` that were stored before."""
     unknown = ProducerState(epoch=0, last_sequence=0)

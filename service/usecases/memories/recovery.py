@@ -49,8 +49,8 @@ class StoredConditions:
 
     async def read(self) -> Sequence[Condition]:
         """Returns all conditions. Raises StorageError."""
-        async with self._database.connection(name="recovery") as connection:
-            return await conditions.read(connection)
+        async with self._database.without_tenant(name="recovery") as tx:
+            return await conditions.read(tx)
 
     async def add(
         self, *, deployment: str, model: str, fault: Fault, cause: str, probe_seconds: float
@@ -58,9 +58,9 @@ class StoredConditions:
         """Notes a condition; False when one of that deployment was noted before, or it cannot."""
         added = False
         with _noted():
-            async with self._database.connection(name="recovery.note") as connection:
+            async with self._database.without_tenant(name="recovery.note") as tx:
                 added = await conditions.add(
-                    connection,
+                    tx,
                     deployment=deployment,
                     model=model,
                     fault=fault,
@@ -71,17 +71,17 @@ class StoredConditions:
 
     async def take_probe(self, deployment: str, next_seconds: float) -> bool:
         """Takes the one probe that is due. Raises StorageError."""
-        async with self._database.connection(name="recovery.probe") as connection:
-            return await conditions.take_probe(connection, deployment, next_seconds)
+        async with self._database.without_tenant(name="recovery.probe") as tx:
+            return await conditions.take_probe(tx, deployment, next_seconds)
 
     async def keep(
         self, *, deployment: str, fault: Fault, cause: str, probe_seconds: float
     ) -> None:
         """Notes that a probe failed."""
         with _noted():
-            async with self._database.connection(name="recovery") as connection:
+            async with self._database.without_tenant(name="recovery") as tx:
                 await conditions.keep(
-                    connection,
+                    tx,
                     deployment=deployment,
                     fault=fault,
                     cause=cause,
@@ -91,8 +91,8 @@ class StoredConditions:
     async def remove(self, condition: Condition) -> None:
         """Forgets a condition that has passed."""
         with _noted():
-            async with self._database.connection(name="recovery.forget") as connection:
-                await conditions.remove(connection, condition)
+            async with self._database.without_tenant(name="recovery.forget") as tx:
+                await conditions.remove(tx, condition)
 
 
 @contextmanager
@@ -138,8 +138,8 @@ class Recovery:
             if not due and found.keys() == self._seen and self._idle < IDLE_LOOKS:
                 return
             self._idle, self._seen = 0, set(found)
-            async with self._database.sweeping(name="recovery") as connection:
-                waits = await waiting.list_waiting(connection)
+            async with self._database.sweeping(name="recovery") as tx:
+                waits = await waiting.list_waiting(tx)
             for model in {one.model for one in waits}:
                 await self._wake(model, [one for one in waits if one.model == model], found)
             await self._forget_unwanted(found, {one.model for one in waits})
@@ -154,8 +154,8 @@ class Recovery:
             return
         after: UUID | None = UUID(int=0)
         while after is not None:
-            async with self._database.sweeping(name="recovery") as connection:
-                found = await tenants.list_after(connection, after, _TENANTS)
+            async with self._database.sweeping(name="recovery") as tx:
+                found = await tenants.list_after(tx, after, _TENANTS)
             for one in found:
                 await self._join_of(one.tenant_id, condition.model)
             after = found[-1].tenant_id if len(found) == _TENANTS else None
@@ -194,5 +194,5 @@ class Recovery:
     async def _forget_unwanted(self, found: dict[str, Condition], wanted: set[str]) -> None:
         for one in found.values():
             if one.model not in wanted and one.probe_seconds < -UNWANTED_SECONDS:
-                async with self._database.connection(name="recovery") as connection:
-                    await conditions.remove(connection, one)
+                async with self._database.without_tenant(name="recovery") as tx:
+                    await conditions.remove(tx, one)

@@ -45,12 +45,12 @@ class ProcessClock:
 
     async def note(self) -> None:
         """Notes it once, and forgets processes that are long gone. Raises StorageError."""
-        async with self._database.connection(name="clocks") as connection:
+        async with self._database.without_tenant(name="clocks") as tx:
             await clocks.note(
-                connection,
+                tx,
                 self._process_id,
                 kind=self._kind,
                 host=socket.gethostname(),
                 now=self._now,
             )
-            await clocks.forget(connection, silent_seconds=KEPT_SECONDS)
+            await clocks.forget(tx, silent_seconds=KEPT_SECONDS)

@@ -188,8 +188,8 @@ class Doctor:
         """Models that give no replies for now."""
         try:
             with look.seen():
-                async with database.connection(name="doctor") as connection:
-                    found = await conditions.read(connection)
+                async with database.without_tenant(name="doctor") as apart:
+                    found = await conditions.read(apart)
                 number: Counter[str] = Counter()
                 for tenant in await self._looked_at(database) if found else ():
                     async with database.transaction(tenant.tenant_id, name="doctor") as tx:
@@ -311,8 +311,8 @@ async def _clocks(database: Database, facts: ServerFacts) -> Finding:
     )
     try:
         with look.seen():
-            async with database.connection(name="doctor") as connection:
-                others = await clocks.read(connection, silent_seconds=SILENT_SECONDS)
+            async with database.without_tenant(name="doctor") as tx:
+                others = await clocks.read(tx, silent_seconds=SILENT_SECONDS)
     except StorageError as error:
         return warn("clocks", f"could not be seen: {error}", "grant what the role lacks")
     return judge.judge_clocks(own, others)
@@ -321,8 +321,8 @@ async def _clocks(database: Database, facts: ServerFacts) -> Finding:
 async def _place(database: Database) -> Finding:
     try:
         with look.seen():
-            async with database.connection(name="doctor") as connection:
-                return judge.judge_identity(*await database_identity.read(connection))
+            async with database.without_tenant(name="doctor") as tx:
+                return judge.judge_identity(*await database_identity.read(tx))
     except StorageError as error:
         return warn("place", f"could not be seen: {error}", "grant what the role lacks")
 

@@ -19,8 +19,8 @@ async def all_tenants(database: Database) -> AsyncGenerator[Tenant]:
     """Every tenant, by id. Raises StorageError."""
     after = UUID(int=0)
     while True:
-        async with database.sweeping(name="tenants") as connection:
-            page = await tenants.list_after(connection, after, PAGE_TENANTS)
+        async with database.sweeping(name="tenants") as tx:
+            page = await tenants.list_after(tx, after, PAGE_TENANTS)
         for one in page:
             yield one
         if len(page) < PAGE_TENANTS:
@@ -30,8 +30,8 @@ async def all_tenants(database: Database) -> AsyncGenerator[Tenant]:
 
 async def the_tenant(database: Database, wanted: str) -> Tenant:
     """The tenant of that name or id. Raises NoTenant, StorageError."""
-    async with database.sweeping(name="tenants") as connection:
-        found = await tenants.find(connection, wanted)
+    async with database.sweeping(name="tenants") as tx:
+        found = await tenants.find(tx, wanted)
     if not found:
         raise NoTenant(f"there is no tenant {wanted!r}")
     if len(found) > 1:

@@ -105,8 +105,8 @@ class Indexer:
             return 0
         noted, after = 0, UUID(int=0)
         while True:
-            async with self._database.sweeping(name="index") as connection:
-                items = await work.unembedded(connection, self._embedder.model, after, NOTE_ITEMS)
+            async with self._database.sweeping(name="index") as sweep:
+                items = await work.unembedded(sweep, self._embedder.model, after, NOTE_ITEMS)
             if not items:
                 return noted
             by_tenant: dict[UUID, list[UUID]] = {}

@@ -27,7 +27,7 @@ from service.telemetry.names import GenAiOperation
 from service.usecases.calls.leaving import for_one_client
 from service.usecases.log.chunk_filter import ChunkFilter
 from service.usecases.log.lookup import session_not_found
-from storage.engine.database import Database, DirectTransaction
+from storage.engine.database import Database, Transaction
 from storage.engine.errors import StorageError
 from storage.log.ranges import Range
 from storage.search import chunk_index, posting_lists
@@ -392,7 +392,7 @@ class Searcher:
 
     async def _both(
         self,
-        tx: DirectTransaction,
+        tx: Transaction,
         session_key: UUID,
         place: SearchPlace,
         within: Range,

@@ -36,7 +36,7 @@ from service.usecases.spend import budgets
 from service.usecases.state.work import CompressionGroup, StateWork, idle_at, wake_position
 from storage.calls import calls, intents
 from storage.engine.claims import Claim, Fenced
-from storage.engine.database import Database, DirectTransaction
+from storage.engine.database import Database, Transaction
 from storage.engine.errors import StorageError
 from storage.log import chunks
 from storage.memories import revisions, stalls
@@ -118,7 +118,7 @@ class StateMethod:
             context = await self._context(tx, held)
             return context is not None and await _leave(tx, held, context) is None
 
-    async def _context(self, tx: DirectTransaction, held: Claim) -> WorkingContext | None:
+    async def _context(self, tx: Transaction, held: Claim) -> WorkingContext | None:
         """The steps of a memory and what is in use, when nothing is due; else None."""
         bounds = ContextBounds(
             chunks=READ_CHUNKS, content_bytes=READ_BYTES, metadata_bytes=READ_BYTES
@@ -283,7 +283,7 @@ class StateMethod:
         return None
 
 
-async def _leave(tx: DirectTransaction, held: Claim, context: WorkingContext) -> int | None:
+async def _leave(tx: Transaction, held: Claim, context: WorkingContext) -> int | None:
     return await idle.leave(
         tx,
         held,

@@ -24,7 +24,7 @@ from service.usecases.memories.consistency import Consistency
 from service.usecases.memories.progress_watcher import ProgressWatcher
 from service.usecases.prism.schemas import SchemaRequest, Schemas
 from storage.answers.answers import StoredAnswer
-from storage.engine.database import Database
+from storage.engine.database import Database, value
 from storage.memories import job_results
 from storage.tables import answer
 from tests.integration.answers.test_cancelling import Slow
@@ -138,7 +138,7 @@ async def expire(database: Database, item: WorkItem) -> None:
     """Lets the time pass for which an answer is wanted."""
     past = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, 1)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.execute(
+        await tx.execute(
             update(answer)
             .where(answer.c.answer_id == item.item_id)
             .values(wanted_until=past, ready_at=past)
@@ -147,8 +147,8 @@ async def expire(database: Database, item: WorkItem) -> None:
 
 async def runnable(database: Database) -> set[UUID]:
     """The answers that a worker would be given."""
-    async with database.sweeping() as connection:
-        return {one.item_id for one in await due(connection, 1000)} - {TREE}
+    async with database.sweeping() as tx:
+        return {one.item_id for one in await due(tx, 1000)} - {TREE}
 
 
 def maker(database: Database, script: Script) -> Answerer:
@@ -281,7 +281,7 @@ async def test_who_waits_long_is_written_down_again(database: Database) -> None:
                 await asyncio.sleep(0.02)
         # Also when it was given up meanwhile, as after a time without the database.
         async with database.transaction(DEFAULT_TENANT) as tx:
-            await tx.connection.execute(
+            await tx.execute(
                 update(answer)
                 .where(answer.c.answer_id == item.item_id)
                 .values(status="abandoned", failure="x")
@@ -342,7 +342,7 @@ async def test_what_waits_for_its_model_is_left_and_resumed(database: Database) 
         item = await server.ask_and_leave()
         await until(database, item, is_left=True)
         async with database.transaction(DEFAULT_TENANT) as tx:
-            await tx.connection.execute(update(answer).values(ready_at=func.now()))
+            await tx.execute(update(answer).values(ready_at=func.now()))
         await maker(database, script).make(item)
         assert await runnable(database) == set()
         back = server.resume(item)
@@ -355,7 +355,7 @@ async def test_what_waits_for_its_model_is_left_and_resumed(database: Database) 
 async def pending(database: Database) -> int:
     async with database.transaction(DEFAULT_TENANT) as tx:
         counted = select(func.count_pending_answer(DEFAULT_TENANT, 1000))
-        return int(await tx.connection.scalar(counted) or 0)
+        return int(value(await tx.fetch(counted)) or 0)
 
 
 async def test_a_tenant_has_so_many_pending_and_no_more(database: Database) -> None:
@@ -430,13 +430,13 @@ async def test_counting_reads_its_index_whatever_statistics_say(database: Databa
 
     async def plan() -> str:
         async with database.transaction(DEFAULT_TENANT) as tx:
-            await tx.connection.exec_driver_sql("SET LOCAL enable_sort = off")
-            rows = await tx.connection.exec_driver_sql(f"EXPLAIN {_COUNT}", values)
+            await tx.execute("SET LOCAL enable_sort = off")
+            rows = await tx.fetch(f"EXPLAIN {_COUNT}", values)
             return "\n".join(row[0] for row in rows)
 
     plans = {"empty": await plan()}
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.exec_driver_sql(_MANY, values)
+        await tx.execute(_MANY, values)
     plans["not analyzed"] = await plan()
     await store_question(database, None, "?", revision=0, applied_position=1)
     plans["one of many"] = await plan()

@@ -31,7 +31,7 @@ from service.usecases.memories.consistency import Consistency
 from service.usecases.memories.progress_watcher import ProgressWatcher
 from storage.answers import answers
 from storage.answers.answers import StoredAnswer
-from storage.engine.database import Database
+from storage.engine.database import Database, value
 from storage.engine.errors import Unreachable
 from storage.log import sessions as session_rows
 from storage.tables import answer
@@ -80,7 +80,7 @@ async def stored(database: Database, reading: AskStarted) -> StoredAnswer:
 
 async def count(database: Database) -> int:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        return await tx.connection.scalar(select(func.count()).select_from(answer)) or 0
+        return value(await tx.fetch(select(func.count()).select_from(answer))) or 0
 
 
 @pytest.mark.parametrize(

@@ -302,8 +302,8 @@ async def test_usage_of_an_answer_is_found_by_its_memory(database: Database) -> 
     for look in looks:
         # The planner knows nothing of the calls: to it each of their indexes is as good.
         async with database.transaction(DEFAULT_TENANT) as tx:
-            await tx.connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
-            rows = await tx.connection.exec_driver_sql(f"EXPLAIN {look}", look.values)
+            await tx.execute("SET LOCAL enable_seqscan = off")
+            rows = await tx.fetch(f"EXPLAIN {look}", look.values)
             plan = [row[0] for row in rows]
         conditions = [
             plan[at + 1]

@@ -272,7 +272,7 @@ async def test_a_cancelled_answer_ends_the_call_that_is_under_way(memory: Databa
 async def failures(database: Database, item: WorkItem) -> list[str]:
     """What the failed calls of an answer say."""
     async with database.transaction(DEFAULT_TENANT) as tx:
-        rows = await tx.connection.execute(
+        rows = await tx.fetch(
             select(call.c.failure).where(
                 call.c.session_key == KEY,
                 call.c.occasion == f"answer:{item.item_id}",

@@ -94,7 +94,7 @@ async def test_an_event_says_how_its_reply_ended_of_the_release_before_by_its_ma
             ordinal=fields.pop("ordinal"),
             event=fields,
         )
-        await tx.connection.execute(statement)
+        await tx.execute(statement)
         assert await trajectories.list_events(tx, theirs, 0) == [cut]
 
 

@@ -28,14 +28,14 @@ async def closing(client: palimpsest.Client, database: Database) -> palimpsest.T
 
 async def set_row(database: Database, tree: Tree, changes: str) -> None:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        done = await tx.connection.execute(
+        done = await tx.execute(
             text(
                 f"UPDATE memory SET {changes} WHERE name = :name AND session_key ="
                 " (SELECT session_key FROM session WHERE name = :session)"
             ),
             {"name": tree.id, "session": tree.session.id},
         )
-        assert done.rowcount == 1
+        assert done == 1
 
 
 async def test_closing_is_kept_once(closing: Tree) -> None:
@@ -75,10 +75,10 @@ async def test_a_closed_tree_neither_wakes_nor_holds_up(closing: Tree, database:
     info = (await closing.get()).info
     assert (info.status, info.head, info.applied_position) == ("sealed", 5, 0)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        found = await tx.connection.execute(
+        found = await tx.fetch(
             text("SELECT memory_id FROM memory WHERE name = 't' AND status = 'sealed'")
         )
-        assert not {one.item_id for one in items} & set(found.scalars())
+        assert not {one.item_id for one in items} & {one for (one,) in found}
     assert (await (await closing.seal()).wait()).status == "sealed"
     assert (await closing.get()).value["sealed"] is True
     assert (await closing.outline()).info.status == "sealed"
@@ -87,7 +87,7 @@ async def test_a_closed_tree_neither_wakes_nor_holds_up(closing: Tree, database:
 async def test_a_stalled_tree_is_retried(closing: Tree, database: Database) -> None:
     await set_row(database, closing, "status = 'stalled', has_work = false")
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.execute(
+        await tx.execute(
             text(
                 "INSERT INTO dead_letter (session_key, memory_id, letter_id, tenant_id,"
                 " from_position, to_position, attempts, cause)"

@@ -86,9 +86,9 @@ FOR_PRISM = [
 async def rows(database: Database) -> list[Any]:
     """All that a call could have touched."""
     async with database.transaction(DEFAULT_TENANT) as tx:
-        found = await tx.connection.execute(text("SELECT memory::text FROM memory ORDER BY 1"))
-        count = await tx.connection.execute(text("SELECT count(*) FROM revision"))
-        return [*found.scalars(), count.scalar_one()]
+        found = await tx.fetch(text("SELECT memory::text FROM memory ORDER BY 1"))
+        count = await tx.fetch(text("SELECT count(*) FROM revision"))
+        return [*[one for (one,) in found], count[0][0]]
 
 
 @pytest.mark.parametrize(("stub", "call", "request_"), FOR_PRISM, ids=[c for _, c, _ in FOR_PRISM])
@@ -174,7 +174,7 @@ async def test_costs_of_a_tree_are_counted_and_not_compared(
 ) -> None:
     async with database.transaction(DEFAULT_TENANT) as tx:
         for number, purpose in enumerate(("summarize", "navigate", "summarize")):
-            await tx.connection.execute(
+            await tx.execute(
                 text(
                     "INSERT INTO call (session_key, call_id, tenant_id, memory_id, occasion, key,"
                     " purpose, template, model, reply, input_tokens, predicted_cached_tokens,"

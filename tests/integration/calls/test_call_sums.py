@@ -55,19 +55,19 @@ async def test_what_a_session_came_to_is_what_its_calls_add_up_to(
     owners: Database, rows: list[dict[str, Any]], at_once: bool
 ) -> None:
     async with owners.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.execute(text("SAVEPOINT before"))
+        await tx.execute(text("SAVEPOINT before"))
         if at_once:
-            await tx.connection.execute(insert(call).values(rows))
+            await tx.execute(insert(call).values(rows))
         else:
             for row in rows:
-                await tx.connection.execute(insert(call).values(**row))
+                await tx.execute(insert(call).values(**row))
         lines = await costs.lines(tx, KEY, SpendFilter(session_key=KEY))
         classes = await costs.residuals(tx, KEY, SpendFilter(session_key=KEY))
         day = rows[0]["created_at"].date()
         of_day = await costs.lines(
             tx, KEY, SpendFilter(session_key=KEY, days=Days(first=day, last=day))
         )
-        await tx.connection.execute(text("ROLLBACK TO SAVEPOINT before"))
+        await tx.execute(text("ROLLBACK TO SAVEPOINT before"))
     names = {None: "", memory_id(KEY, "m"): "m", memory_id(KEY, "n"): "n"}
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
@@ -88,7 +88,7 @@ async def test_what_a_session_came_to_is_what_its_calls_add_up_to(
 
 async def test_usage_of_a_session_reads_none_of_its_calls(owners: Database) -> None:
     async with owners.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.execute(
+        await tx.execute(
             text(
                 "INSERT INTO call_sum SELECT session_key, session_key, current_date, 'p', 'm/x',"
                 " '', false, tenant_id, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0 FROM session WHERE name = 'a'"

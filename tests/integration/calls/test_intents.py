@@ -25,7 +25,7 @@ from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.usecases.calls.call_ledger import RENEWED_TOGETHER, CallLedger
 from storage.calls import intents
 from storage.calls.call_ledger import CallOutcome, RecordedOutcome, record
-from storage.engine.database import Database, DirectTransaction
+from storage.engine.database import Database, Transaction, value
 from storage.spend import budgets
 from tests.integration.spend.test_spend import OTHER, owners
 from tests.integration.support.scripted import ITEM, KEY, MEMORY, Script, make, prism_method
@@ -64,7 +64,7 @@ def held(lease: Lease) -> HeldCall:
 
 async def count(database: Database, table: str) -> Any:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        return (await tx.connection.execute(text(f"SELECT count(*) FROM {table}"))).scalar()
+        return value(await tx.fetch(text(f"SELECT count(*) FROM {table}")))
 
 
 async def test_one_of_many_makes_the_call_and_all_get_its_reply(database: Database) -> None:
@@ -199,19 +199,19 @@ async def test_a_claim_removes_intents_of_executors_that_died_long_ago(
         assert isinstance(await ledger.begin(SCOPE, key, WANTED), Lease)
     async with database.transaction(DEFAULT_TENANT) as tx:
         for key, minutes in ((b"dead", 61), (b"late", 50)):
-            await tx.connection.execute(
+            await tx.execute(
                 text("UPDATE intent SET lease_until = now() - :ago WHERE key = :key"),
                 {"ago": timedelta(minutes=minutes), "key": key},
             )
     async with database.transaction(DEFAULT_TENANT) as tx:
         # Whoever has one in hand is not waited for.
-        await tx.connection.execute(text("SELECT 1 FROM intent WHERE key = 'dead' FOR UPDATE"))
+        await tx.execute(text("SELECT 1 FROM intent WHERE key = 'dead' FOR UPDATE"))
         async with database.transaction(DEFAULT_TENANT) as other:
             await intents.forget(other, KEY)
     assert await count(database, "intent") == 3
     await prism_method(database, Script()).drain(ITEM)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        left = await tx.connection.execute(text("SELECT key FROM intent ORDER BY key"))
+        left = await tx.fetch(text("SELECT key FROM intent ORDER BY key"))
         assert [row.key for row in left] == [b"alive", b"late"]
 
 
@@ -298,20 +298,20 @@ async def test_beginning_and_recording_take_three_round_trips(
 ) -> None:
     await make(database, ["a"])
     sent: list[str] = []
-    batch, execute = DirectTransaction._batch, psycopg.AsyncConnection.execute
+    batch, execute = Transaction._sent, psycopg.AsyncCursor.execute
 
-    async def counted_batch(self: DirectTransaction, *arguments: Any, **named: Any) -> Any:
+    async def counted_batch(self: Transaction, *arguments: Any, **named: Any) -> Any:
         sent.append("batch")
         return await batch(self, *arguments, **named)
 
     async def counted_execute(self: Any, *arguments: Any, **named: Any) -> Any:
         # In a pipeline nobody waits for it.
-        if self.info.pipeline_status is psycopg.pq.PipelineStatus.OFF:
+        if self.connection.info.pipeline_status is psycopg.pq.PipelineStatus.OFF:
             sent.append("execute")
         return await execute(self, *arguments, **named)
 
-    monkeypatch.setattr(DirectTransaction, "_batch", counted_batch)
-    monkeypatch.setattr(psycopg.AsyncConnection, "execute", counted_execute)
+    monkeypatch.setattr(Transaction, "_sent", counted_batch)
+    monkeypatch.setattr(psycopg.AsyncCursor, "execute", counted_execute)
     ledger = CallLedger(database, lease_seconds=60)
     lease = await ledger.begin(SCOPE, b"k", WANTED)
     assert isinstance(lease, Lease)
@@ -374,12 +374,12 @@ async def test_leases_of_many_tenants_are_renewed_by_few_commits_that_nobody_wai
     assert [one for one in sent if "synchronous_commit" in one] == [unflushed] * 2
     for tenant_id, left in ((DEFAULT_TENANT, 1), (OTHER, 0)):
         async with owners.transaction(tenant_id) as tx:
-            found = await tx.connection.execute(
+            found = await tx.fetch(
                 text("SELECT key FROM intent WHERE lease_until < now() + interval '5 minutes'")
             )
             assert [row.key for row in found] == [calls[7].key] * left
-            kept = await tx.connection.execute(text("SHOW synchronous_commit"))
-            assert kept.scalar_one() == "on", "it was for that transaction alone"
+            kept = await tx.fetch(text("SHOW synchronous_commit"))
+            assert kept[0][0] == "on", "it was for that transaction alone"
 
 
 async def test_a_lease_that_somebody_has_in_hand_keeps_no_other_waiting(
@@ -394,14 +394,14 @@ async def test_a_lease_that_somebody_has_in_hand_keeps_no_other_waiting(
         calls.append(HeldCall(scope=SCOPE, key=key, lease=lease))
     later = CallLedger(database, lease_seconds=600)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.execute(text("SELECT 1 FROM intent WHERE key = '2' FOR UPDATE"))
+        await tx.execute(text("SELECT 1 FROM intent WHERE key = '2' FOR UPDATE"))
         await later.renew_all(calls)
     short = text("SELECT key FROM intent WHERE lease_until < now() + interval '5 minutes'")
     async with database.transaction(DEFAULT_TENANT) as tx:
-        assert [row.key for row in await tx.connection.execute(short)] == [b"2"]
+        assert [row.key for row in await tx.fetch(short)] == [b"2"]
     await later.renew_all(calls)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        assert [row.key for row in await tx.connection.execute(short)] == []
+        assert [row.key for row in await tx.fetch(short)] == []
 
 
 @pytest.mark.parametrize("taken", [False, True])
@@ -415,9 +415,7 @@ async def test_a_renewal_that_is_lost_with_the_server_loses_no_reply_and_no_rese
     assert isinstance(lease, Lease)
     assert await ledger.renew(held(lease))
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.execute(
-            text("UPDATE intent SET lease_until = now() - interval '1 second'")
-        )
+        await tx.execute(text("UPDATE intent SET lease_until = now() - interval '1 second'"))
         await budgets.put(
             tx, None, BudgetPeriod.TOTAL, limit_tokens=WANTED.tokens, limit_micro_usd=None
         )

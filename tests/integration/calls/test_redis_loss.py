@@ -40,7 +40,7 @@ async def databases(servers: Servers) -> AsyncIterator[list[Database]]:
 
 async def stored(database: Database) -> list[list[Any]]:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        found = [await tx.connection.execute(text(query)) for query in STORED]
+        found = [await tx.fetch(text(query)) for query in STORED]
         return [sorted(tuple(row) for row in rows) for rows in found]
 
 

@@ -92,12 +92,12 @@ async def pool(url: str, patient: Callable[..., None]) -> AsyncIterator[Callable
 
 async def _row(database: Database, text: str = CANARY) -> None:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.rows(CHUNK, chunk(1, 1, text))
+        await tx.fetch(CHUNK, chunk(1, 1, text))
 
 
 async def _rows(database: Database) -> None:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.exec_driver_sql(CHUNK, [chunk(at, at) for at in (1, 2)])
+        await tx.execute(CHUNK, [chunk(at, at) for at in (1, 2)])
 
 
 async def _core(database: Database) -> None:
@@ -113,23 +113,23 @@ async def _core(database: Database) -> None:
         **texts,
     }
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.execute(tables.chunk.insert().values(values))
+        await tx.execute(tables.chunk.insert().values(values))
 
 
 async def _batch(database: Database) -> None:
     async with database.direct(DEFAULT_TENANT) as tx:
-        await tx.write_all((CHUNK,), chunk(1, 1))
+        await tx.pipeline((CHUNK,), chunk(1, 1))
 
 
 async def _read(database: Database) -> None:
     async with database.direct(DEFAULT_TENANT) as tx:
-        await tx.read("SELECT FROM chunk WHERE text = %(text)s", {"text": CANARY}, keep=False)
+        await tx.fetch("SELECT FROM chunk WHERE text = %(text)s", {"text": CANARY}, prepare=False)
 
 
 async def _binary(database: Database) -> None:
     async with database.direct(DEFAULT_TENANT) as tx:
-        await tx.begin(("SELECT",))
-        await tx.run("UPDATE chunk SET text = %s WHERE text = %s", (CANARY, CANARY))
+        await tx.pipeline(("SELECT",), stays_open=True)
+        await tx.fetch("UPDATE chunk SET text = %s WHERE text = %s", (CANARY, CANARY))
 
 
 #: Every way in which statements are sent.
@@ -246,12 +246,12 @@ async def test_a_deadlock_is_logged_without_texts(
 
     async def work(database: Database) -> None:
         async with database.transaction(DEFAULT_TENANT) as tx:
-            await tx.rows(UPDATE, {"text": CANARY})
+            await tx.fetch(UPDATE, {"text": CANARY})
             statement = admin.execute("UPDATE session SET head = 1")
             theirs.append(asyncio.create_task(statement))
             async with await psycopg.AsyncConnection.connect(url, autocommit=True) as looking:
                 await _waiting(looking, 1)
-            await tx.rows(CHUNK, chunk(1, 1))
+            await tx.fetch(CHUNK, chunk(1, 1))
 
     with pytest.raises(Busy, match="deadlock") as failed:
         await work(pool())
@@ -272,10 +272,10 @@ async def test_a_serialization_failure_is_logged_without_texts(
 
     async def work(database: Database) -> None:
         async with database.transaction(DEFAULT_TENANT) as tx:
-            await tx.rows("SELECT name FROM session WHERE name <> %(text)s", {"text": CANARY})
+            await tx.fetch("SELECT name FROM session WHERE name <> %(text)s", {"text": CANARY})
             await admin.execute("UPDATE session SET head = 1")
             await admin.commit()
-            await tx.rows(UPDATE, {"text": CANARY})
+            await tx.fetch(UPDATE, {"text": CANARY})
 
     with pytest.raises(Busy, match="could not serialize") as failed:
         await work(pool())
@@ -296,9 +296,9 @@ async def test_a_transaction_that_idles_is_ended_without_texts(
     async def work(database: Database) -> None:
         async with database.transaction(DEFAULT_TENANT) as tx:
             with contextlib.suppress(Unreachable):
-                await tx.rows(CHUNK, chunk(1, 1))
+                await tx.fetch(CHUNK, chunk(1, 1))
             await asyncio.to_thread(eventually, words, lambda: words in log.text())
-            await tx.rows(CHUNK, chunk(2, 2))
+            await tx.fetch(CHUNK, chunk(2, 2))
 
     with pytest.raises(Unreachable) as failed:
         await work(pool())
@@ -400,7 +400,7 @@ async def test_statements_that_are_refused_are_logged_without_texts(
 
     async def work(database: Database) -> None:
         async with database.transaction(DEFAULT_TENANT) as tx:
-            await tx.rows(statement, chunk(1, 1))
+            await tx.fetch(statement, chunk(1, 1))
 
     with pytest.raises((StorageError, psycopg.Error)) as failed:
         await work(pool())

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from service.domain.values.tenancy import DEFAULT_TENANT
-from storage.engine.database import Database
+from storage.engine.database import Database, value
 
 MANY = text("SELECT set_config('test.last', :value, true)")
 ROWS = [{"value": "one"}, {"value": "two"}]
@@ -39,8 +39,8 @@ async def test_many_rows_that_are_cancelled_as_they_begin_spoil_no_connection(ur
 
     async def write() -> Any:
         async with database.transaction(DEFAULT_TENANT) as tx:
-            await tx.connection.execute(MANY, ROWS)
-            return (await tx.connection.execute(text("SELECT 1"))).scalar()
+            await tx.execute(MANY, ROWS)
+            return value(await tx.fetch(text("SELECT 1")))
 
     try:
         with pytest.raises(asyncio.CancelledError):

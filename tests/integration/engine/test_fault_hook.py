@@ -8,7 +8,7 @@ from sqlalchemy import text
 
 from service.domain.values import fault_hook
 from service.domain.values.tenancy import DEFAULT_TENANT
-from storage.engine.database import Database, DirectTransaction, Transaction
+from storage.engine.database import Database, Transaction, value
 from storage.log import sessions
 
 
@@ -39,15 +39,13 @@ def hook() -> Iterator[Recorder]:
 
 async def locks(database: Database) -> int:
     """Advisory locks of transactions that are open, seen from another connection."""
-    async with database.connection() as connection:
-        found = await connection.execute(
-            text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
-        )
-        return int(found.scalar_one())
+    async with database.without_tenant() as tx:
+        counted = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+        return int(value(await tx.fetch(counted)))
 
 
 async def core(tx: Transaction, lock: int) -> None:
-    await tx.connection.execute(text(f"SELECT pg_advisory_xact_lock({lock})"))
+    await tx.execute(text(f"SELECT pg_advisory_xact_lock({lock})"))
 
 
 async def test_a_transaction_reports_each_statement_and_both_sides_of_its_commit(
@@ -55,8 +53,8 @@ async def test_a_transaction_reports_each_statement_and_both_sides_of_its_commit
 ) -> None:
     async with database.transaction(DEFAULT_TENANT, name="test.one") as tx:
         await core(tx, 1)
-        await tx.rows("SELECT %(one)s::int", {"one": 1})
-        await tx.batch(("SELECT 1", "SELECT 2"), {})
+        await tx.fetch("SELECT %(one)s::int", {"one": 1})
+        await tx.pipeline(("SELECT 1", "SELECT 2"), {})
     assert hook.seen == [*["test.one:statement"] * 3, "test.one:commit", "test.one:committed"]
 
 
@@ -64,13 +62,13 @@ async def test_a_whole_transaction_in_one_round_trip_reports_all_of_it(
     database: Database, hook: Recorder
 ) -> None:
     async with database.direct(DEFAULT_TENANT, name="test.two") as tx:
-        await tx.write("SELECT %s::int", (1,))
+        await tx.fetch("SELECT %s::int", (1,))
     whole = ["test.two:statement", "test.two:commit", "test.two:committed"]
     assert hook.seen == whole
     hook.seen.clear()
     async with database.direct(DEFAULT_TENANT, name="test.two") as tx:
-        await tx.begin(("SELECT 1",))
-        await tx.run("SELECT 1", ())
+        await tx.pipeline(("SELECT 1",), stays_open=True)
+        await tx.fetch("SELECT 1", ())
         await tx.commit()
     assert hook.seen == ["test.two:statement", *whole]
 
@@ -78,8 +76,8 @@ async def test_a_whole_transaction_in_one_round_trip_reports_all_of_it(
 async def test_statements_that_commit_by_themselves_report_the_begin_and_the_end(
     database: Database, hook: Recorder
 ) -> None:
-    async with database.connection(name="test.three") as connection:
-        await connection.execute(text("SELECT 1"))
+    async with database.without_tenant(name="test.three") as tx:
+        await tx.execute(text("SELECT 1"))
     await database.notify([("nobody", "")], name="test.four")
     ends = ("test.three:commit", "test.three:committed", "test.four:commit", "test.four:committed")
     assert hook.seen == list(ends)
@@ -105,8 +103,8 @@ async def test_what_fails_at_a_boundary_leaves_no_transaction_open(
     assert {point.partition(":")[0] for point in hook.seen} == {"test.six"}
 
 
-async def _begin_and_commit(tx: DirectTransaction) -> None:
-    await tx.begin(("SELECT pg_advisory_xact_lock(7)",))
+async def _begin_and_commit(tx: Transaction) -> None:
+    await tx.pipeline(("SELECT pg_advisory_xact_lock(7)",), stays_open=True)
     await tx.commit()
 
 

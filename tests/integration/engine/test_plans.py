@@ -207,7 +207,7 @@ async def test_a_statement_that_scans_is_found(
 ) -> None:
     async def scan(site: Site) -> None:
         async with site.transaction() as tx:
-            await tx.connection.exec_driver_sql(statement)
+            await tx.execute(statement)
 
     monkeypatch.setitem(PATHS, "scan", type(PATHS["read"])(does=scan))
     found = await _run(filled.new, filled.heard, "scan", filled.large)

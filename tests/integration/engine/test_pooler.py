@@ -74,13 +74,13 @@ async def test_each_transaction_has_the_role_the_tenant_and_the_limits(through: 
     database = Database.connect(through, pool_size=3, name="test", pooled=True)
     try:
         async with database.transaction(DEFAULT_TENANT) as tx:
-            (row,) = await tx.rows(_SETTINGS, {})
+            (row,) = await tx.fetch(_SETTINGS, {})
             assert row == (APP_ROLE, str(DEFAULT_TENANT), "5s", "30s")
         async with database.direct(DEFAULT_TENANT) as direct:
-            assert await direct.read(_SETTINGS, ()) == [row]
-            assert await direct.write(_SETTINGS, ()) == [row]
+            assert await direct.fetch(_SETTINGS, ()) == [row]
+            assert await direct.pipeline([_SETTINGS], (), snapshot=True) == [[row]]
         async with database.sweeping() as connection:
-            found = (await connection.exec_driver_sql("SELECT current_user")).scalar_one()
+            found = (await connection.fetch("SELECT current_user"))[0][0]
             assert found == "palimpsest_sweeper"
         state = await database_state.read(database)
         assert (state.role, state.unfit) == (APP_ROLE, "")

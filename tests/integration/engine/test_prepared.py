@@ -10,13 +10,13 @@ async def test_a_rollback_does_not_leave_statements_that_are_gone(url: str) -> N
     database = Database.connect(url, pool_size=1, name="test")
     try:
         async with database.direct(DEFAULT_TENANT) as tx:
-            assert await tx.read_all([TWICE], {"number": 2}) == [[(4,)]]
+            assert await tx.pipeline([TWICE], {"number": 2}, snapshot=True) == [[(4,)]]
         for _ in range(2):
             async with database.direct(DEFAULT_TENANT) as tx:
-                await tx.begin(())
+                await tx.pipeline((), stays_open=True)
                 # The driver prepares this one itself; without a commit all is rolled back.
-                assert await tx.run("SELECT %s::int", (1,)) == [(1,)]
+                assert await tx.fetch("SELECT %s::int", (1,)) == [(1,)]
             async with database.direct(DEFAULT_TENANT) as tx:
-                assert await tx.read_all([TWICE], {"number": 3}) == [[(6,)]]
+                assert await tx.pipeline([TWICE], {"number": 3}, snapshot=True) == [[(6,)]]
     finally:
         await database.close()

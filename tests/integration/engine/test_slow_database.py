@@ -21,17 +21,17 @@ SLEEP = "SELECT pg_sleep(25)"
 
 async def through_core(database: Database, statement: str) -> None:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.execute(text(statement))
+        await tx.execute(text(statement))
 
 
 async def through_rows(database: Database, statement: str) -> None:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.rows(statement, {})
+        await tx.fetch(statement, {})
 
 
 async def through_driver(database: Database, statement: str) -> None:
     async with database.direct(DEFAULT_TENANT) as tx:
-        await tx.read(statement, ())
+        await tx.fetch(statement, ())
 
 
 WAYS = pytest.mark.parametrize("run", [through_core, through_rows, through_driver])

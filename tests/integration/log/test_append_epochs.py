@@ -57,8 +57,6 @@ async def test_a_raised_epoch_wakes_no_memory(database: Database, appender: Appe
         )
     await appender.submit(DEFAULT_TENANT, submission("s", ["a"], epoch=2))
     async with database.transaction(DEFAULT_TENANT) as tx:
-        rows = await tx.connection.exec_driver_sql(
-            "SELECT has_work, head FROM memory JOIN session USING (session_key)"
-        )
+        rows = await tx.fetch("SELECT has_work, head FROM memory JOIN session USING (session_key)")
         (row,) = rows
     assert (row.has_work, row.head) == (False, 1)

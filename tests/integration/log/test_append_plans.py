@@ -102,5 +102,5 @@ async def rows_read(
 async def _read(connection: psycopg.Connection[Any], database: Database) -> dict[str, int]:
     async with database.direct(DEFAULT_TENANT) as tx:
         # With this transaction the connection says what it has read until now.
-        await tx.read("SELECT pg_stat_force_next_flush()", ())
+        await tx.fetch("SELECT pg_stat_force_next_flush()", ())
     return dict(connection.execute(_READ).fetchall())

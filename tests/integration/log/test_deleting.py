@@ -84,11 +84,11 @@ def all_memories(database: Database) -> Memories:
 async def rows_of(database: Database, key: UUID = KEY) -> dict[str, int]:
     """How many rows each table has of a session, hidden ones among them."""
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.driver.execute(deleting.REMOVING)
+        await tx.execute(deleting.REMOVING)
         found: dict[str, int] = {}
         for table in (*deleting._PARTS_OF_ALL, "removal"):
             query = f"SELECT count(*) FROM {table} WHERE session_key = %(key)s"
-            ((count,),) = await tx.rows(query, {"key": key})
+            ((count,),) = await tx.fetch(query, {"key": key})
             if count:
                 found[table] = count
     return found
@@ -108,8 +108,8 @@ async def spent(database: Database) -> spend.Spend:
 
 async def run(database: Database, query: str) -> list[tuple[Any, ...]]:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.driver.execute(deleting.REMOVING)
-        return await tx.rows(query, {})
+        await tx.execute(deleting.REMOVING)
+        return await tx.fetch(query, {})
 
 
 async def filled(database: Database) -> Script:
@@ -279,8 +279,8 @@ async def test_an_answer_under_way_ends_at_the_next_look(database: Database) -> 
 class Interrupted(Transaction):
     """Its session is deleted behind its first statement."""
 
-    async def rows(self, statement: Any, values: Any) -> Any:
-        found = await super().rows(statement, values)
+    async def fetch(self, statement: Any, values: Any = None, **how: Any) -> Any:
+        found = await super().fetch(statement, values, **how)
         if not self.changed:
             self.changed.add(KEY)
             other = Database.connect(URL.get(), pool_size=1, name="other")
@@ -291,9 +291,7 @@ class Interrupted(Transaction):
 
 async def write_interrupted(database: Database) -> None:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        interrupted = Interrupted(
-            tenant_id=tx.tenant_id, connection=tx.connection, driver=tx.driver
-        )
+        interrupted = Interrupted(tenant_id=tx.tenant_id, core=tx.core, driver=tx.driver)
         await chunk_index.write_words(interrupted, KEY, 0)
 
 
@@ -412,7 +410,7 @@ async def test_a_memory_goes_and_its_answers_stay(database: Database) -> None:
     async with database.transaction(DEFAULT_TENANT) as tx:
         assert await sums.days_off(tx, KEY) == []
         assert await sums.sums_off(tx, KEY) == []
-        (texts,) = await tx.rows("SELECT count(*) FROM call WHERE reply <> ''", {})
+        (texts,) = await tx.fetch("SELECT count(*) FROM call WHERE reply <> ''", {})
     assert texts == (0,)
     ((memory, text),) = await run(database, "SELECT memory_id, text FROM answer")
     assert (memory, text) == (None, "It is x.")
@@ -481,8 +479,7 @@ async def test_an_answer_goes_with_its_texts_and_leaves_what_it_cost(database: D
 async def test_rows_go_only_while_a_removal_is_under_way(database: Database) -> None:
     await make(database, ["a"])
     async with database.transaction(DEFAULT_TENANT) as tx:
-        cursor = await tx.driver.execute("DELETE FROM chunk")
-        assert cursor.rowcount == 0
+        assert await tx.execute("DELETE FROM chunk") == 0
 
 
 async def test_creates_and_deletes_at_once_leave_one_or_no_session(database: Database) -> None:
@@ -507,7 +504,7 @@ async def test_leftovers_are_found(database: Database) -> None:
     await make(database, ["a"])
     async with database.transaction(DEFAULT_TENANT) as tx:
         await deleting.delete_session(tx, KEY)
-        await tx.driver.execute("DELETE FROM removal")
+        await tx.execute("DELETE FROM removal")
     async with database.transaction(DEFAULT_TENANT) as tx:
         found = await deleting.leftovers(tx)
     assert {table for _, table in found} >= {"chunk", "memory", "producer"}

@@ -133,10 +133,10 @@ async def test_the_second_waits_for_the_first_and_is_rolled_back(database: Datab
     async with database.sweeping() as look:
         # It has written its session, and waits for the key of the first.
         for _ in range(2000):
-            waits = await look.exec_driver_sql(
+            waits = await look.fetch(
                 "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
             )
-            if waits.scalar_one():
+            if waits[0][0]:
                 break
             await asyncio.sleep(0.01)
         else:

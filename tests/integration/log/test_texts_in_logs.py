@@ -113,29 +113,29 @@ async def _fail(
 
 
 async def _check_violation(tx: Transaction) -> None:
-    await tx.rows(CHUNK, chunk(0, 1))
+    await tx.fetch(CHUNK, chunk(0, 1))
 
 
 async def _unique_violation(tx: Transaction) -> None:
     for position in (1, 2):
-        await tx.rows(CHUNK, chunk(position, 1))
+        await tx.fetch(CHUNK, chunk(position, 1))
 
 
 async def _foreign_key_violation(tx: Transaction) -> None:
-    await tx.rows(CHUNK, chunk(1, 1) | {"producer": f"{CANARY}-2"})
+    await tx.fetch(CHUNK, chunk(1, 1) | {"producer": f"{CANARY}-2"})
 
 
 async def _wrong_value(tx: Transaction) -> None:
-    await tx.rows("SELECT %(text)s::text::jsonb", {"text": f'{{"{CANARY}'})
+    await tx.fetch("SELECT %(text)s::text::jsonb", {"text": f'{{"{CANARY}'})
 
 
 async def _many_rows(tx: Transaction) -> None:
-    await tx.connection.exec_driver_sql(CHUNK, [chunk(at, at) for at in (1, 0)])
+    await tx.execute(CHUNK, [chunk(at, at) for at in (1, 0)])
 
 
 async def _one_batch(database: Database) -> None:
     async with database.direct(DEFAULT_TENANT) as tx:
-        await tx.write_all((CHUNK, CHUNK), chunk(1, 1))
+        await tx.pipeline((CHUNK, CHUNK), chunk(1, 1))
 
 
 def _in_transaction(run: Callable[[Transaction], Awaitable[None]]) -> Callable[..., object]:

@@ -138,13 +138,13 @@ async def test_a_flush_and_an_append_do_not_wait_for_each_other(database: Databa
     for name in (first, second):
         await memories.create(DEFAULT_TENANT, "s", name, SPEC)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.exec_driver_sql(
+        await tx.execute(
             "SELECT 1 FROM session WHERE session_key = %(key)s FOR NO KEY UPDATE", {"key": KEY}
         )
-        await tx.connection.exec_driver_sql(lock, {"memory": memory_id(KEY, second)})
+        await tx.execute(lock, {"memory": memory_id(KEY, second)})
         flush = asyncio.create_task(memories.flush(DEFAULT_TENANT, "s", ""))
         await _until_somebody_waits(database)
-        await tx.connection.exec_driver_sql(lock, {"memory": memory_id(KEY, first)})
+        await tx.execute(lock, {"memory": memory_id(KEY, first)})
     _, head = await flush
     assert head == 1
 
@@ -167,16 +167,16 @@ async def test_a_retry_of_all_leaves_out_no_memory_that_is_locked(
     """
     lock = "UPDATE memory SET has_work = true WHERE memory_id = %(memory)s"
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.exec_driver_sql(stall, {"key": KEY, "tenant": DEFAULT_TENANT})
+        await tx.execute(stall, {"key": KEY, "tenant": DEFAULT_TENANT})
     async with database.transaction(DEFAULT_TENANT) as tx:
         # As an append, which writes to the memories in any order.
-        await tx.connection.exec_driver_sql(
+        await tx.execute(
             "SELECT 1 FROM session WHERE session_key = %(key)s FOR NO KEY UPDATE", {"key": KEY}
         )
-        await tx.connection.exec_driver_sql(lock, {"memory": memory_id(KEY, names[1])})
+        await tx.execute(lock, {"memory": memory_id(KEY, names[1])})
         retry = asyncio.create_task(memories.retry_all(DEFAULT_TENANT, ""))
         await _until_somebody_waits(database)
-        await tx.connection.exec_driver_sql(lock, {"memory": memory_id(KEY, names[0])})
+        await tx.execute(lock, {"memory": memory_id(KEY, names[0])})
     assert await retry == 5
     assert await memories.retry_all(DEFAULT_TENANT, "s") == 0
 
@@ -199,10 +199,8 @@ async def test_a_retry_of_all_waits_for_a_step(database: Database) -> None:
 async def _until_somebody_waits(database: Database) -> None:
     while True:
         async with database.transaction(DEFAULT_TENANT) as tx:
-            waiting = await tx.connection.exec_driver_sql(
-                "SELECT count(*) FROM pg_locks WHERE NOT granted"
-            )
-            if waiting.scalar_one():
+            waiting = await tx.fetch("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            if waiting[0][0]:
                 return
         await asyncio.sleep(0.02)
 

@@ -75,8 +75,8 @@ async def kinds(database: Database) -> list[str]:
 
 async def rejected(database: Database) -> int:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        found = await tx.connection.exec_driver_sql("SELECT count(*) FROM rejection")
-        return int(found.scalar_one())
+        found = await tx.fetch("SELECT count(*) FROM rejection")
+        return int(found[0][0])
 
 
 async def load(database: Database) -> PrismMemory:

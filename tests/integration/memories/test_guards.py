@@ -104,7 +104,7 @@ async def test_a_forged_revision_is_refused(
 ) -> None:
     with pytest.raises(Violated):
         async with database.transaction(DEFAULT_TENANT) as tx:
-            await tx.connection.execute(
+            await tx.execute(
                 text(
                     "INSERT INTO revision (session_key, memory_id, tenant_id, revision,"
                     " parent_revision, from_position, to_position, kind, epoch, digest)"
@@ -137,14 +137,14 @@ async def test_a_repeated_range_is_refused_by_the_chain_and_by_its_own_key(
 async def test_a_cursor_without_its_revision_is_refused(database: Database, held: Claim) -> None:
     with pytest.raises(Violated) as refused:
         async with database.transaction(DEFAULT_TENANT) as tx:
-            await tx.connection.execute(text("UPDATE memory SET applied_position = 3"))
+            await tx.execute(text("UPDATE memory SET applied_position = 3"))
     assert refused.value.constraint == "memory_revision_fkey"
 
 
 async def test_a_stored_sequence_is_refused_a_second_time(database: Database, held: Claim) -> None:
     with pytest.raises(Violated) as refused:
         async with database.transaction(DEFAULT_TENANT) as tx:
-            await tx.connection.execute(
+            await tx.execute(
                 text(
                     "INSERT INTO chunk (session_key, position, tenant_id, producer_id,"
                     " producer_sequence, kind, role, text, observation, thought, action, digest)"
@@ -163,7 +163,7 @@ PAST = ["chunk", "revision", "amendment", "prism_base", "prism_snapshot", "call"
 async def test_the_past_cannot_be_changed(database: Database, table: str, change: str) -> None:
     with pytest.raises(Exception, match=r"permission denied|does not exist"):
         async with database.transaction(DEFAULT_TENANT) as tx:
-            await tx.connection.execute(text(change.format(table)))
+            await tx.execute(text(change.format(table)))
 
 
 @pytest.mark.parametrize("table", ["chunk", "revision", "prism_base", "producer", "memory"])
@@ -171,10 +171,10 @@ async def test_nothing_goes_but_what_was_deleted(
     database: Database, held: Claim, table: str
 ) -> None:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        there = await tx.connection.execute(text(f"SELECT count(*) FROM {table}"))
-        assert there.scalar_one() > 0
-        gone = await tx.connection.execute(text(f"DELETE FROM {table}"))
-        assert gone.rowcount == 0
+        there = await tx.fetch(text(f"SELECT count(*) FROM {table}"))
+        assert there[0][0] > 0
+        gone = await tx.execute(text(f"DELETE FROM {table}"))
+        assert gone == 0
 
 
 async def test_every_row_of_a_tenant_is_hidden_from_others(database: Database, held: Claim) -> None:
@@ -185,14 +185,14 @@ async def test_every_row_of_a_tenant_is_hidden_from_others(database: Database, h
     ]
     assert len(tenant_tables) > 10
     async with database.transaction(DEFAULT_TENANT) as tx:
-        seen = await tx.connection.execute(text("SELECT count(*) FROM chunk"))
-        assert seen.scalar_one() == 3
+        seen = await tx.fetch(text("SELECT count(*) FROM chunk"))
+        assert seen[0][0] == 3
     async with database.transaction(OTHER) as tx:
         for table in tenant_tables:
-            found = await tx.connection.execute(text(f"SELECT count(*) FROM {table.name}"))
-            assert found.scalar_one() == 0, table.name
-        changed = await tx.connection.execute(text("UPDATE memory SET epoch = 99"))
-        assert changed.rowcount == 0
+            found = await tx.fetch(text(f"SELECT count(*) FROM {table.name}"))
+            assert found[0][0] == 0, table.name
+        changed = await tx.execute(text("UPDATE memory SET epoch = 99"))
+        assert changed == 0
         assert await revisions.claim(tx, KEY, MEMORY) is None
 
 
@@ -200,22 +200,22 @@ async def test_every_row_of_a_tenant_is_hidden_from_others(database: Database, h
 async def test_the_queue_is_seen_in_no_tenants_name(database: Database, table: str) -> None:
     with pytest.raises(Exception, match=f"permission denied for table {table}"):
         async with database.transaction(DEFAULT_TENANT) as tx:
-            await tx.connection.execute(text(f"SELECT count(*) FROM {table}"))
+            await tx.execute(text(f"SELECT count(*) FROM {table}"))
 
 
 async def test_rows_for_another_tenant_are_refused(database: Database, held: Claim) -> None:
     with pytest.raises(Exception, match="row-level security"):
         async with database.transaction(OTHER) as tx:
-            await tx.connection.execute(
+            await tx.execute(
                 text("INSERT INTO session (session_key, tenant_id, name) VALUES (:k, :t, 'x')"),
                 {"k": uuid4(), "t": DEFAULT_TENANT},
             )
 
 
 async def test_without_a_tenant_nothing_is_read(database: Database, held: Claim) -> None:
-    async with database.connection() as connection:
+    async with database.without_tenant() as tx:
         with pytest.raises(Exception, match=r"app\.tenant|22P02"):
-            await connection.execute(text("SELECT * FROM chunk"))
+            await tx.execute(text("SELECT * FROM chunk"))
 
 
 def test_every_table_with_a_tenant_is_separated_for_good(servers: Servers, url: str) -> None:

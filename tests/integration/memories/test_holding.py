@@ -97,7 +97,7 @@ async def ready(database: Database) -> str:
     """When the memory is to be looked at again."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         statement = select(memory.c.ready_at.cast(memory.c.name.type), memory.c.attempts)
-        row = (await tx.connection.execute(statement)).one()
+        row = (await tx.fetch(statement))[0]
     assert row.attempts == 0, "being held is no failed try"
     return str(row.ready_at)
 
@@ -151,10 +151,10 @@ async def test_a_days_budget_goes_on_the_next_day(database: Database) -> None:
                 select(_midnight(seconds=5)).scalar_subquery(),
             )
         )
-        assert (await tx.connection.execute(midnight)).scalar_one(), "it is due at midnight UTC"
+        assert (await tx.fetch(midnight))[0][0], "it is due at midnight UTC"
         # And the hour has come.
         await a_day_later(tx)
-        await tx.connection.execute(update(memory).values(ready_at=memory.c.created_at))
+        await tx.execute(update(memory).values(ready_at=memory.c.created_at))
     assert (await read(database)).held_reason is None, "it is about to try again"
     async with database.sweeping() as connection:
         assert await runnable_now(connection, 9) == [ITEM]

@@ -62,12 +62,12 @@ async def say(database: Database, *chunks: Chunk, first: int = 1) -> None:
 async def row(database: Database) -> tuple[Any, ...]:
     """What a write to the memory changes, and what a flush does."""
     async with database.transaction(DEFAULT_TENANT) as tx:
-        found = await tx.connection.exec_driver_sql(
+        found = await tx.fetch(
             "SELECT xmin::text, flush_position, epoch, ready_at <= now() FROM memory"
             " WHERE memory_id = %s",
             (MEMORY,),
         )
-        return tuple(found.one())
+        return tuple(found[0])
 
 
 # What waits
@@ -274,7 +274,7 @@ async def test_a_worker_that_is_about_to_wait_does_not(
     await say(database)
     async with database.transaction(DEFAULT_TENANT) as tx:
         held = await revisions.claim(tx, KEY, MEMORY)
-        (now,) = (await tx.connection.exec_driver_sql("SELECT now()")).one()
+        (now,) = (await tx.fetch("SELECT now()"))[0]
     assert held is not None
     task = reading(database, watcher, Woken(), token(1))
     await until_flushed(database, 1)
@@ -381,9 +381,7 @@ async def test_a_memory_whose_step_failed_keeps_waiting_for_its_next_try(
     await make(database, [], **SERVICE)
     await say(database)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.exec_driver_sql(
-            "UPDATE memory SET attempts = 1, ready_at = now() + interval '1 hour'"
-        )
+        await tx.execute("UPDATE memory SET attempts = 1, ready_at = now() + interval '1 hour'")
     task = reading(database, watcher, Woken(), token(1))
     await until_flushed(database, 1)
     assert not (await row(database))[3]

@@ -108,7 +108,7 @@ async def test_rejections(edited: Database) -> None:
         for number, size in enumerate(SIZES, 1):
             row = {"session_key": KEY, "memory_id": MEMORY, "tenant_id": DEFAULT_TENANT}
             values = {"revision": 1 + number // 5, "ordinal": number, "proposal": "p" * size}
-            await tx.connection.execute(insert(rejection).values(**row, **values, reason="r"))
+            await tx.execute(insert(rejection).values(**row, **values, reason="r"))
 
         async def read(after: Any, limit: int, max_bytes: int) -> ListPage[Any]:
             return await amendment_log.page_rejections(
@@ -197,7 +197,7 @@ async def test_what_is_packed_where_it_is_stored_counts_as_it_is_read(database: 
         async with database.transaction(DEFAULT_TENANT) as tx:
             ids.append(await asked(tx))
             this = (answer.c.session_key == KEY) & (answer.c.answer_id == ids[-1])
-            await tx.connection.execute(update(answer).where(this).values(value={"text": packed}))
+            await tx.execute(update(answer).where(this).values(value={"text": packed}))
     async with database.transaction(DEFAULT_TENANT) as tx:
         listed = await listing.list_newest(
             tx, KEY, memory_id=None, status=None, before=None, limit=1000, max_bytes=most

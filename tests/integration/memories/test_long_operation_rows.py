@@ -76,7 +76,7 @@ async def test_what_waits_for_its_model_or_a_budget_runs(database: Database, cau
     id = await requested(database, goal=1)
     async with database.transaction(DEFAULT_TENANT) as tx:
         changes = f"{cause} = 'not now', ready_at = now() + interval '1 hour'"
-        await tx.connection.exec_driver_sql(f"UPDATE memory SET {changes}")
+        await tx.execute(f"UPDATE memory SET {changes}")
     assert (await found(database, id)).state is OperationState.RUNNING
 
 

@@ -147,8 +147,8 @@ class World:
         while not self.stopping.is_set():
             worker = prism_method(self.database, Scripted(self), CONFIG, window=20_000)
             with suppress(StorageError):
-                async with self.database.sweeping() as connection:
-                    items = await runnable_now(connection, 100)
+                async with self.database.sweeping() as tx:
+                    items = await runnable_now(tx, 100)
                 self.random.shuffle(items := list(items))
                 for item in items:
                     if item in self.in_hands and self.random.random() < 0.9:

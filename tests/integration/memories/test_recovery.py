@@ -95,12 +95,12 @@ class Deployment:
         return found
 
     async def runnable(self) -> set[WorkItem]:
-        async with self.database.sweeping() as connection:
-            return set(await runnable_now(connection, 1000))
+        async with self.database.sweeping() as tx:
+            return set(await runnable_now(tx, 1000))
 
     async def conditions(self) -> list[Condition]:
-        async with self.database.connection() as connection:
-            return list(await conditions.read(connection))
+        async with self.database.without_tenant() as tx:
+            return list(await conditions.read(tx))
 
     async def look(self) -> set[WorkItem]:
         """What a look woke."""
@@ -224,9 +224,9 @@ async def test_what_was_backed_off_as_the_condition_passed_is_found(
     item = await deployment.make(0)
     deployment.script.failures = [WRONG_KEY]
     await drain(deployment, item)
-    async with database.connection() as connection:
-        (condition,) = await conditions.read(connection)
-        await conditions.remove(connection, condition)
+    async with database.without_tenant() as tx:
+        (condition,) = await conditions.read(tx)
+        await conditions.remove(tx, condition)
     woken: set[WorkItem] = set()
     for _ in range(10):
         woken |= await deployment.look()
@@ -236,9 +236,9 @@ async def test_what_was_backed_off_as_the_condition_passed_is_found(
 async def test_a_condition_that_nothing_waits_for_is_forgotten(
     deployment: Deployment, database: Database
 ) -> None:
-    async with database.connection() as connection:
+    async with database.without_tenant() as tx:
         await conditions.add(
-            connection,
+            tx,
             deployment=MODEL,
             model=MODEL,
             fault=Fault.KEY_REFUSED,
@@ -281,11 +281,11 @@ def test_pauses_grow_up_to_five_minutes_and_begin_anew() -> None:
 async def test_a_condition_is_new_once(deployment: Deployment, database: Database) -> None:
     # Who hears that it is new counts it, and says so in the log.
     said = []
-    async with database.connection() as connection:
+    async with database.without_tenant() as tx:
         for _ in range(2):
             said.append(
                 await conditions.add(
-                    connection,
+                    tx,
                     deployment=MODEL,
                     model=MODEL,
                     fault=Fault.KEY_REFUSED,

@@ -54,9 +54,9 @@ async def value(database: Database) -> Any:
     stored = await read(database)
     async with database.transaction(DEFAULT_TENANT) as tx:
         rows = await states.read_nearest(tx, KEY, MEMORY, stored.revision)
-        newest = await tx.connection.exec_driver_sql("SELECT value FROM prism_value")
+        newest = await tx.fetch("SELECT value FROM prism_value")
         assert rows is not None
-        return json.loads(newest.scalar_one())
+        return json.loads(newest[0][0])
 
 
 def put(topic: str, text: str, op: str = "add") -> str:
@@ -105,7 +105,7 @@ async def test_a_wish_for_what_is_flushed_already_is_not_put_off(database: Datab
         assert held is not None
         await flushing.want_consolidation(tx, held, 1)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        now = (await tx.connection.exec_driver_sql("SELECT now()")).scalar_one()
+        now = (await tx.fetch("SELECT now()"))[0][0]
         waits = await revisions.linger(
             tx, held, since=now, linger_seconds=3600.0, look_seconds=900.0
         )
@@ -190,7 +190,7 @@ async def test_pieces_that_were_paid_for_are_not_paid_for_again(database: Databa
     await prism_method(database, script).drain(ITEM)
     assert len(script.asked) == 3
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.exec_driver_sql("UPDATE memory SET ready_at = now()")
+        await tx.execute("UPDATE memory SET ready_at = now()")
     await prism_method(database, script).drain(ITEM)
     texts = [seen(ask)[0][1] for ask in script.asked]
     assert len(texts) == 5, "two, the one that failed, and the rest"
@@ -298,7 +298,7 @@ async def test_groups_shrink_before_the_window_is_full_and_then_there_is_no_room
     for _ in range(10):
         await worker.drain(ITEM)
         async with database.transaction(DEFAULT_TENANT) as tx:
-            await tx.connection.exec_driver_sql("UPDATE memory SET ready_at = now()")
+            await tx.execute("UPDATE memory SET ready_at = now()")
     steps = [ask for ask in script.asked if ask.purpose is Purpose.REVISE]
     sizes = [len(seen(ask)) for ask in steps]
     assert sizes[0] > sizes[-1] >= 1
@@ -416,8 +416,8 @@ async def test_any_revision_is_read_from_the_snapshot_next_to_it(database: Datab
             for _, batch in rows.amendments:
                 made |= {one.path.tokens[1]: one.value for one in batch}
             assert made == expected
-        saved = await tx.connection.exec_driver_sql("SELECT count(*) FROM prism_snapshot")
-        assert saved.scalar_one() == 3
+        saved = await tx.fetch("SELECT count(*) FROM prism_snapshot")
+        assert saved[0][0] == 3
         assert await states.read_nearest(tx, KEY, MEMORY, count + 1) is None
         assert await states.read_nearest(tx, KEY, UUID(int=1), 0) is None
     assert longest < revisions.SNAPSHOT_AMENDMENTS + 1

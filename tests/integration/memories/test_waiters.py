@@ -168,7 +168,7 @@ async def test_changes_that_come_together_share_one_look(
     async with watching(database) as watcher, AsyncExitStack() as stack:
         looks = await first_looks(stack, watcher, keys)
         async with other.transaction(DEFAULT_TENANT) as tx:
-            await tx.connection.exec_driver_sql("UPDATE memory SET seal_position = 7")
+            await tx.execute("UPDATE memory SET seal_position = 7")
         coming = [asyncio.ensure_future(anext(one)) for one in looks]
         await asyncio.sleep(0)
         with statements() as sent:

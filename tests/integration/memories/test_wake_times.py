@@ -24,7 +24,7 @@ async def rest(database: Database, ready: str) -> None:
     """Has the memory wait for chunks; it is ready at a time that is told in SQL."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         statement = f"UPDATE memory SET has_work = false, ready_at = now() {ready}"
-        await tx.connection.execute(text(statement))
+        await tx.execute(text(statement))
 
 
 async def times(database: Database) -> tuple[datetime, datetime]:
@@ -34,7 +34,7 @@ async def times(database: Database) -> tuple[datetime, datetime]:
         " FROM memory WHERE has_work"
     )
     async with database.transaction(DEFAULT_TENANT) as tx:
-        ready_at, created_at = (await tx.connection.execute(text(statement))).one()
+        ready_at, created_at = (await tx.fetch(text(statement)))[0]
     return ready_at, created_at
 
 

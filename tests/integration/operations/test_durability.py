@@ -35,9 +35,9 @@ async def test_every_connection_waits_for_the_disk_whatever_the_database_says(
     query = "SELECT current_setting('synchronous_commit')"
     try:
         async with database.transaction(DEFAULT_TENANT) as tx:
-            of_engine = (await tx.connection.exec_driver_sql(query)).scalar_one()
+            of_engine = (await tx.fetch(query))[0][0]
         async with database.direct(DEFAULT_TENANT) as direct:
-            of_direct = await direct.read(query, ())
+            of_direct = await direct.fetch(query, ())
     finally:
         await database.close()
     assert (of_engine, of_direct) == ("on", [("on",)])

@@ -159,14 +159,14 @@ async def test_what_cannot_be_measured_has_no_figures(
 
 async def test_the_sweeper_sees_no_lag_outside_of_a_measurement(database: Database) -> None:
     await make(database, ["a"])
-    async with database.sweeping() as connection:
+    async with database.sweeping() as tx:
         for table, expected in (("memory", 1), ("session", 1), ("chunk", 0), ("dead_letter", 0)):
-            found = await connection.exec_driver_sql(f"SELECT count(*) FROM {table}")
-            assert found.scalar_one() == expected, table
+            found = await tx.fetch(f"SELECT count(*) FROM {table}")
+            assert found[0][0] == expected, table
     for column in ("text", "thought", "metadata"):
         with pytest.raises(Exception, match="permission denied"):
-            async with database.sweeping() as connection:
-                await connection.exec_driver_sql(f"SELECT {column} FROM chunk")
+            async with database.sweeping() as tx:
+                await tx.execute(f"SELECT {column} FROM chunk")
 
 
 async def test_connections_are_counted_by_their_state(database: Database) -> None:

@@ -88,7 +88,7 @@ async def test_the_password_is_not_told_to_who_asks_for_it(impostor: Impostor) -
                 raise AssertionError("it was opened")
         with pytest.raises(Unreachable):
             async with database.direct(DEFAULT_TENANT) as tx:
-                await tx.read("SELECT 1", {})
+                await tx.fetch("SELECT 1", {})
     finally:
         await database.close()
     assert impostor.asked >= 2

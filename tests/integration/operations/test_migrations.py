@@ -246,10 +246,10 @@ async def test_a_step_without_an_order_reads_as_it_is_cited(servers: Servers, st
             texts = await chunks.read_texts(tx, KEY, [(2, 4)])
             ranges = await chunks.read_ranges(tx, KEY, [(2, 4)], 1_000)
             leaf = await views.read_text(tx, KEY, TextOffset(3, 45), TextOffset(5), 1_000)
-            said = await tx.connection.execute(
+            said = await tx.fetch(
                 text(f"SELECT {AS_TEXT} FROM chunk c WHERE position > 2 ORDER BY position")
             )
-            in_sql = list(said.scalars())
+            in_sql = [one for (one,) in said]
     finally:
         await database.close()
     assert ack.position == 4

@@ -172,8 +172,8 @@ async def test_a_change_of_what_cannot_be_shown_is_rejected_and_told(database: D
     assert (await read(database)).applied_position == 2
     assert (await value_of(database))["long"] == ["x " * 9000]
     async with database.transaction(DEFAULT_TENANT) as tx:
-        found = await tx.connection.exec_driver_sql("SELECT reason FROM rejection")
-        (reason,) = found.scalars().all()
+        found = await tx.fetch("SELECT reason FROM rejection")
+        (reason,) = [one for (one,) in found]
     assert "was not shown" in reason
 
 

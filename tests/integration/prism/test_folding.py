@@ -91,10 +91,10 @@ async def test_an_adaptive_memory_folds_by_itself(database: Database) -> None:
     assert sum("amendments" not in kinds for kinds in shown) >= len(folded)
     async with database.transaction(DEFAULT_TENANT) as tx:
         rows = await states.read_shown(tx, KEY, MEMORY, stored.revision)
-        newest = await tx.connection.exec_driver_sql("SELECT value FROM prism_value")
+        newest = await tx.fetch("SELECT value FROM prism_value")
         assert rows is not None
         assert rows.base != "{}"
-        assert f"step {60}" in newest.scalar_one()
+        assert f"step {60}" in newest[0][0]
 
 
 async def test_a_memory_beside_it_that_reads_the_same_folds_at_the_same_places(
@@ -220,7 +220,7 @@ async def test_a_chunk_that_comes_when_the_cache_is_cold_is_the_time_to_fold(
 async def test_what_a_release_before_left_is_begun_anew(database: Database) -> None:
     await chunks(database, 20)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.exec_driver_sql("UPDATE memory SET fold_state = '[1, 2]'")
+        await tx.execute("UPDATE memory SET fold_state = '[1, 2]'")
     await prism_method(database, script()).drain(ITEM)
     assert (await stored_state(database))["revision"] == (await read(database)).revision
     assert await folds(database) != []

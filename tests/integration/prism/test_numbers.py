@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from service.domain.values.tenancy import DEFAULT_TENANT
-from storage.engine.database import Database, DirectTransaction, Transaction
+from storage.engine.database import Database, Transaction
 
 #: The last value of smallint, of int, and of bigint; and beyond.
 SIZES = {0: "bigint", 2**15 - 1: "bigint", 2**31 - 1: "bigint", 2**63 - 1: "bigint"}
@@ -19,52 +19,49 @@ async def transaction(database: Database) -> AsyncIterator[Transaction]:
 
 
 @pytest.fixture
-async def direct(database: Database) -> AsyncIterator[DirectTransaction]:
+async def direct(database: Database) -> AsyncIterator[Transaction]:
     async with database.direct(DEFAULT_TENANT) as tx:
         yield tx
 
 
 @pytest.mark.parametrize(("number", "expected"), SIZES.items())
 async def test_the_type_of_a_number_does_not_tell_its_size(
-    transaction: Transaction, direct: DirectTransaction, number: int, expected: str
+    transaction: Transaction, direct: Transaction, number: int, expected: str
 ) -> None:
     typed = "SELECT pg_typeof({0})::text, {0}::text"
     said = (expected, str(number))
     named = {"number": number}
     by_name = typed.format("%(number)s")
-    assert (await transaction.connection.exec_driver_sql(by_name, named)).one() == said
-    assert await transaction.rows(by_name, named) == [said]
-    assert await direct.read(by_name, named) == [said]
-    assert await direct.run(by_name.replace("%(number)s", "%s"), (number, number)) == [said]
+    assert await transaction.fetch(by_name, named) == [said]
+    assert await direct.fetch(by_name, named) == [said]
+    assert await direct.fetch(by_name.replace("%(number)s", "%s"), (number, number)) == [said]
 
 
 @pytest.mark.parametrize(("number", "expected"), SIZES.items())
 async def test_nor_does_the_type_of_a_list(
-    transaction: Transaction, direct: DirectTransaction, number: int, expected: str
+    transaction: Transaction, direct: Transaction, number: int, expected: str
 ) -> None:
     typed = "SELECT pg_typeof(%(numbers)s)::text, (%(numbers)s)[2]::text"
     said = (f"{expected}[]", str(number))
     numbers = {"numbers": [1, number]}
-    assert (await transaction.connection.exec_driver_sql(typed, numbers)).one() == said
-    assert await transaction.rows(typed, numbers) == [said]
-    assert await direct.read(typed, numbers) == [said]
+    assert await transaction.fetch(typed, numbers) == [said]
+    assert await direct.fetch(typed, numbers) == [said]
 
 
 @pytest.mark.parametrize("last", [2**15 - 1, 2**31 - 1])
 async def test_a_sum_may_be_greater_than_its_numbers(
-    transaction: Transaction, direct: DirectTransaction, last: int
+    transaction: Transaction, direct: Transaction, last: int
 ) -> None:
     both = {"last": last, "more": 1}
     total = "SELECT %(last)s + %(more)s"
-    assert (await transaction.connection.exec_driver_sql(total, both)).scalar_one() == last + 1
-    assert await transaction.rows(total, both) == [(last + 1,)]
-    assert await direct.read(total, both) == [(last + 1,)]
+    assert await transaction.fetch(total, both) == [(last + 1,)]
+    assert await direct.fetch(total, both) == [(last + 1,)]
 
 
 async def test_a_statement_is_prepared_once_for_numbers_of_any_size(
     transaction: Transaction,
 ) -> None:
     for number in (1, 2**15, 2**31):
-        await transaction.rows("SELECT %(number)s::bigint", {"number": number})
+        await transaction.fetch("SELECT %(number)s::bigint", {"number": number})
     held = "SELECT parameter_types::text[] FROM pg_prepared_statements WHERE statement ~ %(like)s"
-    assert await transaction.rows(held, {"like": "^SELECT .1::"}) == [(["bigint"],)]
+    assert await transaction.fetch(held, {"like": "^SELECT .1::"}) == [(["bigint"],)]

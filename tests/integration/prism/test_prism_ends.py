@@ -71,7 +71,7 @@ USELESS: list[tuple[list[tuple[str, End]], str]] = [
 
 async def dead_letters(database: Database) -> list[tuple[Any, ...]]:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        found = await tx.connection.exec_driver_sql(
+        found = await tx.fetch(
             "SELECT from_position, to_position, cause, resolution FROM dead_letter ORDER BY 1"
         )
         return [tuple(row) for row in found]

@@ -224,8 +224,8 @@ async def read(database: Database, item: WorkItem) -> schema_drafts.StoredSchema
 
 
 async def runnable(database: Database) -> Sequence[WorkItem]:
-    async with database.sweeping() as connection:
-        return await runnable_now(connection, 10)
+    async with database.sweeping() as tx:
+        return await runnable_now(tx, 10)
 
 
 async def test_workers_find_a_draft_until_it_is_settled(database: Database, item: WorkItem) -> None:
@@ -246,9 +246,9 @@ async def test_only_its_tenant_sees_a_draft_and_nobody_changes_what_was_asked(
         assert await job_results.fail(tx, item, "not theirs") is False
     with pytest.raises(Exception, match="permission denied"):
         async with database.transaction(DEFAULT_TENANT) as tx:
-            await tx.connection.execute(text("UPDATE schema_draft SET domain = ''"))
+            await tx.execute(text("UPDATE schema_draft SET domain = ''"))
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.execute(text("DELETE FROM schema_draft"))
+        await tx.execute(text("DELETE FROM schema_draft"))
     async with database.sweeping() as connection:
         with pytest.raises(Exception, match="permission denied"):
             await connection.execute(text("SELECT domain FROM schema_draft"))
@@ -331,11 +331,11 @@ async def test_nobody_is_asked_again_before_the_time_that_they_said(
     busy = ModelFailure("it is busy", retryable=True, retry_after_seconds=200)
     await generator(database, Script(busy)).make(item)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        rows = await tx.connection.execute(
+        rows = await tx.fetch(
             text("SELECT extract(epoch FROM ready_at - now())::float8 FROM schema_draft")
         )
     # Or as long as the pause takes by itself.
-    assert 190 < rows.scalar_one() <= 300
+    assert 190 < rows[0][0] <= 300
 
 
 async def test_a_model_that_refuses_is_given_up_at_once(database: Database, item: WorkItem) -> None:

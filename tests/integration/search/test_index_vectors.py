@@ -306,7 +306,7 @@ async def test_sessions_are_noted_in_the_order_in_which_appends_lock_them(
         noting = asyncio.create_task(note())
         await waits(database)
         # None of them is held by who waits for the first.
-        await tx.connection.exec_driver_sql("SET LOCAL lock_timeout = '1s'")
+        await tx.execute("SET LOCAL lock_timeout = '1s'")
         for key in keys[1:]:
             assert await sessions.lock_alone(tx, key)
     await noting
@@ -342,14 +342,14 @@ async def test_the_sweeper_sees_no_more_than_that(session: None, database: Datab
     await append_texts(database, "s", ["one"])
     await indexer(database, Counts()).index(ITEM)
     for model in ("test/counts", ""):
-        async with database.sweeping() as connection:
-            assert await work.unembedded(connection, model, UUID(int=0), 10) == []
-    async with database.sweeping() as connection:
-        found = await work.unembedded(connection, "x", UUID(int=0), 10)
+        async with database.sweeping() as tx:
+            assert await work.unembedded(tx, model, UUID(int=0), 10) == []
+    async with database.sweeping() as tx:
+        found = await work.unembedded(tx, "x", UUID(int=0), 10)
         assert [one.session_key for one in found] == [KEY]
-        assert await work.unembedded(connection, "x", KEY, 10) == []
-    async with database.sweeping() as connection:
-        assert (await connection.execute(text("SELECT session_key FROM session"))).all() == []
+        assert await work.unembedded(tx, "x", KEY, 10) == []
+    async with database.sweeping() as tx:
+        assert await tx.fetch(text("SELECT session_key FROM session")) == []
 
 
 async def test_whoever_is_overtaken_writes_nothing(session: None, database: Database) -> None:

@@ -77,13 +77,13 @@ async def place(database: Database) -> IndexPlace:
 
 
 async def noted(database: Database) -> list[WorkItem]:
-    async with database.sweeping() as connection:
-        return list(await unindexed(connection, 10))
+    async with database.sweeping() as tx:
+        return list(await unindexed(tx, 10))
 
 
 async def rows(database: Database, query: str, **values: object) -> Sequence[tuple[object, ...]]:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        return [tuple(row) for row in await tx.connection.execute(text(query), values)]
+        return [tuple(row) for row in await tx.fetch(text(query), values)]
 
 
 async def test_the_database_reads_a_chunk_as_a_model_does(
@@ -133,13 +133,13 @@ async def test_the_sweeper_sees_sessions_to_index_and_only_their_keys(
     session: None, database: Database
 ) -> None:
     await append_texts(database, "s", ["one"])
-    async with database.sweeping() as connection:
+    async with database.sweeping() as tx:
         with pytest.raises(Exception, match="permission denied"):
-            await connection.execute(text("SELECT name FROM session"))
+            await tx.execute(text("SELECT name FROM session"))
     await indexer(database).index(ITEM)
-    async with database.sweeping() as connection:
-        seen = await connection.execute(text("SELECT session_key FROM session"))
-        assert seen.all() == []
+    async with database.sweeping() as tx:
+        seen = await tx.fetch(text("SELECT session_key FROM session"))
+        assert seen == []
 
 
 async def test_an_empty_session_that_is_noted_is_let_go(session: None, database: Database) -> None:
@@ -251,5 +251,5 @@ async def test_a_log_of_any_length_is_indexed_and_verified(
             assert await chunk_index.write_words(tx, KEY, after) is None
             values = {"session": KEY, "after": after, "last": after + 20}
             sizes = {"chunks": chunk_index.WORDS_CHUNKS, "bytes": chunk_index.WORDS_BYTES}
-            upto = await tx.connection.exec_driver_sql(verifying._UPTO, {**values, **sizes})
-            assert upto.scalar_one() is None
+            upto = await tx.fetch(verifying._UPTO, {**values, **sizes})
+            assert upto[0][0] is None

@@ -38,7 +38,7 @@ def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def rows(database: Database, query: str) -> Sequence[tuple[object, ...]]:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        return [tuple(row) for row in await tx.connection.execute(text(query))]
+        return [tuple(row) for row in await tx.fetch(text(query))]
 
 
 async def blocks(database: Database) -> list[tuple[object, ...]]:
@@ -332,7 +332,7 @@ async def test_a_search_notes_a_long_session_without_lists(database: Database) -
     await index_words(database, 3 * BLOCK)
     await rows(database, "UPDATE session SET has_unindexed = false RETURNING 1")
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.execute(text("SELECT 1 FROM session FOR UPDATE"))
+        await tx.execute(text("SELECT 1 FROM session FOR UPDATE"))
         # Nobody waits for whoever locks it.
         assert await search(database) == [1, 2, 3]
     assert await rows(database, NOTED) == [(False,)]

@@ -82,7 +82,7 @@ async def _record(
 
 
 async def reserve(tx: Transaction, key: bytes, tokens: int, micro_usd: int = 0) -> None:
-    await tx.connection.execute(
+    await tx.execute(
         insert(intent).values(
             session_key=KEY,
             key=key,
@@ -100,7 +100,7 @@ async def reserve(tx: Transaction, key: bytes, tokens: int, micro_usd: int = 0) 
 async def a_day_later(tx: Transaction) -> None:
     """What was spent is yesterday's."""
     for table in (call_sum, spend_sum, tenant_spend_sum):
-        await tx.connection.execute(update(table).values(day=table.c.day - 1))
+        await tx.execute(update(table).values(day=table.c.day - 1))
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -201,10 +201,10 @@ async def test_the_day_of_a_call_is_that_of_utc(
     await make(database, ["a"])
     await put(database, "memory", DAY, limit_tokens=100)
     admin = Database.connect(servers.as_superuser(url), pool_size=1, name="t", role="postgres")
-    async with admin.connection() as connection:
+    async with admin.without_tenant() as tx:
         # Whatever zone somebody's connection has.
-        await connection.execute(text("SET TimeZone = 'Pacific/Auckland'"))
-        await connection.execute(
+        await tx.execute(text("SET TimeZone = 'Pacific/Auckland'"))
+        await tx.execute(
             text(
                 "INSERT INTO call (session_key, call_id, tenant_id, memory_id, occasion, key,"
                 " purpose, template, model, reply, input_tokens, predicted_cached_tokens,"
@@ -238,7 +238,7 @@ async def test_budgets_of_one_tenant_neither_bind_nor_show_to_another(
     await make(database, ["a"])
     other = uuid4()
     admin = Database.connect(servers.as_superuser(url), pool_size=1, name="t", role="postgres")
-    async with admin.connection() as connection:
+    async with admin.without_tenant() as connection:
         await connection.execute(insert(tenant).values(tenant_id=other, name="other"))
     await admin.close()
     for place in PLACES:
@@ -374,5 +374,5 @@ async def test_of_a_group_of_calls_as_many_begin_as_the_budget_allows(
     assert len(refused) == 9
     assert all(isinstance(one, BudgetExhausted) and one.waits_for_calls for one in refused)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        left = await tx.connection.execute(text("SELECT sum(reserved_tokens) FROM intent"))
-        assert left.scalar_one() == 90
+        left = await tx.fetch(text("SELECT sum(reserved_tokens) FROM intent"))
+        assert left[0][0] == 90

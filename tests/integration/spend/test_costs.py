@@ -63,16 +63,17 @@ async def test_what_is_compared_is_what_the_memory_did(database: Database) -> No
     subject = comparer(database)
     async with database.transaction(DEFAULT_TENANT) as tx:
         facts = await subject._read(tx, stored)
-        (newest,) = (await tx.connection.execute(text("SELECT value FROM prism_value"))).scalars()
-        folds = (
-            await tx.connection.execute(
+        (newest,) = [one for (one,) in await tx.fetch(text("SELECT value FROM prism_value"))]
+        folds = [
+            one
+            for (one,) in await tx.fetch(
                 text(
                     "SELECT (SELECT count(*) FROM revision s WHERE s.kind = 'step'"
                     " AND s.revision < r.revision) FROM revision r WHERE kind = 'fold'"
                     " ORDER BY revision"
                 )
             )
-        ).scalars()
+        ]
         assert facts is not None
         assert facts.folds == tuple(number for number in folds if number < 12)
     assert facts.folds, "it was folded"

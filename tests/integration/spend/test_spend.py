@@ -82,7 +82,7 @@ def expected(rows: list[dict[str, Any]]) -> Spend:
 async def add_owners(database: Database, servers: Servers, url: str) -> None:
     """Two tenants with two sessions and two memories in each."""
     admin = Database.connect(servers.as_superuser(url), pool_size=1, name="t", role="postgres")
-    async with admin.connection() as connection:
+    async with admin.without_tenant() as connection:
         await connection.execute(insert(tenant).values(tenant_id=OTHER, name="other"))
     await admin.close()
     for tenant_id, name, memory in OWNERS:
@@ -141,15 +141,15 @@ async def test_the_sums_are_those_of_the_ledger(
     for tenant_id in (DEFAULT_TENANT, OTHER):
         async with owners.transaction(tenant_id) as tx:
             # The statement of the release before names no column of this one.
-            await tx.connection.execute(text("SAVEPOINT before"))
-            await tx.connection.execute(text("SELECT 1"))
+            await tx.execute(text("SAVEPOINT before"))
+            await tx.execute(text("SELECT 1"))
             mine = [row for row in rows if row["tenant_id"] == tenant_id]
             before = await spend.total(tx, SpendFilter())
             for row in mine:
                 if old:
-                    await tx.connection.execute(_OLD_INSERT, row)
+                    await tx.execute(_OLD_INSERT, row)
                 else:
-                    await tx.connection.execute(insert(call).values(**row, deployment="d"))
+                    await tx.execute(insert(call).values(**row, deployment="d"))
             after = await spend.total(tx, SpendFilter())
             wanted = expected(mine)
             gained = {
@@ -158,7 +158,7 @@ async def test_the_sums_are_those_of_the_ledger(
             }
             assert Spend(**gained) == wanted
             await _compare_lines(tx, mine, before == Spend())
-            await tx.connection.execute(text("ROLLBACK TO SAVEPOINT before"))
+            await tx.execute(text("ROLLBACK TO SAVEPOINT before"))
 
 
 _OLD_INSERT = text(
@@ -207,7 +207,7 @@ async def test_lines_come_in_pages_and_filters_bound_them(owners: Database) -> N
             midnight - timedelta(days=days),
         ):
             async with owners.transaction(DEFAULT_TENANT) as tx:
-                await tx.connection.execute(
+                await tx.execute(
                     _OLD_INSERT,
                     {
                         "session_key": key,

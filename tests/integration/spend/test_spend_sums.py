@@ -58,21 +58,21 @@ async def test_the_sums_are_those_of_the_rows(
 ) -> None:
     for tenant_id in (DEFAULT_TENANT, OTHER):
         async with owners.transaction(tenant_id) as tx:
-            await tx.connection.execute(text("SAVEPOINT before"))
+            await tx.execute(text("SAVEPOINT before"))
             for group in groups:
                 mine = [row for row in group if row["tenant_id"] == tenant_id]
                 if mine:
-                    await tx.connection.execute(insert(call).values(mine))
+                    await tx.execute(insert(call).values(mine))
             keys = [session_key(tenant_id, name) for name in ("a", "b")]
             assert await wrong(tx, keys) == []
             rows = [row for group in groups for row in group if row["tenant_id"] == tenant_id]
-            stored = await tx.connection.execute(
+            stored = await tx.fetch(
                 text("SELECT coalesce(sum(tokens), 0), max(day) FROM tenant_spend_sum")
             )
-            tokens, day = stored.one()
+            tokens, day = stored[0]
             assert tokens == sum(row["input_tokens"] + row["output_tokens"] for row in rows)
             assert day == max((row["created_at"].date() for row in rows), default=None)
-            await tx.connection.execute(text("ROLLBACK TO SAVEPOINT before"))
+            await tx.execute(text("ROLLBACK TO SAVEPOINT before"))
 
 
 async def _spend_much(database: Database, admin_url: str, sessions: range) -> None:
@@ -100,9 +100,9 @@ WHERE relname IN ('call_sum', 'spend_sum', 'tenant_spend_sum', 'intent', 'budget
 async def _rows_read(database: Database) -> int:
     async with database.transaction(DEFAULT_TENANT) as tx:
         # What the connection did before may be in it still.
-        before = (await tx.connection.execute(text(_READ))).scalar_one()
+        before = (await tx.fetch(text(_READ)))[0][0]
         await budgets.check(tx, SCOPE, tokens=1, micro_usd=None, key=b"k")
-        return int((await tx.connection.execute(text(_READ))).scalar_one() - before)
+        return int((await tx.fetch(text(_READ)))[0][0] - before)
 
 
 async def test_a_check_reads_no_more_rows_however_much_was_spent(
@@ -127,15 +127,15 @@ async def _rows_read_by_a_beginning(database: Database) -> int:
     """The same of the statements that a connection keeps the plans of."""
     asked = Reservation(purpose=Purpose.REVISE, model="m", deployment="", tokens=1, micro_usd=None)
     async with database.direct(DEFAULT_TENANT) as tx:
-        await tx.batch((f"SET app.tenant = '{DEFAULT_TENANT}'",))
-        (((before,),),) = await tx.batch((_READ,))
+        await tx.pipeline((f"SET app.tenant = '{DEFAULT_TENANT}'",))
+        (((before,),),) = await tx.pipeline((_READ,))
         (begun,) = await call_ledger.begin(
             tx, (PendingReservation(scope=SCOPE, key=b"k", reservation=asked),), 60.0
         )
         assert isinstance(begun, Lease)
-        (((after,),),) = await tx.batch((_READ,))
+        (((after,),),) = await tx.pipeline((_READ,))
         # Not undone: with that the connection forgets its plans.
-        await tx.batch(("DELETE FROM intent",))
+        await tx.pipeline(("DELETE FROM intent",))
         await tx.commit()
     return int(after - before)
 
@@ -208,10 +208,8 @@ async def test_a_group_at_a_budget_that_is_nearly_used_is_checked_in_two_transac
     assert sum(one.startswith("BEGIN") for one in sent) <= 4
     assert len(sent) <= 45
     async with database.transaction(DEFAULT_TENANT) as tx:
-        left = await tx.connection.execute(
-            text("SELECT count(*), sum(reserved_tokens) FROM intent")
-        )
-        assert tuple(left.one()) == (30, 300), "what was refused left nothing behind"
+        left = await tx.fetch(text("SELECT count(*), sum(reserved_tokens) FROM intent"))
+        assert tuple(left[0]) == (30, 300), "what was refused left nothing behind"
 
 
 async def test_of_a_group_each_is_refused_by_its_own_budgets(database: Database) -> None:
@@ -256,7 +254,7 @@ async def test_what_is_spent_today_counts_also_when_the_clock_went_back(
     await pay(database, 60)
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.execute(
+        await tx.execute(
             insert(call).values(
                 session_key=KEY,
                 call_id=uuid4(),
@@ -396,11 +394,9 @@ async def test_no_budget_is_passed_whatever_dies(servers: Servers, url: str, see
         await asyncio.wait((looking,))
         async with watching.snapshot(DEFAULT_TENANT) as tx:
             off = await wrong(tx, [KEY])
-            (spent,) = (
-                await tx.connection.execute(
-                    text("SELECT sum(input_tokens + output_tokens) FROM call")
-                )
-            ).one()
+            (spent,) = (await tx.fetch(text("SELECT sum(input_tokens + output_tokens) FROM call")))[
+                0
+            ]
             standing = (await budgets.page(tx, named=None, after=("", "", ""), limit=9))[0]
     finally:
         await pool.close()
@@ -444,10 +440,8 @@ async def test_sums_that_are_off_are_told_and_set_right_beside_the_service(
     await asyncio.gather(*paying)
     assert await told() == []
     async with database.transaction(DEFAULT_TENANT) as tx:
-        rows = await tx.connection.execute(
-            text("SELECT sum(tokens), sum(day_micro_usd) FROM tenant_spend_sum")
-        )
-        assert tuple(rows.one()) == (50 + 8 * 3, 7 + 8)
+        rows = await tx.fetch(text("SELECT sum(tokens), sum(day_micro_usd) FROM tenant_spend_sum"))
+        assert tuple(rows[0]) == (50 + 8 * 3, 7 + 8)
 
 
 async def test_without_calls_there_is_nothing_to_add(database: Database) -> None:
@@ -462,5 +456,5 @@ async def test_without_calls_there_is_nothing_to_add(database: Database) -> None
         assert recorded.is_new == (number == 0)
     async with database.transaction(DEFAULT_TENANT) as tx:
         assert await wrong(tx, [KEY]) == []
-        rows = await tx.connection.execute(text("SELECT sum(tokens) FROM tenant_spend_sum"))
-        assert rows.scalar_one() == 10
+        rows = await tx.fetch(text("SELECT sum(tokens) FROM tenant_spend_sum"))
+        assert rows[0][0] == 10

@@ -56,15 +56,13 @@ def waiting(
 
 async def set_memory(kept: Keeper, changes: str) -> None:
     async with kept.database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.exec_driver_sql(
-            f"UPDATE memory SET {changes} WHERE memory_id = %s", (kept.key[1],)
-        )
+        await tx.execute(f"UPDATE memory SET {changes} WHERE memory_id = %s", (kept.key[1],))
 
 
 async def stall(kept: Keeper) -> None:
     await set_memory(kept, "status = 'stalled'")
     async with kept.database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.exec_driver_sql(
+        await tx.execute(
             "INSERT INTO dead_letter (session_key, memory_id, letter_id, tenant_id,"
             " from_position, to_position, attempts, cause)"
             " VALUES (%s, %s, gen_random_uuid(), %s, 0, 3, 5, 'no model')",

@@ -177,17 +177,13 @@ async def test_a_rollback_to_a_full_level_is_looked_at(database: Database) -> No
 
 async def set_memory(kept: Keeper, changes: str) -> None:
     async with kept.database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.exec_driver_sql(
-            f"UPDATE memory SET {changes} WHERE memory_id = %s", (kept.key[1],)
-        )
+        await tx.execute(f"UPDATE memory SET {changes} WHERE memory_id = %s", (kept.key[1],))
 
 
 async def memory_row(kept: Keeper, what: str) -> object:
     async with kept.database.transaction(DEFAULT_TENANT) as tx:
-        found = await tx.connection.exec_driver_sql(
-            f"SELECT {what} FROM memory WHERE memory_id = %s", (kept.key[1],)
-        )
-        return found.scalar_one()
+        found = await tx.fetch(f"SELECT {what} FROM memory WHERE memory_id = %s", (kept.key[1],))
+        return found[0][0]
 
 
 async def test_flushed_and_idle_steps_are_due(
@@ -217,7 +213,7 @@ async def test_why_nothing_happens_is_said_where_something_is_due(database: Data
     await set_memory(kept, "held_reason = NULL, ready_at = now(), status = 'stalled'")
     await kept.append(3)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.exec_driver_sql(
+        await tx.execute(
             "INSERT INTO dead_letter (session_key, memory_id, letter_id, tenant_id,"
             " from_position, to_position, attempts, cause)"
             " VALUES (%s, %s, gen_random_uuid(), %s, 3, 6, 5, 'no model')",

@@ -211,10 +211,10 @@ class World:
         for _ in range(MAX_TURNS):
             await self.work(None)
             async with self.database.transaction(DEFAULT_TENANT) as tx:
-                rows = await tx.connection.exec_driver_sql(
+                rows = await tx.fetch(
                     "SELECT has_work FROM memory WHERE memory_id = %s", (self.item.item_id,)
                 )
-                if not rows.scalar_one():
+                if not rows[0][0]:
                     return
             await asyncio.sleep(0.001)
         raise AssertionError("it has work for ever")

@@ -51,7 +51,7 @@ def failing_episodes(error: Exception) -> Script:
 
 async def letters(database: Database) -> list[tuple[object, ...]]:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        rows = await tx.connection.exec_driver_sql(
+        rows = await tx.fetch(
             "SELECT from_position, to_position, attempts, cause, resolution FROM dead_letter"
         )
         return [tuple(row) for row in rows]

@@ -409,7 +409,7 @@ async def test_a_state_memory_beside_others(database: Database) -> None:
     await drained(database, script)
     await assert_follows(database, script, STATE)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        rows = await tx.connection.exec_driver_sql("SELECT name, applied_position FROM memory")
+        rows = await tx.fetch("SELECT name, applied_position FROM memory")
         assert {row.name: row.applied_position for row in rows} == {
             "m": 18,
             "facts": 20,
@@ -446,9 +446,9 @@ async def test_a_session_of_ten_thousand_steps(database: Database) -> None:
     parts = [median(each[start : start + 100]) * 1000 for start in (1, 450, 900)]
     print("ms per compression at the beginning, in the middle, at the end:", parts)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        counted = await tx.connection.exec_driver_sql(
+        counted = await tx.fetch(
             "SELECT (SELECT count(*) FROM state_vector), (SELECT count(*) FROM state_levels),"
             " (SELECT count(*) FROM revision), (SELECT count(*) FROM call),"
             " (SELECT count(*) FROM intent)"
         )
-        assert tuple(counted.one()) == (1001, 1001, 1001, 1000, 0)
+        assert tuple(counted[0]) == (1001, 1001, 1001, 1000, 0)

@@ -33,7 +33,7 @@ async def test_a_page_of_many_vectors_reads_its_own_vectors_only(database: Datab
     async with database.transaction(DEFAULT_TENANT) as tx:
         for statement in _FILL:
             filled = {**values, "tenant": DEFAULT_TENANT, "many": MANY}
-            await tx.connection.exec_driver_sql(statement, filled)
+            await tx.execute(statement, filled)
     async with database.transaction(DEFAULT_TENANT) as tx:
         with statements() as sent:
             found = await vectors.list_page(

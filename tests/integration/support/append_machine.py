@@ -25,7 +25,7 @@ from service.usecases.log.append import Appender
 from service.usecases.log.append_group import FAST_PATH_CHUNKS
 from service.usecases.log.append_queue import Appended
 from service.usecases.log.wake_ups import WakeUps
-from storage.engine.database import Database
+from storage.engine.database import Database, first
 from storage.log import chunks as log
 from storage.log import sessions
 from tests.integration.support.machines import CutDatabase, Machine
@@ -245,16 +245,16 @@ class AppendMachine(Machine):
         """Head, last sequence and epoch as the tables have them."""
         async with self.databases[0].transaction(DEFAULT_TENANT) as tx:
             session = await sessions.lock_head(tx, sent.session_key)
-            rows = await tx.connection.exec_driver_sql(
+            rows = await tx.fetch(
                 "SELECT last_sequence, epoch FROM producer"
                 " WHERE session_key = %s AND producer_id = %s",
                 (sent.session_key, sent.producer_id),
             )
-            known = rows.mappings().one_or_none()
+            known = first(rows)
         assert session is not None
         if known is None:
             return session.head, 0, 0
-        return session.head, known["last_sequence"], known["epoch"]
+        return session.head, known.last_sequence, known.epoch
 
     @rule(server=st.integers(0, 1))
     def restart(self, server: int) -> None:

@@ -120,7 +120,7 @@ class StateRows:
         self.past[number] = levels
 
     async def _claim(self, tx: Any) -> Claim:
-        await tx.connection.execute(
+        await tx.execute(
             update(memory)
             .where(memory.c.session_key == KEY, memory.c.memory_id == STATE)
             .values(has_work=True)

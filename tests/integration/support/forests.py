@@ -92,7 +92,7 @@ def grown(leaves: Sequence[Node], group: int, ahead: int) -> list[Node]:
 async def add(tx: Transaction, batches: Sequence[Sequence[Node]], applied: int) -> None:
     """Commits batches of nodes as revisions 1, 2, 3 …; the first reads the log to `applied`."""
     for number, nodes in enumerate(batches, start=1):
-        await tx.connection.execute(
+        await tx.execute(
             text(
                 "INSERT INTO revision (session_key, memory_id, tenant_id, revision,"
                 " parent_revision, from_position, to_position, kind, epoch, digest)"
@@ -110,8 +110,8 @@ async def add(tx: Transaction, batches: Sequence[Sequence[Node]], applied: int) 
         )
         if nodes:
             rows = [row(one, number) for one in nodes]
-            await tx.connection.execute(insert(tree_node).values(rows))
-    await tx.connection.execute(
+            await tx.execute(insert(tree_node).values(rows))
+    await tx.execute(
         text(
             "UPDATE memory SET revision = :n, applied_position = :a, has_work = false"
             " WHERE session_key = :key AND memory_id = :memory"

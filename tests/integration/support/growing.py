@@ -34,7 +34,7 @@ async def nodes_of(database: Database, key: UUID = KEY, memory: UUID = MEMORY) -
 async def kinds_of(database: Database) -> list[str]:
     """The kinds of the revisions of the tree `m`."""
     async with database.transaction(DEFAULT_TENANT) as tx:
-        rows = await tx.connection.exec_driver_sql("SELECT kind FROM revision ORDER BY revision")
+        rows = await tx.fetch("SELECT kind FROM revision ORDER BY revision")
         return [row.kind for row in rows]
 
 

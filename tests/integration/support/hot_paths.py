@@ -308,14 +308,14 @@ async def take_work(site: Site) -> None:
     await queue.take(site.database, worker, done=done, looks=(), total=0)
     await queue.claim(site.database, worker, [item_of(site.next())])
     await queue.leave(site.database, worker)
-    async with site.database.sweeping() as connection:
-        await work.without_words(connection, 10)
+    async with site.database.sweeping() as tx:
+        await work.without_words(tx, 10)
 
 
 async def wait_for_models(site: Site) -> None:
     """Which models something waits for."""
-    async with site.database.sweeping() as connection:
-        await waiting.list_waiting(connection)
+    async with site.database.sweeping() as tx:
+        await waiting.list_waiting(tx)
 
 
 async def hold(site: Site) -> None:

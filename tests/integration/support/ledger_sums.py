@@ -31,5 +31,5 @@ class SummedCalls:
 async def usage_of_session(tx: Transaction, session_key: UUID) -> list[SummedCalls]:
     """Returns the sums of a session's calls."""
     names = SummedCalls.__dataclass_fields__
-    rows = await tx.rows(_SUMS, {"session": session_key})
+    rows = await tx.fetch(_SUMS, {"session": session_key})
     return [SummedCalls(**dict(zip(names, row, strict=True))) for row in rows]

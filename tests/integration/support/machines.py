@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from storage.engine.database import OTHER, Database, DirectTransaction, Row
+from storage.engine.database import OTHER, Database, Row, Transaction
 from tests.support.harness import Servers
 
 _T = TypeVar("_T")
@@ -97,9 +97,7 @@ class CutDatabase(Database):
         return made
 
     @asynccontextmanager
-    async def direct(
-        self, tenant_id: UUID, *, name: str = OTHER
-    ) -> AsyncIterator[DirectTransaction]:
+    async def direct(self, tenant_id: UUID, *, name: str = OTHER) -> AsyncIterator[Transaction]:
         """As `Database.direct`, with a connection that may be lost."""
         async with super().direct(tenant_id, name=name) as tx:
             yield _CutTransaction(tenant_id=tx.tenant_id, driver=tx.driver, database=self)
@@ -115,7 +113,7 @@ class CutDatabase(Database):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _CutTransaction(DirectTransaction):
+class _CutTransaction(Transaction):
     database: CutDatabase
 
     async def commit(self) -> None:
@@ -124,11 +122,14 @@ class _CutTransaction(DirectTransaction):
         await super().commit()
         await self._lose("behind")
 
-    async def write(self, query: str, values: Any) -> list[Row]:
-        """Writes, or not."""
-        await self._lose("before")
-        rows = await super().write(query, values)
-        await self._lose("behind")
+    async def fetch(self, statement: Any, values: Any = None, **how: Any) -> list[Row]:
+        """Runs a statement; a whole transaction of one commits, or not."""
+        is_whole = not self._is_open()
+        if is_whole:
+            await self._lose("before")
+        rows = await super().fetch(statement, values, **how)
+        if is_whole:
+            await self._lose("behind")
         return rows
 
     async def _lose(self, when: str) -> None:

@@ -78,7 +78,7 @@ class MemoryMachine(Machine):
         self.model = Model(events=self.events, times=self.times)
         # Its pool has tasks of its own, which must not be taken for those of a worker.
         async with self.database.direct(DEFAULT_TENANT) as direct:
-            await direct.read("SELECT 1", ())
+            await direct.fetch("SELECT 1", ())
         async with self.database.transaction(DEFAULT_TENANT) as tx:
             await sessions.create(tx, self.key, self.name)
         for number, spec in enumerate(specs):

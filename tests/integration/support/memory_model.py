@@ -127,7 +127,7 @@ async def check_states(database: Database, memories: Memories, past: Past) -> No
         assert reading.applied_position == one.to_position
     async with database.transaction(DEFAULT_TENANT) as tx:
         for table in ("prism_base", "prism_snapshot", "prism_value"):
-            rows = await tx.connection.exec_driver_sql(
+            rows = await tx.fetch(
                 f"SELECT revision, value FROM {table} WHERE memory_id = %(memory)s",
                 {"memory": past.stored.memory_id},
             )

@@ -11,7 +11,7 @@ import pytest
 from service.domain.calls.ledger import CallScope
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.llm.embeddings.embedding import EmbeddingFailed, TextVector
-from storage.engine.database import Database, DirectTransaction, Values
+from storage.engine.database import Database, Transaction, Values
 from storage.search.chunk_text import AS_TEXT, length_of, words_of
 from tests.integration.support.writing import append_texts
 
@@ -24,7 +24,7 @@ async def make_session(
 ) -> None:
     """The session `s` with these chunks, none of them in the index."""
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.exec_driver_sql(
+        await tx.execute(
             """INSERT INTO session (session_key, tenant_id, name, language)
             VALUES (%s, %s, 's', %s)""",
             (KEY, DEFAULT_TENANT, language),
@@ -36,7 +36,7 @@ async def make_session(
 async def index_words(database: Database, upto: int) -> None:
     """Writes the words of the chunks up to a position."""
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.connection.exec_driver_sql(
+        await tx.execute(
             f"""INSERT INTO chunk_word (session_key, position, tenant_id, words, length)
             SELECT session_key, position, tenant_id, words, {length_of("words")} FROM (
                 SELECT said.*, {words_of("said.text", "said.language")} AS words FROM (
@@ -48,7 +48,7 @@ async def index_words(database: Database, upto: int) -> None:
             ) AS made""",
             {"key": KEY, "upto": upto},
         )
-        await tx.connection.exec_driver_sql(
+        await tx.execute(
             "UPDATE session SET indexed_position = %s WHERE session_key = %s", (upto, KEY)
         )
 
@@ -60,7 +60,7 @@ async def write_vectors(
     async with database.transaction(DEFAULT_TENANT) as tx:
         for position, parts in vectors:
             for number, part in enumerate(parts):
-                await tx.connection.exec_driver_sql(
+                await tx.execute(
                     """INSERT INTO chunk_vector (session_key, position, part, tenant_id, model,
                         from_character, to_character, embedding)
                     VALUES (%s, %s, %s, %s, %s, %s, %s, %s::real[])""",
@@ -69,7 +69,7 @@ async def write_vectors(
                         *(part.from_character, part.to_character, list(part.values)),
                     ),
                 )
-        await tx.connection.exec_driver_sql(
+        await tx.execute(
             """UPDATE session SET embedded_position = %s, embedding_model = %s
             WHERE session_key = %s""",
             (max(position for position, _ in vectors), model, KEY),
@@ -120,20 +120,15 @@ class Looks:
 
     def __init__(self, patching: pytest.MonkeyPatch) -> None:
         self._seen: list[tuple[str, Values]] = []
-        read, read_all = DirectTransaction.read, DirectTransaction.read_all
+        send = Transaction._sent
 
-        async def seen(tx: DirectTransaction, query: str, values: Values, **how: Any) -> Any:
-            self._seen.append((query, values))
-            return await read(tx, query, values, **how)
-
-        async def all_seen(
-            tx: DirectTransaction, queries: Sequence[str], values: Values, **how: Any
+        async def seen(
+            tx: Transaction, queries: Sequence[str], values: Values, *rest: Any, **how: Any
         ) -> Any:
             self._seen += [(query, values) for query in queries]
-            return await read_all(tx, queries, values, **how)
+            return await send(tx, queries, values, *rest, **how)
 
-        patching.setattr(DirectTransaction, "read", seen)
-        patching.setattr(DirectTransaction, "read_all", all_seen)
+        patching.setattr(Transaction, "_sent", seen)
 
     async def rows(self, database: Database) -> Counter[str]:
         """Rows that are looked at, by table, when all of them are run again; then it forgets."""
@@ -141,10 +136,7 @@ class Looks:
         seen, self._seen = self._seen, []
         for query, values in seen:
             async with database.transaction(DEFAULT_TENANT) as tx:
-                explained = await tx.driver.execute(
-                    f"EXPLAIN (ANALYZE, FORMAT JSON) {query}".encode(), values, prepare=False
-                )
-                ((plan,),) = await explained.fetchall()
+                ((plan,),) = await tx.fetch(f"EXPLAIN (ANALYZE, FORMAT JSON) {query}", values)
             _count(plan[0]["Plan"], looked)
         return looked
 

@@ -133,7 +133,7 @@ class Plain:
 async def lines_of(database: Database, identity: UUID = MEMORY) -> list[Line]:
     """The revisions of a memory, without the first."""
     async with database.transaction(DEFAULT_TENANT) as tx:
-        rows = await tx.connection.exec_driver_sql(
+        rows = await tx.fetch(
             "SELECT revision, kind, from_position, to_position FROM revision"
             " WHERE memory_id = %s AND revision > 0 ORDER BY revision",
             (identity,),
@@ -178,7 +178,7 @@ async def row_of(database: Database) -> Row:
     async with database.transaction(DEFAULT_TENANT) as tx:
         columns: Any = memory.c
         found = (
-            await tx.connection.execute(
+            await tx.fetch(
                 select(
                     columns.has_work,
                     columns.resting,
@@ -187,8 +187,8 @@ async def row_of(database: Database) -> Row:
                     func.clock_timestamp().label("now"),
                 ).where(columns.memory_id == MEMORY)
             )
-        ).one()
-    return Row(**found._mapping)
+        )[0]
+    return Row(**found._asdict())
 
 
 def assert_is_algorithm_1(

@@ -52,7 +52,7 @@ async def make_tree(
 
 
 async def _step(tx: Transaction, number: int, start: int, end: int) -> None:
-    await tx.connection.execute(
+    await tx.execute(
         insert(revision).values(
             session_key=KEY,
             memory_id=TREE,
@@ -66,7 +66,7 @@ async def _step(tx: Transaction, number: int, start: int, end: int) -> None:
             digest=b"",
         )
     )
-    await tx.connection.execute(
+    await tx.execute(
         update(memory)
         .where(memory.c.session_key == KEY, memory.c.memory_id == TREE)
         .values(revision=number, applied_position=end, has_work=False)
@@ -116,7 +116,7 @@ def _parent(number: int, group: Sequence[Node]) -> Node:
 async def _insert(tx: Transaction, nodes: Sequence[Node], words: Sequence[str]) -> None:
     for index, node in enumerate(nodes):
         text = words[index] if words else None
-        await tx.connection.execute(
+        await tx.execute(
             insert(tree_node).values(
                 session_key=KEY,
                 memory_id=TREE,

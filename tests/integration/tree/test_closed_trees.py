@@ -43,15 +43,13 @@ async def seal(database: Database, wake_ups: WakeUps) -> None:
 async def change(database: Database, changes: str) -> None:
     async with database.transaction(DEFAULT_TENANT) as tx:
         statement = text(f"UPDATE memory SET {changes} WHERE session_key = :key")
-        assert (await tx.connection.execute(statement, {"key": KEY})).rowcount == 1
+        assert await tx.execute(statement, {"key": KEY}) == 1
 
 
 async def row(database: Database) -> Any:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        found = await tx.connection.execute(
-            text("SELECT * FROM memory WHERE session_key = :key"), {"key": KEY}
-        )
-        return found.one()
+        found = await tx.fetch(text("SELECT * FROM memory WHERE session_key = :key"), {"key": KEY})
+        return found[0]
 
 
 async def append(database: Database, wake_ups: WakeUps, count: int) -> None:
@@ -67,8 +65,8 @@ async def append(database: Database, wake_ups: WakeUps, count: int) -> None:
 
 
 async def runnable(database: Database) -> set[Any]:
-    async with database.sweeping() as connection:
-        return {item.item_id for item in await runnable_now(connection, 10)}
+    async with database.sweeping() as tx:
+        return {item.item_id for item in await runnable_now(tx, 10)}
 
 
 async def test_a_tree_that_reads_on_holds_up(database: Database) -> None:

@@ -291,7 +291,7 @@ async def test_a_tree_that_skips_stands_the_text_for_its_summary(
     assert tree["0.1"].summary.startswith("The 1th sentence")
     assert tree["0.1"].summary_tokens <= 20
     async with database.transaction(DEFAULT_TENANT) as tx:
-        (letter,) = await tx.connection.exec_driver_sql(
+        (letter,) = await tx.fetch(
             "SELECT from_position, to_position, cause, resolution, attempts FROM dead_letter"
         )
     assert tuple(letter) == (0, tree["0.1"].to_position, str(failures[0]), "skipped", len(failures))

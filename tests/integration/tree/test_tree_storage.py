@@ -152,10 +152,8 @@ async def test_the_words_of_leaves_are_indexed(database: Database) -> None:
     new = NewRevision(kind="step", to_position=1, digest=b"")
     async with database.transaction(DEFAULT_TENANT) as tx:
         await trees.commit(tx, held, new, [leaf(1)], {1: f"Word {endless}"}, has_work=True)
-        found = await tx.connection.exec_driver_sql(
-            "SELECT words @@ to_tsquery('simple', 'word & w9') FROM tree_node"
-        )
-        assert found.scalar_one()
+        found = await tx.fetch("SELECT words @@ to_tsquery('simple', 'word & w9') FROM tree_node")
+        assert found[0][0]
 
 
 async def want_seal(database: Database, position: int) -> bool:

@@ -230,7 +230,7 @@ async def test_reading_a_large_tree_costs_what_reading_a_small_one_does(
 async def explained(database: Database, statement: Statement) -> str:
     async with database.transaction(DEFAULT_TENANT) as tx:
         explain = f"EXPLAIN (ANALYZE) {statement}"
-        rows = await tx.connection.exec_driver_sql(explain, statement.values)
+        rows = await tx.fetch(explain, statement.values)
         return "\n".join(row[0] for row in rows)
 
 
