@@ -209,8 +209,9 @@ def _acks_early(_: Any) -> Any:
             group.add(entry, self._limits.backlog_chunks)
         if group.has_writes():
             await chunks.write(tx, *group.writes())
-        for accepted in group.accepted:
-            self._acknowledge(accepted, group)
+        for entry in entries:
+            if not entry.done.done():
+                entry.done.set_result(self._result(entry, group))
         await tx.commit()
         return group
 

@@ -51,8 +51,8 @@ class CallLedger:
         self._database = database
         self._lease_seconds = lease_seconds
         self._meters = CallMeters()
-        self._beginnings: GroupCommit[PendingReservation, _Begun | BudgetExhausted | Gone] = (
-            GroupCommit(self._begin, abandoned=self._give_up)
+        self._beginnings: GroupCommit[PendingReservation, _Begun] = GroupCommit(
+            self._begin, abandoned=self._give_up
         )
         self._renewals: GroupCommit[HeldCall, bool] = GroupCommit(self._renew)
         self._outcomes: GroupCommit[CallOutcome, RecordedOutcome] = GroupCommit(self._record)
@@ -63,12 +63,9 @@ class CallLedger:
         Raises BudgetExhausted for a call that a budget does not allow, and Gone for one of a
         session that was deleted.
         """
-        begun = await self._beginnings.put(
+        return await self._beginnings.put(
             scope.tenant_id, PendingReservation(scope=scope, key=key, reservation=wanted)
         )
-        if isinstance(begun, BudgetExhausted | Gone):
-            raise begun
-        return begun
 
     async def _begin(
         self, tenant_id: UUID, wanted: Sequence[PendingReservation]
@@ -93,9 +90,7 @@ class CallLedger:
         return begun
 
     async def _give_up(
-        self,
-        tenant_id: UUID,
-        begun: Sequence[tuple[PendingReservation, _Begun | BudgetExhausted | Gone]],
+        self, tenant_id: UUID, begun: Sequence[tuple[PendingReservation, _Begun]]
     ) -> None:
         """Whoever wanted these calls is gone: the next one need not wait for their leases."""
         held = [

@@ -1,9 +1,9 @@
 """Appending: group commit of what producers send.
 
 What waits while a commit is under way is written by the next one, across sessions
-of a tenant; when nothing is under way a chunk is written at once. Sessions are
-spread over queues, each with one commit at a time, so that the batches of a producer
-keep their order. A session that somebody else has locked is waited for beside its queue.
+of a tenant; when nothing is under way a chunk is written at once. A session is in one
+commit at a time, so that the batches of a producer keep their order. One that another
+transaction has locked waits in a commit of its own.
 """
 
 import asyncio
@@ -27,31 +27,23 @@ from service.domain.values.errors import Conflict, Exhausted, NotFound, Palimpse
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import session_key
 from service.settings.config import Limits
-from service.telemetry import tracing
 from service.usecases.log import append_traces, metrics
 from service.usecases.log.append_group import AppendGroup, read_repeated
-from service.usecases.log.append_queue import (
-    Accepted,
-    Appended,
-    AppendQueue,
-    Opened,
-    QueuedSubmission,
-    by_session,
-)
+from service.usecases.log.append_queue import Appended, Opened, QueuedSubmission
 from service.usecases.log.database_words import unavailable
 from service.usecases.log.door import Door
+from service.usecases.log.group_commit import GroupCommit, Later
 from service.usecases.log.metrics import Guard
 from service.usecases.log.wake_ups import WakeUps
 from storage.engine.database import Database, Transaction
 from storage.engine.errors import StorageError, Unreachable, Violated
-from storage.engine.tasks import cancel
 from storage.log import chunks as log
 from storage.log import requests, sessions
 
 _log = structlog.get_logger("palimpsest.append")
 
-#: How long a queue waits for a commit before it goes on with other sessions.
-QUEUE_SECONDS = 0.25
+#: Chunks that one commit writes at the most.
+GROUP_CHUNKS = 1024
 #: Sessions whose state a server remembers from its last commit.
 REMEMBERED_SESSIONS = 10_000
 #: How often a group reads its request ids again that calls of other methods keep taking.
@@ -69,17 +61,20 @@ class Appender:
         wake_ups: WakeUps,
         token_key: bytes,
         limits: Limits,
-        *,
-        queues: int = 2,
     ) -> None:
         self._database = database
         self._wake_ups = wake_ups
         self._token_key = token_key
         self._limits = limits
-        self._queues = [AppendQueue() for _ in range(queues)]
-        self._door = Door(self._existing, self._let_in, lambda entry: self._hold(-entry.size))
-        #: The commits under way.
-        self._commits: set[asyncio.Task[Sequence[QueuedSubmission]]] = set()
+        self._commits: GroupCommit[QueuedSubmission, Appended] = GroupCommit(
+            self._commit,
+            key=lambda entry: entry.submission.session_key,
+            size=lambda entry: len(entry.submission.chunks),
+            max_size=GROUP_CHUNKS,
+            is_shared=True,
+            left=self._release,
+        )
+        self._door = Door(self._existing, self._let_in, self._release)
         #: What was received and is not written yet, in bytes.
         self._unwritten = 0
         #: Set while more may be received.
@@ -179,7 +174,10 @@ class Appender:
         return done
 
     def _let_in(self, entry: QueuedSubmission) -> None:
-        self._queues[entry.submission.session_key.int % len(self._queues)].put(entry)
+        self._commits.add(entry.tenant_id, entry, entry.done, entry.trace)
+
+    def _release(self, entry: QueuedSubmission) -> None:
+        self._hold(-entry.size)
 
     async def _existing(self, tenant_id: UUID, keys: Sequence[UUID]) -> Collection[UUID]:
         async with self._database.direct(tenant_id, name="append") as tx:
@@ -188,74 +186,9 @@ class Appender:
     async def run(self) -> None:
         """Commits until it is cancelled."""
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._door.run())
-                for queue in self._queues:
-                    tasks.create_task(self._serve(queue))
+            await self._door.run()
         finally:
-            await cancel(list(self._commits))
-
-    async def _serve(self, queue: "AppendQueue") -> None:
-        while True:
-            # All of it now: what comes back while the first commit goes on is older.
-            free = queue.free(await queue.take())
-            for tenant_id in dict.fromkeys(entry.tenant_id for entry in free):
-                own = [entry for entry in free if entry.tenant_id == tenant_id]
-                await self._commit_in_queue(queue, tenant_id, own)
-
-    async def _commit_in_queue(
-        self, queue: "AppendQueue", tenant_id: UUID, entries: Sequence[QueuedSubmission]
-    ) -> None:
-        """Commits what others do not hold up, and leaves the rest to go on beside the queue."""
-        left = await self._in_time(queue, tenant_id, entries)
-        for part in by_session(left):
-            await self._in_time(queue, tenant_id, part, seconds=0)
-
-    async def _in_time(
-        self,
-        queue: "AppendQueue",
-        tenant_id: UUID,
-        entries: Sequence[QueuedSubmission],
-        *,
-        seconds: float = QUEUE_SECONDS,
-    ) -> Sequence[QueuedSubmission]:
-        """Waits for a commit for so long, and to its end when as many go on beside already.
-
-        What was not taken into it, since somebody else has its sessions locked.
-        """
-        keys = {entry.submission.session_key for entry in entries}
-        task = asyncio.create_task(self._finish(tenant_id, entries))
-        self._commits.add(task)
-        task.add_done_callback(self._commits.discard)
-        await asyncio.wait((task,), timeout=seconds if queue.has_room(keys) else None)
-        if task.done():
-            return task.result()
-        queue.leave(keys)
-        task.add_done_callback(
-            lambda done: queue.come_back(keys, () if done.cancelled() else done.result())
-        )
-        return ()
-
-    async def _finish(
-        self, tenant_id: UUID, taken: Sequence[QueuedSubmission]
-    ) -> Sequence[QueuedSubmission]:
-        """Commits, or refuses, what is not left over."""
-        # Who is gone sends again what it wants, and would be in the way of itself.
-        entries = [entry for entry in taken if not entry.done.cancelled()]
-        left: Sequence[QueuedSubmission] = ()
-        try:
-            if entries:
-                # Of a commit for several traces, the first one's has it.
-                with tracing.within(next((one.trace for one in entries if one.trace), None)):
-                    left = await self._commit(tenant_id, entries)
-        except Exception as error:
-            # The queue must outlive a defect; whoever waits is told.
-            _log.exception("group commit failed")
-            for entry in entries:
-                entry.refuse(error)
-        finally:
-            self._hold(sum(entry.size for entry in left) - sum(entry.size for entry in taken))
-        return left
+            await self._commits.close()
 
     def _hold(self, size: int) -> None:
         self._unwritten += size
@@ -265,35 +198,34 @@ class Appender:
             self._room.clear()
 
     async def _commit(
-        self,
-        tenant_id: UUID,
-        entries: Sequence[QueuedSubmission],
-        *,
-        rereads: int = REQUEST_REREADS,
-    ) -> Sequence[QueuedSubmission]:
-        try:
-            async with self._database.direct(tenant_id, name="append.group") as tx:
-                group = await self._write(tx, entries)
-        except StorageError as error:
-            if rereads and requests.is_done(error):
+        self, tenant_id: UUID, entries: Sequence[QueuedSubmission]
+    ) -> Sequence[Appended | Exception | Later]:
+        """Writes a group, and returns what became of each of its entries."""
+        for rereads in reversed(range(REQUEST_REREADS + 1)):
+            try:
+                async with self._database.direct(tenant_id, name="append.group") as tx:
+                    group = await self._write(tx, entries)
+                break
+            except StorageError as error:
                 # A call of another method took one of these ids after they were read. Read
                 # again it refuses that request alone.
-                return await self._commit(tenant_id, entries, rereads=rereads - 1)
-            parts = by_session(entries)
-            if len(parts) > 1 and not isinstance(error, Unreachable):
-                # One session's trouble is not the others'.
-                for part in parts:
-                    await self._commit(tenant_id, part)
-                return ()
-            _log.warning("append not written", cause=str(error), submissions=len(entries))
-            # A key that refuses what the plan allowed is a defect, and is told as one.
-            refusal = error if isinstance(error, Violated) else unavailable(error)
-            for entry in entries:
-                entry.refuse(refusal)
-            return ()
-        for accepted in group.accepted:
-            self._acknowledge(accepted, group)
-        return group.left
+                if not rereads or not requests.is_done(error):
+                    return self._refused(entries, error)
+            except Exception:
+                _log.exception("group commit failed")
+                raise
+        return [self._result(entry, group) for entry in entries]
+
+    def _refused(
+        self, entries: Sequence[QueuedSubmission], error: StorageError
+    ) -> Sequence[Exception]:
+        """Returns a refusal for each entry. Raises the error where one session may be its cause."""
+        sessions_of = {entry.submission.session_key for entry in entries}
+        if len(sessions_of) > 1 and not isinstance(error, Unreachable):
+            raise error
+        _log.warning("append not written", cause=str(error), submissions=len(entries))
+        # A key that refuses what the plan allowed is a defect, and is reported as one.
+        return [error if isinstance(error, Violated) else unavailable(error)] * len(entries)
 
     async def _write(self, tx: Transaction, entries: Sequence[QueuedSubmission]) -> AppendGroup:
         group = await self._append_fast_path(tx, entries) or await self._write_locked(tx, entries)
@@ -343,16 +275,13 @@ class Appender:
         # Whoever else has one of several sessions locked does not hold up the others.
         is_one = len({key for key, _ in producers}) == 1
         locked = await log.lock(tx, producers, wanted, waits=is_one)
-        left: list[QueuedSubmission] = []
         if not is_one:
-            left = [one for one in entries if one.producer[0] not in locked.sessions]
             entries = [one for one in entries if one.producer[0] in locked.sessions]
         group = AppendGroup(
             sessions=dict(locked.sessions),
             producers=dict(locked.producers),
             stored=await read_repeated(tx, entries, locked),
             requests=dict(locked.requests),
-            left=left,
         )
         for entry in entries:
             try:
@@ -361,25 +290,29 @@ class Appender:
                 if isinstance(refusal, NotFound):
                     self._door.forget(entry.submission.session_key)
                 metrics.refused(refusal)
-                entry.refuse(refusal)
+                group.refused[entry.done] = refusal
         woken = await log.write(tx, *group.writes()) if group.has_writes() else ()
         await tx.commit()
         self._wake_ups.add(woken)
         return group
 
-    def _acknowledge(self, accepted: Accepted, group: AppendGroup) -> None:
-        submission = accepted.entry.submission
+    def _result(
+        self, entry: QueuedSubmission, group: AppendGroup
+    ) -> Appended | PalimpsestError | Later:
+        if entry.done in group.refused:
+            return group.refused[entry.done]
+        if entry.done not in group.accepted:
+            return Later.LATER
+        first_position, position = group.accepted[entry.done]
+        submission = entry.submission
         token = ReadToken(
             session_key=submission.session_key,
             incarnation=group.sessions[submission.session_key].incarnation,
-            position=accepted.last_position,
+            position=position,
         )
-        if not accepted.entry.done.done():
-            accepted.entry.done.set_result(
-                Appended(
-                    sequence=submission.chunks[-1].sequence if submission.has_producer else 0,
-                    first_position=accepted.first_position,
-                    position=accepted.last_position,
-                    token=token.sign(self._token_key),
-                )
-            )
+        return Appended(
+            sequence=submission.chunks[-1].sequence if submission.has_producer else 0,
+            first_position=first_position,
+            position=position,
+            token=token.sign(self._token_key),
+        )

@@ -1,5 +1,6 @@
 """What one transaction of a group commit writes: which submissions, and the states behind them."""
 
+from asyncio import Future
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -13,8 +14,9 @@ from service.domain.log.appending import (
     check_request,
     plan,
 )
+from service.domain.values.errors import PalimpsestError
 from service.usecases.log import metrics
-from service.usecases.log.append_queue import Accepted, QueuedSubmission
+from service.usecases.log.append_queue import Appended, QueuedSubmission
 from service.usecases.log.metrics import Guard
 from storage.engine.database import Transaction
 from storage.engine.trace_contexts import Traced
@@ -41,14 +43,14 @@ class AppendGroup:
     #: Requests that were done before, or are done now; the latter are in `new_requests`, too.
     requests: dict[RequestKey, DoneRequest] = field(default_factory=dict)
     new_requests: dict[RequestKey, DoneRequest] = field(default_factory=dict)
-    accepted: list[Accepted] = field(default_factory=list)
+    #: First and last position of each submission that is in it, by its future.
+    accepted: dict[Future[Appended], tuple[int, int]] = field(default_factory=dict)
+    refused: dict[Future[Appended], PalimpsestError] = field(default_factory=dict)
     chunks: list[log.NewChunk] = field(default_factory=list)
     #: Where the chunks of sampled appends are.
     traced: list[Traced] = field(default_factory=list)
     #: Producers whose epoch is raised, with chunks or without.
     raised: dict[log.ProducerKey, None] = field(default_factory=dict)
-    #: What is not in it: sessions that others have locked, or that do not exist.
-    left: Sequence[QueuedSubmission] = ()
 
     def add(self, entry: QueuedSubmission, backlog_chunks: int) -> None:
         """Takes a submission in, or raises why it is refused and stays as it was."""
@@ -87,7 +89,7 @@ class AppendGroup:
         sent_all = (*planned.repeated, *(placed.submitted for placed in planned.placed))
         first, _ = self.stored[(*entry.producer, sent_all[0].sequence)]
         last, _ = self.stored[(*entry.producer, sent_all[-1].sequence)]
-        self.accepted.append(Accepted(entry, first, last))
+        self.accepted[entry.done] = (first, last)
         if entry.request and submission.request:
             self.requests[entry.request] = self.new_requests[entry.request] = DoneRequest(
                 method=APPEND,
@@ -107,7 +109,7 @@ class AppendGroup:
             return False
         check_request(request, done)
         metrics.kept(Guard.APPEND_REQUEST)
-        self.accepted.append(Accepted(entry, done.first_position, done.last_position))
+        self.accepted[entry.done] = (done.first_position, done.last_position)
         return True
 
     def is_small(self) -> bool:

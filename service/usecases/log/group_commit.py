@@ -1,33 +1,51 @@
 """Group commit: what waits while a commit is under way is written by the next one.
 
-One tenant a group. When nothing is under way an entry is written at once, so that nobody
-waits for company; one that fails does not take the others of its group with it.
+A group has entries of one tenant. When nothing is under way an entry is written at once and waits
+for no company. When a group fails, each key of it is written by itself: one entry's trouble is
+not the others'. A commit that takes long steps aside: others begin meanwhile, without its keys.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from enum import Enum
+from functools import partial
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from opentelemetry.trace import SpanContext
 
 from service.telemetry import tracing
 from storage.engine.errors import StorageError, Unreachable
+from storage.engine.tasks import cancel
 
 Entry = TypeVar("Entry")
 Result = TypeVar("Result")
 
-#: Entries of one group at the most.
+#: Entries of one group at the most, unless they have sizes.
 GROUP_ENTRIES = 64
-#: GroupCommit of a tenant under way at once: while one waits for a lock, the others go on.
+#: Commits of a lane under way at once: while one waits for a lock, the other goes on.
 GROUPS = 2
+#: How long a commit may take before it steps aside.
+ASIDE_SECONDS = 0.25
+#: Keys of a lane whose commits may go on aside: each has a connection.
+MAX_ASIDE = 4
+
+
+class Later(Enum):
+    """The result of an entry that is not written yet: a lock of another transaction is in its way.
+
+    Its key is written by itself next.
+    """
+
+    LATER = "later"
 
 
 @dataclass(slots=True)
 class _QueuedEntry(Generic[Entry, Result]):
+    key: tuple[UUID, Hashable]
     entry: Entry
     done: "asyncio.Future[Result]"
     #: The span that it was put in, if that is sampled.
@@ -35,11 +53,20 @@ class _QueuedEntry(Generic[Entry, Result]):
 
 
 @dataclass(slots=True)
-class _TenantQueue(Generic[Entry, Result]):
-    """What waits of one tenant, and how many groups of it are under way."""
+class _Lane(Generic[Entry, Result]):
+    """What waits, and what is under way, of all whose commits wait for each other."""
 
-    waiting: "deque[_QueuedEntry[Entry, Result]]" = field(default_factory=deque)
+    #: By tenant and key, in the order of the first one of each.
+    waiting: dict[tuple[UUID, Hashable], "deque[_QueuedEntry[Entry, Result]]"] = field(
+        default_factory=dict
+    )
+    #: Keys that are written by themselves.
+    alone: set[tuple[UUID, Hashable]] = field(default_factory=set)
+    #: Keys of commits that are under way.
+    busy: set[tuple[UUID, Hashable]] = field(default_factory=set)
     running: int = 0
+    #: Keys of commits that stepped aside.
+    aside: int = 0
 
 
 class GroupCommit(Generic[Entry, Result]):
@@ -47,92 +74,174 @@ class GroupCommit(Generic[Entry, Result]):
 
     def __init__(
         self,
-        write: Callable[[UUID, Sequence[Entry]], Awaitable[Sequence[Result]]],
+        write: Callable[[UUID, Sequence[Entry]], Awaitable[Sequence[Result | Exception | Later]]],
         *,
+        key: Callable[[Entry], Hashable] = lambda _: object(),
+        size: Callable[[Entry], int] = lambda _: 1,
+        max_size: int = GROUP_ENTRIES,
+        is_shared: bool = False,
+        left: Callable[[Entry], None] = lambda _: None,
         abandoned: Callable[[UUID, Sequence[tuple[Entry, Result]]], Awaitable[None]] | None = None,
     ) -> None:
-        """`write` writes a group, in one transaction, and gives its results in its order.
+        """`write` writes a group, in one transaction, and returns its results in its order.
 
-        `abandoned` is told what was written of entries that nobody waits for any more.
+        An error among them is raised for its entry alone. Entries of one `key` are written in
+        the order in which they came. A group has `max_size` at most. All tenants share a lane if
+        it `is_shared`, else each has its own. `left` learns of each entry that waits no more, and
+        `abandoned` of what was written of entries for which no caller waits any more.
         """
         self._write = write
+        self._key = key
+        self._size = size
+        self._max_size = max_size
+        self._is_shared = is_shared
+        self._left = left
         self._abandoned = abandoned
-        self._queues: dict[UUID, _TenantQueue[Entry, Result]] = {}
+        self._lanes: dict[UUID | None, _Lane[Entry, Result]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def put(self, tenant_id: UUID, entry: Entry) -> Result:
-        """The result of `entry`, once it is written. Raises what writing it raises."""
-        queue = self._queues.setdefault(tenant_id, _TenantQueue())
-        waiting: _QueuedEntry[Entry, Result] = _QueuedEntry(
-            entry, asyncio.get_running_loop().create_future(), tracing.sampled()
-        )
-        queue.waiting.append(waiting)
-        if queue.running < GROUPS:
-            queue.running += 1
-            # It writes what others put as well: nothing of it is about this entry.
-            task = asyncio.create_task(self._serve(tenant_id, queue), context=Context())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        return await waiting.done
+        """Returns the result of `entry`, once it is written. Raises what writing it raises."""
+        done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self.add(tenant_id, entry, done, tracing.sampled())
+        return await done
 
-    async def _serve(self, tenant_id: UUID, queue: _TenantQueue[Entry, Result]) -> None:
+    def add(
+        self,
+        tenant_id: UUID,
+        entry: Entry,
+        done: "asyncio.Future[Result]",
+        trace: SpanContext | None,
+    ) -> None:
+        """As `put`, for a future of the caller."""
+        lane = self._lanes.setdefault(None if self._is_shared else tenant_id, _Lane())
+        key = (tenant_id, self._key(entry))
+        lane.waiting.setdefault(key, deque()).append(_QueuedEntry(key, entry, done, trace))
+        if key not in lane.busy:
+            self._start(lane)
+
+    async def close(self) -> None:
+        """Cancels what is under way."""
+        await cancel(list(self._tasks))
+
+    def _start(self, lane: _Lane[Entry, Result]) -> None:
+        if lane.running < GROUPS:
+            lane.running += 1
+            # It writes what others put as well: nothing of it is about the caller's entry.
+            self._spawn(self._serve(lane), context=Context())
+
+    def _spawn(
+        self, work: Coroutine[Any, Any, None], context: Context | None = None
+    ) -> "asyncio.Task[None]":
+        task = asyncio.create_task(work, context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _serve(self, lane: _Lane[Entry, Result]) -> None:
         try:
-            while group := _take(queue):
-                await self._commit(tenant_id, group)
+            while group := self._take(lane):
+                keys = {one.key for one in group}
+                seconds: float | None = 0.0 if keys & lane.alone else ASIDE_SECONDS
+                lane.busy |= keys
+                lane.alone -= keys
+                if lane.aside + len(keys) > MAX_ASIDE:
+                    seconds = None
+                commit = self._spawn(self._commit(lane, keys, group))
+                await asyncio.wait((commit,), timeout=seconds)
+                if not commit.done():
+                    lane.aside += len(keys)
+                    commit.add_done_callback(partial(self._come_back, lane, len(keys)))
         finally:
-            queue.running -= 1
-            if not queue.running and not queue.waiting:
-                self._queues.pop(tenant_id, None)
+            lane.running -= 1
+            self._forget(lane)
 
-    async def _commit(self, tenant_id: UUID, group: Sequence[_QueuedEntry[Entry, Result]]) -> None:
+    def _come_back(self, lane: _Lane[Entry, Result], keys: int, _: "asyncio.Task[None]") -> None:
+        lane.aside -= keys
+        self._start(lane)
+
+    def _forget(self, lane: _Lane[Entry, Result]) -> None:
+        if not (lane.running or lane.waiting or lane.busy):
+            self._lanes = {key: one for key, one in self._lanes.items() if one is not lane}
+
+    def _take(self, lane: _Lane[Entry, Result]) -> list[_QueuedEntry[Entry, Result]]:
+        """Returns the next group, of keys that are not under way; without the cancelled ones."""
+        taken: list[_QueuedEntry[Entry, Result]] = []
+        size = 0
+        for key, waiting in list(lane.waiting.items()):
+            if key in lane.busy or (taken and (key[0] != taken[0].key[0] or key in lane.alone)):
+                continue
+            while waiting and (not taken or size + self._size(waiting[0].entry) <= self._max_size):
+                one = waiting.popleft()
+                if one.done.done():
+                    self._left(one.entry)
+                else:
+                    taken.append(one)
+                    size += self._size(one.entry)
+            if waiting:
+                break
+            del lane.waiting[key]
+            if taken and key in lane.alone:
+                break
+        return taken
+
+    async def _commit(
+        self,
+        lane: _Lane[Entry, Result],
+        keys: Collection[tuple[UUID, Hashable]],
+        group: Sequence[_QueuedEntry[Entry, Result]],
+    ) -> None:
+        tenant_id = group[0].key[0]
+        results: Sequence[Result | Exception | Later]
         try:
             # Of a transaction for several traces, the first one's has it.
             with tracing.within(next((one.trace for one in group if one.trace), None)):
                 results = await self._write(tenant_id, [one.entry for one in group])
         except StorageError as error:
-            if len(group) > 1 and not isinstance(error, Unreachable):
-                # One entry's trouble is not the others'; each gets its own transaction.
-                await asyncio.gather(*(self._commit(tenant_id, (one,)) for one in group))
-                return
-            _refuse(group, error)
-        except BaseException as error:
-            # A defect is told to all who wait for it, and so is the end of the process.
-            _refuse(group, error)
-            if not isinstance(error, Exception):
-                raise
-        else:
-            await self._tell(tenant_id, group, results)
+            if len(keys) > 1 and not isinstance(error, Unreachable):
+                results = [Later.LATER] * len(group)
+            else:
+                results = [error] * len(group)
+        except Exception as error:
+            # A defect is reported to all that wait for it.
+            results = [error] * len(group)
+        except BaseException:
+            for one in group:
+                one.done.cancel()
+                self._left(one.entry)
+            raise
+        finally:
+            lane.busy.difference_update(keys)
+        await self._report(lane, tenant_id, list(zip(group, results, strict=True)))
 
-    async def _tell(
+    async def _report(
         self,
+        lane: _Lane[Entry, Result],
         tenant_id: UUID,
-        group: Sequence[_QueuedEntry[Entry, Result]],
-        results: Sequence[Result],
+        results: Sequence[tuple[_QueuedEntry[Entry, Result], Result | Exception | Later]],
     ) -> None:
-        left: list[tuple[Entry, Result]] = []
-        for one, result in zip(group, results, strict=True):
-            if one.done.done():
-                left.append((one.entry, result))
+        later = [one for one, result in results if isinstance(result, Later)]
+        for one in reversed(later):
+            # Before what came meanwhile.
+            lane.waiting.setdefault(one.key, deque()).appendleft(one)
+            lane.alone.add(one.key)
+        abandoned: list[tuple[Entry, Result]] = []
+        for one, result in results:
+            if isinstance(result, Later):
+                continue
+            self._left(one.entry)
+            if isinstance(result, Exception):
+                _refuse(one.done, result)
+            elif one.done.done():
+                abandoned.append((one.entry, result))
             else:
                 one.done.set_result(result)
-        if left and self._abandoned is not None:
-            await self._abandoned(tenant_id, left)
+        if abandoned and self._abandoned is not None:
+            await self._abandoned(tenant_id, abandoned)
 
 
-def _take(queue: _TenantQueue[Entry, Result]) -> list[_QueuedEntry[Entry, Result]]:
-    """The next group; nobody waits any more for those that are cancelled."""
-    taken: list[_QueuedEntry[Entry, Result]] = []
-    while queue.waiting and len(taken) < GROUP_ENTRIES:
-        one = queue.waiting.popleft()
-        if not one.done.done():
-            taken.append(one)
-    return taken
-
-
-def _refuse(group: Sequence[_QueuedEntry[Entry, Result]], error: BaseException) -> None:
-    for one in group:
-        if not one.done.done():
-            if isinstance(error, Exception):
-                one.done.set_exception(error)
-            else:
-                one.done.cancel()
+def _refuse(done: "asyncio.Future[Any]", error: Exception) -> None:
+    if not done.done():
+        done.set_exception(error)
+        # The caller may be gone before it asks.
+        done.exception()

@@ -52,7 +52,7 @@ async def test_what_is_behind_costs_an_append_no_row(servers: Servers, url: str)
         connection.execute("ANALYZE")
         # One connection, which keeps the plans that it made then.
         database = Database.connect(url, pool_size=1, name="test")
-        appender = Appender(database, WakeUps(drop_wake_ups), b"token-key", Limits(), queues=1)
+        appender = Appender(database, WakeUps(drop_wake_ups), b"token-key", Limits())
         running = asyncio.create_task(appender.run())
         try:
             for number in range(PLANNED):

@@ -334,7 +334,7 @@ async def test_those_who_wait_are_told_that_it_is_gone(database: Database) -> No
 async def test_a_group_commit_leaves_out_what_was_deleted(database: Database) -> None:
     for name in ("s", "t"):
         await create(database, name)
-    appender = Appender(database, WakeUps(drop_wake_ups), b"key", Limits(), queues=1)
+    appender = Appender(database, WakeUps(drop_wake_ups), b"key", Limits())
     running = asyncio.create_task(appender.run())
     opened = await appender.open(
         DEFAULT_TENANT, session="s", producer_id="p", epoch=0, expected_head=None

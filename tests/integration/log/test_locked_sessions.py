@@ -30,7 +30,7 @@ async def appender(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[A
     async with database.transaction(DEFAULT_TENANT) as tx:
         for name in NAMES:
             await sessions.create(tx, session_key(DEFAULT_TENANT, name), name)
-    appender = Appender(database, WakeUps(drop_wake_ups), b"token-key", Limits(), queues=1)
+    appender = Appender(database, WakeUps(drop_wake_ups), b"token-key", Limits())
     running = asyncio.create_task(appender.run())
     yield appender
     running.cancel()

@@ -1,4 +1,4 @@
-"""Queues of appends: each session's submissions in their order, whatever holds others up."""
+"""Commits of appends: each session's submissions in their order, whatever holds others up."""
 
 import asyncio
 import random
@@ -11,41 +11,23 @@ import pytest
 
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.settings.config import Limits
+from service.usecases.log import group_commit
 from service.usecases.log.append import Appender
-from service.usecases.log.append_queue import Appended, AppendQueue, QueuedSubmission, by_session
+from service.usecases.log.append_queue import Appended, QueuedSubmission
+from service.usecases.log.group_commit import Later
 from service.usecases.log.wake_ups import WakeUps
+from storage.engine.errors import Busy
 from tests.integration.support.writing import drop_wake_ups, submission
 
 TENANTS = (DEFAULT_TENANT, UUID(int=7))
 NAMES = [f"s{number}" for number in range(6)]
 
 
-def entry(name: str, number: int) -> QueuedSubmission:
-    done: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-    return QueuedSubmission(DEFAULT_TENANT, submission(name, ["x"], first=number), done)
-
-
-async def test_what_comes_back_goes_before_what_came_behind_it() -> None:
-    queue = AppendQueue()
-    first, second, third, fourth = (entry("s", number) for number in range(1, 5))
-    key = first.submission.session_key
-    queue.put(first)
-    assert queue.free(await queue.take()) == [first]
-    queue.leave([key])
-    queue.put(second)
-    queue.put(third)
-    assert queue.free(await queue.take()) == []
-    queue.put(fourth)
-    # The first was not written: somebody has its session locked.
-    queue.come_back([key], [first])
-    assert queue.free(await queue.take()) == [first, second, third, fourth]
-
-
 class Slow(Appender):
     """Commits by chance: late, not all sessions of a group, in whatever order they come."""
 
     def __init__(self, chosen: random.Random) -> None:
-        super().__init__(None, WakeUps(drop_wake_ups), b"key", Limits(), queues=1)  # type: ignore[arg-type]
+        super().__init__(None, WakeUps(drop_wake_ups), b"key", Limits())  # type: ignore[arg-type]
         self._chosen = chosen
         #: Sequences by tenant and session, as they were written.
         self.written: dict[tuple[UUID, str], list[int]] = {}
@@ -55,32 +37,29 @@ class Slow(Appender):
         return keys
 
     async def _commit(
-        self, tenant_id: UUID, entries: Sequence[QueuedSubmission], *, rereads: int = 0
-    ) -> Sequence[QueuedSubmission]:
+        self, tenant_id: UUID, entries: Sequence[QueuedSubmission]
+    ) -> Sequence[Appended | Exception | Later]:
         await asyncio.sleep(self._chosen.choice((0, 0, 0.001, 0.01)))
-        parts = by_session(entries)
-        left: list[QueuedSubmission] = []
-        for part in parts:
-            if len(parts) > 1 and self._chosen.random() < 0.3:
-                left += part
-                continue
-            for one in part:
-                place = (tenant_id, one.submission.session)
-                sequence = one.submission.chunks[-1].sequence
-                self.written.setdefault(place, []).append(sequence)
-                one.done.set_result(
-                    Appended(sequence=sequence, first_position=1, position=sequence, token="")
-                )
-        return left
+        names = {one.submission.session for one in entries}
+        if len(names) > 1 and self._chosen.random() < 0.1:
+            raise Busy("one of them")
+        locked = {name for name in names if len(names) > 1 and self._chosen.random() < 0.3}
+        return [
+            Later.LATER if one.submission.session in locked else self._append(tenant_id, one)
+            for one in entries
+        ]
+
+    def _append(self, tenant_id: UUID, one: QueuedSubmission) -> Appended:
+        sequence = one.submission.chunks[-1].sequence
+        self.written.setdefault((tenant_id, one.submission.session), []).append(sequence)
+        return Appended(sequence=sequence, first_position=1, position=sequence, token="")
 
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_each_session_keeps_its_order_and_nothing_is_forgotten(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    defaults = Appender._in_time.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "seconds", 0.002)
+    monkeypatch.setattr(group_commit, "ASIDE_SECONDS", 0.002)
     chosen = random.Random(seed)
     appender = Slow(chosen)
     running = asyncio.create_task(appender.run())

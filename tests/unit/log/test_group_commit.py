@@ -10,7 +10,8 @@ import structlog
 from opentelemetry import trace
 
 from service.telemetry import logs
-from service.usecases.log.group_commit import GROUP_ENTRIES, GROUPS, GroupCommit
+from service.usecases.log import group_commit
+from service.usecases.log.group_commit import GROUP_ENTRIES, GROUPS, GroupCommit, Later
 from storage.engine.errors import StorageError, Unreachable, Violated
 from tests.support.exported import exported
 
@@ -42,6 +43,12 @@ class Disk:
     def entries(self) -> list[str]:
         """All that was written, in its order."""
         return [one for _, entries in self.written for one in entries]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing steps aside because the machine is busy."""
+    monkeypatch.setattr(group_commit, "ASIDE_SECONDS", 60.0)
 
 
 def put(commits: GroupCommit[str, str], entry: str, tenant: UUID = TENANT) -> "asyncio.Task[str]":
@@ -89,7 +96,8 @@ async def test_tenants_never_share_a_group_nor_wait_for_each_other() -> None:
     disk.free.set()
     await asyncio.gather(*waiting)
     assert all(set(entries) == {str(tenant.int)} for tenant, entries in disk.written)
-    assert commits._queues == {}, "nothing is kept of tenants that are done"
+    await turns()
+    assert commits._lanes == {}, "nothing is kept of tenants that are done"
 
 
 async def test_one_that_is_refused_does_not_take_the_others_with_it() -> None:
@@ -176,3 +184,40 @@ async def test_a_group_says_nothing_of_who_began_it_and_is_in_the_trace_of_its_f
         await asyncio.gather(*waiting)
     assert len(seen) == GROUPS + 1
     assert [(said, span) for _, said, span in seen] == [({}, made[one[0]]) for one, _, _ in seen]
+
+
+async def test_a_commit_that_takes_long_steps_aside_and_keeps_its_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_commit, "ASIDE_SECONDS", 0.0)
+    slow, written = asyncio.Event(), []
+
+    async def write(tenant_id: UUID, entries: Sequence[str]) -> list[str]:
+        if "a1" in entries:
+            await slow.wait()
+        written.extend(entries)
+        return list(entries)
+
+    commits: GroupCommit[str, str] = GroupCommit(write, key=lambda entry: entry[0])
+    waiting = [put(commits, "a1")]
+    await turns()
+    waiting += [put(commits, name) for name in ("a2", "b1", "c1")]
+    assert [await one for one in waiting[2:]] == ["b1", "c1"]
+    assert written == ["b1", "c1"]
+    slow.set()
+    assert [await one for one in waiting[:2]] == ["a1", "a2"]
+
+
+async def test_a_key_that_has_to_wait_is_written_by_itself_and_in_its_order() -> None:
+    written: list[list[str]] = []
+
+    async def write(tenant_id: UUID, entries: Sequence[str]) -> list[str | Exception | Later]:
+        is_one = len({entry[0] for entry in entries}) == 1
+        taken = [entry for entry in entries if is_one or entry[0] != "a"]
+        written.append(taken)
+        return [entry if entry in taken else Later.LATER for entry in entries]
+
+    commits: GroupCommit[str, str] = GroupCommit(write, key=lambda entry: entry[0])
+    names = ["a1", "b1", "a2", "c1"]
+    assert await asyncio.gather(*(put(commits, name) for name in names)) == names
+    assert written == [["b1", "c1"], ["a1", "a2"]]
