@@ -1,7 +1,7 @@
 """Limits how many calls are under way in an API server."""
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from service.domain.values.reasons import Reason
@@ -20,8 +20,8 @@ class ConcurrencyLimit(Around):
     def __init__(self, limits: Limits) -> None:
         super().__init__()
         self._limiter = _limiter(limits.max_calls, "calls")
-        self._addresses = _Shares(limits.max_address_calls, "calls of your address")
-        self._tenants = _Shares(limits.max_tenant_calls, "calls of your tenant")
+        self._addresses = _limiter(limits.max_address_calls, "calls of your address")
+        self._tenants = _limiter(limits.max_tenant_calls, "calls of your tenant")
 
     @asynccontextmanager
     async def around(self, method: str, request: Any, context: Context) -> AsyncIterator[None]:
@@ -37,26 +37,6 @@ class ConcurrencyLimit(Around):
             self._limiter.slot(),
         ):
             yield
-
-
-class _Shares:
-    """The same number of slots for each key."""
-
-    def __init__(self, slots: int, who: str) -> None:
-        self._slots = slots
-        self._who = who
-        self._limiters: dict[str, ConcurrencyLimiter] = {}
-
-    @contextmanager
-    def slot(self, key: str) -> Iterator[None]:
-        """Gives a slot of the key's share. Raises Exhausted when there is none."""
-        limiter = self._limiters.setdefault(key, _limiter(self._slots, self._who))
-        try:
-            with limiter.slot():
-                yield
-        finally:
-            if limiter.is_empty:
-                self._limiters.pop(key, None)
 
 
 def _limiter(slots: int, who: str) -> ConcurrencyLimiter:

@@ -30,6 +30,7 @@ from service.settings.config import Limits
 from service.usecases.log import append_traces, metrics
 from service.usecases.log.append_group import AppendGroup, read_repeated
 from service.usecases.log.append_queue import Appended, Opened, QueuedSubmission
+from service.usecases.log.concurrency_limiter import BUSY_RETRY_SECONDS
 from service.usecases.log.database_words import unavailable
 from service.usecases.log.door import Door
 from service.usecases.log.group_commit import GroupCommit, Later
@@ -48,8 +49,6 @@ GROUP_CHUNKS = 1024
 REMEMBERED_SESSIONS = 10_000
 #: How often a group reads its request ids again that calls of other methods keep taking.
 REQUEST_REREADS = 3
-#: When a client that met a full server may try again.
-BUSY_RETRY_SECONDS = 1.0
 
 
 class Appender:

@@ -1,5 +1,6 @@
-"""Limits how many calls wait for workers in one server process."""
+"""Limits how many calls are under way in one server process."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,7 +12,7 @@ BUSY_RETRY_SECONDS = 1.0
 
 
 class ConcurrencyLimiter:
-    """Gives slots to calls; refuses calls while all slots are taken."""
+    """Gives slots to calls, the same number for each key; refuses calls while all are taken."""
 
     def __init__(
         self, slots: int, *, reason: Reason = Reason.TOO_MANY_ASKS, who: str = "asks"
@@ -19,25 +20,22 @@ class ConcurrencyLimiter:
         self._slots = slots
         self._reason = reason
         self._who = who
-        self._taken = 0
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no call has a slot."""
-        return self._taken == 0
+        self._taken: Counter[str] = Counter()
 
     @contextmanager
-    def slot(self) -> Iterator[None]:
-        """Takes a slot for one call. Raises Exhausted when there is none."""
-        if self._taken >= self._slots:
+    def slot(self, key: str = "") -> Iterator[None]:
+        """Takes a slot of the key for one call. Raises Exhausted when there is none."""
+        if self._taken[key] >= self._slots:
             raise Exhausted(
                 self._reason,
-                f"this server has {self._taken} {self._who} under way already",
+                f"this server has {self._taken[key]} {self._who} under way already",
                 {"limit": self._slots},
                 retry_seconds=BUSY_RETRY_SECONDS,
             )
-        self._taken += 1
+        self._taken[key] += 1
         try:
             yield
         finally:
-            self._taken -= 1
+            self._taken[key] -= 1
+            if not self._taken[key]:
+                del self._taken[key]

@@ -343,4 +343,5 @@ async def test_who_leaves_unread_questions_is_gone_though_the_database_is_too(
     # It ends at once, or never.
     async with asyncio.timeout(60):
         await events.aclose()
-    assert limiter.is_empty
+    with limiter.slot(), limiter.slot():
+        pass
