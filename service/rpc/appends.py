@@ -20,7 +20,7 @@ from service.rpc.interceptors.validation import validate
 from service.settings.config import Limits
 from service.telemetry import tracing
 from service.usecases.log.append import Appender
-from service.usecases.log.append_queue import Appended
+from service.usecases.log.submissions import Appended
 
 Requests = AsyncIterator[session_service_pb2.AppendChunksRequest]
 

@@ -8,7 +8,7 @@ from unittest import mock
 
 from service.domain.log import appending
 from service.domain.log.appending import AppendPlan, ProducerState, SessionState, Submission
-from service.usecases.log import append_group, append_queue, idempotency
+from service.usecases.log import append_group, idempotency, submissions
 from service.usecases.log.append import Appender
 from storage.engine.database import Transaction
 from storage.engine.errors import Unreachable
@@ -162,7 +162,7 @@ def allows(_: Any) -> Any:
 
 
 def _forgets(_: Any) -> Any:
-    def wrong(self: append_group.AppendGroup, entry: append_queue.QueuedSubmission) -> bool:
+    def wrong(self: append_group.AppendGroup, entry: submissions.QueuedSubmission) -> bool:
         return False
 
     return wrong
@@ -197,7 +197,7 @@ def _breaks(commit: Any) -> Any:
 
 def _acks_early(_: Any) -> Any:
     async def wrong(
-        self: Appender, tx: Transaction, entries: Sequence[append_queue.QueuedSubmission]
+        self: Appender, tx: Transaction, entries: Sequence[submissions.QueuedSubmission]
     ) -> append_group.AppendGroup:
         locked = await chunks.lock(tx, list(dict.fromkeys(entry.producer for entry in entries)))
         group = append_group.AppendGroup(

@@ -18,8 +18,8 @@ from service.domain.values.work_items import WorkItem
 from service.settings.config import Limits
 from service.usecases.log import idempotency
 from service.usecases.log.append import Appender
-from service.usecases.log.append_queue import Appended
 from service.usecases.log.idempotency import Repeated
+from service.usecases.log.submissions import Appended
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.consistency import Consistency
 from service.usecases.memories.edit import Edit, Editor, Target

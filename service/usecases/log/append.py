@@ -29,12 +29,12 @@ from service.domain.values.tenancy import session_key
 from service.settings.config import Limits
 from service.usecases.log import append_traces, metrics
 from service.usecases.log.append_group import AppendGroup, read_repeated
-from service.usecases.log.append_queue import Appended, Opened, QueuedSubmission
 from service.usecases.log.concurrency_limiter import BUSY_RETRY_SECONDS
 from service.usecases.log.database_words import unavailable
 from service.usecases.log.door import Door
 from service.usecases.log.group_commit import GroupCommit, Later
 from service.usecases.log.metrics import Guard
+from service.usecases.log.submissions import Appended, Opened, QueuedSubmission
 from service.usecases.log.wake_ups import WakeUps
 from storage.engine.database import Database, Transaction
 from storage.engine.errors import StorageError, Unreachable, Violated

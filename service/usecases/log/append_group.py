@@ -16,8 +16,8 @@ from service.domain.log.appending import (
 )
 from service.domain.values.errors import PalimpsestError
 from service.usecases.log import metrics
-from service.usecases.log.append_queue import Appended, QueuedSubmission
 from service.usecases.log.metrics import Guard
+from service.usecases.log.submissions import Appended, QueuedSubmission
 from storage.engine.database import Transaction
 from storage.engine.trace_contexts import Traced
 from storage.log import chunks as log

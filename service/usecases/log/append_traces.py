@@ -8,7 +8,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind
 from service.domain.log.appending import Submission
 from service.telemetry import tracer, tracing
 from service.telemetry.names import Attribute, MessagingOperation, SpanName
-from service.usecases.log.append_queue import Appended
+from service.usecases.log.submissions import Appended
 
 
 def sent(

@@ -14,9 +14,9 @@ from uuid import UUID
 import structlog
 
 from service.usecases.log import metrics
-from service.usecases.log.append_queue import QueuedSubmission
 from service.usecases.log.database_words import unavailable
 from service.usecases.log.lookup import session_not_found
+from service.usecases.log.submissions import QueuedSubmission
 from storage.engine.errors import StorageError
 
 _log = structlog.get_logger("palimpsest.append")

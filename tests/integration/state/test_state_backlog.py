@@ -9,7 +9,7 @@ from service.domain.values.errors import Exhausted
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.settings.config import Limits
 from service.usecases.log.append import Appender
-from service.usecases.log.append_queue import Appended
+from service.usecases.log.submissions import Appended
 from service.usecases.log.wake_ups import WakeUps
 from storage.engine.database import Database
 from tests.integration.support.scripted import ITEM, Script, make, read, state_method

@@ -23,7 +23,7 @@ from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.settings.config import Limits
 from service.usecases.log.append import Appender
 from service.usecases.log.append_group import FAST_PATH_CHUNKS
-from service.usecases.log.append_queue import Appended
+from service.usecases.log.submissions import Appended
 from service.usecases.log.wake_ups import WakeUps
 from storage.engine.database import Database, first
 from storage.log import chunks as log

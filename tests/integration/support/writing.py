@@ -8,7 +8,7 @@ from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.settings.config import Limits
 from service.usecases.log.append import Appender
-from service.usecases.log.append_queue import Appended
+from service.usecases.log.submissions import Appended
 from service.usecases.log.wake_ups import WakeUps
 from storage.engine.database import Database
 

@@ -12,8 +12,8 @@ import pytest
 from service.domain.values.errors import NotFound, Unavailable
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.usecases.log import door as doors
-from service.usecases.log.append_queue import Appended, QueuedSubmission
 from service.usecases.log.door import Door
+from service.usecases.log.submissions import Appended, QueuedSubmission
 from storage.engine.errors import Unreachable
 from tests.integration.support.writing import submission
 

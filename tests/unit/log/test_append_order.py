@@ -13,8 +13,8 @@ from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.settings.config import Limits
 from service.usecases.log import group_commit
 from service.usecases.log.append import Appender
-from service.usecases.log.append_queue import Appended, QueuedSubmission
 from service.usecases.log.group_commit import Later
+from service.usecases.log.submissions import Appended, QueuedSubmission
 from service.usecases.log.wake_ups import WakeUps
 from storage.engine.errors import Busy
 from tests.integration.support.writing import drop_wake_ups, submission
