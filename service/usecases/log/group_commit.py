@@ -99,6 +99,7 @@ class GroupCommit(Generic[Entry, Result]):
         self._abandoned = abandoned
         self._lanes: dict[UUID | None, _Lane[Entry, Result]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     async def put(self, tenant_id: UUID, entry: Entry) -> Result:
         """Returns the result of `entry`, once it is written. Raises what writing it raises."""
@@ -121,11 +122,12 @@ class GroupCommit(Generic[Entry, Result]):
             self._start(lane)
 
     async def close(self) -> None:
-        """Cancels what is under way."""
+        """Cancels what is under way, and begins nothing more."""
+        self._is_closed = True
         await cancel(list(self._tasks))
 
     def _start(self, lane: _Lane[Entry, Result]) -> None:
-        if lane.running < GROUPS:
+        if lane.running < GROUPS and not self._is_closed:
             lane.running += 1
             # It writes what others put as well: nothing of it is about the caller's entry.
             self._spawn(self._serve(lane), context=Context())
