@@ -337,7 +337,8 @@ async def status(tx: Transaction, session_key: UUID, answer_id: UUID) -> str | N
     statement = select(answer.c.status).where(
         answer.c.session_key == session_key, answer.c.answer_id == answer_id
     )
-    return value(await tx.fetch(statement))
+    found: str | None = value(await tx.fetch(statement))
+    return found
 
 
 #: Whether a pending answer has a worker, or waits for its model or a budget.

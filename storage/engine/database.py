@@ -169,7 +169,7 @@ class Transaction:
 
     async def _run(self, statement: Ready | str, values: Any, prepare: bool | None) -> _Cursor:
         if isinstance(statement, Ready):
-            statement, values = statement.text, statement.values(values or {})
+            values, statement = statement.values(values or {}), statement.text
         if not self._is_open():
             return (await self._sent((statement,), values, prepare))[0]
         if self.core is None:

@@ -40,7 +40,8 @@ def named_row(cursor: "psycopg.AsyncCursor[Any]") -> Callable[[Sequence[Any]], A
     """Makes tuples whose parts have the names of their columns, too."""
     result = cursor.pgresult
     names = (result.fname(at) for at in range(result.nfields)) if result else ()
-    return _row_type(*names)._make
+    make: Callable[[Sequence[Any]], Any] = _row_type(*names)._make
+    return make
 
 
 @lru_cache(1024)

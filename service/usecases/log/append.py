@@ -200,20 +200,21 @@ class Appender:
         self, tenant_id: UUID, entries: Sequence[QueuedSubmission]
     ) -> Sequence[Appended | Exception | Later]:
         """Writes a group, and returns what became of each of its entries."""
-        for rereads in reversed(range(REQUEST_REREADS + 1)):
+        rereads = 0
+        while True:
             try:
                 async with self._database.direct(tenant_id, name="append.group") as tx:
                     group = await self._write(tx, entries)
-                break
+                return [self._result(entry, group) for entry in entries]
             except StorageError as error:
+                if rereads == REQUEST_REREADS or not requests.is_done(error):
+                    return self._refused(entries, error)
                 # A call of another method took one of these ids after they were read. Read
                 # again it refuses that request alone.
-                if not rereads or not requests.is_done(error):
-                    return self._refused(entries, error)
+                rereads += 1
             except Exception:
                 _log.exception("group commit failed")
                 raise
-        return [self._result(entry, group) for entry in entries]
 
     def _refused(
         self, entries: Sequence[QueuedSubmission], error: StorageError
