@@ -210,8 +210,9 @@ def _acks_early(_: Any) -> Any:
         if group.has_writes():
             await chunks.write(tx, *group.writes())
         for entry in entries:
-            if not entry.done.done():
-                entry.done.set_result(self._result(entry, group))
+            appended = self._result(entry, group)
+            if isinstance(appended, submissions.Appended) and not entry.done.done():
+                entry.done.set_result(appended)
         await tx.commit()
         return group
 

@@ -41,7 +41,7 @@ class Server:
         #: Wake-ups that nobody has passed on yet.
         self.woken: list[WorkItem] = []
         self.wake_ups = WakeUps(self._take)
-        self.appender = Appender(self.database, self.wake_ups, TOKEN_KEY, Limits(), queues=1)
+        self.appender = Appender(self.database, self.wake_ups, TOKEN_KEY, Limits())
         self.watcher = ProgressWatcher(self.database)
         self.memories = memories_of(self.database, self.wake_ups, self.watcher, TOKEN_KEY, Limits())
         self.editor = Editor(self.database, self.memories, Limits())

@@ -190,7 +190,7 @@ async def test_a_commit_that_takes_long_steps_aside_and_keeps_its_keys(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(group_commit, "ASIDE_SECONDS", 0.0)
-    slow, written = asyncio.Event(), []
+    slow, written = asyncio.Event(), list[str]()
 
     async def write(tenant_id: UUID, entries: Sequence[str]) -> list[str]:
         if "a1" in entries:
