@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 
 from service.app.foundation import POOLERS, CannotStart, database_and_keys
@@ -10,13 +10,15 @@ from service.dispatch.queue import QueueDispatcher
 from service.settings.config import Config
 from service.settings.reading import UNHEARD
 from service.usecases.memories.progress_watcher import CHANGES
-from service.usecases.operations.clocks import ProcessClock
-from storage.engine import pooling
+from storage.engine import database_state, pooling
 from storage.engine.database import Database
 from storage.engine.database_state import DeploymentKeys
 from storage.engine.errors import StorageError
 from storage.engine.signals import Signals, are_heard
 from storage.engine.tasks import cancel
+
+#: How long a process that writes nothing may read from a server that takes no writes any more.
+WRITABLE_SECONDS = 30.0
 
 
 @asynccontextmanager
@@ -42,9 +44,18 @@ async def process(
             dead_after_seconds=config.dead_after_seconds,
             look_seconds=config.reconcile_seconds,
         )
-        clock = asyncio.create_task(ProcessClock(database, kind).run())
-        stack.push_async_callback(cancel, [clock])
+        leaving = asyncio.create_task(_leave_replaced_server(database))
+        stack.push_async_callback(cancel, [leaving])
         yield database, keys, signals, dispatcher
+
+
+async def _leave_replaced_server(database: Database) -> None:
+    """Gives up connections to a server that takes no writes any more, as a write would."""
+    while True:
+        await asyncio.sleep(WRITABLE_SECONDS)
+        # The error closes the connections; the process's readiness reports it.
+        with suppress(StorageError):
+            await database_state.check_writable(database)
 
 
 async def _check_signals(database: Database, url: str) -> None:

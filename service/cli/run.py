@@ -222,7 +222,6 @@ def migrate(
     from service.llm.embeddings.embedders import known_dimensions
     from storage.engine.connections import sqlalchemy_url
     from storage.engine.errors import StorageError, translated
-    from storage.operations import database_identity
     from storage.search import setup
 
     config = read_config()
@@ -234,52 +233,35 @@ def migrate(
             if after not in migrations.known():
                 show(f"at {after}, of a newer release, and left there: this one works on it")
                 return
-            moved = database_identity.note(url, anew=False)
             support = setup.install(url, known_dimensions(config))
     except (StorageError, migrations.BeforeVersion1) as error:
         raise CommandError(f"cannot migrate: {error}") from error
     show(f"migrated from {before or 'nothing'} to {after}" if before != after else f"at {after}")
-    if moved:
-        say(f"the database is {'; '.join(moved)}: was it restored? see `palimpsest doctor`")
     for line in _search_lines(support):
         show(line)
 
 
 def restore(
-    nothing_lost: Annotated[
-        bool,
-        typer.Option(
-            "--nothing-lost",
-            help="Everything that was committed is there: tokens from before stay good.",
-        ),
-    ] = False,
     settings_path: SettingsPath = None,
 ) -> None:
     """Prepare a database that came back from a backup, before anything runs on it.
 
     What was written after the backup is lost, and tokens of it that clients still hold must
     not be taken for others: every session gets a new incarnation, so that all tokens from
-    before are refused. It also notes where the database stands now, which `doctor` compares:
-    that alone with --nothing-lost, for a standby that was promoted or a server that was
-    upgraded without losing a commit. Uses PALIMPSEST_MIGRATION_DATABASE_URL, else
+    before are refused. A standby that was promoted, or a server that was upgraded, without
+    losing a commit does not need it. Uses PALIMPSEST_MIGRATION_DATABASE_URL, else
     PALIMPSEST_DATABASE_URL, as `migrate` does.
     """
     from storage.engine.errors import StorageError, translated
-    from storage.operations import database_identity
     from storage.operations.restore import begin_new_history
 
     config = read_config()
     url = _url(config.migration_database_url or config.database_url)
     try:
         with translated():
-            renewed = 0 if nothing_lost else begin_new_history(url)
-            # Last: until then `doctor` has to say that the database is a copy.
-            database_identity.note(url, anew=True)
+            renewed = begin_new_history(url)
     except StorageError as error:
         raise CommandError(f"cannot begin another history: {error}") from error
-    if nothing_lost:
-        show("noted where the database stands; tokens from before stay good")
-        return
     many = "1 session begins" if renewed == 1 else f"{renewed} sessions begin"
     show(f"{many} another history; tokens from before are refused")
 

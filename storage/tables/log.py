@@ -31,7 +31,7 @@ deployment = Table(
     Column("token_key", LargeBinary, nullable=False),
     Column("marker_key", LargeBinary, nullable=False),
     created(),
-    # The database identity when it was last noted: see storage/operations/database_identity.py.
+    # Neither written nor read any more (docs/decisions/0086): the next release drops them.
     Column("server_identifier", Text),
     Column("database_oid", BigInteger),
     Column("timeline", BigInteger),
@@ -39,10 +39,10 @@ deployment = Table(
 )
 
 
+# Neither written nor read any more (docs/decisions/0086): the next release drops it.
 process = Table(
     "process",
     metadata,
-    # Of one start of a process; those that are gone are forgotten after a while.
     Column("process_id", Uuid, primary_key=True),
     Column("kind", Text, nullable=False),
     Column("host", Text, nullable=False),

@@ -10,14 +10,11 @@ from enum import StrEnum
 from service.domain.calls.conditions import Condition
 from service.domain.operations.revisions import is_before_version_1
 from service.domain.prism.losses import Loss, LossKind
-from service.domain.values.database_identity import DatabaseIdentity
 
 #: The oldest PostgreSQL that is tested, as its server_version_num.
 OLDEST_POSTGRES = 150_000
 #: Two clocks that are further apart than this confuse who reads logs, in seconds.
 CLOCK_SECONDS = 2.0
-#: What a process said of its clock counts for so long, in seconds.
-SILENT_SECONDS = 90.0
 #: Work that nobody has touched for so long is stuck: longer than a call with all its tries.
 STUCK_SECONDS = 900.0
 #: Answers and drafts that wait for so long are told, in seconds.
@@ -143,9 +140,6 @@ def judge_logged(settings: dict[str, str]) -> Finding:
     return warn("logs", said, f"set {', '.join(changes)}")
 
 
-_BY_NTP = "set the clocks by NTP: times in logs do not match (leases go by the database's)"
-
-
 def judge_clock(off_seconds: float, round_trip_seconds: float) -> Finding:
     """The clock of this machine against the database's: `off_seconds` is ours less theirs."""
     doubt = round_trip_seconds / 2
@@ -154,51 +148,9 @@ def judge_clock(off_seconds: float, round_trip_seconds: float) -> Finding:
         return warn(
             "clock",
             f"this machine is {abs(off_seconds):.1f} s {way} the database",
-            _BY_NTP,
+            "set the clocks by NTP: times in logs do not match (leases go by the database's)",
         )
     return ok("clock", f"this machine and the database agree within {CLOCK_SECONDS:.0f} s")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Clock:
-    """A clock, compared with the database's."""
-
-    #: Whose it is.
-    of: str
-    #: It less the database's, in seconds …
-    off_seconds: float
-    #: … which is true within half of this.
-    round_trip_seconds: float
-
-    @property
-    def least(self) -> float:
-        """It is ahead of the database by so many seconds at least, or behind at most."""
-        return self.off_seconds - self.round_trip_seconds / 2
-
-    @property
-    def most(self) -> float:
-        """It is ahead of the database by so many seconds at most, or behind at least."""
-        return self.off_seconds + self.round_trip_seconds / 2
-
-
-def judge_clocks(own: Clock, others: Sequence[Clock]) -> Finding:
-    """The clocks of other processes, against the database's, each other's and our `own`."""
-    off = tuple(
-        f"{one.of} is {abs(one.off_seconds):.1f} s {'ahead' if one.off_seconds > 0 else 'behind'}"
-        for one in others
-        if one.least > CLOCK_SECONDS or one.most < -CLOCK_SECONDS
-    )
-    if off:
-        return warn("clocks", f"against the database {_some(off)}", _BY_NTP)
-    if not others:
-        return ok("clocks", f"no process has told its own within {SILENT_SECONDS:.0f} s")
-    first = max((own, *others), key=lambda one: one.least)
-    last = min((own, *others), key=lambda one: one.most)
-    if first.least - last.most > CLOCK_SECONDS:
-        apart = first.off_seconds - last.off_seconds
-        return warn("clocks", f"{first.of} is {apart:.1f} s ahead of {last.of}", _BY_NTP)
-    of = "that of 1 process" if len(others) == 1 else f"those of {len(others)} processes"
-    return ok("clocks", f"{of} and this machine's agree within {CLOCK_SECONDS:.0f} s")
 
 
 def judge_migration(found: str | None, newest: str, known: frozenset[str]) -> Finding:
@@ -218,20 +170,6 @@ def judge_migration(found: str | None, newest: str, known: frozenset[str]) -> Fi
         f"at {found}, ahead of this release's {newest}",
         "bring this machine to the newer release, if it is not being rolled out now",
     )
-
-
-def judge_identity(noted: DatabaseIdentity | None, found: DatabaseIdentity) -> Finding:
-    """Whether the database is a copy that nobody has told what it is."""
-    if noted is None:
-        return ok("place", "not noted yet where the database stands; `palimpsest migrate` does it")
-    differences = noted.differences(found)
-    if differences:
-        advice = (
-            "if it came back from a backup, stop everything and run `palimpsest restore`: tokens"
-            " of what is lost are misread; if nothing is lost, `palimpsest restore --nothing-lost`"
-        )
-        return warn("place", f"the database is {'; '.join(differences)}", advice)
-    return ok("place", "the database is where it was last noted")
 
 
 def judge_role(role: str, *, unfit: str, open_tables: tuple[str, ...]) -> Finding:

@@ -10,15 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from service.domain.operations import doctor as judge
-from service.domain.operations.doctor import (
-    SILENT_SECONDS,
-    Clock,
-    Finding,
-    Severity,
-    bad,
-    ok,
-    warn,
-)
+from service.domain.operations.doctor import Finding, Severity, bad, ok, warn
 from service.domain.prism.losses import losses_of
 from service.llm.providers.doctor import look_at_models
 from service.settings.config import Config
@@ -26,12 +18,11 @@ from service.settings.reading import findings
 from service.usecases.operations.strangers import ADVICE, strangers
 from service.usecases.operations.tenants import NoTenant, all_tenants, the_tenant
 from storage.calls import conditions
-from storage.engine import clocks, database_state, pooling
+from storage.engine import database_state, pooling
 from storage.engine.database import Database, Transaction
 from storage.engine.errors import StorageError
 from storage.engine.signals import are_heard
 from storage.memories import queue, waiting
-from storage.operations import database_identity
 from storage.operations import doctor as look
 from storage.operations.doctor import ServerFacts
 from storage.operations.tenants import Tenant
@@ -114,7 +105,7 @@ class Doctor:
         async with _connected(url, pooled=self._config.is_pooled) as database:
             if self._config.signals_database_url is not None:
                 yield await _signals(database, self._config.signals_database_url.get_secret_value())
-            async for one in self._tables(database, facts):
+            async for one in self._tables(database):
                 yield one
 
     async def _pooler(self, url: str) -> Finding:
@@ -133,7 +124,7 @@ class Doctor:
             return bad("pooler", lost, advice)
         return ok("pooler", "none between us and the server")
 
-    async def _tables(self, database: Database, facts: ServerFacts) -> AsyncIterator[Finding]:
+    async def _tables(self, database: Database) -> AsyncIterator[Finding]:
         """What our role sees."""
         try:
             with look.seen():
@@ -150,8 +141,6 @@ class Doctor:
         yield where
         if where.level is Severity.BAD:
             return
-        yield await _clocks(database, facts)
-        yield await _place(database)
         for one in await self._queue(database):
             yield one
         for one in await self._conditions(database):
@@ -301,30 +290,6 @@ async def _signals(database: Database, url: str) -> Finding:
         advice = "let PALIMPSEST_SIGNALS_DATABASE_URL name the same database, without a pooler"
         return bad("signals", said, advice)
     return ok("signals", "processes hear each other")
-
-
-async def _clocks(database: Database, facts: ServerFacts) -> Finding:
-    own = Clock(
-        of="this machine",
-        off_seconds=facts.clock_off_seconds,
-        round_trip_seconds=facts.round_trip_seconds,
-    )
-    try:
-        with look.seen():
-            async with database.without_tenant(name="doctor") as tx:
-                others = await clocks.read(tx, silent_seconds=SILENT_SECONDS)
-    except StorageError as error:
-        return warn("clocks", f"could not be seen: {error}", "grant what the role lacks")
-    return judge.judge_clocks(own, others)
-
-
-async def _place(database: Database) -> Finding:
-    try:
-        with look.seen():
-            async with database.without_tenant(name="doctor") as tx:
-                return judge.judge_identity(*await database_identity.read(tx))
-    except StorageError as error:
-        return warn("place", f"could not be seen: {error}", "grant what the role lacks")
 
 
 async def _look(database: Database, tenant: Tenant, read: _Look) -> list[Finding]:

@@ -12,22 +12,18 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from pydantic import SecretStr
 from typer.testing import CliRunner
 
 import migrations
 import palimpsest
 from service.cli.commands import app
-from service.domain.operations.doctor import Finding, Severity
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.local.postgres import PostgresServer
 from service.local.processes import ServerUser, run_as
-from service.settings.config import Config
-from service.usecases.operations.doctor import Doctor, Migrations
 from storage.engine.connections import sqlalchemy_url
 from storage.engine.database import Database
 from storage.log import sessions
-from storage.operations import database_identity, restore
+from storage.operations import restore
 from tests.acceptance.operations.verified import verified
 from tests.integration.support.scripted import ITEM, Script, prism_method
 from tests.support.harness import Servers, api, eventually
@@ -192,8 +188,6 @@ def backups() -> Iterator[Backups]:
             server.postgres.stop()
             server.postgres.start()
             migrations.upgrade(sqlalchemy_url(server.url))
-            database_identity.note(server.url, anew=False)
-            assert asyncio.run(place(server.url)).level is Severity.OK
             yield back_up(server, folder, archive)
 
 
@@ -251,26 +245,14 @@ def in_recovery(server: Server) -> bool:
 def goes_on(server: Server, backups: Backups) -> None:
     """The service on a restored database: nothing acked before is lost, and nothing that was
     lost is taken for something else."""
-    told = asyncio.run(place(server.url))
-    assert told.level is Severity.WARN
-    assert "run `palimpsest restore`" in told.advice
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PALIMPSEST_DATABASE_URL", server.url)
         said = CliRunner().invoke(app, ["restore"])
     assert said.exit_code == 0, said.stderr
     assert said.stdout.startswith("1 session begins another history")
-    assert asyncio.run(place(server.url)).level is Severity.OK
     with api(server.url) as (_, address), stepping(server.url):
         asyncio.run(clients(address, backups))
     assert asyncio.run(verified(server.url)) == []
-
-
-async def place(url: str) -> Finding:
-    """Returns what the doctor says of the identity of the database."""
-    known = Migrations(newest=migrations.newest(), known=migrations.known())
-    config = Config(database_url=SecretStr(url))
-    (found,) = [one async for one in Doctor(config, known).findings() if one.name == "place"]
-    return found
 
 
 async def clients(address: str, backups: Backups) -> None:

@@ -1,8 +1,5 @@
 """The doctor checks real servers, well and unwell."""
 
-import asyncio
-import socket
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -14,17 +11,16 @@ import pytest
 from pydantic import SecretStr
 
 import migrations
-from service.domain.operations.doctor import SILENT_SECONDS, Finding, Severity
+from service.domain.operations.doctor import Finding, Severity
 from service.domain.prism.spec import PrismSpec
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.settings.config import Config
-from service.usecases.operations.clocks import KEPT_SECONDS, ProcessClock
 from service.usecases.operations.doctor import Doctor, Migrations
 from storage.engine.database import Database
 from storage.log import sessions
 from storage.memories import memories
 from tests.integration.support.writing import append_texts
-from tests.support.harness import Servers, api, worker
+from tests.support.harness import Servers
 
 KEY = session_key(DEFAULT_TENANT, "s")
 SPEC = PrismSpec(schema_source="class N:\n    a: int\n")
@@ -88,51 +84,6 @@ async def test_servers_that_are_well_have_no_complaint_but_no_worker(config: Con
     assert {"memories", "answers", "drafts", "intents", "spend", "index", "clock", "rights"} <= set(
         found
     )
-
-
-async def test_clocks_of_processes_are_compared(
-    config: Config, database: Database, admin: "psycopg.AsyncConnection[Any]"
-) -> None:
-    assert (await look(config))["clocks"][0].said.startswith("no process has told its own")
-    await ProcessClock(database, "serve").note()
-    ahead = ProcessClock(database, "work", now=lambda: time.time() + 3600)
-    for _ in range(2):
-        await ahead.note()
-    (found,) = (await look(config))["clocks"]
-    assert found.level is Severity.WARN
-    assert found.said == f"against the database work@{socket.gethostname()} is 3600.0 s ahead"
-    await admin.execute(
-        "UPDATE process SET seen_at = now() - make_interval(secs => %s) WHERE kind = 'work'",
-        (SILENT_SECONDS + 1,),
-    )
-    (found,) = (await look(config))["clocks"]
-    assert (found.level, found.said.split(" and ")[0]) == (Severity.OK, "that of 1 process")
-
-
-async def test_processes_that_are_long_gone_are_forgotten(
-    database: Database, admin: "psycopg.AsyncConnection[Any]"
-) -> None:
-    for _ in range(2):
-        await ProcessClock(database, "work").note()
-        await admin.execute(
-            "UPDATE process SET seen_at = seen_at - make_interval(secs => %s)", (KEPT_SECONDS,)
-        )
-    left = await admin.execute("SELECT count(*) FROM process")
-    assert await left.fetchone() == (1,)
-
-
-async def test_servers_and_workers_tell_their_clocks(
-    config: Config, url: str, admin: "psycopg.AsyncConnection[Any]"
-) -> None:
-    with api(url), worker(url):
-        kinds: list[str] = []
-        async with asyncio.timeout(120):
-            while kinds != ["serve", "work"]:
-                await asyncio.sleep(0.1)
-                told = await admin.execute("SELECT kind FROM process ORDER BY kind")
-                kinds = [kind for (kind,) in await told.fetchall()]
-        (found,) = (await look(config))["clocks"]
-    assert (found.level, found.said.split(" and ")[0]) == (Severity.OK, "those of 2 processes")
 
 
 async def test_what_is_down_is_a_line_each() -> None:

@@ -21,7 +21,6 @@ from service.usecases.operations.doctor import Doctor, Migrations
 from storage.engine.database import Database
 from storage.log import sessions
 from storage.memories import memories
-from storage.operations import database_identity
 from storage.operations import doctor as look_at
 from tests.integration.operations.test_doctor import levels, look
 from tests.integration.support.scripted import KEY, SPEC, make
@@ -114,19 +113,6 @@ BROKEN = {
         Severity.WARN,
         "synchronous_commit is off for others",
     ),
-    "a copy of the database": (
-        "UPDATE deployment SET server_identifier = '', database_oid = 1, timeline = 1",
-        "place",
-        Severity.WARN,
-        "and was 1",
-    ),
-    "a promoted copy": (
-        "UPDATE deployment SET server_identifier = '', timeline = 7, database_oid ="
-        " (SELECT oid FROM pg_database WHERE datname = current_database())",
-        "place",
-        Severity.WARN,
-        "on timeline 1, and was on 7",
-    ),
     "a worker that fell silent": (
         _WORKER.format(at="now()") + "; " + _WORKER.format(at="now() - interval '1 hour'"),
         "workers",
@@ -210,35 +196,6 @@ async def test_a_role_that_passes_separation_by_is_bad(config: Config, admin: Ad
         Severity.BAD,
         "the role palimpsest_app may pass row-level security by",
     )
-
-
-async def test_the_place_is_noted_once_and_anew_when_it_is_wanted(
-    config: Config, url: str, admin: Admin
-) -> None:
-    (unknown,) = (await look(config))["place"]
-    assert (unknown.level, "not noted yet" in unknown.said) == (Severity.OK, True)
-    assert database_identity.note(url, anew=False) == []
-    (there,) = (await look(config))["place"]
-    assert there.said == "the database is where it was last noted"
-    # As on another server, where nobody has told it yet.
-    await admin.execute("UPDATE deployment SET server_identifier = '42'")
-    (told,) = database_identity.note(url, anew=False)
-    assert told.endswith("and was on 42")
-    (copy,) = (await look(config))["place"]
-    assert told in copy.said
-    assert "palimpsest restore`" in copy.advice
-    assert database_identity.note(url, anew=True) == []
-    assert (await look(config))["place"][0].level is Severity.OK
-
-
-async def test_a_role_that_may_not_ask_which_server_it_is_compares_the_rest(
-    config: Config, url: str, admin: Admin
-) -> None:
-    database_identity.note(url, anew=True)
-    await admin.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
-    assert (await look(config))["place"][0].level is Severity.OK
-    await admin.execute("UPDATE deployment SET database_oid = 1")
-    assert (await look(config))["place"][0].level is Severity.WARN
 
 
 @pytest.fixture

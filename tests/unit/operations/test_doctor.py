@@ -3,7 +3,7 @@
 import pytest
 
 from service.domain.operations import doctor
-from service.domain.operations.doctor import Clock, Finding, MemoryCounts, Severity
+from service.domain.operations.doctor import Finding, MemoryCounts, Severity
 
 CONTENT = MemoryCounts(
     total=3,
@@ -68,33 +68,6 @@ def test_a_clock_is_off_only_as_far_as_can_be_told(
     off: float, round_trip: float, level: Severity
 ) -> None:
     assert doctor.judge_clock(off, round_trip).level is level
-
-
-def clock(off: float, of: str = "here", round_trip: float = 0.0) -> Clock:
-    return Clock(of=of, off_seconds=off, round_trip_seconds=round_trip)
-
-
-@pytest.mark.parametrize(
-    ("own", "others", "said"),
-    [
-        (0.0, [], ""),
-        (0.0, [clock(1.9, "work@a"), clock(0.1, "work@b")], ""),
-        (0.0, [clock(2.5, "work@a", round_trip=1.2)], ""),
-        (0.0, [clock(2.1, "work@a")], "against the database work@a is 2.1 s ahead"),
-        (
-            9.0,
-            [clock(-2.1, "serve@a"), clock(3, "work@b")],
-            "against the database serve@a is 2.1 s behind, work@b is 3.0 s ahead",
-        ),
-        (0.0, [clock(1.5, "work@a"), clock(-1, "work@b")], "work@a is 2.5 s ahead of work@b"),
-        (0.0, [clock(1.5, "work@a"), clock(-1, "work@b", round_trip=1.2)], ""),
-        (-1.5, [clock(1.5, "work@a")], "work@a is 3.0 s ahead of here"),
-    ],
-)
-def test_clocks_that_are_apart_are_named(own: float, others: list[Clock], said: str) -> None:
-    found = doctor.judge_clocks(clock(own), others)
-    assert found.level is (Severity.WARN if said else Severity.OK)
-    assert found.said.startswith(said)
 
 
 @pytest.mark.parametrize(
