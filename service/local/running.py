@@ -7,7 +7,7 @@ passwords of its embedded servers are in files of their own there.
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,12 +62,12 @@ def told(
         "hidden": sorted(_hidden(config)),
         "redis_place": redis_place,
     }
-    with closing(OwnFolder.make(data_dir / _FOLDER, ServerUser.ourselves())) as folder:
-        folder.write(_FILE, json.dumps(said, indent=1, default=_plain) + "\n")
-        try:
-            yield
-        finally:
-            folder.remove(_FILE)
+    folder = OwnFolder.make(data_dir / _FOLDER, ServerUser.ourselves())
+    folder.write(_FILE, json.dumps(said, indent=1, default=_plain) + "\n")
+    try:
+        yield
+    finally:
+        folder.remove(_FILE)
 
 
 def find(data_dir: Path) -> RunningService | None:

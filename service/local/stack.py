@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -209,9 +209,8 @@ class Stack:
                 " useradd --system --no-create-home palimpsest"
             )
         logs = OwnFolder.make(self.data_dir / "logs", ServerUser.ourselves())
-        with closing(logs):
-            for child in (self._api, *self._workers):
-                child.open_log(logs, self._held)
+        for child in (self._api, *self._workers):
+            child.open_log(logs, self._held)
         self.database_url = self._database_url()
         self.redis_url = self._redis_url()
         self._environment = {**self._settings, "PALIMPSEST_LISTEN": self._listen}

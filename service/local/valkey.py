@@ -10,7 +10,7 @@ from types import TracebackType
 from urllib.parse import quote
 
 from service.local import binaries, leftovers, processes
-from service.local.folder import OwnFolder, in_one_line
+from service.local.folder import OwnFolder, in_one_line, lock_folder
 from service.local.leftovers import ProcessInfo
 from service.local.processes import ServerError, ServerUser
 from service.local.signals import deferred
@@ -71,7 +71,6 @@ class ValkeyServer:
             raise ServerError("Valkey is running already")
         try:
             self._home = OwnFolder.make(self._folder, self._user)
-            self._held.callback(self._home.close)
             with in_one_line(self._folder):
                 self._start()
         except BaseException:
@@ -79,7 +78,7 @@ class ValkeyServer:
             raise
 
     def _start(self) -> None:
-        self._held.enter_context(self._home.lock())
+        self._held.enter_context(lock_folder(self._folder))
         self._log = self._home.log("valkey.log")
         self._held.callback(self._log.close)
         self._password = self._home.secret("valkey.password")
@@ -88,7 +87,6 @@ class ValkeyServer:
         leftovers.end_leftovers(names, self._is_ours, signal.SIGTERM)
         self._program = binaries.reachable_valkey(found, self._home, self._user)
         if self._socket is not None:
-            self._home.remove_tree(_RUN)
             self._home.make_servers(_RUN)
         self._launch()
 

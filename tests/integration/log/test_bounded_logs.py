@@ -23,7 +23,6 @@ def log(folder: Path) -> Iterator[ServerLog]:
     log = home.log("a.log")
     yield log
     log.close()
-    home.close()
 
 
 def test_a_log_is_put_aside_when_it_has_so_many_bytes(log: ServerLog, folder: Path) -> None:
