@@ -1,10 +1,11 @@
 """Response schemas: JSON Schemas of the form that an answer is to have.
 
 They come from clients and are kept with the question, so only what can be checked at any
-time is taken: nothing outside of the schema is referred to, nothing refers to itself
-without end, and no part is of a kind whose check can take forever.
+time is taken: nothing outside of the schema is referred to, and no part is of a kind whose
+check can take forever.
 """
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -15,6 +16,8 @@ from service.domain.values.json_values import check_text, parse
 MAX_SCHEMA_BYTES = 16 * 1024
 #: Characters of a regular expression.
 MAX_PATTERN_CHARACTERS = 500
+#: Parts of a regular expression with its counts written out.
+MAX_PATTERN_PARTS = 10_000
 #: The dialects that `$schema` may name, without the fragment.
 DIALECTS = (
     "https://json-schema.org/draft/2020-12/schema",
@@ -29,10 +32,6 @@ _ONE = (
 )  # fmt: skip
 _LISTED = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
 _NAMED = ("$defs", "definitions", "dependencies", "dependentSchemas", "properties")
-#: Those that are checked against the same value as the schema that they are part of.
-_SAME_VALUE = frozenset(
-    {"allOf", "anyOf", "dependencies", "dependentSchemas", "else", "if", "not", "oneOf", "then"}
-)
 #: Keywords that change what a reference means from where it is met, or whose check runs a
 #: regular expression of the client's over each name, and why they are not taken.
 _REFUSED = {
@@ -42,6 +41,10 @@ _REFUSED = {
     "$recursiveRef": "use $ref",
     "patternProperties": "name the properties, or use additionalProperties",
 }
+
+#: What stands for itself, whatever follows: an escape, or a set of characters.
+_PART = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*+\]|.", re.DOTALL)
+_COUNT = re.compile(r"\{\s*+(\d*+)\s*+(?:,\s*+(\d*+)\s*+)?\}")
 
 
 def read_schema(text: str) -> dict[str, Any]:
@@ -64,14 +67,13 @@ def read_schema(text: str) -> dict[str, Any]:
     known = {id(part) for _, part in parts(schema)}
     for at, part in parts(schema):
         _check_part(schema, known, at, part)
-    _check_endless(schema)
     return schema
 
 
 def parts(part: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
     """A schema and all schemas within it, each with its place."""
     yield at, part
-    for _, place, child in _children(part):
+    for place, child in _children(part):
         if isinstance(child, dict):
             yield from parts(child, f"{at}/{place}")
 
@@ -99,8 +101,9 @@ def _check_part(
     for keyword, instead in _REFUSED.items():
         if keyword in part:
             raise ValueError(f"{where}: {keyword} is not taken; {instead}")
-    if at and "$id" in part:
-        raise ValueError(f"{where}: $id is taken at the top of the schema only")
+    for keyword in ("$id", "$schema"):
+        if at and keyword in part:
+            raise ValueError(f"{where}: {keyword} is taken at the top of the schema only")
     if "$ref" in part:
         try:
             found = referred(schema, part["$ref"])
@@ -114,38 +117,48 @@ def _check_part(
         raise ValueError(f"{where}: its pattern has more than {MAX_PATTERN_CHARACTERS} characters")
 
 
-def _children(part: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Keyword, place and value of each schema directly within one."""
+def _children(part: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Place and value of each schema directly within one."""
     for keyword in _ONE:
         if isinstance(part.get(keyword), dict):
-            yield keyword, keyword, part[keyword]
+            yield keyword, part[keyword]
     for keyword in _LISTED:
         if isinstance(part.get(keyword), list):
             for number, one in enumerate(part[keyword]):
-                yield keyword, f"{keyword}/{number}", one
+                yield f"{keyword}/{number}", one
     for keyword in _NAMED:
         if isinstance(part.get(keyword), dict):
             for name, one in part[keyword].items():
-                yield keyword, f"{keyword}/{name}", one
+                yield f"{keyword}/{name}", one
 
 
-def _check_endless(schema: Mapping[str, Any]) -> None:
-    """Raises ValueError where a value would be checked against the same part for ever."""
-    #: By identity: whether nothing behind a part leads back to it.
-    ends: dict[int, bool] = {}
+def check_pattern(pattern: str) -> None:
+    """Raises ValueError, with a sentence, for a pattern that is too large once compiled.
 
-    def visit(part: Any) -> None:
-        if not isinstance(part, dict) or ends.get(id(part)):
-            return
-        if id(part) in ends:
-            raise ValueError("a $ref leads back to itself before any part of a value is reached")
-        ends[id(part)] = False
-        if "$ref" in part:
-            visit(referred(schema, part["$ref"]))
-        for keyword, _, child in _children(part):
-            if keyword in _SAME_VALUE:
-                visit(child)
-        ends[id(part)] = True
-
-    for _, part in parts(schema):
-        visit(part)
+    What compiles patterns writes `(a{99}){99}` out as 9,801 parts, so that a line can ask for more
+    memory than a machine has.
+    """
+    #: Parts of each group that is open, the innermost last, and of its last element.
+    open_parts, last = [0], [0]
+    at = 0
+    while part := _PART.match(pattern, at):
+        count = _COUNT.match(pattern, at)
+        at = (count or part).end()
+        if count:
+            times = max((int(one[:9]) for one in count.groups() if one), default=0)
+            last[-1] *= max(times, 1)
+        elif part[0] == "(":
+            open_parts.append(0)
+            last.append(0)
+        elif part[0] == ")" and len(open_parts) > 1:
+            inner = open_parts.pop() + last.pop()
+            open_parts[-1] += last[-1]
+            last[-1] = max(inner, 1)
+        else:
+            open_parts[-1] += last[-1]
+            last[-1] = 1
+        if sum(open_parts) + sum(last) > MAX_PATTERN_PARTS:
+            raise ValueError(
+                f"the pattern {pattern!r} has more than {MAX_PATTERN_PARTS:,} parts with its"
+                " counts written out"
+            )

@@ -1,14 +1,12 @@
 """Response schemas held against values, by the jsonschema library."""
 
-import copy
 import importlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from service.domain.answers.response_patterns import check_size
-from service.domain.answers.response_schemas import DIALECTS, parts, read_schema, referred
+from service.domain.answers.response_schemas import DIALECTS, check_pattern, parts, read_schema
 
 #: Keywords that one check may look at: a schema may ask much of each of many values.
 MAX_STEPS = 30_000
@@ -46,10 +44,10 @@ def checker(schema: Mapping[str, Any]) -> Callable[[Any], str]:
     library: Any = importlib.import_module("jsonschema")
     # Without a registry of ours the library would ask the network for what it does not know.
     registry = importlib.import_module("referencing").Registry()
-    dialect, plain = _dialect(schema), _without_dialects(schema)
+    dialect = _dialect(schema)
 
     def fault(value: Any) -> str:
-        validator = _bounded(dialect, plain)(plain, registry=registry)
+        validator = _bounded(dialect)(schema, registry=registry)
         try:
             found = library.exceptions.best_match(validator.iter_errors(value))
         except (TooCostly, RecursionError) as error:
@@ -64,19 +62,7 @@ def _dialect(schema: Mapping[str, Any]) -> Any:
     return getattr(importlib.import_module("jsonschema"), _DIALECT_NAMES[DIALECTS.index(named)])
 
 
-def _without_dialects(schema: Mapping[str, Any]) -> Any:
-    """A copy in which no part names a dialect.
-
-    At such a part the library would go on with a validator of its own, which bounds nothing.
-    """
-    plain: Any = copy.deepcopy(dict(schema))
-    own: list[Any] = [part for _, part in parts(plain)]
-    for part in own:
-        part.pop("$schema", None)
-    return plain
-
-
-def _bounded(dialect: Any, schema: Mapping[str, Any]) -> Any:
+def _bounded(dialect: Any) -> Any:
     """The validator of a dialect, for one value: it bounds its steps and the time of patterns."""
     library: Any = importlib.import_module("jsonschema")
     left = MAX_STEPS
@@ -102,12 +88,7 @@ def _bounded(dialect: Any, schema: Mapping[str, Any]) -> Any:
         take(1)
         return isinstance(value, bool)
 
-    checks = {
-        **dialect.VALIDATORS,
-        "pattern": _patterns(),
-        "uniqueItems": _unique,
-        "$ref": _once(dialect.VALIDATORS["$ref"], schema),
-    }
+    checks = {**dialect.VALIDATORS, "pattern": _patterns(), "uniqueItems": _unique}
     return library.validators.extend(
         dialect,
         {keyword: counted(check) for keyword, check in checks.items()},
@@ -115,62 +96,13 @@ def _bounded(dialect: Any, schema: Mapping[str, Any]) -> Any:
     )
 
 
-def _once(check: Any, whole: Mapping[str, Any]) -> Any:
-    """The check of `$ref`, which holds each value against each part of a schema once.
-
-    A few lines that use each part twice in the next would else ask for more than a machine
-    ever does.
-    """
-    library: Any = importlib.import_module("jsonschema")
-    #: By the identities of a part and of a value: what makes the first fault, if there is one.
-    known: dict[tuple[int, int], dict[str, Any] | None] = {}
-
-    def run(validator: Any, reference: str, value: Any, schema: Any) -> Iterator[Any]:
-        pair = id(referred(whole, reference)), id(value)
-        if pair in known:
-            fault = known[pair]
-            if fault is not None:
-                yield library.ValidationError(**fault)
-            return
-        for error in check(validator, reference, value, schema):
-            if pair not in known:
-                # Copied: whoever gets the error writes its place into it.
-                places = {name: tuple(getattr(error, name)) for name in _PLACES}
-                known[pair] = {**{name: getattr(error, name) for name in _TOLD}, **places}
-            yield error
-        known.setdefault(pair, None)
-
-    return run
-
-
-#: What a fault says of itself, and of its place.
-_TOLD = ("message", "validator", "validator_value", "instance", "schema")
-_PLACES = ("path", "schema_path")
-
-
 def _unique(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[Any]:
     # The library compares what it cannot sort one by one: each with each.
     library: Any = importlib.import_module("jsonschema")
     if not wanted or not validator.is_type(value, "array"):
         return
-    if len({_comparable(one) for one in value}) < len(value):
+    if len({json.dumps(one, sort_keys=True) for one in value}) < len(value):
         yield library.ValidationError(f"{value!r} has non-unique elements")
-
-
-def _comparable(value: Any) -> str:
-    """A text that two values share where JSON Schema holds them for equal, 1 and 1.0 too."""
-    return json.dumps(_plain(value), sort_keys=True)
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case float() if value.is_integer():
-            return int(value)
-        case list():
-            return [_plain(one) for one in value]
-        case dict():
-            return {key: _plain(one) for key, one in value.items()}
-    return value
 
 
 def _patterns() -> Any:
@@ -199,7 +131,7 @@ def _patterns() -> Any:
 
 
 def _compiled(pattern: str) -> Any:
-    check_size(pattern)
+    check_pattern(pattern)
     expressions: Any = importlib.import_module("regex")
     try:
         return expressions.compile(pattern)
