@@ -75,14 +75,16 @@ def consistency(after: str, fully_applied: bool) -> common_pb2.ReadConsistency |
     return common_pb2.ReadConsistency(at_least=after, fully_applied=fully_applied)
 
 
-STATES: dict[OperationState, Any] = {
-    "pending": common_pb2.OPERATION_STATE_PENDING,
-    "running": common_pb2.OPERATION_STATE_RUNNING,
-    "done": common_pb2.OPERATION_STATE_DONE,
-    "failed": common_pb2.OPERATION_STATE_FAILED,
-    "cancelled": common_pb2.OPERATION_STATE_CANCELLED,
-    "abandoned": common_pb2.OPERATION_STATE_ABANDONED,
-}
+def numbers_of(enum: Any, prefix: str, unset: str = "") -> dict[Any, Any]:
+    """Returns the numbers of an enum of the proto by their names without `prefix`.
+
+    `unset` is the name of the number 0, which has none otherwise.
+    """
+    names = {name.removeprefix(prefix).lower(): number for name, number in enum.items() if number}
+    return {unset: 0, **names} if unset else names
+
+
+STATES: dict[OperationState, Any] = numbers_of(common_pb2.OperationState, "OPERATION_STATE_")
 
 
 def error_of(message: errors_pb2.ErrorStatus) -> PalimpsestError:

@@ -14,6 +14,7 @@ from palimpsest._convert import (
     known_name,
     message_of,
     moment,
+    numbers_of,
     positions,
     read_point,
     value_of,
@@ -50,70 +51,13 @@ from palimpsest.v1 import answer_service_pb2, chunks_pb2, common_pb2, memories_p
 _Browse = answer_service_pb2.BrowsingOptions
 _Event = answer_service_pb2.TrajectoryEvent
 
-_READERS: dict[Reader | None, answer_service_pb2.Reader.ValueType] = {
-    None: answer_service_pb2.READER_UNSPECIFIED,
-    "prism": answer_service_pb2.READER_PRISM,
-    "memwalker": answer_service_pb2.READER_MEMWALKER,
-    "pcc": answer_service_pb2.READER_PCC,
-    "dciso": answer_service_pb2.READER_DCISO,
-    "whole": answer_service_pb2.READER_WHOLE,
-    "auto": answer_service_pb2.READER_AUTO,
-}
-_STRATEGIES: dict[BrowseStrategy, answer_service_pb2.BrowsingOptions.Strategy.ValueType] = {
-    "auto": _Browse.STRATEGY_UNSPECIFIED,
-    "dynamic": _Browse.STRATEGY_DYNAMIC,
-    "rank": _Browse.STRATEGY_RANK,
-    "carry": _Browse.STRATEGY_CARRY,
-    "independent": _Browse.STRATEGY_INDEPENDENT,
-    "scan": _Browse.STRATEGY_SCAN,
-}
-_ACTIONS: dict[BrowseAction, answer_service_pb2.BrowsingOptions.Action.ValueType] = {
-    "task_understanding": _Browse.ACTION_TASK_UNDERSTANDING,
-    "retrieve": _Browse.ACTION_RETRIEVE,
-    "move": _Browse.ACTION_MOVE,
-    "append": _Browse.ACTION_APPEND,
-    "merge": _Browse.ACTION_MERGE,
-    "answer": _Browse.ACTION_ANSWER,
-    "aggregation": _Browse.ACTION_AGGREGATION,
-}
-_ORDERS: dict[BrowseOrder, answer_service_pb2.BrowsingOptions.Order.ValueType] = {
-    "auto": _Browse.ORDER_UNSPECIFIED,
-    "forward": _Browse.ORDER_FORWARD,
-    "backward": _Browse.ORDER_BACKWARD,
-}
-
-
-_NO_ANSWERS: dict[NoAnswer, Any] = {
-    "unreadable": answer_service_pb2.NO_ANSWER_UNREADABLE,
-    "not_found": answer_service_pb2.NO_ANSWER_NOT_FOUND,
-    "step_limit": answer_service_pb2.NO_ANSWER_STEP_LIMIT,
-    "empty": answer_service_pb2.NO_ANSWER_EMPTY,
-}
-_EVENT_KINDS: dict[EventKind, Any] = {
-    "retrieval": _Event.KIND_RETRIEVAL,
-    "triage": _Event.KIND_TRIAGE,
-    "leaf": _Event.KIND_LEAF,
-    "working_memory": _Event.KIND_WORKING_MEMORY,
-    "merge": _Event.KIND_MERGE,
-    "choice": _Event.KIND_CHOICE,
-    "understanding": _Event.KIND_UNDERSTANDING,
-    "piece": _Event.KIND_PIECE,
-    "aggregation": _Event.KIND_AGGREGATION,
-    "shaping": _Event.KIND_SHAPING,
-    "end": _Event.KIND_END,
-}
-_EVENT_ACTIONS: dict[EventAction, Any] = {
-    "enter": _Event.ACTION_ENTER,
-    "revert": _Event.ACTION_REVERT,
-    "answer": _Event.ACTION_ANSWER,
-    "append": _Event.ACTION_APPEND,
-    "merge": _Event.ACTION_MERGE,
-    "move": _Event.ACTION_MOVE,
-    "retrieve": _Event.ACTION_RETRIEVE,
-    "aggregate": _Event.ACTION_AGGREGATE,
-    "invalid": _Event.ACTION_INVALID,
-    "none": _Event.ACTION_NONE,
-}
+_READERS: dict[Reader | None, Any] = {None: 0, **numbers_of(answer_service_pb2.Reader, "READER_")}
+_STRATEGIES: dict[BrowseStrategy, Any] = numbers_of(_Browse.Strategy, "STRATEGY_", "auto")
+_ACTIONS: dict[BrowseAction, Any] = numbers_of(_Browse.Action, "ACTION_")
+_ORDERS: dict[BrowseOrder, Any] = numbers_of(_Browse.Order, "ORDER_", "auto")
+_NO_ANSWERS: dict[NoAnswer, Any] = numbers_of(answer_service_pb2.NoAnswer, "NO_ANSWER_")
+_EVENT_KINDS: dict[EventKind, Any] = numbers_of(_Event.Kind, "KIND_")
+_EVENT_ACTIONS: dict[EventAction, Any] = numbers_of(_Event.Action, "ACTION_")
 _LOSS_KINDS: dict[int, LossKind] = {
     memories_pb2.Loss.KIND_NO_ROOM: "no_room",
     memories_pb2.Loss.KIND_INVALID: "invalid",

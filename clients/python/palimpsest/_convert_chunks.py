@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar, Unpack, cast
 
-from palimpsest._convert import if_set, message_of, moment, number_of, value_of
+from palimpsest._convert import if_set, message_of, moment, number_of, numbers_of, value_of
 from palimpsest._errors import InvalidArgument
 from palimpsest._values_log import Ack, Chunk, ChunkFilterOptions, ChunkKind, ChunkLabels
 from palimpsest.v1 import chunks_pb2, common_pb2, session_service_pb2
@@ -294,11 +294,7 @@ def _content(chunk: Chunk) -> str:
     return chunk.text
 
 
-_KINDS: dict[ChunkKind, Any] = {
-    "text": chunks_pb2.CHUNK_KIND_TEXT,
-    "message": chunks_pb2.CHUNK_KIND_MESSAGE,
-    "agent_step": chunks_pb2.CHUNK_KIND_AGENT_STEP,
-}
+_KINDS: dict[ChunkKind, Any] = numbers_of(chunks_pb2.ChunkKind, "CHUNK_KIND_")
 
 
 def chunk_filter(

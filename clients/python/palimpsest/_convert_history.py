@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from palimpsest._convert import known_name, moment, positions, read_point, value_of
+from palimpsest._convert import known_name, moment, numbers_of, positions, read_point, value_of
 from palimpsest._convert_chunks import chunk
 from palimpsest._convert_memories import memory
 from palimpsest._values_history import (
@@ -22,12 +22,7 @@ from palimpsest._values_history import (
 )
 from palimpsest.v1 import memories_pb2, memory_service_pb2
 
-_EDIT_OPS: dict[str, Any] = {
-    "put": memories_pb2.AMENDMENT_OP_UNSPECIFIED,
-    "add": memories_pb2.AMENDMENT_OP_ADD,
-    "update": memories_pb2.AMENDMENT_OP_UPDATE,
-    "remove": memories_pb2.AMENDMENT_OP_REMOVE,
-}
+_EDIT_OPS: dict[str, Any] = numbers_of(memories_pb2.AmendmentOp, "AMENDMENT_OP_", "put")
 
 
 def edit_message(edit: Edit) -> memory_service_pb2.Edit:
@@ -54,24 +49,8 @@ def _check_keys(value: Any) -> None:
             _check_keys(child)
 
 
-_OPS: dict[Op, Any] = {
-    "add": memories_pb2.AMENDMENT_OP_ADD,
-    "update": memories_pb2.AMENDMENT_OP_UPDATE,
-    "remove": memories_pb2.AMENDMENT_OP_REMOVE,
-}
-_KINDS: dict[RevisionKind, Any] = {
-    "create": memories_pb2.REVISION_KIND_CREATE,
-    "step": memories_pb2.REVISION_KIND_STEP,
-    "skip": memories_pb2.REVISION_KIND_SKIP,
-    "fold": memories_pb2.REVISION_KIND_FOLD,
-    "edit": memories_pb2.REVISION_KIND_EDIT,
-    "rollback": memories_pb2.REVISION_KIND_ROLLBACK,
-    "consolidation": memories_pb2.REVISION_KIND_CONSOLIDATION,
-    "schema": memories_pb2.REVISION_KIND_SCHEMA,
-    "build": memories_pb2.REVISION_KIND_BUILD,
-    "seal": memories_pb2.REVISION_KIND_SEAL,
-    "episode": memories_pb2.REVISION_KIND_EPISODE,
-}
+_OPS: dict[Op, Any] = numbers_of(memories_pb2.AmendmentOp, "AMENDMENT_OP_")
+_KINDS: dict[RevisionKind, Any] = numbers_of(memories_pb2.RevisionKind, "REVISION_KIND_")
 
 
 def amendment(message: memories_pb2.Amendment) -> Amendment:

@@ -6,7 +6,7 @@ from typing import Any
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from palimpsest._convert import if_set, moment, name_of, number_of, value_of
+from palimpsest._convert import if_set, moment, name_of, number_of, numbers_of, value_of
 from palimpsest._convert_answers import losses
 from palimpsest._convert_specs import (
     ALLOWED_OPS,
@@ -29,11 +29,8 @@ from palimpsest._values_memories import (
 from palimpsest.v1 import common_pb2, memories_pb2, memory_service_pb2
 
 _STATUSES: dict[MemoryStatus, Any] = {
-    MemoryStatus.ACTIVE: memories_pb2.Memory.STATUS_ACTIVE,
-    MemoryStatus.STALLED: memories_pb2.Memory.STATUS_STALLED,
-    MemoryStatus.SEALED: memories_pb2.Memory.STATUS_SEALED,
-    MemoryStatus.WAITING: memories_pb2.Memory.STATUS_WAITING,
-    MemoryStatus.OVER_BUDGET: memories_pb2.Memory.STATUS_OVER_BUDGET,
+    MemoryStatus(name): number
+    for name, number in numbers_of(memories_pb2.Memory.Status, "STATUS_").items()
 }
 
 

@@ -5,7 +5,16 @@ from typing import Any
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from palimpsest._convert import STATES, error_of, if_set, known_name, moment, number_of, value_of
+from palimpsest._convert import (
+    STATES,
+    error_of,
+    if_set,
+    known_name,
+    moment,
+    number_of,
+    numbers_of,
+    value_of,
+)
 from palimpsest._convert_memories import blocked
 from palimpsest._convert_memories import memory as memory_info
 from palimpsest._convert_specs import number_of as setting
@@ -29,12 +38,7 @@ from palimpsest.v1 import (
 
 _Message = operations_pb2.Operation
 
-_KINDS: dict[OperationKind, Any] = {
-    "rebuild": _Message.KIND_REBUILD,
-    "consolidation": _Message.KIND_CONSOLIDATION,
-    "schema": _Message.KIND_SCHEMA,
-    "seal": _Message.KIND_SEAL,
-}
+_KINDS: dict[OperationKind, Any] = numbers_of(_Message.Kind, "KIND_")
 
 
 def operation(message: operations_pb2.Operation) -> OperationInfo[Any]:

@@ -8,6 +8,7 @@ from palimpsest._convert import (
     known_name,
     message_of,
     number_of,
+    numbers_of,
     read_point,
     value_of,
 )
@@ -16,12 +17,7 @@ from palimpsest._values_log import ChunkFilterOptions
 from palimpsest._values_search import FoundChunk, SearchIndex, SearchMode, SearchResult
 from palimpsest.v1 import session_service_pb2
 
-_MODES: dict[SearchMode, Any] = {
-    "auto": session_service_pb2.SEARCH_MODE_UNSPECIFIED,
-    "words": session_service_pb2.SEARCH_MODE_WORDS,
-    "vectors": session_service_pb2.SEARCH_MODE_VECTORS,
-    "hybrid": session_service_pb2.SEARCH_MODE_HYBRID,
-}
+_MODES: dict[SearchMode, Any] = numbers_of(session_service_pb2.SearchMode, "SEARCH_MODE_", "auto")
 _SEARCHED_BY = {name: number for name, number in _MODES.items() if name != "auto"}
 
 

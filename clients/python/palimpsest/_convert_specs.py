@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from palimpsest._convert import message_of, milliseconds, name_of
+from palimpsest._convert import message_of, milliseconds, name_of, numbers_of
 from palimpsest._convert import number_of as _number_of
 from palimpsest._schemas import Schema, schema_fields
 from palimpsest._values_specs import (
@@ -30,32 +30,16 @@ ENCODINGS: dict[Encoding, Any] = {
     "amendments": _Spec.ENCODING_AMENDMENTS,
     "in_place": _Spec.ENCODING_IN_PLACE,
 }
-ALLOWED_OPS: dict[AllowedOps, Any] = {
-    "add_and_update": _Spec.ALLOWED_OPS_ADD_AND_UPDATE,
-    "add_only": _Spec.ALLOWED_OPS_ADD_ONLY,
-}
-COERCIONS: dict[Coercion, Any] = {
-    "refuse": _Spec.COERCION_REFUSE,
-    "lossless": _Spec.COERCION_LOSSLESS,
-}
-REPLY_FORMATS: dict[ReplyFormat, Any] = {
-    "auto": common_pb2.REPLY_FORMAT_UNSPECIFIED,
-    "text": common_pb2.REPLY_FORMAT_TEXT,
-    "structured": common_pb2.REPLY_FORMAT_STRUCTURED,
-}
-STEPS: dict[Steps, Any] = {
-    "whole": _Spec.STEPS_WHOLE,
-    "focused": _Spec.STEPS_FOCUSED,
-}
+ALLOWED_OPS: dict[AllowedOps, Any] = numbers_of(_Spec.AllowedOps, "ALLOWED_OPS_")
+COERCIONS: dict[Coercion, Any] = numbers_of(_Spec.Coercion, "COERCION_")
+REPLY_FORMATS: dict[ReplyFormat, Any] = numbers_of(common_pb2.ReplyFormat, "REPLY_FORMAT_", "auto")
+STEPS: dict[Steps, Any] = numbers_of(_Spec.Steps, "STEPS_")
 WORKING_MEMORIES: dict[WorkingMemory, Any] = {
     "cut": _Tree.WORKING_MEMORY_CUT,
     "off": _Tree.WORKING_MEMORY_OFF,
     "summarized": _Tree.WORKING_MEMORY_SUMMARIZED,
 }
-PERIODS: dict[StatePeriod, Any] = {
-    "fixed": _State.PERIOD_FIXED,
-    "adaptive": _State.PERIOD_ADAPTIVE,
-}
+PERIODS: dict[StatePeriod, Any] = numbers_of(_State.Period, "PERIOD_")
 _TABLES: dict[str, Mapping[Any, Any]] = {
     "encoding": ENCODINGS,
     "allowed_ops": ALLOWED_OPS,

@@ -10,6 +10,7 @@ from palimpsest._convert import (
     message_of,
     moment,
     number_of,
+    numbers_of,
     positions,
     value_of,
 )
@@ -31,24 +32,11 @@ from palimpsest._values_spend import (
 from palimpsest.v1 import billing_service_pb2 as pb
 from palimpsest.v1 import common_pb2
 
-_PERIODS: dict[BudgetPeriod, Any] = {
-    "day": pb.BUDGET_PERIOD_DAY,
-    "total": pb.BUDGET_PERIOD_TOTAL,
-}
-_GROUPINGS: dict[Grouping, Any] = {
-    "session": pb.ListUsageRequest.GROUPING_SESSION,
-    "memory": pb.ListUsageRequest.GROUPING_MEMORY,
-    "day": pb.ListUsageRequest.GROUPING_DAY,
-    "purpose": pb.ListUsageRequest.GROUPING_PURPOSE,
-}
+_PERIODS: dict[BudgetPeriod, Any] = numbers_of(pb.BudgetPeriod, "BUDGET_PERIOD_")
+_GROUPINGS: dict[Grouping, Any] = numbers_of(pb.ListUsageRequest.Grouping, "GROUPING_")
 #: The first of each is what is not specified.
-_PURPOSES = {"": 0} | {
-    name.removeprefix("CALL_PURPOSE_").lower(): number for name, number in pb.CallPurpose.items()
-}
-_OUTCOMES = {"": 0} | {
-    name.removeprefix("CACHE_OUTCOME_").lower(): number
-    for name, number in pb.CostReport.CacheOutcome.items()
-}
+_PURPOSES = {"": 0, **numbers_of(pb.CallPurpose, "CALL_PURPOSE_")}
+_OUTCOMES = {"": 0, **numbers_of(pb.CostReport.CacheOutcome, "CACHE_OUTCOME_")}
 #: Fields that are messages themselves.
 _COMPARED = ("measured", "as_kept", "in_place", "amendments", "adaptive")
 _LOOPS = ("standard", "recursive", "pcc")

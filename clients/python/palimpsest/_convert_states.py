@@ -8,6 +8,7 @@ from palimpsest._convert import (
     known_name,
     moment,
     number_of,
+    numbers_of,
     positions,
     read_point,
     value_of,
@@ -21,17 +22,8 @@ from palimpsest.v1 import state_service_pb2
 _Request = state_service_pb2.GetWorkingContextRequest
 _Vector = state_service_pb2.StateVector
 
-_FORMS: dict[ContextForm, Any] = {
-    "parts": _Request.FORM_PARTS,
-    "text": _Request.FORM_TEXT,
-    "messages": _Request.FORM_MESSAGES,
-}
-_ORIGINS: dict[VectorOrigin, Any] = {
-    "task": _Vector.ORIGIN_TASK,
-    "model": _Vector.ORIGIN_MODEL,
-    "cut": _Vector.ORIGIN_CUT,
-    "skipped": _Vector.ORIGIN_SKIPPED,
-}
+_FORMS: dict[ContextForm, Any] = numbers_of(_Request.Form, "FORM_")
+_ORIGINS: dict[VectorOrigin, Any] = numbers_of(_Vector.Origin, "ORIGIN_")
 
 
 def form_numbers(forms: Sequence[ContextForm]) -> list[Any]:

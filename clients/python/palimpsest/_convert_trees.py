@@ -7,6 +7,7 @@ from palimpsest._convert import (
     if_set,
     known_name,
     moment,
+    numbers_of,
     read_point,
     value_of,
 )
@@ -21,12 +22,7 @@ from palimpsest._values_trees import (
 )
 from palimpsest.v1 import tree_service_pb2
 
-_ORIGINS: dict[NodeOrigin, Any] = {
-    "model": tree_service_pb2.TreeNode.ORIGIN_MODEL,
-    "joined": tree_service_pb2.TreeNode.ORIGIN_JOINED,
-    "cut": tree_service_pb2.TreeNode.ORIGIN_CUT,
-    "skipped": tree_service_pb2.TreeNode.ORIGIN_SKIPPED,
-}
+_ORIGINS: dict[NodeOrigin, Any] = numbers_of(tree_service_pb2.TreeNode.Origin, "ORIGIN_")
 
 
 def tree_node(message: tree_service_pb2.TreeNode) -> TreeNode:
