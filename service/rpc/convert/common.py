@@ -1,7 +1,9 @@
 """What several rooms share: times, ranges, read points, usage."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any, TypeVar
 from uuid import UUID
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -12,6 +14,24 @@ from storage.calls.calls import UsageLine
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_SECONDS = 86_400
+
+
+_Member = TypeVar("_Member", bound=Enum)
+
+
+def numbers_of(
+    members: Iterable[_Member], enum: Any, prefix: str, unset: _Member | None = None
+) -> dict[_Member, Any]:
+    """Returns the proto's number of each member, which has its name after `prefix`.
+
+    That of `unset` is 0.
+    """
+    return {one: 0 if one is unset else enum.Value(f"{prefix}{one.name}") for one in members}
+
+
+def choices_of(numbers: Mapping[_Member, Any], default: _Member) -> dict[Any, _Member]:
+    """Returns the member of each number; of 0, which the client did not set, the default."""
+    return {0: default, **{number: one for one, number in numbers.items()}}
 
 
 def timestamp(at: datetime) -> Timestamp:

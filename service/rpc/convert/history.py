@@ -8,31 +8,17 @@ from service.domain.prism.amendments import Op
 from service.domain.prism.diffing import ValueDifference
 from service.domain.values.json_values import canonical
 from service.rpc.convert.chunks import write_chunk
-from service.rpc.convert.common import positions, timestamp
+from service.rpc.convert.common import numbers_of, positions, timestamp
 from service.usecases.memories.edit import Edit
 from service.usecases.memories.history import Explained
 from storage.memories.history import StoredRevision
 from storage.prism.amendment_log import LoggedAmendment, LoggedRejection
 
-_OPS: dict[Any, Op | None] = {
-    memories_pb2.AMENDMENT_OP_UNSPECIFIED: None,
-    memories_pb2.AMENDMENT_OP_ADD: Op.ADD,
-    memories_pb2.AMENDMENT_OP_UPDATE: Op.UPDATE,
-    memories_pb2.AMENDMENT_OP_REMOVE: Op.REMOVE,
-}
-_OP_MESSAGES = {op: message for message, op in _OPS.items()}
+_OP_MESSAGES = numbers_of(Op, memories_pb2.AmendmentOp, "AMENDMENT_OP_")
+_OPS: dict[Any, Op | None] = {0: None, **{number: op for op, number in _OP_MESSAGES.items()}}
 _KINDS = {
-    "create": memories_pb2.REVISION_KIND_CREATE,
-    "step": memories_pb2.REVISION_KIND_STEP,
-    "skip": memories_pb2.REVISION_KIND_SKIP,
-    "fold": memories_pb2.REVISION_KIND_FOLD,
-    "edit": memories_pb2.REVISION_KIND_EDIT,
-    "rollback": memories_pb2.REVISION_KIND_ROLLBACK,
-    "consolidation": memories_pb2.REVISION_KIND_CONSOLIDATION,
-    "schema": memories_pb2.REVISION_KIND_SCHEMA,
-    "build": memories_pb2.REVISION_KIND_BUILD,
-    "seal": memories_pb2.REVISION_KIND_SEAL,
-    "episode": memories_pb2.REVISION_KIND_EPISODE,
+    name.removeprefix("REVISION_KIND_").lower(): number
+    for name, number in memories_pb2.RevisionKind.items()
 }
 
 

@@ -5,21 +5,12 @@ from service.domain.prism.losses import Loss, LossKind, losses_of
 from service.domain.state.spec import StateSpec
 from service.domain.values.memory_kinds import MemoryStatus
 from service.rpc.convert import specs
-from service.rpc.convert.common import read_point, write_timestamp
+from service.rpc.convert.common import numbers_of, read_point, write_timestamp
 from service.usecases.memories.memories import MemoryReading
 from storage.memories.memories import StoredMemory
 
-_STATUSES = {
-    MemoryStatus.ACTIVE: memories_pb2.Memory.STATUS_ACTIVE,
-    MemoryStatus.STALLED: memories_pb2.Memory.STATUS_STALLED,
-    MemoryStatus.SEALED: memories_pb2.Memory.STATUS_SEALED,
-    MemoryStatus.WAITING: memories_pb2.Memory.STATUS_WAITING,
-    MemoryStatus.OVER_BUDGET: memories_pb2.Memory.STATUS_OVER_BUDGET,
-}
-_LOSS_KINDS = {
-    LossKind.NO_ROOM: memories_pb2.Loss.KIND_NO_ROOM,
-    LossKind.INVALID: memories_pb2.Loss.KIND_INVALID,
-}
+_STATUSES = numbers_of(MemoryStatus, memories_pb2.Memory.Status, "STATUS_")
+_LOSS_KINDS = numbers_of(LossKind, memories_pb2.Loss.Kind, "KIND_")
 
 
 def memory(stored: StoredMemory) -> memories_pb2.Memory:

@@ -20,24 +20,13 @@ from service.domain.values.errors import InvalidInput
 from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.reasons import Reason
 from service.rpc.convert import memories, specs
-from service.rpc.convert.common import usage, write_timestamp
+from service.rpc.convert.common import numbers_of, usage, write_timestamp
 from service.usecases.memories.long_operations import FoundOperation, OperationFilter
 from storage.memories.memories import StoredMemory
 from storage.prism.schema_drafts import StoredSchemaDraft
 
-_KINDS = {
-    OperationKind.REBUILD: OperationMessage.KIND_REBUILD,
-    OperationKind.CONSOLIDATION: OperationMessage.KIND_CONSOLIDATION,
-    OperationKind.SCHEMA: OperationMessage.KIND_SCHEMA,
-    OperationKind.SEAL: OperationMessage.KIND_SEAL,
-}
-_STATES = {
-    OperationState.PENDING: common_pb2.OPERATION_STATE_PENDING,
-    OperationState.RUNNING: common_pb2.OPERATION_STATE_RUNNING,
-    OperationState.DONE: common_pb2.OPERATION_STATE_DONE,
-    OperationState.FAILED: common_pb2.OPERATION_STATE_FAILED,
-    OperationState.CANCELLED: common_pb2.OPERATION_STATE_CANCELLED,
-}
+_KINDS = numbers_of(OperationKind, OperationMessage.Kind, "KIND_")
+_STATES = numbers_of(OperationState, common_pb2.OperationState, "OPERATION_STATE_")
 
 
 def operation(found: FoundOperation) -> OperationMessage:

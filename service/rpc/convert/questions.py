@@ -1,5 +1,7 @@
 """Questions: readers, navigations and browsings, from their messages."""
 
+from typing import Any
+
 from palimpsest.v1 import answer_service_pb2
 from service.domain.answers.browse.spec import (
     ALL_ACTIONS,
@@ -14,51 +16,26 @@ from service.domain.answers.browse.spec import (
 from service.domain.answers.navigation_request import DEFAULT_CALLS as NAVIGATION_CALLS
 from service.domain.answers.navigation_request import NavigationRequest
 from service.domain.answers.readers import ReaderName
+from service.rpc.convert.common import choices_of, numbers_of
 
 _Browse = answer_service_pb2.BrowsingOptions
 
-_READERS = {
-    answer_service_pb2.READER_PRISM: ReaderName.PRISM,
-    answer_service_pb2.READER_MEMWALKER: ReaderName.MEMWALKER,
-    answer_service_pb2.READER_PCC: ReaderName.PCC,
-    answer_service_pb2.READER_DCISO: ReaderName.DCISO,
-    answer_service_pb2.READER_WHOLE: ReaderName.WHOLE,
-    answer_service_pb2.READER_AUTO: ReaderName.AUTO,
-}
 #: As the proto has them; None: the question does not say.
-READER_MESSAGES: dict[ReaderName | None, answer_service_pb2.Reader.ValueType] = {
+READER_MESSAGES: dict[ReaderName | None, Any] = {
     None: answer_service_pb2.READER_UNSPECIFIED,
-    **{reader: message for message, reader in _READERS.items()},
+    **numbers_of(ReaderName, answer_service_pb2.Reader, "READER_"),
 }
+_READERS = {number: reader for reader, number in READER_MESSAGES.items()}
 _ACTIONS = {
-    _Browse.ACTION_TASK_UNDERSTANDING: BrowseAction.TASK_UNDERSTANDING,
-    _Browse.ACTION_RETRIEVE: BrowseAction.RETRIEVE,
-    _Browse.ACTION_MOVE: BrowseAction.MOVE,
-    _Browse.ACTION_APPEND: BrowseAction.APPEND,
-    _Browse.ACTION_MERGE: BrowseAction.MERGE,
-    _Browse.ACTION_ANSWER: BrowseAction.ANSWER,
-    _Browse.ACTION_AGGREGATION: BrowseAction.AGGREGATION,
+    number: action for action, number in numbers_of(BrowseAction, _Browse.Action, "ACTION_").items()
 }
-_STRATEGIES = {
-    _Browse.STRATEGY_UNSPECIFIED: BrowseOption.AUTO,
-    _Browse.STRATEGY_DYNAMIC: BrowseOption.DYNAMIC,
-    _Browse.STRATEGY_RANK: BrowseOption.RANK,
-    _Browse.STRATEGY_CARRY: BrowseOption.CARRY,
-    _Browse.STRATEGY_INDEPENDENT: BrowseOption.INDEPENDENT,
-    _Browse.STRATEGY_SCAN: BrowseOption.SCAN,
-}
+_STRATEGY_NUMBERS = numbers_of(BrowseOption, _Browse.Strategy, "STRATEGY_", BrowseOption.AUTO)
+_STRATEGIES = choices_of(_STRATEGY_NUMBERS, BrowseOption.AUTO)
 #: As the proto has them; None: nothing is browsed.
-STRATEGY_MESSAGES: dict[
-    BrowseOption | None, answer_service_pb2.BrowsingOptions.Strategy.ValueType
-] = {
-    None: _Browse.STRATEGY_UNSPECIFIED,
-    **{option: message for message, option in _STRATEGIES.items()},
-}
-_ORDERS = {
-    _Browse.ORDER_UNSPECIFIED: ReadingOrder.AUTO,
-    _Browse.ORDER_FORWARD: ReadingOrder.FORWARD,
-    _Browse.ORDER_BACKWARD: ReadingOrder.BACKWARD,
-}
+STRATEGY_MESSAGES: dict[BrowseOption | None, Any] = {None: 0, **_STRATEGY_NUMBERS}
+_ORDERS = choices_of(
+    numbers_of(ReadingOrder, _Browse.Order, "ORDER_", ReadingOrder.AUTO), ReadingOrder.AUTO
+)
 
 
 def reader(message: answer_service_pb2.Reader.ValueType) -> ReaderName | None:

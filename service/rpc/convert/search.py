@@ -2,7 +2,7 @@
 
 from palimpsest.v1 import session_service_pb2
 from service.rpc.convert.chunks import chunk_filter, write_chunk
-from service.rpc.convert.common import characters
+from service.rpc.convert.common import characters, numbers_of
 from service.settings.config import Limits
 from service.usecases.search.search import (
     FoundPage,
@@ -15,12 +15,7 @@ from service.usecases.search.search import (
 #: Chunks of a search that names no limit, and the most that it returns.
 DEFAULT_LIMIT, MAX_LIMIT = 10, 100
 
-MODES = {
-    SearchMode.DEFAULT: session_service_pb2.SEARCH_MODE_UNSPECIFIED,
-    SearchMode.WORDS: session_service_pb2.SEARCH_MODE_WORDS,
-    SearchMode.VECTORS: session_service_pb2.SEARCH_MODE_VECTORS,
-    SearchMode.HYBRID: session_service_pb2.SEARCH_MODE_HYBRID,
-}
+MODES = numbers_of(SearchMode, session_service_pb2.SearchMode, "SEARCH_MODE_", SearchMode.DEFAULT)
 _MODES_OF = {number: mode for mode, number in MODES.items()}
 
 

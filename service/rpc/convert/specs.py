@@ -25,63 +25,37 @@ from service.domain.tree.spec import TreeSpec, WorkingMemory
 from service.domain.values.errors import InvalidInput
 from service.domain.values.memory_choices import OnFailure, ReplyFormat
 from service.domain.values.memory_kinds import MemoryKind
+from service.rpc.convert.common import choices_of, numbers_of
 
 #: What an unset number of a PrismSpec means; the proto's comments say the same.
 DEFAULT_CHUNK_TOKENS = 2000
 
 _Message = memories_pb2.PrismSpec
 
-_ON_FAILURE = {
-    common_pb2.ON_FAILURE_UNSPECIFIED: OnFailure.STALL,
-    common_pb2.ON_FAILURE_STALL: OnFailure.STALL,
-    common_pb2.ON_FAILURE_SKIP: OnFailure.SKIP,
-}
-_ENCODINGS = {
-    _Message.ENCODING_UNSPECIFIED: Encoding.ADAPTIVE,
-    _Message.ENCODING_ADAPTIVE: Encoding.ADAPTIVE,
-    _Message.ENCODING_AMENDMENTS: Encoding.AMENDMENTS,
-    _Message.ENCODING_IN_PLACE: Encoding.IN_PLACE,
-}
-_ALLOWED_OPS = {
-    _Message.ALLOWED_OPS_UNSPECIFIED: Operations.ADD_AND_UPDATE,
-    _Message.ALLOWED_OPS_ADD_AND_UPDATE: Operations.ADD_AND_UPDATE,
-    _Message.ALLOWED_OPS_ADD_ONLY: Operations.ADD_ONLY,
-}
-_COERCIONS = {
-    _Message.COERCION_UNSPECIFIED: Coercion.REFUSE,
-    _Message.COERCION_REFUSE: Coercion.REFUSE,
-    _Message.COERCION_LOSSLESS: Coercion.LOSSLESS,
-}
+_ON_FAILURE = choices_of(
+    numbers_of(OnFailure, common_pb2.OnFailure, "ON_FAILURE_"), OnFailure.STALL
+)
+_ENCODINGS = choices_of(numbers_of(Encoding, _Message.Encoding, "ENCODING_"), Encoding.ADAPTIVE)
+_ALLOWED_OPS = choices_of(
+    numbers_of(Operations, _Message.AllowedOps, "ALLOWED_OPS_"), Operations.ADD_AND_UPDATE
+)
+_COERCIONS = choices_of(numbers_of(Coercion, _Message.Coercion, "COERCION_"), Coercion.REFUSE)
 _Tree = memories_pb2.TreeSpec
-
 _REASONING = {
     _Tree.REASONING_UNSPECIFIED: True,
     _Tree.REASONING_ON: True,
     _Tree.REASONING_OFF: False,
 }
-_WORKING_MEMORIES = {
-    _Tree.WORKING_MEMORY_UNSPECIFIED: WorkingMemory.CUT,
-    _Tree.WORKING_MEMORY_OFF: WorkingMemory.OFF,
-    _Tree.WORKING_MEMORY_CUT: WorkingMemory.CUT,
-    _Tree.WORKING_MEMORY_SUMMARIZED: WorkingMemory.SUMMARIZED,
-}
+_WORKING_MEMORIES = choices_of(
+    numbers_of(WorkingMemory, _Tree.WorkingMemory, "WORKING_MEMORY_"), WorkingMemory.CUT
+)
 _State = memories_pb2.StateSpec
-
-_PERIODS = {
-    _State.PERIOD_UNSPECIFIED: Period.FIXED,
-    _State.PERIOD_FIXED: Period.FIXED,
-    _State.PERIOD_ADAPTIVE: Period.ADAPTIVE,
-}
-_REPLY_FORMATS = {
-    common_pb2.REPLY_FORMAT_UNSPECIFIED: ReplyFormat.AUTO,
-    common_pb2.REPLY_FORMAT_TEXT: ReplyFormat.TEXT,
-    common_pb2.REPLY_FORMAT_STRUCTURED: ReplyFormat.STRUCTURED,
-}
-_STEPS = {
-    _Message.STEPS_UNSPECIFIED: StepScope.WHOLE,
-    _Message.STEPS_WHOLE: StepScope.WHOLE,
-    _Message.STEPS_FOCUSED: StepScope.FOCUSED,
-}
+_PERIODS = choices_of(numbers_of(Period, _State.Period, "PERIOD_"), Period.FIXED)
+_REPLY_FORMATS = choices_of(
+    numbers_of(ReplyFormat, common_pb2.ReplyFormat, "REPLY_FORMAT_", ReplyFormat.AUTO),
+    ReplyFormat.AUTO,
+)
+_STEPS = choices_of(numbers_of(StepScope, _Message.Steps, "STEPS_"), StepScope.WHOLE)
 
 
 @contextmanager

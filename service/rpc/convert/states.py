@@ -15,12 +15,7 @@ Form = state_service_pb2.GetWorkingContextRequest.Form
 #: What a reply has when the client does not say.
 DEFAULT_FORMS = (Form.FORM_PARTS, Form.FORM_TEXT)
 
-_ORIGINS = {
-    VectorSource.TASK: state_service_pb2.StateVector.ORIGIN_TASK,
-    VectorSource.MODEL: state_service_pb2.StateVector.ORIGIN_MODEL,
-    VectorSource.CUT: state_service_pb2.StateVector.ORIGIN_CUT,
-    VectorSource.SKIPPED: state_service_pb2.StateVector.ORIGIN_SKIPPED,
-}
+_ORIGINS = common.numbers_of(VectorSource, state_service_pb2.StateVector.Origin, "ORIGIN_")
 
 
 def working_context(

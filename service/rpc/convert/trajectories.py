@@ -1,48 +1,19 @@
 """Trajectories, to their messages."""
 
+from typing import Any
+
 from palimpsest.v1 import answer_service_pb2
-from service.domain.answers.trajectory import (
-    Action,
-    Event,
-    EventKind,
-    NoAnswer,
-)
-from service.rpc.convert.common import positions
+from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer
+from service.rpc.convert.common import numbers_of, positions
 from storage.answers.answers import StoredAnswer
 from storage.answers.trajectories import NavigationTotals
 
-_KINDS = {
-    EventKind.RETRIEVAL: answer_service_pb2.TrajectoryEvent.KIND_RETRIEVAL,
-    EventKind.TRIAGE: answer_service_pb2.TrajectoryEvent.KIND_TRIAGE,
-    EventKind.LEAF: answer_service_pb2.TrajectoryEvent.KIND_LEAF,
-    EventKind.WORKING_MEMORY: answer_service_pb2.TrajectoryEvent.KIND_WORKING_MEMORY,
-    EventKind.MERGE: answer_service_pb2.TrajectoryEvent.KIND_MERGE,
-    EventKind.CHOICE: answer_service_pb2.TrajectoryEvent.KIND_CHOICE,
-    EventKind.UNDERSTANDING: answer_service_pb2.TrajectoryEvent.KIND_UNDERSTANDING,
-    EventKind.PIECE: answer_service_pb2.TrajectoryEvent.KIND_PIECE,
-    EventKind.AGGREGATION: answer_service_pb2.TrajectoryEvent.KIND_AGGREGATION,
-    EventKind.SHAPING: answer_service_pb2.TrajectoryEvent.KIND_SHAPING,
-    EventKind.END: answer_service_pb2.TrajectoryEvent.KIND_END,
-}
-_ACTIONS = {
-    Action.ENTER: answer_service_pb2.TrajectoryEvent.ACTION_ENTER,
-    Action.REVERT: answer_service_pb2.TrajectoryEvent.ACTION_REVERT,
-    Action.ANSWER: answer_service_pb2.TrajectoryEvent.ACTION_ANSWER,
-    Action.APPEND: answer_service_pb2.TrajectoryEvent.ACTION_APPEND,
-    Action.MERGE: answer_service_pb2.TrajectoryEvent.ACTION_MERGE,
-    Action.MOVE: answer_service_pb2.TrajectoryEvent.ACTION_MOVE,
-    Action.RETRIEVE: answer_service_pb2.TrajectoryEvent.ACTION_RETRIEVE,
-    Action.AGGREGATE: answer_service_pb2.TrajectoryEvent.ACTION_AGGREGATE,
-    Action.INVALID: answer_service_pb2.TrajectoryEvent.ACTION_INVALID,
-    Action.NONE: answer_service_pb2.TrajectoryEvent.ACTION_NONE,
-}
+_KINDS = numbers_of(EventKind, answer_service_pb2.TrajectoryEvent.Kind, "KIND_")
+_ACTIONS = numbers_of(Action, answer_service_pb2.TrajectoryEvent.Action, "ACTION_")
 #: Why there is no answer, as the proto has it.
-NO_ANSWER = {
+NO_ANSWER: dict[NoAnswer | None, Any] = {
     None: answer_service_pb2.NO_ANSWER_UNSPECIFIED,
-    NoAnswer.UNREADABLE: answer_service_pb2.NO_ANSWER_UNREADABLE,
-    NoAnswer.NOT_FOUND: answer_service_pb2.NO_ANSWER_NOT_FOUND,
-    NoAnswer.STEP_LIMIT: answer_service_pb2.NO_ANSWER_STEP_LIMIT,
-    NoAnswer.EMPTY: answer_service_pb2.NO_ANSWER_EMPTY,
+    **numbers_of(NoAnswer, answer_service_pb2.NoAnswer, "NO_ANSWER_"),
 }
 
 

@@ -10,12 +10,7 @@ from storage.tree.views import StoredNode, TextPart
 _Node = tree_service_pb2.TreeNode
 _Part = tree_service_pb2.GetNodeTextResponse.Part
 
-_ORIGINS = {
-    SummarySource.MODEL: _Node.ORIGIN_MODEL,
-    SummarySource.JOINED: _Node.ORIGIN_JOINED,
-    SummarySource.CUT: _Node.ORIGIN_CUT,
-    SummarySource.SKIPPED: _Node.ORIGIN_SKIPPED,
-}
+_ORIGINS = common.numbers_of(SummarySource, _Node.Origin, "ORIGIN_")
 
 
 def tree(stored: StoredMemory, outline: Outline, token: str) -> tree_service_pb2.Tree:
