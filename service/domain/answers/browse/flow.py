@@ -19,7 +19,7 @@ from service.domain.answers.browse.pieces import Frame
 from service.domain.answers.browse.prompts import CLOSING, BrowsePrompts, usable, window_of
 from service.domain.answers.browse.reading import MAX_BATCH, BrowseRun
 from service.domain.answers.browse.result import Browsed
-from service.domain.answers.browse.sequential import carry, dynamic, random, scan
+from service.domain.answers.browse.sequential import carry, dynamic, scan
 from service.domain.answers.browse.spec import (
     BrowseAction,
     BrowseOption,
@@ -162,5 +162,4 @@ _OPTIONS: dict[BrowseOption, Callable[[BrowseRun], FetchingFlow[Browsed]]] = {
     BrowseOption.CARRY: lambda reading: carry(reading, reading.numbers),
     BrowseOption.INDEPENDENT: lambda reading: _independent(reading, reading.numbers),
     BrowseOption.SCAN: lambda reading: scan(reading, reading.numbers),
-    BrowseOption.RANDOM: random,
 }

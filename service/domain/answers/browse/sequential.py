@@ -1,10 +1,9 @@
-"""Runs the options that go piece by piece: DYNAMIC, CARRY, SCAN and RANDOM.
+"""Runs the options that go piece by piece: DYNAMIC, CARRY and SCAN.
 
 DYNAMIC is algorithm 1, lines 6 to 14. The pieces that a retrieval names are read next, best
 first, each at most once; after them it goes on where it was.
 """
 
-import hmac
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,13 +28,6 @@ _DYNAMIC = (
     BrowseAction.MERGE,
     BrowseAction.ANSWER,
     BrowseAction.AGGREGATION,
-)
-#: What lots are drawn among.
-_BY_LOT = (
-    BrowseAction.MOVE,
-    BrowseAction.RETRIEVE,
-    BrowseAction.APPEND,
-    BrowseAction.MERGE,
 )
 
 
@@ -140,42 +132,6 @@ def scan(
             reading.ending = BrowseAction.AGGREGATION
             break
     return (yield from close(reading))
-
-
-def random(reading: BrowseRun) -> FetchingFlow[Browsed]:
-    """For comparison (section 4.4): an action by lot for each piece, the same every time."""
-    sequence = _Sequence(reading=reading, line=deque(reading.numbers))
-    while number := sequence.next():
-        lots = [one for one in _BY_LOT if one in reading.request.actions]
-        if not sequence.may_retrieve and BrowseAction.RETRIEVE in lots:
-            lots.remove(BrowseAction.RETRIEVE)
-        action = _drawn(reading, number, lots) if lots else BrowseAction.MOVE
-        if action in (BrowseAction.MOVE, BrowseAction.RETRIEVE):
-            yield from _without_reading(sequence, number, action)
-            continue
-        read, replaced = yield from _look(reading, number, reading.offers(action))
-        if reading.stopped:
-            break
-        if read is not None and read.reply is not None:
-            _extract(reading, read, replaced)
-    return (yield from close(reading))
-
-
-def _drawn(reading: BrowseRun, number: int, lots: Sequence[BrowseAction]) -> BrowseAction:
-    said = f"{number}\0{reading.prompts.query}".encode()
-    lot = hmac.digest(reading.prompts.marker_key, said, "sha256")
-    return lots[int.from_bytes(lot[:8], "big") % len(lots)]
-
-
-def _without_reading(sequence: _Sequence, number: int, action: BrowseAction) -> FetchingFlow[None]:
-    reading, done, text = sequence.reading, Action.MOVE, ""
-    targets: tuple[str, ...] = ()
-    if action is BrowseAction.RETRIEVE:
-        done, text = Action.RETRIEVE, reading.searched
-        targets = yield from sequence.retrieve(text, number)
-    yield from reading.tell(
-        EventKind.PIECE, done, frame=reading.frame(number), targets=targets, text=text
-    )
 
 
 def _look(

@@ -43,8 +43,6 @@ class BrowseOption(StrEnum):
     INDEPENDENT = "independent"
     #: Option 4: one after the other until one answers.
     SCAN = "scan"
-    #: For comparison (section 4.4): an action by lot for each piece.
-    RANDOM = "random"
 
 
 class ReadingOrder(StrEnum):

@@ -9,7 +9,7 @@ from service.domain.answers.browse.contents import CloseContent, PieceContent
 from service.domain.answers.browse.fetches import RankPieces, ReadPiece
 from service.domain.answers.browse.sequential import MAX_RETRIEVALS
 from service.domain.answers.browse.spec import BrowseAction, BrowseOption, ReadingOrder
-from service.domain.answers.trajectory import EventKind, NoAnswer
+from service.domain.answers.trajectory import NoAnswer
 from service.domain.prompting.flows import ModelRequest
 from tests.unit.answers.browse.support import (
     AGGREGATION,
@@ -170,21 +170,6 @@ def test_without_anything_known_the_calls_are_used_up() -> None:
     got = run(Log(FOUR), scripted(NULL, NULL), request(BrowseOption.DYNAMIC, max_calls=3))
     assert got.result.no_answer is NoAnswer.STEP_LIMIT
     assert got.result.calls == 2
-
-
-def test_two_walks_by_lot_are_the_same() -> None:
-    def model(ask: ModelRequest) -> str:
-        return says("Ann.") if isinstance(ask.content, PieceContent) else ENDS
-
-    asked = request(BrowseOption.RANDOM)
-    log = Log([f"Text {number}." for number in range(40)], best=(7, 9))
-    one, other = run(log, model, asked), run(log, model, asked)
-    assert one.moves() == other.moves()
-    actions = {event.action.value for event in one.events if event.kind is EventKind.PIECE}
-    assert actions == {"move", "retrieve", "append", "merge"}
-    assert run(log, model, asked, query="Who came?").moves() != one.moves()
-    passed = [event for event in one.events if event.action.value in ("move", "retrieve")]
-    assert not any(event.template for event in passed)
 
 
 #: The settings of section 4.4, by the actions that are allowed, with what each asks of three
