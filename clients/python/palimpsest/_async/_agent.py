@@ -9,7 +9,6 @@ async with client.agent("run-42", task="Find the red key.") as agent:
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
 from typing import Any, Unpack
 
 from palimpsest._async._connection import Connection
@@ -99,24 +98,19 @@ class Agent:
         try:
             self._head = (await self.session.info()).head
         except BaseException as error:
-            await self.__aexit__(type(error), error, None)
+            await self.__aexit__(type(error))
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Closes it, once everything that was recorded is durable."""
         producer, self._producer = self._producer, None
         if producer is None:
             return
         if kind is None and self._failure is not None:
             # It was raised to the caller that recorded the step.
-            kind, error = type(self._failure), self._failure
-        await producer.__aexit__(kind, error, traceback)
+            kind = type(self._failure)
+        await producer.__aexit__(kind)
 
     async def context(
         self, *, forms: Sequence[ContextForm] = ("parts", "text", "messages")

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import date
-from types import TracebackType
 from typing import Any, Unpack
 
 import grpc
@@ -110,12 +109,7 @@ class Client(Resource):
     async def __aenter__(self) -> "Client":
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def session(self, id: str) -> "Session":

@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from palimpsest import _convert_history as convert
@@ -137,12 +136,7 @@ class Watch:
             await self._tried(self._open)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def __aiter__(self) -> "Watch":

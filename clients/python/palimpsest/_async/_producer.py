@@ -5,7 +5,6 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Unpack
 
 from palimpsest import _convert_chunks as convert
@@ -129,12 +128,7 @@ class Producer:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Waits until everything is durable, unless an error was raised before."""
         try:
             if kind is None and not self._reported:

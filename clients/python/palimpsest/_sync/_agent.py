@@ -10,7 +10,6 @@ with client.agent("run-42", task="Find the red key.") as agent:
 
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Unpack
 
 from palimpsest._convert_specs import state_settings_of, state_spec
@@ -100,24 +99,19 @@ class Agent:
         try:
             self._head = (self.session.info()).head
         except BaseException as error:
-            self.__exit__(type(error), error, None)
+            self.__exit__(type(error))
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Closes it, once everything that was recorded is durable."""
         producer, self._producer = self._producer, None
         if producer is None:
             return
         if kind is None and self._failure is not None:
             # It was raised to the caller that recorded the step.
-            kind, error = type(self._failure), self._failure
-        producer.__exit__(kind, error, traceback)
+            kind = type(self._failure)
+        producer.__exit__(kind)
 
     def context(
         self, *, forms: Sequence[ContextForm] = ("parts", "text", "messages")

@@ -3,7 +3,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
-from types import TracebackType
 from typing import Any, Unpack
 
 import grpc
@@ -111,12 +110,7 @@ class Client(Resource):
     def __enter__(self) -> "Client":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def session(self, id: str) -> "Session":
