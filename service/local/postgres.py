@@ -2,28 +2,22 @@
 
 import os
 import signal
-import subprocess
-import time
-from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 
 import psycopg
 from psycopg import sql
 
 from service.local import binaries, disk, leftovers, processes
-from service.local.folder import OwnFolder, in_one_line, lock_folder, read_servers
+from service.local.folder import read_servers
 from service.local.leftovers import ProcessInfo
-from service.local.processes import ServerError, ServerUser
+from service.local.processes import ServerError
+from service.local.server import EmbeddedServer
 from service.local.signals import deferred
 
 #: Crash recovery replays what was not checkpointed, up to max_wal_size and more.
 READY_SECONDS = 120.0
 #: A fast shutdown writes a checkpoint.
 STOP_SECONDS = 60.0
-#: How long it is tried to start a server that ends at once for a passing reason.
-LAUNCH_SECONDS = 15.0
-_PASSING = ("Address already in use", "still in use", "could not bind")
 #: A server that is ready answers at once; this is for a machine that does not.
 CONNECT_SECONDS = 30
 _CLUSTER = "data"
@@ -72,19 +66,22 @@ def url_of(user: str, password: str, port: int | str, database: str) -> str:
     return f"postgresql://{user}:{password}@127.0.0.1:{port}/{database}{only}"
 
 
-class PostgresServer:
+class PostgresServer(EmbeddedServer):
     """A PostgreSQL server with its data below `folder`.
 
-    `start` finds the data again, however the last run ended. Raises ServerError.
+    `start` finds the data again, however the last run ended.
     """
 
+    name = "PostgreSQL"
+    log_name = "postgres.log"
+    # A backend of a server that was killed is still on its way out, or the port was taken
+    # between our look and the server's.
+    passing = ("Address already in use", "still in use", "could not bind")
+    stop_signals = ((signal.SIGINT, STOP_SECONDS), (signal.SIGQUIT, 10.0))
+
     def __init__(self, folder: Path) -> None:
-        self._folder = folder.absolute()
+        super().__init__(folder)
         self._cluster = self._folder / _CLUSTER
-        self._user = ServerUser.current()
-        self._port = 0
-        self._process: subprocess.Popen[bytes] | None = None
-        self._held = ExitStack()
         self._programs = Path()
         self._password = ""
         self._login_password = ""
@@ -103,22 +100,15 @@ class PostgresServer:
         return url_of(user, password, self._port, database)
 
     def start(self) -> None:
-        """Starts the server, on a fresh folder or one with data."""
-        if self.is_running():
-            raise ServerError("PostgreSQL is running already")
+        """Starts the server, with our login role and our database."""
+        super().start()
         try:
-            self._home = OwnFolder.make(self._folder, self._user)
-            with in_one_line(self._folder):
-                self._start()
+            self._make_database()
         except BaseException:
             self.stop()
             raise
 
-    def _start(self) -> None:
-        self._held.enter_context(lock_folder(self._folder))
-        self._log = self._home.log("postgres.log")
-        self._held.callback(self._log.close)
-        self._end_leftovers()
+    def _prepare(self) -> None:
         self._programs = binaries.reachable_postgres(
             binaries.find_postgres(), self._home, self._user
         )
@@ -126,41 +116,6 @@ class PostgresServer:
         self._login_password = self._home.secret("login.password")
         if not self._has_cluster():
             self._make_cluster()
-        self._launch()
-        self._make_database()
-
-    def stop(self) -> None:
-        """Stops the server: fast and clean, and hard if that takes too long."""
-        if self._process is not None:
-            processes.stop(self._process, ((signal.SIGINT, STOP_SECONDS), (signal.SIGQUIT, 10.0)))
-            self._process = None
-        self._held.close()
-
-    def is_running(self) -> bool:
-        """Whether the server lives."""
-        return self._process is not None and self._process.poll() is None
-
-    def rotate_log(self, max_bytes: int) -> None:
-        """Puts the log aside when it has grown to so many bytes. Raises OSError."""
-        self._log.rotate(max_bytes)
-
-    def restart(self) -> None:
-        """Starts a server that died again, on the same port. From the main thread."""
-        with in_one_line(self._folder):
-            self._end_leftovers()
-            self._launch(keep_port=True)
-
-    def __enter__(self) -> "PostgresServer":
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def _end_leftovers(self) -> None:
         leftovers.end_leftovers(("postgres", "initdb"), self._is_ours, signal.SIGQUIT)
@@ -222,27 +177,6 @@ class PostgresServer:
             self._home.remove(_INITDB_PASSWORD)
         self._home.rename(_PART, _CLUSTER)
 
-    def _launch(self, *, keep_port: bool = False) -> None:
-        until = time.monotonic() + LAUNCH_SECONDS
-        while True:
-            self._port = self._port or processes.free_port()
-            before = self._log.size()
-            try:
-                self._launch_once(before)
-            except ServerError:
-                said = self._log.text(before)
-                # A backend of a server that was killed is still on its way out, or
-                # somebody took the port between our look and the server's.
-                passing = any(reason in said for reason in _PASSING)
-                if not passing or time.monotonic() > until:
-                    self._explain()
-                    raise
-                if not keep_port:
-                    self._port = 0
-                time.sleep(0.1)
-            else:
-                return
-
     def _launch_once(self, log_begin: int) -> None:
         pid_file = self._cluster / _PID_FILE
         # No server works there, so whatever the file says is old.
@@ -264,6 +198,13 @@ class PostgresServer:
             return lines[:1] == [str(process.pid)] and lines[7:8] == ["ready"]
 
         processes.wait_until(is_ready, process, READY_SECONDS, self._log, log_begin)
+
+    def _launch(self, *, keep_port: bool = False) -> None:
+        try:
+            super()._launch(keep_port=keep_port)
+        except ServerError:
+            self._explain()
+            raise
 
     def _explain(self) -> None:
         """Raises ServerError when it fails for a reason better than its log's words."""

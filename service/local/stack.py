@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 
 from service.local import processes, running
 from service.local.folder import OwnFolder, in_one_line, lock_folder, make_folders
@@ -329,12 +328,7 @@ class Stack:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _database_url(self) -> str:

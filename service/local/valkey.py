@@ -2,26 +2,18 @@
 
 import os
 import signal
-import subprocess
-import time
-from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from urllib.parse import quote
 
 from service.local import binaries, leftovers, processes
-from service.local.folder import OwnFolder, in_one_line, lock_folder
 from service.local.leftovers import ProcessInfo
-from service.local.processes import ServerError, ServerUser
+from service.local.server import EmbeddedServer
 from service.local.signals import deferred
 
 READY_SECONDS = 20.0
 STOP_SECONDS = 10.0
 #: The index is advice; what does not fit is forgotten, the oldest first.
 MAX_MEMORY = "256mb"
-#: How long it is tried to start a server whose port somebody else took.
-LAUNCH_SECONDS = 15.0
-_PORT_TAKEN = "Address already in use"
 _READY = "Ready to accept connections"
 _SETTINGS = "valkey.conf"
 _RUN = "run"
@@ -37,23 +29,25 @@ def url_of(password: str, place: Path | int) -> str:
     return f"unix://:{password}@{quote(os.fsencode(place))}?db=0"
 
 
-class ValkeyServer:
-    """A Valkey server in memory. `start` raises ServerError.
+class ValkeyServer(EmbeddedServer):
+    """A Valkey server in memory, empty at each start.
 
     With `by_socket` it listens at a socket in a folder of the servers' user, where nobody else
     can take its place while it is down; at a port of 127.0.0.1 where that path is too long.
     """
 
+    name = "Valkey"
+    log_name = "valkey.log"
+    # Another process took the port between our look and the server's.
+    passing = ("Address already in use",)
+    stop_signals = ((signal.SIGTERM, STOP_SECONDS),)
+
     def __init__(self, folder: Path, *, by_socket: bool = False) -> None:
-        self._folder = folder.absolute()
+        super().__init__(folder)
         path = self._folder / _SOCKET
         is_short = len(os.fsencode(path)) <= MAX_SOCKET_BYTES
         self._socket = path if by_socket and is_short else None
-        self._user = ServerUser.current()
-        self._port = 0
         self._password = ""
-        self._process: subprocess.Popen[bytes] | None = None
-        self._held = ExitStack()
 
     @property
     def url(self) -> str:
@@ -65,68 +59,22 @@ class ValkeyServer:
         """Where it listens, once it is started: a socket, or a port of 127.0.0.1."""
         return self._socket or self._port
 
-    def start(self) -> None:
-        """Starts the server, empty."""
-        if self.is_running():
-            raise ServerError("Valkey is running already")
-        try:
-            self._home = OwnFolder.make(self._folder, self._user)
-            with in_one_line(self._folder):
-                self._start()
-        except BaseException:
-            self.stop()
-            raise
-
-    def _start(self) -> None:
-        self._held.enter_context(lock_folder(self._folder))
-        self._log = self._home.log("valkey.log")
-        self._held.callback(self._log.close)
-        self._password = self._home.secret("valkey.password")
+    def _end_leftovers(self) -> None:
         found = binaries.find_valkey()
         names = {"valkey-server", "redis-server", found.name, found.resolve().name}
         leftovers.end_leftovers(names, self._is_ours, signal.SIGTERM)
-        self._program = binaries.reachable_valkey(found, self._home, self._user)
+
+    def _prepare(self) -> None:
+        self._password = self._home.secret("valkey.password")
+        self._program = binaries.reachable_valkey(binaries.find_valkey(), self._home, self._user)
         if self._socket is not None:
             self._home.make_servers(_RUN)
-        self._launch()
-
-    def rotate_log(self, max_bytes: int) -> None:
-        """Puts the log aside when it has grown to so many bytes. Raises OSError."""
-        self._log.rotate(max_bytes)
-
-    def restart(self) -> None:
-        """Starts a server that died again, on the same port. From the main thread."""
-        with in_one_line(self._folder):
-            self._launch(keep_port=True)
-
-    def stop(self) -> None:
-        """Stops the server."""
-        if self._process is not None:
-            processes.stop(self._process, ((signal.SIGTERM, STOP_SECONDS),))
-            self._process = None
-        self._held.close()
 
     def kill(self) -> None:
         """SIGKILL, for tests of what comes after."""
         assert self._process is not None, "it was started"
         self._process.kill()
         self._process.wait()
-
-    def is_running(self) -> bool:
-        """Whether the server lives."""
-        return self._process is not None and self._process.poll() is None
-
-    def __enter__(self) -> "ValkeyServer":
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def _is_ours(self, one: ProcessInfo) -> bool:
         """Whether a process with the name of a server was started with our settings."""
@@ -135,25 +83,6 @@ class ValkeyServer:
             and str(one.folder) == os.path.realpath(self._folder)
             and one.arguments[-1:] == (str(self._folder / _SETTINGS),)
         )
-
-    def _launch(self, *, keep_port: bool = False) -> None:
-        until = time.monotonic() + LAUNCH_SECONDS
-        while True:
-            if self._socket is None:
-                self._port = self._port or processes.free_port()
-            before = self._log.size()
-            try:
-                self._launch_once(before)
-            except ServerError:
-                # Somebody took the port between our look and the server's.
-                is_taken = _PORT_TAKEN in self._log.text(before)
-                if self._socket is not None or not is_taken or time.monotonic() > until:
-                    raise
-                if not keep_port:
-                    self._port = 0
-                time.sleep(0.1)
-            else:
-                return
 
     def _launch_once(self, log_begin: int) -> None:
         # The folder is where it works; no path is written, so any letters may be in it.
