@@ -4,10 +4,16 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 import palimpsest
 from service.cli.output import CommandError, err, say
@@ -18,37 +24,51 @@ LINE_SECONDS = 2.0
 WAIT_SECONDS = 0.5
 
 
-class Bar:
-    """Chunks that a memory has read, of so many. Use it as a context manager."""
+class _Bar:
+    """Chunks that were read, of so many. Use it as a context manager."""
 
-    def __init__(self, what: str, total: int) -> None:
+    def __init__(self, what: str, total: int | None, *columns: ProgressColumn) -> None:
         self._what = what
-        self._total = total
-        self._told = time.monotonic()
-        #: Why it waits, as it was said last.
+        self._shown = time.monotonic()
+        #: Why it waits, as it was shown last.
         self._cause = ""
         self._progress = Progress(
             TextColumn(what),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("chunks, revision {task.fields[revision]}"),
+            *columns,
             TimeElapsedColumn(),
             console=err,
             disable=not err.is_terminal,
         )
         self._task = self._progress.add_task("", total=total, revision=0)
 
-    def __enter__(self) -> "Bar":
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
+
+    def _say_why(self, waiting: str, cause: str | None) -> None:
+        """Says once why nothing goes on: a probe may hide it for a moment."""
+        if cause is not None and cause != self._cause:
+            self._cause = cause
+            say(f"{waiting}, and going on by itself: {cause}")
+
+    def _say(self, line: str) -> None:
+        """Says how far it is, now and then, where there is no terminal."""
+        if not err.is_terminal and time.monotonic() - self._shown > LINE_SECONDS:
+            self._shown = time.monotonic()
+            say(f"{self._what}: {line}")
+
+
+class Bar(_Bar):
+    """Chunks that a memory has read, of so many. Use it as a context manager."""
+
+    def __init__(self, what: str, total: int) -> None:
+        super().__init__(what, total, TextColumn("chunks, revision {task.fields[revision]}"))
+        self._total = total
 
     def show(self, info: palimpsest.MemoryInfo, *, total: int | None = None) -> None:
         """Shows how far the memory is. Raises CommandError when it stalled or is held."""
@@ -58,48 +78,16 @@ class Bar:
         if done < self._total:
             refuse_stopped(info)
             waits = info.status is palimpsest.MemoryStatus.WAITING
-            self._say_why(info.blocked.cause if waits and info.blocked is not None else None)
-        if not err.is_terminal and done < self._total and self._is_due():
-            say(f"{self._what}: {done} of {self._total}, revision {info.revision}")
-
-    def _say_why(self, cause: str | None) -> None:
-        """Says once why nothing goes on: a probe may hide it for a moment."""
-        if cause is not None and cause != self._cause:
-            self._cause = cause
-            say(f"waiting for the model, and going on by itself: {cause}")
-
-    def _is_due(self) -> bool:
-        due = time.monotonic() - self._told > LINE_SECONDS
-        if due:
-            self._told = time.monotonic()
-        return due
+            cause = info.blocked.cause if waits and info.blocked is not None else None
+            self._say_why("waiting for the model", cause)
+            self._say(f"{done} of {self._total}, revision {info.revision}")
 
 
-class OperationBar:
+class OperationBar(_Bar):
     """Chunks that an operation has read, of so many. Use it as a context manager."""
 
     def __init__(self, what: str) -> None:
-        self._what = what
-        self._shown = time.monotonic()
-        #: Why it waits, as it was shown last.
-        self._cause = ""
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("chunks"), TimeElapsedColumn())
-        self._progress = Progress(
-            TextColumn(what), *columns, console=err, disable=not err.is_terminal
-        )
-        self._task = self._progress.add_task("", total=None)
-
-    def __enter__(self) -> "OperationBar":
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
+        super().__init__(what, None, TextColumn("chunks"))
 
     def show(self, info: palimpsest.OperationInfo[Any]) -> None:
         """Shows how far the operation is, and once why it does not go on."""
@@ -107,12 +95,9 @@ class OperationBar:
             return
         done, total, blocked = info.progress.completed, info.progress.total, info.progress.blocked
         self._progress.update(self._task, completed=done, total=total or None)
-        if blocked is not None and blocked.cause != self._cause:
-            self._cause = blocked.cause
-            say(f"waiting, and going on by itself: {blocked.cause}")
-        if total and not err.is_terminal and time.monotonic() - self._shown > LINE_SECONDS:
-            self._shown = time.monotonic()
-            say(f"{self._what}: {done} of {total}")
+        self._say_why("waiting", None if blocked is None else blocked.cause)
+        if total:
+            self._say(f"{done} of {total}")
 
 
 async def follow_operation(
