@@ -10,10 +10,10 @@ from google.protobuf.empty_pb2 import Empty
 
 from palimpsest.v1 import answer_service_pb2, answer_service_pb2_grpc
 from service.llm.gateway.allowed import AllowedModels
-from service.rpc.answer_trajectories import AnswerTrajectories
 from service.rpc.convert import common, questions
-from service.rpc.convert.answers import IS_GOOD, STATUS_OF, AnswerMessages
+from service.rpc.convert.answers import IS_GOOD, STATUS_OF, AnswerMessages, training_example
 from service.rpc.convert.chunks import chunk_filter
+from service.rpc.convert.trajectories import statistics, trajectory_event
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.idempotency import reply
@@ -33,7 +33,7 @@ from storage.answers.listing import PageCursor
 from storage.engine.database import Database
 
 
-class AnswerService(AnswerTrajectories, answer_service_pb2_grpc.AnswerServiceServicer):
+class AnswerService(answer_service_pb2_grpc.AnswerServiceServicer):
     """See answer_service.proto."""
 
     def __init__(
@@ -185,6 +185,52 @@ class AnswerService(AnswerTrajectories, answer_service_pb2_grpc.AnswerServiceSer
             expected=said.expected,
         )
         return await reply(rated, self._messages.answer)
+
+    async def ListTrajectoryEvents(  # noqa: N802
+        self, request: answer_service_pb2.ListTrajectoryEventsRequest, context: Context
+    ) -> answer_service_pb2.ListTrajectoryEventsResponse:
+        """Lists what a reader read and did."""
+        answer_id = common.uuid(request.answer)
+        scope = f"trajectory/{request.session}/{answer_id}"
+        found = await self._trajectories.events(
+            current_tenant(),
+            request.session,
+            answer_id,
+            after=int(self._pages.cursor(scope, request.page_token, first="0")),
+            limit=self._pages.size(request.page_size),
+            max_bytes=self._pages.max_bytes,
+        )
+        page, token = self._pages.cut(
+            [trajectory_event(one) for one in found.items],
+            scope,
+            lambda one: str(one.ordinal),
+            more=found.more,
+        )
+        return answer_service_pb2.ListTrajectoryEventsResponse(events=page, next_page_token=token)
+
+    async def GetNavigationStatistics(  # noqa: N802
+        self, request: answer_service_pb2.GetNavigationStatisticsRequest, context: Context
+    ) -> answer_service_pb2.NavigationStatistics:
+        """Returns the sums over the navigations of a memory."""
+        sums = await self._trajectories.statistics(
+            current_tenant(), request.session, request.memory
+        )
+        return statistics(sums)
+
+    async def ExportTrajectories(  # noqa: N802
+        self, request: answer_service_pb2.ExportTrajectoriesRequest, context: Context
+    ) -> AsyncIterator[answer_service_pb2.TrainingExample]:
+        """Exports the moves of navigations or browsings that found an answer."""
+        examples = self._trajectories.export(
+            current_tenant(),
+            request.session,
+            request.memory,
+            [common.uuid(one) for one in request.answers],
+            good=IS_GOOD[request.verdict],
+        )
+        async with aclosing(until_stopped(examples, self._stopping)) as found:
+            async for example in found:
+                yield training_example(example)
 
 
 def _cursor(text: str) -> PageCursor | None:

@@ -5,22 +5,20 @@ from uuid import UUID
 
 from google.protobuf.empty_pb2 import Empty
 
-from palimpsest.v1 import memories_pb2, memory_service_pb2, memory_service_pb2_grpc
-from service.domain.prism.schemas.tree import Schema
-from service.domain.values.errors import InvalidInput
+from palimpsest.v1 import memories_pb2, memory_service_pb2, memory_service_pb2_grpc, operations_pb2
+from service.domain.prism.schemas.tree import Schema, render
+from service.domain.values.errors import InvalidInput, SchemaInvalid
 from service.domain.values.memory_kinds import MemoryKind, MemoryStatus
 from service.domain.values.reasons import Reason
 from service.llm.gateway.allowed import AllowedModels
+from service.rpc.convert import history, operations, specs
 from service.rpc.convert import memories as convert
-from service.rpc.convert import specs
 from service.rpc.convert.common import consistency
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.idempotency import reply
 from service.rpc.interceptors.tenancy import current_tenant
-from service.rpc.memory_edits import MemoryEdits
 from service.rpc.memory_history import MemoryHistory
-from service.rpc.memory_operations import MemoryOperations
 from service.rpc.pages import Pages
 from service.usecases.memories.edit import Editor, MemoryUpdate, Target
 from service.usecases.memories.history import History
@@ -28,7 +26,7 @@ from service.usecases.memories.memories import Memories
 from service.usecases.memories.rebuild import Rebuilder
 from service.usecases.memories.watch import Watches
 from service.usecases.operations.deleting import Deleter
-from service.usecases.prism.schemas import Schemas
+from service.usecases.prism.schemas import SchemaRequest, Schemas
 
 #: Memories of all sessions on one page: their schemas may be long.
 MAX_OF_ALL = 100
@@ -36,9 +34,7 @@ MAX_OF_ALL = 100
 _SCHEMA_PATHS = ("prism.schema_source", "prism.json_schema")
 
 
-class MemoryService(
-    MemoryEdits, MemoryHistory, MemoryOperations, memory_service_pb2_grpc.MemoryServiceServicer
-):
+class MemoryService(MemoryHistory, memory_service_pb2_grpc.MemoryServiceServicer):
     """See memory_service.proto."""
 
     def __init__(
@@ -115,6 +111,85 @@ class MemoryService(
             most=True,
         )
         return memory_service_pb2.ListMemoriesResponse(memories=page, next_page_token=token)
+
+    async def EditMemory(  # noqa: N802
+        self, request: memory_service_pb2.EditMemoryRequest, context: Context
+    ) -> memory_service_pb2.EditMemoryResponse:
+        """Adds, updates and removes values."""
+        edits = [history.edit(one) for one in request.edits]
+        return await reply(
+            self._editor.revise(current_tenant(), _target(request), edits),
+            lambda done: memory_service_pb2.EditMemoryResponse(
+                memory=convert.memory(done[0]),
+                amendments=[history.amendment(one) for one in done[1]],
+            ),
+        )
+
+    async def RollbackMemory(  # noqa: N802
+        self, request: memory_service_pb2.RollbackMemoryRequest, context: Context
+    ) -> memories_pb2.Memory:
+        """Restores an earlier revision."""
+        return await reply(
+            self._editor.rollback(current_tenant(), _target(request), request.revision),
+            convert.memory,
+        )
+
+    async def FoldMemory(  # noqa: N802
+        self, request: memory_service_pb2.FoldMemoryRequest, context: Context
+    ) -> memory_service_pb2.FoldMemoryResponse:
+        """Writes the amendments into a new base."""
+        target = Target(session=request.session, memory=request.memory)
+        return await reply(
+            self._editor.fold(current_tenant(), target),
+            lambda done: memory_service_pb2.FoldMemoryResponse(
+                memory=convert.memory(done[0]), folded=done[1]
+            ),
+        )
+
+    async def CheckSchema(  # noqa: N802
+        self, request: memory_service_pb2.CheckSchemaRequest, context: Context
+    ) -> memory_service_pb2.CheckSchemaResponse:
+        """Checks a schema."""
+        try:
+            schema = specs.schema_of(request.schema_source, request.json_schema)
+        except SchemaInvalid as error:
+            # Here the fields are in no spec.
+            error.field = error.field.removeprefix("prism.")
+            raise
+        return memory_service_pb2.CheckSchemaResponse(schema_source=render(schema))
+
+    async def ConsolidateMemory(  # noqa: N802
+        self, request: memory_service_pb2.ConsolidateMemoryRequest, context: Context
+    ) -> operations_pb2.Operation:
+        """Requests a consolidation."""
+        target = Target(session=request.session, memory=request.memory)
+        requested = self._editor.consolidate(current_tenant(), target)
+        return await reply(requested, operations.operation)
+
+    async def RebuildMemory(  # noqa: N802
+        self, request: memory_service_pb2.RebuildMemoryRequest, context: Context
+    ) -> operations_pb2.Operation:
+        """Reads the whole log again into a new memory."""
+        names = (request.memory, request.new_memory.id)
+        with specs.fields_within("new_memory"):
+            requested = self._rebuilder.rebuild(
+                current_tenant(), request.session, names, operations.spec_changes(request)
+            )
+            return await reply(requested, operations.operation)
+
+    async def GenerateSchema(  # noqa: N802
+        self, request: memory_service_pb2.GenerateSchemaRequest, context: Context
+    ) -> operations_pb2.Operation:
+        """Generates a schema."""
+        self._models.check(request.model, "model")
+        wanted = SchemaRequest(
+            session=request.session,
+            domain=request.domain,
+            example_query=request.example_query,
+            model=request.model,
+        )
+        requested = self._schemas.generate(current_tenant(), wanted)
+        return await reply(requested, operations.operation)
 
     async def _list_of_all(
         self, request: memory_service_pb2.ListMemoriesRequest, status: MemoryStatus | None
@@ -235,3 +310,15 @@ def _keys(cursor: str) -> tuple[UUID, UUID] | None:
         return None
     session_key, _, memory_id = cursor.partition(".")
     return UUID(session_key), UUID(memory_id)
+
+
+def _target(
+    request: memory_service_pb2.EditMemoryRequest | memory_service_pb2.RollbackMemoryRequest,
+) -> Target:
+    expected = request.expected_revision if request.HasField("expected_revision") else None
+    return Target(
+        session=request.session,
+        memory=request.memory,
+        expected_revision=expected,
+        comment=request.comment,
+    )

@@ -2,15 +2,15 @@
 
 from uuid import UUID
 
-from palimpsest.v1 import common_pb2, tree_service_pb2, tree_service_pb2_grpc
+from palimpsest.v1 import common_pb2, operations_pb2, tree_service_pb2, tree_service_pb2_grpc
 from service.domain.tree.nodes import TextOffset
 from service.rpc.convert import common as convert
-from service.rpc.convert import trees
+from service.rpc.convert import operations, trees
 from service.rpc.deadlines import deadline_of
 from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.idempotency import reply
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages
-from service.rpc.tree_sealing import TreeSealing
 from service.usecases.memories.memories import Memories
 from service.usecases.tree.sealing import Sealer
 from service.usecases.tree.trees import Trees
@@ -27,7 +27,7 @@ _Read = (
 )
 
 
-class TreeService(TreeSealing, tree_service_pb2_grpc.TreeServiceServicer):
+class TreeService(tree_service_pb2_grpc.TreeServiceServicer):
     """See tree_service.proto."""
 
     def __init__(self, trees: Trees, memories: Memories, pages: Pages, sealer: Sealer) -> None:
@@ -96,6 +96,13 @@ class TreeService(TreeSealing, tree_service_pb2_grpc.TreeServiceServicer):
             token = f"{following.position}.{following.offset}"
             response.next_page_token = self._pages.next(scope, token)
         return response
+
+    async def SealTree(  # noqa: N802
+        self, request: tree_service_pb2.SealTreeRequest, context: Context
+    ) -> operations_pb2.Operation:
+        """Seals a tree."""
+        sealed = self._sealer.seal(current_tenant(), request.session, request.memory)
+        return await reply(sealed, operations.operation)
 
     async def _caught_up(self, request: _Read, context: Context) -> tuple[UUID, str, str]:
         """Waits until the tree is as fresh as asked; returns what names it."""
