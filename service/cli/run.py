@@ -16,13 +16,13 @@ from pydantic import SecretStr
 from service.cli.app import SettingsPath, new_app, run_app
 from service.cli.output import CommandError, say, show
 from service.llm.executor.spawning import near_model, spawn
-from service.local.signals import STOP_SIGNALS
+from service.local.processes import STOP_SIGNALS
 from service.settings import listening, reading
 from service.settings.config import OFFLINE_MODEL, Config
 from service.settings.reading import ProcessSettings
 
 if TYPE_CHECKING:
-    from storage.search.support import Support
+    from storage.search.setup import Support
 
 #: Of what is wrong with settings, so many are said at a start.
 MAX_PROBLEMS = 5

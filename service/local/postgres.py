@@ -10,9 +10,8 @@ from psycopg import sql
 from service.local import binaries, disk, leftovers, processes
 from service.local.folder import read_servers
 from service.local.leftovers import ProcessInfo
-from service.local.processes import ServerError
+from service.local.processes import ServerError, deferred
 from service.local.server import EmbeddedServer
-from service.local.signals import deferred
 
 #: Crash recovery replays what was not checkpointed, up to max_wal_size and more.
 READY_SECONDS = 120.0

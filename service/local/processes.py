@@ -10,11 +10,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.local.signals import deferred
 from service.settings.files import FILE
 
 #: Names the descriptor whose closing tells our Python processes that we are gone.
@@ -296,3 +296,34 @@ def environment(changes: Mapping[str, str]) -> dict[str, str]:
     changed = {*changes, *(name + FILE for name in changes)}
     ours = {name: value for name, value in os.environ.items() if name.upper() not in changed}
     return {**ours, **changes}
+
+
+#: Ctrl-C, what service managers send, and a terminal that was closed.
+STOP_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Lets what is inside come to its end; the first signal that came is then delivered.
+
+    Python runs handlers in the main thread only; elsewhere this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    for number, handler in before.items():
+        # What is ignored stays ignored, as under nohup; what is not Python's cannot be put back.
+        if handler is not None and handler is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])

@@ -14,8 +14,7 @@ from pathlib import Path
 from service.local import processes, running
 from service.local.folder import OwnFolder, in_one_line, lock_folder, make_folders
 from service.local.postgres import PostgresServer
-from service.local.processes import NOBODY, ServerError, ServerLog, ServerUser
-from service.local.signals import deferred
+from service.local.processes import NOBODY, ServerError, ServerLog, ServerUser, deferred
 from service.local.valkey import ValkeyServer
 from service.settings import listening
 from service.settings.config import Config

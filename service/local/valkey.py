@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 from service.local import binaries, leftovers, processes
 from service.local.leftovers import ProcessInfo
+from service.local.processes import deferred
 from service.local.server import EmbeddedServer
-from service.local.signals import deferred
 
 READY_SECONDS = 20.0
 STOP_SECONDS = 10.0

@@ -14,7 +14,7 @@ from service.domain.log.appending import DoneRequest
 from service.domain.log.requests import ClientRequest
 from storage.engine.database import Database, Transaction
 from storage.engine.errors import StorageError, Violated
-from storage.tables.requests import REQUEST_KEY
+from storage.tables.log import REQUEST_KEY
 
 #: Rows that one transaction of a sweep removes.
 SWEPT_ROWS = 10_000

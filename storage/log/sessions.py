@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import bindparam, exists, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
-from service.domain.values.etags import etag_of
+from service.domain.values.json_values import etag_of
 from storage.engine.database import Transaction, first
 from storage.engine.ready import Ready
 from storage.log.deleting import REMOVING

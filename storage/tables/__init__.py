@@ -19,8 +19,12 @@ from storage.tables.jobs import (
     answer,
     answer_rating,
     answer_text,
+    claim,
+    operation,
     schema_draft,
     trajectory_event,
+    wanted,
+    worker,
 )
 from storage.tables.log import (
     chunk,
@@ -28,17 +32,15 @@ from storage.tables.log import (
     model_condition,
     process,
     producer,
+    removal,
+    request,
     session,
     tenant,
+    trace_context,
 )
-from storage.tables.long_operations import operation
 from storage.tables.memories import dead_letter, memory, revision
 from storage.tables.prism import amendment, prism_base, prism_snapshot, prism_value, rejection
-from storage.tables.queue import claim, wanted, worker
-from storage.tables.removals import removal
-from storage.tables.requests import request
 from storage.tables.search import chunk_vector, chunk_word, posting_block, posting_list
-from storage.tables.traces import trace_context
 from storage.tables.trees import tree_node
 from storage.tables.vectors import state_levels, state_vector
 

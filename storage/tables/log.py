@@ -1,4 +1,4 @@
-"""The deployment, tenants, sessions, and their logs."""
+"""The deployment, tenants, sessions and their logs, requests, removals and traces."""
 
 from sqlalchemy import (
     BigInteger,
@@ -12,6 +12,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     PrimaryKeyConstraint,
+    SmallInteger,
     Table,
     Text,
     UniqueConstraint,
@@ -188,4 +189,105 @@ chunk = Table(
     CheckConstraint("position >= 1", name="chunk_position"),
     CheckConstraint("producer_sequence >= 1", name="chunk_sequence"),
     CheckConstraint("kind IN ('text', 'message', 'step')", name="chunk_kind"),
+)
+
+
+removal = Table(
+    "removal",
+    metadata,
+    Column("session_key", Uuid, nullable=False),
+    # The session's own key, or the memory that is deleted alone.
+    Column("item_id", Uuid, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    created(),
+    Column("ready_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    PrimaryKeyConstraint("session_key", "item_id", name="removal_pkey"),
+    of_session("removal_session_fkey"),
+    Index(
+        "removal_turns",
+        "tenant_id",
+        "ready_at",
+        # It is so of each row, and keeps this index to the queue: see take_work.
+        postgresql_where=text("ready_at > '-infinity'"),
+    ),
+)
+
+
+trace_context = Table(
+    "trace_context",
+    metadata,
+    Column("session_key", Uuid, nullable=False),
+    # The session itself of chunks that were appended, a memory of what was committed to it, or
+    # what is to be made: an answer.
+    Column("owner_id", Uuid, nullable=False),
+    # Positions in the log; of a commit both are its revision, of what is to be made both are 0.
+    count("from_position"),
+    count("to_position"),
+    Column("tenant_id", Uuid, nullable=False),
+    # As W3C Trace Context has them.
+    Column("trace_id", LargeBinary, nullable=False),
+    Column("span_id", LargeBinary, nullable=False),
+    Column("flags", SmallInteger, nullable=False),
+    created(),
+    PrimaryKeyConstraint("session_key", "owner_id", "to_position", name="trace_context_pkey"),
+    # It goes with its session.
+    ForeignKeyConstraint(
+        ["session_key", "tenant_id"],
+        ["session.session_key", "session.tenant_id"],
+        name="trace_context_session_fkey",
+        ondelete="CASCADE",
+    ),
+    CheckConstraint("octet_length(trace_id) = 16", name="trace_context_trace"),
+    CheckConstraint("octet_length(span_id) = 8", name="trace_context_span"),
+    CheckConstraint(
+        "0 <= from_position AND from_position <= to_position", name="trace_context_positions"
+    ),
+    # For sweeps, which look at the oldest of all tenants.
+    Index("trace_context_age", "created_at"),
+    prefixes=["UNLOGGED"],
+)
+
+
+#: What keeps a request id from being done twice.
+REQUEST_KEY = "request_pkey"
+
+request = Table(
+    "request",
+    metadata,
+    # Of the session that it is about; of one that is about none, the key of the empty name.
+    Column("session_key", Uuid, nullable=False),
+    # The client's own name for it.
+    Column("request_id", Text, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("method", Text, nullable=False),
+    # SHA-256 of what was asked for.
+    Column("digest", LargeBinary, nullable=False),
+    # Of an append: where its chunks are.
+    Column("first_position", BigInteger),
+    Column("last_position", BigInteger),
+    # Of any other method: the serialized response of the first call.
+    Column("response", LargeBinary),
+    created(),
+    # When it may be removed; NULL: not before the session is.
+    Column("expires_at", DateTime(timezone=True)),
+    PrimaryKeyConstraint("session_key", "request_id", name=REQUEST_KEY),
+    # Both in one transaction: no request is done whose chunks are not there.
+    ForeignKeyConstraint(
+        ["session_key", "last_position"],
+        ["chunk.session_key", "chunk.position"],
+        name="request_chunk_fkey",
+    ),
+    CheckConstraint("octet_length(digest) = 32", name="request_digest"),
+    # For removals: what refers to a chunk that goes.
+    Index(
+        "request_by_chunk",
+        "session_key",
+        "last_position",
+        postgresql_where=text("last_position IS NOT NULL"),
+    ),
+    CheckConstraint(
+        "method <> 'Append' OR (first_position >= 1 AND last_position >= first_position) IS TRUE",
+        name="request_positions",
+    ),
+    Index("request_expiry", "expires_at", postgresql_where=text("expires_at IS NOT NULL")),
 )

@@ -11,7 +11,7 @@ import random
 import psycopg
 
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
-from storage.search.support import WORDS_INDEX
+from storage.search.setup import WORDS_INDEX
 
 MODEL = "bench/fixed"
 #: Numbers of a vector.

@@ -11,9 +11,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
 
-from service.domain.answers.browse.spec import BrowseOption, BrowseRequest, ReadingOrder
+from service.domain.answers.browse.spec import (
+    BrowseOption,
+    BrowseRequest,
+    QuerySubject,
+    ReadingOrder,
+    Understanding,
+)
 from service.domain.answers.browse.understanding import CHOSEN, choosable
-from service.domain.answers.browse.understood import QuerySubject, Understanding
 from service.domain.answers.navigation_request import NavigationRequest
 from service.domain.answers.readers import ReaderName
 from service.domain.spend.prices import ModelPrices

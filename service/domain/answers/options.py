@@ -6,7 +6,7 @@ answer is brought to one of them where it is not one word for word.
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from service.domain.prompting.asking import Unusable
@@ -75,3 +75,14 @@ def chosen_option(answer: str, options: Sequence[str]) -> str:
 def options_schema(options: Sequence[str]) -> dict[str, Any]:
     """The JSON Schema of one of the options; null where an answer is none of them."""
     return {"enum": [*options, None]}
+
+
+def likeliest(options: Sequence[str], texts: Iterable[str]) -> str:
+    """The option of whose words the texts have the largest share; the first of several."""
+    known = {word for text in texts for word in normal(text).split()}
+
+    def share(option: str) -> float:
+        words = set(normal(option).split())
+        return len(words & known) / max(len(words), 1)
+
+    return max(options, key=share)

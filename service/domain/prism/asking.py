@@ -29,7 +29,7 @@ from service.domain.prompting.asking import GROWTH, NoUse, usable, usable_answer
 from service.domain.prompting.ends import End
 from service.domain.prompting.flows import Flow, ModelRequest, Purpose, Segment, SegmentKind
 from service.domain.values.json_values import Json
-from service.domain.values.memory_choices import ReplyFormat
+from service.domain.values.memory_kinds import ReplyFormat
 from service.domain.values.paths import Path, PathError
 
 #: Tokens that an answer may have; never more than a quarter of the window, and twice as many

@@ -9,7 +9,7 @@ from typing import Any
 from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.schemas.tree import Schema, render
-from service.domain.values.memory_choices import OnFailure, ReplyFormat
+from service.domain.values.memory_kinds import OnFailure, ReplyFormat
 
 #: Schemas that a process keeps: reading one takes longer than most reads of a memory.
 KEPT_SCHEMAS = 256

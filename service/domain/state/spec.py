@@ -7,7 +7,7 @@ from typing import Any
 
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.values.errors import InvalidInput
-from service.domain.values.memory_choices import OnFailure, ReplyFormat
+from service.domain.values.memory_kinds import OnFailure, ReplyFormat
 from service.domain.values.reasons import Reason
 
 

@@ -15,7 +15,7 @@ may go down to several at once (`beam`), and begin with leaves that retrieval na
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from service.domain.answers.options import normal
+from service.domain.answers.options import likeliest, normal
 from service.domain.answers.trajectory import (
     Action,
     Emit,
@@ -31,7 +31,6 @@ from service.domain.prompting.shortening import cut_back
 from service.domain.prompting.thoughts import said
 from service.domain.tree.exploring import Exploration, VisitedNode
 from service.domain.tree.fetches import BestLeaves, Children, Text
-from service.domain.tree.guessing import likeliest
 from service.domain.tree.moves import (
     Enter,
     NavigationAnswer,

@@ -33,7 +33,7 @@ from service.domain.tree.moves import NavigationAnswer
 from service.domain.tree.nodes import NodeView
 from service.domain.tree.question import TreeQuestion
 from service.domain.tree.spec import TreeSpec, WorkingMemory
-from service.domain.values.memory_choices import ReplyFormat
+from service.domain.values.memory_kinds import ReplyFormat
 
 #: Tokens that a reply may have at most, thoughts before it included; never more than a
 #: quarter of the window.

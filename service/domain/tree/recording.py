@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from service.domain.answers.recording import EventSequence
-from service.domain.answers.trajectory import Action, Event, EventKind
+from service.domain.answers.trajectory import Action, Event, EventKind, EventSequence
 from service.domain.prompting.flows import ModelReply, ModelRequest
 from service.domain.tree.exploring import VisitedNode
 from service.domain.tree.moves import Enter, NavigationAnswer, Revert, Unreadable

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
-from service.domain.values.memory_choices import OnFailure, ReplyFormat
+from service.domain.values.memory_kinds import OnFailure, ReplyFormat
 
 
 class WorkingMemory(StrEnum):

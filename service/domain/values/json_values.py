@@ -1,5 +1,6 @@
 """JSON values: what a memory is made of, and its one canonical text."""
 
+import hashlib
 import json
 import math
 from collections.abc import Callable
@@ -112,3 +113,13 @@ def _bounded(kind: Callable[[str], Json]) -> Callable[[str], Json]:
         return kind(digits)
 
     return read
+
+
+#: Characters of an etag.
+_ETAG_CHARACTERS = 24
+
+
+def etag_of(*parts: Json) -> str:
+    """Returns the same text for the same parts, and another one for others."""
+    text = json.dumps(parts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:_ETAG_CHARACTERS]

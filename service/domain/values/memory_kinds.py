@@ -1,4 +1,4 @@
-"""Kinds and statuses of memories, without what each of them needs."""
+"""Kinds and statuses of memories, and what all of them let their owner choose."""
 
 from enum import StrEnum
 
@@ -23,3 +23,21 @@ class MemoryStatus(StrEnum):
     WAITING = "waiting"
     #: A budget does not allow its next call.
     OVER_BUDGET = "over_budget"
+
+
+class ReplyFormat(StrEnum):
+    """How the model writes its replies."""
+
+    #: Structured where the model is known to offer it.
+    AUTO = "auto"
+    #: The method's own form.
+    TEXT = "text"
+    #: One JSON object, held to a JSON schema by the provider.
+    STRUCTURED = "structured"
+
+
+class OnFailure(StrEnum):
+    """What follows when a step has failed for good."""
+
+    STALL = "stall"
+    SKIP = "skip"

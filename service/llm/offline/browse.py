@@ -22,8 +22,7 @@ from service.domain.answers.browse.contents import (
     PieceContent,
     UnderstandContent,
 )
-from service.domain.answers.browse.spec import BrowseAction, BrowseOption
-from service.domain.answers.browse.understood import QuerySubject
+from service.domain.answers.browse.spec import BrowseAction, BrowseOption, QuerySubject
 from service.domain.answers.browse.wording import SAID, chosen_among
 from service.domain.prompting.tokens import estimate_tokens
 from service.llm.offline.plain_text import sentences

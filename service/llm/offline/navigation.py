@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from service.domain.answers.options import letter_of
+from service.domain.answers.options import letter_of, likeliest
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.tree.contents import (
     ChooseContent,
@@ -20,7 +20,6 @@ from service.domain.tree.contents import (
     RememberContent,
     TriageContent,
 )
-from service.domain.tree.guessing import likeliest
 from service.llm.offline import plain_text
 from service.llm.offline.plain_text import NO_ANSWER, ReadContent
 from service.llm.offline.texts import stem, terms

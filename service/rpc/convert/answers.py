@@ -13,10 +13,10 @@ from service.domain.log.read_tokens import ReadToken
 from service.domain.prism.losses import losses_of
 from service.domain.values.errors import PalimpsestError
 from service.rpc.convert import common
-from service.rpc.convert.errors import error_status
 from service.rpc.convert.memories import loss
 from service.rpc.convert.questions import READER_MESSAGES, STRATEGY_MESSAGES
 from service.rpc.convert.trajectories import NO_ANSWER, statistics_of, trajectory_event
+from service.rpc.errors import error_status
 from service.usecases.answers.ask import AskDone, AskEvent, AskStarted, AskWaiting, failure_of
 from service.usecases.answers.trajectories import TrainingExample
 from service.usecases.log.database_words import unavailable

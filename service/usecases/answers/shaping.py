@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from service.domain.answers.recording import reply_fields
 from service.domain.answers.shaping import SHAPE, Check, ShapeContent, Shaped, shape
-from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer
+from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer, reply_fields
 from service.domain.values.errors import InvalidInput
 from service.domain.values.json_values import canonical
 from service.domain.values.reasons import Reason

@@ -29,8 +29,7 @@ from service.domain.prism.spec import PrismSpec, StepScope
 from service.domain.prompting.flows import Flow
 from service.domain.spend.prices import ModelPrices
 from service.domain.values.errors import BudgetExhausted
-from service.domain.values.memory_choices import OnFailure
-from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.memory_kinds import MemoryKind, OnFailure
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.driver import drive
 from service.llm.gateway.gateway import Gateway

@@ -34,7 +34,7 @@ from storage.search import chunk_index, posting_lists
 from storage.search import vectors as search_vectors
 from storage.search import words as search_words
 from storage.search.finding import SearchPlace, read_chunks, read_place, with_positions
-from storage.search.support import Support, read_support
+from storage.search.setup import Support, read_support
 
 _log = structlog.get_logger("palimpsest.search")
 

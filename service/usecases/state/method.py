@@ -19,8 +19,7 @@ from service.domain.state.compressing import Compression
 from service.domain.state.triggers import SizedStep, least_due
 from service.domain.state.working_context import WorkingContext, is_due
 from service.domain.values.errors import BudgetExhausted
-from service.domain.values.memory_choices import OnFailure
-from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.memory_kinds import MemoryKind, OnFailure
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.driver import drive
 from service.llm.gateway.gateway import Gateway

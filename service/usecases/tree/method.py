@@ -23,8 +23,7 @@ from service.domain.tree.planning import Planned, TreePlan
 from service.domain.tree.segmenting import Segmenter
 from service.domain.tree.summarizing import Summary, compress, summarize
 from service.domain.values.errors import BudgetExhausted
-from service.domain.values.memory_choices import OnFailure
-from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.memory_kinds import MemoryKind, OnFailure
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.driver import drive
 from service.llm.gateway.gateway import Gateway

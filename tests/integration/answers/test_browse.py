@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from service.domain.answers.browse.contents import GuessContent, PieceContent
-from service.domain.answers.browse.pieces import Frame, Span
-from service.domain.answers.browse.result import Browsed
+from service.domain.answers.browse.pieces import Browsed, Frame, Span
 from service.domain.answers.browse.spec import BrowseAction, BrowseOption, BrowseRequest
 from service.domain.answers.readers import ReaderName
 from service.domain.answers.shaping import ShapeContent

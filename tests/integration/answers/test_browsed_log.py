@@ -5,8 +5,7 @@ import tracemalloc
 
 import pytest
 
-from service.domain.answers.browse.fetches import RankPieces, ReadPiece
-from service.domain.answers.browse.pieces import ChunkPart, Span
+from service.domain.answers.browse.pieces import ChunkPart, RankPieces, ReadPiece, Span
 from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.prompting.flows import Fetch
 from service.usecases.answers.readers import log_range

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.domain.answers.browse.fetches import RankPieces, ReadPiece
-from service.domain.answers.browse.pieces import Frame
+from service.domain.answers.browse.pieces import Frame, RankPieces, ReadPiece
 from service.domain.answers.browse.spec import BrowseOption
 from service.domain.answers.navigation_request import NavigationRequest
 from service.domain.tree.nodes import TextOffset

@@ -12,7 +12,7 @@ from service.domain.prism.asking import ConsolidateContent, ReviseContent
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.spec import Coercion, Encoding, Operations
 from service.domain.prompting.flows import ModelRequest, Purpose
-from service.domain.values.memory_choices import OnFailure, ReplyFormat
+from service.domain.values.memory_kinds import OnFailure, ReplyFormat
 from service.domain.values.paths import Path
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.llm.providers.failures import ModelFailure

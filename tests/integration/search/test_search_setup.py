@@ -13,7 +13,7 @@ from service.domain.values.tenancy import DEFAULT_TENANT
 from storage.engine.connections import sqlalchemy_url
 from storage.engine.database import Database
 from storage.search import setup
-from storage.search.support import WORDS_INDEX, Support, read_support
+from storage.search.setup import WORDS_INDEX, Support, read_support
 from tests.support.harness import Servers, with_database
 
 DIMENSIONS = 8

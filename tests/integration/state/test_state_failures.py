@@ -8,8 +8,7 @@ import pytest
 from service.domain.prompting.faults import Fault
 from service.domain.spend.budgets import BudgetPeriod
 from service.domain.state.vectors import VectorSource
-from service.domain.values.memory_choices import OnFailure
-from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.memory_kinds import MemoryKind, OnFailure
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.llm.providers.failures import ModelFailure
 from storage.engine.database import Database

@@ -9,7 +9,7 @@ from service.app.method_registry import MethodRegistry
 from service.domain.prompting.faults import Fault
 from service.domain.spend.budgets import BudgetPeriod
 from service.domain.tree.nodes import SummarySource
-from service.domain.values.memory_choices import OnFailure
+from service.domain.values.memory_kinds import OnFailure
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id
 from service.domain.values.work_items import WorkItem
 from service.llm.providers.failures import ModelFailure

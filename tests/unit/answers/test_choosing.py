@@ -13,9 +13,10 @@ from service.domain.answers.browse.spec import (
     BrowseAction,
     BrowseOption,
     BrowseRequest,
+    QuerySubject,
     ReadingOrder,
+    Understanding,
 )
-from service.domain.answers.browse.understood import QuerySubject, Understanding
 from service.domain.answers.choosing import (
     HYBRID_LEAVES,
     Choice,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from service.cli.run import StopSignals
-from service.local.signals import STOP_SIGNALS
+from service.local.processes import STOP_SIGNALS
 
 
 @pytest.fixture(autouse=True)

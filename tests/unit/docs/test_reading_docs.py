@@ -2,7 +2,7 @@
 
 import re
 
-from service.domain.answers.browse.understood import QuerySubject
+from service.domain.answers.browse.spec import QuerySubject
 from service.domain.answers.choosing import HYBRID_LEAVES, NEAR_CHUNKS, NEAR_SHARE, RULES, Way
 from service.domain.answers.readers import ReaderName
 from service.domain.answers.response_schemas import MAX_PATTERN_CHARACTERS, MAX_SCHEMA_BYTES

@@ -25,7 +25,7 @@ from service.domain.prism.spec import PrismSpec
 from service.domain.prompting.flows import Flow, ModelReply, ModelRequest, Purpose, SegmentKind
 from service.domain.prompting.marking import marked
 from service.domain.values.json_values import Json, parse
-from service.domain.values.memory_choices import ReplyFormat
+from service.domain.values.memory_kinds import ReplyFormat
 from service.domain.values.paths import Path
 from tests.unit.support.logged import logged
 

@@ -17,7 +17,7 @@ from service.domain.prompting.tokens import estimate_tokens
 from service.domain.tree.contents import LeafContent, TriageContent
 from service.domain.tree.fetches import Children, Text
 from service.domain.tree.spec import WorkingMemory
-from service.domain.values.memory_choices import ReplyFormat
+from service.domain.values.memory_kinds import ReplyFormat
 from tests.unit.tree.navigating import SPEC, UP, Tree, down, notes, run, says, scripted
 
 #: Two parents of two leaves each.

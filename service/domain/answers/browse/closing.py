@@ -8,7 +8,7 @@ groups, level by level, each level in one batch.
 from collections.abc import Sequence
 
 from service.domain.answers.browse.guessing import guess
-from service.domain.answers.browse.pieces import BrowsePiece, Span
+from service.domain.answers.browse.pieces import Browsed, BrowsePiece, Span
 from service.domain.answers.browse.prompts import CLOSING, held_to
 from service.domain.answers.browse.quoting import (
     MAX_SPANS,
@@ -19,9 +19,7 @@ from service.domain.answers.browse.quoting import (
 )
 from service.domain.answers.browse.reading import ACTIONS, BrowseRun, Note, grouped
 from service.domain.answers.browse.replies import BrowseReplyParts, action_of, split_reply
-from service.domain.answers.browse.result import Browsed
-from service.domain.answers.browse.spec import BrowseAction
-from service.domain.answers.browse.understood import QuerySubject
+from service.domain.answers.browse.spec import BrowseAction, QuerySubject
 from service.domain.answers.trajectory import Action, EventKind, NoAnswer
 from service.domain.prompting.asking import MAX_TRIES, NoUse, Unusable, text_of
 from service.domain.prompting.flows import FetchingFlow, ModelRequest

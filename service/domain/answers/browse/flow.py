@@ -14,20 +14,20 @@ read; task understanding, where it is allowed, is one more:
 from collections.abc import Callable, Sequence
 
 from service.domain.answers.browse.closing import close, close_from, fail
-from service.domain.answers.browse.options import EXTRACTING, without_understanding
-from service.domain.answers.browse.pieces import Frame
+from service.domain.answers.browse.pieces import Browsed, Frame
 from service.domain.answers.browse.prompts import CLOSING, BrowsePrompts, usable, window_of
 from service.domain.answers.browse.reading import MAX_BATCH, BrowseRun
-from service.domain.answers.browse.result import Browsed
 from service.domain.answers.browse.sequential import carry, dynamic, scan
 from service.domain.answers.browse.spec import (
+    EXTRACTING,
     BrowseAction,
     BrowseOption,
     BrowseRequest,
+    QuerySubject,
     ReadingOrder,
+    without_understanding,
 )
 from service.domain.answers.browse.understanding import Understood, choosable, exchanges
-from service.domain.answers.browse.understood import QuerySubject
 from service.domain.answers.trajectory import Action, EventKind, NoAnswer
 from service.domain.prompting.asking import MAX_TRIES
 from service.domain.prompting.fitting import Count

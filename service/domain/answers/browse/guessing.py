@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from service.domain.answers.browse.pieces import Browsed
 from service.domain.answers.browse.reading import BrowseRun, Note
 from service.domain.answers.browse.replies import read_guess
-from service.domain.answers.browse.result import Browsed
 from service.domain.answers.browse.spec import BrowseAction
 from service.domain.answers.citations import best_position
 from service.domain.answers.trajectory import Action, EventKind, NoAnswer

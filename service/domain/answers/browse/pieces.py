@@ -1,7 +1,13 @@
-"""Pieces: the short contexts that a log is decomposed into (algorithm 1, line 3)."""
+"""Pieces: the short contexts that a log is decomposed into (algorithm 1, line 3).
+
+Also what browsing fetches of them, and what it returns.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from service.domain.answers.trajectory import NoAnswer
+from service.domain.prompting.flows import Fetch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,3 +75,44 @@ def shown(parts: Iterable[ChunkPart]) -> str:
     compared with the chunks themselves.
     """
     return "\n".join(f"[{part.position}]\n{part.text}" for part in parts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadPiece(Fetch):
+    """The text of a piece. Its reply is a `Piece`."""
+
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankPieces(Fetch):
+    """The pieces that fit a query best. Its reply is a tuple of their frames, best first: at
+    most `count`, none that does not fit at all. Of a log that is too long to be decomposed some
+    may be none of those that the browsing was given; `ReadPiece` knows them by now."""
+
+    query: str
+    #: 1 or more.
+    count: int
+    #: Whether a model is to order them.
+    rerank: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Browsed:
+    """An answer, or why there is none."""
+
+    #: Empty when there is none.
+    text: str
+    #: None when there is an answer.
+    no_answer: NoAnswer | None
+    #: Where it stands, most important first: at least one place, at most 20, when there is one;
+    #: none of a guess.
+    spans: tuple[Span, ...]
+    #: Model calls that it took.
+    calls: int
+    #: Whether it is an option that was chosen although nothing that was read says so.
+    guessed: bool = False
+    #: Pieces that nothing was learned of: their text was refused, or no reply to it was of use.
+    passed: int = 0
+    #: Of the last of these, or of the answer that could not be made, a sentence that says why.
+    cause: str = ""

@@ -19,9 +19,8 @@ from service.domain.answers.browse.contents import (
     PieceContent,
     UnderstandContent,
 )
-from service.domain.answers.browse.options import settled
 from service.domain.answers.browse.pieces import ChunkPart, shown
-from service.domain.answers.browse.spec import BrowseAction, BrowseOption, BrowseRequest
+from service.domain.answers.browse.spec import BrowseAction, BrowseOption, BrowseRequest, settled
 from service.domain.prompting.asking import asked_again
 from service.domain.prompting.fitting import (
     MARGIN_TOKENS,

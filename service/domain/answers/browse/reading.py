@@ -8,14 +8,17 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.domain.answers.browse.fetches import RankPieces, ReadPiece
-from service.domain.answers.browse.pieces import BrowsePiece, Frame, Span
+from service.domain.answers.browse.pieces import BrowsePiece, Frame, RankPieces, ReadPiece, Span
 from service.domain.answers.browse.prompts import BrowsePrompts, ShownNote, held_to
 from service.domain.answers.browse.quoting import best_fitting, best_span, spans_of
 from service.domain.answers.browse.recording import BrowseRecorder
 from service.domain.answers.browse.replies import PieceReply, read_piece
-from service.domain.answers.browse.spec import BrowseAction, BrowseRequest, ReadingOrder
-from service.domain.answers.browse.understood import QuerySubject
+from service.domain.answers.browse.spec import (
+    BrowseAction,
+    BrowseRequest,
+    QuerySubject,
+    ReadingOrder,
+)
 from service.domain.answers.trajectory import Action, Emit, EventKind
 from service.domain.prompting.asking import MAX_TRIES, NoUse, Unusable, text_of
 from service.domain.prompting.flows import FetchingFlow, FlowRequest, ModelReply, ModelRequest

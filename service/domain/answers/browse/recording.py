@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from service.domain.answers.browse.pieces import Frame
-from service.domain.answers.recording import EventSequence
-from service.domain.answers.trajectory import Action, Event, EventKind
+from service.domain.answers.trajectory import Action, Event, EventKind, EventSequence
 
 
 @dataclass(kw_only=True, slots=True)

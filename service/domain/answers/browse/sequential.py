@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from service.domain.answers.browse.closing import close, succeed
+from service.domain.answers.browse.pieces import Browsed
 from service.domain.answers.browse.quoting import best_span
 from service.domain.answers.browse.reading import BrowseRun, Note, Read
 from service.domain.answers.browse.replies import PieceReply
-from service.domain.answers.browse.result import Browsed
 from service.domain.answers.browse.spec import BrowseAction
 from service.domain.answers.trajectory import Action, EventKind
 from service.domain.prompting.fitting import cut_to

@@ -142,3 +142,59 @@ def options_of(schema: Mapping[str, Any] | None) -> tuple[str, ...]:
     if not isinstance(values, list) or not 2 <= len(values) <= MAX_OPTIONS:
         return ()
     return tuple(values) if all(isinstance(one, str) and one.strip() for one in values) else ()
+
+
+_CHOICES = frozenset(
+    {BrowseAction.RETRIEVE, BrowseAction.APPEND, BrowseAction.MERGE, BrowseAction.MOVE}
+)
+#: What makes notes.
+EXTRACTING = frozenset({BrowseAction.APPEND, BrowseAction.MERGE})
+
+
+def without_understanding(request: BrowseRequest) -> BrowseOption:
+    """DYNAMIC when there is something to choose; else the only option that the actions allow."""
+    if request.option is not BrowseOption.AUTO:
+        return request.option
+    obtaining = request.actions & _CHOICES
+    if len(obtaining) > 1 and obtaining & EXTRACTING:
+        return BrowseOption.DYNAMIC
+    if BrowseAction.RETRIEVE in obtaining:
+        # With move it is the seventh setting of section 4.4: the best, selectively processed.
+        return BrowseOption.RANK
+    if BrowseAction.MERGE in obtaining:
+        return BrowseOption.CARRY
+    return BrowseOption.INDEPENDENT
+
+
+def settled(request: BrowseRequest) -> BrowseOption | None:
+    """The option as far as it is known before a model is asked; None: it will choose."""
+    may_choose = BrowseAction.TASK_UNDERSTANDING in request.actions and not request.rewritten_query
+    if request.option is BrowseOption.AUTO and may_choose:
+        return None
+    return without_understanding(request)
+
+
+class QuerySubject(StrEnum):
+    """What a query is about."""
+
+    #: Something that stands in one place or in a few.
+    FACT = "fact"
+    #: How things are now, where they change.
+    STATE = "state"
+    #: The whole: a summary, a list, a count, a comparison.
+    OVERVIEW = "overview"
+    #: Code that is to be continued.
+    CODE = "code"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Understanding:
+    """A query, understood."""
+
+    subject: QuerySubject
+    #: RANK, CARRY, INDEPENDENT or SCAN.
+    option: BrowseOption
+    #: FORWARD or BACKWARD.
+    order: ReadingOrder
+    #: The query in words that fit reading piece by piece.
+    query: str

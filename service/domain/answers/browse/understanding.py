@@ -10,8 +10,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from service.domain.answers.browse.prompts import BrowsePrompts, usable
-from service.domain.answers.browse.spec import NEEDED, BrowseOption, BrowseRequest, ReadingOrder
-from service.domain.answers.browse.understood import QuerySubject, Understanding
+from service.domain.answers.browse.spec import (
+    NEEDED,
+    BrowseOption,
+    BrowseRequest,
+    QuerySubject,
+    ReadingOrder,
+    Understanding,
+)
 from service.domain.prompting.asking import MAX_TRIES, NoUse, Unusable, text_of
 from service.domain.prompting.fitting import Count
 from service.domain.prompting.flows import Flow, ModelReply, ModelRequest

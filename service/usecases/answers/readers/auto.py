@@ -3,13 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from service.domain.answers.browse.spec import BrowseRequest
+from service.domain.answers.browse.spec import BrowseRequest, Understanding
 from service.domain.answers.browse.understanding import choosable, understand
-from service.domain.answers.browse.understood import Understanding
 from service.domain.answers.choosing import Choice, choose, fallback, obvious
 from service.domain.answers.readers import ReaderName
-from service.domain.answers.recording import reply_fields
-from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer
+from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer, reply_fields
 from service.domain.prompting.fitting import TextTooLong
 from service.domain.prompting.flows import ModelReply, ModelRequest
 from service.domain.values.work_items import WorkItem

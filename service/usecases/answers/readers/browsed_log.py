@@ -14,8 +14,14 @@ from itertools import chain, islice, takewhile, zip_longest
 from typing import Any, Protocol
 from uuid import UUID
 
-from service.domain.answers.browse.fetches import RankPieces, ReadPiece
-from service.domain.answers.browse.pieces import BrowsePiece, ChunkPart, Frame, Span
+from service.domain.answers.browse.pieces import (
+    BrowsePiece,
+    ChunkPart,
+    Frame,
+    RankPieces,
+    ReadPiece,
+    Span,
+)
 from service.domain.prompting.flows import Fetch
 from service.domain.search.ranking import fitting
 from service.llm.offloading import beside
@@ -110,7 +116,7 @@ class BrowsedLog:
         return cls(held, pack, frames, ranks, ranked, left_out)
 
     async def fetch(self, ask: Fetch) -> Any:
-        """What browsing wants to know, as `service.domain.answers.browse.fetches` says it."""
+        """What browsing wants to know, as `service.domain.answers.browse.pieces` says it."""
         match ask:
             case ReadPiece():
                 return await self._read(self._frame(ask.number))

@@ -6,8 +6,7 @@ from uuid import UUID
 
 from service.domain.answers import whole
 from service.domain.answers.citations import best_excerpt, best_position
-from service.domain.answers.recording import reply_fields
-from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer
+from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer, reply_fields
 from service.domain.answers.whole import BYTES_PER_TOKEN, WHOLE, PositionQuote, WholeDraft
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.driver import drive

@@ -4,10 +4,9 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.domain.answers.browse.fetches import RankPieces, ReadPiece
 from service.domain.answers.browse.flow import Browsed, browse
 from service.domain.answers.browse.packing import frames, piece_of
-from service.domain.answers.browse.pieces import BrowsePiece, Frame
+from service.domain.answers.browse.pieces import BrowsePiece, Frame, RankPieces, ReadPiece
 from service.domain.answers.browse.spec import (
     ALL_ACTIONS,
     BrowseAction,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pytest
 
 from service.domain.answers.browse.contents import CloseContent, PieceContent
-from service.domain.answers.browse.fetches import RankPieces, ReadPiece
+from service.domain.answers.browse.pieces import RankPieces, ReadPiece
 from service.domain.answers.browse.sequential import MAX_RETRIEVALS
 from service.domain.answers.browse.spec import BrowseAction, BrowseOption, ReadingOrder
 from service.domain.answers.trajectory import NoAnswer

@@ -6,10 +6,16 @@ from typing import Any
 import pytest
 
 from service.domain.answers.browse.contents import CloseContent, PieceContent, UnderstandContent
-from service.domain.answers.browse.fetches import RankPieces
-from service.domain.answers.browse.spec import ALL_ACTIONS, BrowseAction, BrowseOption, ReadingOrder
+from service.domain.answers.browse.pieces import RankPieces
+from service.domain.answers.browse.spec import (
+    ALL_ACTIONS,
+    BrowseAction,
+    BrowseOption,
+    QuerySubject,
+    ReadingOrder,
+    Understanding,
+)
 from service.domain.answers.browse.understanding import understand
-from service.domain.answers.browse.understood import QuerySubject, Understanding
 from service.domain.answers.trajectory import EventKind
 from service.domain.prompting.ends import End
 from service.domain.prompting.fitting import TextTooLong
