@@ -20,6 +20,7 @@ from palimpsest._convert import (
     value_of,
 )
 from palimpsest._schemas import Schema, schema_fields
+from palimpsest._spend import Usage
 from palimpsest._values_answers import (
     Answer,
     AskEvent,
@@ -45,7 +46,6 @@ from palimpsest._values_answers import (
     Waiting,
 )
 from palimpsest._values_common import ChatMessage, OperationState
-from palimpsest._values_spend import Usage
 from palimpsest.v1 import answer_service_pb2, chunks_pb2, common_pb2, memories_pb2
 
 _Browse = answer_service_pb2.BrowsingOptions

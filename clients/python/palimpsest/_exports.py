@@ -16,6 +16,34 @@ from palimpsest._errors import (
     ResourceExhausted,
     Unavailable,
 )
+from palimpsest._history import (
+    Amendment,
+    Committed,
+    Diff,
+    Difference,
+    Edit,
+    Edited,
+    Folded,
+    Op,
+    ProvenanceEntry,
+    Rejection,
+    Revision,
+    RevisionKind,
+)
+from palimpsest._memories import (
+    Blocked,
+    Flushed,
+    MemoryInfo,
+    MemoryKind,
+    MemoryState,
+    MemoryStatus,
+)
+from palimpsest._operations import (
+    GeneratedSchema,
+    OperationInfo,
+    OperationKind,
+    OperationProgress,
+)
 from palimpsest._schemas import (
     MAX_JSON_BYTES,
     MAX_SOURCE_BYTES,
@@ -23,6 +51,44 @@ from palimpsest._schemas import (
     Schema,
     json_schema_of,
     schema_fields,
+)
+from palimpsest._search import FoundChunk, SearchedBy, SearchIndex, SearchMode, SearchResult
+from palimpsest._sessions import SessionInfo
+from palimpsest._specs import (
+    AgentSettings,
+    AllowedOps,
+    Coercion,
+    Encoding,
+    ReplyFormat,
+    StatePeriod,
+    StateSettings,
+    Steps,
+    TreeSettings,
+    WorkingMemory,
+)
+from palimpsest._spend import (
+    MAX_LIMIT,
+    Accounting,
+    Budget,
+    BudgetPeriod,
+    CacheLine,
+    Comparison,
+    CostReport,
+    Grouping,
+    LoopCost,
+    ReadingCost,
+    Usage,
+    UsageLine,
+    UsageReport,
+)
+from palimpsest._states import ContextForm, StateVector, VectorOrigin, WorkingContext
+from palimpsest._trees import (
+    NodeOrigin,
+    TextPart,
+    TextRange,
+    TreeLevel,
+    TreeNode,
+    TreeOutline,
 )
 from palimpsest._values_answers import (
     Answer,
@@ -59,73 +125,7 @@ from palimpsest._values_common import (
     PositionRange,
     ReadPoint,
 )
-from palimpsest._values_history import (
-    Amendment,
-    Committed,
-    Diff,
-    Difference,
-    Edit,
-    Edited,
-    Folded,
-    Op,
-    ProvenanceEntry,
-    Rejection,
-    Revision,
-    RevisionKind,
-)
 from palimpsest._values_log import Ack, Appended, Chunk, ChunkFilterOptions, ChunkKind, ChunkLabels
-from palimpsest._values_memories import (
-    Blocked,
-    Flushed,
-    MemoryInfo,
-    MemoryKind,
-    MemoryState,
-    MemoryStatus,
-)
-from palimpsest._values_operations import (
-    GeneratedSchema,
-    OperationInfo,
-    OperationKind,
-    OperationProgress,
-)
-from palimpsest._values_search import FoundChunk, SearchedBy, SearchIndex, SearchMode, SearchResult
-from palimpsest._values_sessions import SessionInfo
-from palimpsest._values_specs import (
-    AgentSettings,
-    AllowedOps,
-    Coercion,
-    Encoding,
-    ReplyFormat,
-    StatePeriod,
-    StateSettings,
-    Steps,
-    TreeSettings,
-    WorkingMemory,
-)
-from palimpsest._values_spend import (
-    MAX_LIMIT,
-    Accounting,
-    Budget,
-    BudgetPeriod,
-    CacheLine,
-    Comparison,
-    CostReport,
-    Grouping,
-    LoopCost,
-    ReadingCost,
-    Usage,
-    UsageLine,
-    UsageReport,
-)
-from palimpsest._values_states import ContextForm, StateVector, VectorOrigin, WorkingContext
-from palimpsest._values_trees import (
-    NodeOrigin,
-    TextPart,
-    TextRange,
-    TreeLevel,
-    TreeNode,
-    TreeOutline,
-)
 
 __all__ = [
     "MAX_JSON_BYTES",

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypedDict
 
 from palimpsest._errors import PalimpsestError
 from palimpsest._schemas import Schema
+from palimpsest._spend import Usage
 from palimpsest._values_common import (
     CharacterRange,
     ChatMessage,
@@ -14,7 +15,6 @@ from palimpsest._values_common import (
     PositionRange,
     ReadPoint,
 )
-from palimpsest._values_spend import Usage
 
 #: What happened; "unknown" only where the service is newer. See answer_service.proto.
 EventKind = Literal[

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palimpsest import Edit, PositionRange, _convert_history
+from palimpsest import Edit, PositionRange, _history
 from palimpsest.v1 import common_pb2, memories_pb2, memory_service_pb2
 
 JSON = st.recursive(
@@ -25,11 +25,11 @@ def test_edits_say_what_they_were_made_of(path: str, value: Any) -> None:
         "update": memories_pb2.AMENDMENT_OP_UPDATE,
     }
     for name, op in ops.items():
-        message = _convert_history.edit_message(getattr(Edit, name)(path, value))
+        message = _history.edit_message(getattr(Edit, name)(path, value))
         assert (message.op, message.path) == (op, path)
         assert json.loads(message.value_json) == value
     gone = memory_service_pb2.Edit(op=memories_pb2.AMENDMENT_OP_REMOVE, path=path)
-    assert _convert_history.edit_message(Edit.remove(path)) == gone
+    assert _history.edit_message(Edit.remove(path)) == gone
 
 
 @pytest.mark.parametrize(
@@ -38,21 +38,21 @@ def test_edits_say_what_they_were_made_of(path: str, value: Any) -> None:
 )
 def test_a_value_that_is_no_json_is_refused_with_its_path(value: Any) -> None:
     with pytest.raises(ValueError, match=r"^the value for \$\.x is no JSON: "):
-        _convert_history.edit_message(Edit.put("$.x", value))
+        _history.edit_message(Edit.put("$.x", value))
 
 
 def test_a_value_within_itself_is_refused() -> None:
     value: list[Any] = []
     value.append(value)
     with pytest.raises(ValueError, match="is no JSON"):
-        _convert_history.edit_message(Edit.put("$.x", value))
+        _history.edit_message(Edit.put("$.x", value))
 
 
 @pytest.mark.parametrize(
     ("old", "new", "op"), [(None, "null", "add"), ("1", "2", "update"), ("null", None, "remove")]
 )
 def test_a_difference_tells_nothing_from_null(old: str | None, new: str | None, op: str) -> None:
-    made = _convert_history._difference(
+    made = _history._difference(
         memory_service_pb2.DiffMemoriesResponse.Difference(path="$", old_json=old, new_json=new)
     )
     assert made.op == op
@@ -60,7 +60,7 @@ def test_a_difference_tells_nothing_from_null(old: str | None, new: str | None, 
 
 @given(
     revision=st.integers(0, 2**40),
-    kind=st.sampled_from(sorted(_convert_history._KINDS.values())),
+    kind=st.sampled_from(sorted(_history._KINDS.values())),
     restored=st.none() | st.integers(0, 9),
     comment=st.text(),
 )
@@ -78,7 +78,7 @@ def test_a_revision_keeps_all_it_says(
         rejection_count=4,
         value_digest=b"d" * 32,
     )
-    made = _convert_history.revision(message)
+    made = _history.revision(message)
     assert (made.revision, made.restored_revision, made.comment) == (revision, restored, comment)
     assert memories_pb2.RevisionKind.Name(kind) == f"REVISION_KIND_{made.kind.upper()}"  # type: ignore[arg-type]
     assert made.positions == PositionRange(first=2, last=3)
@@ -88,5 +88,5 @@ def test_a_revision_keeps_all_it_says(
 
 def test_what_a_newer_service_says_is_unknown_and_no_failure() -> None:
     newer = memories_pb2.Amendment(op=77, kind=78, value_json="1")  # type: ignore[arg-type]
-    made = _convert_history.amendment(newer)
+    made = _history.amendment(newer)
     assert (made.op, made.kind) == ("unknown", "unknown")

@@ -9,22 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import palimpsest
-from palimpsest import _convert_memories, _convert_operations, _convert_specs
+from palimpsest import _memories, _operations, _specs
 from palimpsest.v1 import memories_pb2 as v1
 
 SETTINGS: list[tuple[str, dict[Any, Any]]] = [
-    ("encoding", _convert_specs.ENCODINGS),
-    ("allowed_ops", _convert_specs.ALLOWED_OPS),
-    ("coercion", _convert_specs.COERCIONS),
-    ("reply_format", _convert_specs.REPLY_FORMATS),
-    ("steps", _convert_specs.STEPS),
+    ("encoding", _specs.ENCODINGS),
+    ("allowed_ops", _specs.ALLOWED_OPS),
+    ("coercion", _specs.COERCIONS),
+    ("reply_format", _specs.REPLY_FORMATS),
+    ("steps", _specs.STEPS),
 ]
 CHOICES = {name: st.sampled_from([None, *table]) for name, table in SETTINGS}
 
 
 def spec(**given_: Any) -> v1.PrismSpec:
     wanted = {"choices": {}, "linger": 0, "skip_failures": False, **given_}
-    return _convert_specs.prism_spec("class A:\n    x: str", **wanted)
+    return _specs.prism_spec("class A:\n    x: str", **wanted)
 
 
 @given(
@@ -42,7 +42,7 @@ def test_settings_come_back_as_they_were_given(
         skip_failures=skip,
         memory_tokens=tokens,
     )
-    info = _convert_memories.memory(v1.Memory(prism=made))
+    info = _memories.memory(v1.Memory(prism=made))
     for name, table in SETTINGS:
         assert getattr(info, name) == (choices[name] or next(iter(table)))
     assert info.linger_seconds == (None if linger is None else linger / 1000)
@@ -75,24 +75,24 @@ NAMED = {"session": "s", "memory": "m"}
 
 def test_a_rebuild_takes_over_what_is_not_named() -> None:
     changes = {"schema": {"type": "object"}, "task": "", "encoding": "in_place", "model": None}
-    request = _convert_operations.rebuild_request(NAMED, "n", "prism", changes, "r")
+    request = _operations.rebuild_request(NAMED, "n", "prism", changes, "r")
     paths = ["prism.task", "prism.encoding", "prism.json_schema"]
     assert (list(request.update_mask.paths), request.request_id) == (paths, "r")
     assert (request.new_memory.session, request.new_memory.id) == ("s", "n")
     assert request.new_memory.prism.json_schema == '{"type": "object"}'
     assert request.new_memory.prism.encoding == v1.PrismSpec.ENCODING_IN_PLACE
     with pytest.raises(ValueError, match="allowed_ops must be"):
-        _convert_operations.rebuild_request(NAMED, "n", "prism", {"allowed_ops": "none"}, "")
+        _operations.rebuild_request(NAMED, "n", "prism", {"allowed_ops": "none"}, "")
 
 
 def test_a_rebuilt_tree_has_other_settings_or_another_model() -> None:
     settings = palimpsest.TreeSettings(max_children=3, model="a/b")
     whole = {"settings": settings, "model": "c/d"}
-    request = _convert_operations.rebuild_request(NAMED, "n", "tree", whole, "")
+    request = _operations.rebuild_request(NAMED, "n", "tree", whole, "")
     assert list(request.update_mask.paths) == ["tree"]
     assert (request.new_memory.tree.max_children, request.new_memory.tree.model) == (3, "c/d")
     model = {"settings": None, "model": "c/d"}
-    request = _convert_operations.rebuild_request(NAMED, "n", "tree", model, "")
+    request = _operations.rebuild_request(NAMED, "n", "tree", model, "")
     assert list(request.update_mask.paths) == ["tree.model"]
 
 

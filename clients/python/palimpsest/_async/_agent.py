@@ -16,7 +16,6 @@ from palimpsest._async._memory import create_memory
 from palimpsest._async._producer import Producer
 from palimpsest._async._runtime import Lock
 from palimpsest._async._session import Session
-from palimpsest._convert_specs import state_settings_of, state_spec
 from palimpsest._errors import (
     Aborted,
     DeadlineExceeded,
@@ -25,10 +24,10 @@ from palimpsest._errors import (
     ProducerClosed,
     Unavailable,
 )
+from palimpsest._specs import AgentSettings, state_settings_of, state_spec
+from palimpsest._states import ContextForm, WorkingContext
 from palimpsest._values_answers import Answer, MemoryAskOptions
 from palimpsest._values_log import Ack, ChunkLabels
-from palimpsest._values_specs import AgentSettings
-from palimpsest._values_states import ContextForm, WorkingContext
 from palimpsest.v1 import memories_pb2
 
 #: How long a context waits for a compression when the caller does not say.

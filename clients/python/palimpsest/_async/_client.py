@@ -6,23 +6,22 @@ from typing import Any, Unpack
 
 import grpc
 
-from palimpsest import _convert_memories, _convert_sessions
+from palimpsest import _memories, _sessions
 from palimpsest._async._agent import WAIT_SECONDS, Agent
 from palimpsest._async._connection import Connection
 from palimpsest._async._operation import Operation
 from palimpsest._async._resource import Resource
 from palimpsest._async._runtime import Channel
 from palimpsest._async._session import Session
-from palimpsest._convert_operations import list_request
+from palimpsest._memories import MemoryInfo, MemoryStatus
+from palimpsest._operations import OperationKind, list_request
 from palimpsest._schemas import MAX_JSON_BYTES, MAX_SOURCE_BYTES, bounded
+from palimpsest._sessions import SessionInfo
+from palimpsest._specs import AgentSettings
+from palimpsest._spend import Budget, Grouping, UsageReport
 from palimpsest._transport import REACH_SECONDS
 from palimpsest._values_answers import Answer, ResumeOptions
 from palimpsest._values_common import OperationState
-from palimpsest._values_memories import MemoryInfo, MemoryStatus
-from palimpsest._values_operations import OperationKind
-from palimpsest._values_sessions import SessionInfo
-from palimpsest._values_specs import AgentSettings
-from palimpsest._values_spend import Budget, Grouping, UsageReport
 from palimpsest.v1 import (
     memory_service_pb2,
     memory_service_pb2_grpc,
@@ -163,15 +162,15 @@ class Client(Resource):
         """Yields all sessions, by id."""
         request = session_service_pb2.ListSessionsRequest(page_size=1000)
         method = self._sessions.ListSessions
-        return self._connection.all_of(method, request, "sessions", _convert_sessions.session)
+        return self._connection.all_of(method, request, "sessions", _sessions.session)
 
     def memories(self, *, status: MemoryStatus | str | None = None) -> AsyncIterator[MemoryInfo]:
         """Yields the memories of all sessions, or those of one status, without an order."""
         request = memory_service_pb2.ListMemoriesRequest(
-            status=_convert_memories.memory_status(status), page_size=1000
+            status=_memories.memory_status(status), page_size=1000
         )
         method = self._memories.ListMemories
-        return self._connection.all_of(method, request, "memories", _convert_memories.memory)
+        return self._connection.all_of(method, request, "memories", _memories.memory)
 
     async def retry_stalled(self, session: str = "", *, request_id: str = "") -> int:
         """Retries all stalled memories, of a session or of all; returns how many.

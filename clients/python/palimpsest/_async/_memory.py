@@ -11,21 +11,27 @@ from palimpsest._async._connection import Connection
 from palimpsest._async._history import MemoryHistory
 from palimpsest._async._operation import Operation
 from palimpsest._convert import consistency
-from palimpsest._convert_memories import (
-    flushed,
-    memory,
-    memory_state,
-    settings_that_differ,
-    update_request,
-)
-from palimpsest._convert_operations import rebuild_request
 from palimpsest._errors import (
     AlreadyExists,
     FailedPrecondition,
     PalimpsestError,
     ResourceExhausted,
 )
+from palimpsest._memories import (
+    Flushed,
+    MemoryInfo,
+    MemoryKind,
+    MemoryState,
+    MemoryStatus,
+    flushed,
+    memory,
+    memory_state,
+    settings_that_differ,
+    update_request,
+)
+from palimpsest._operations import rebuild_request
 from palimpsest._schemas import Schema, schema_fields
+from palimpsest._specs import AllowedOps, Encoding, Steps
 from palimpsest._values_answers import (
     Answer,
     MemoryAskOptions,
@@ -36,14 +42,6 @@ from palimpsest._values_answers import (
     TrainingExample,
     TrajectoryEvent,
 )
-from palimpsest._values_memories import (
-    Flushed,
-    MemoryInfo,
-    MemoryKind,
-    MemoryState,
-    MemoryStatus,
-)
-from palimpsest._values_specs import AllowedOps, Encoding, Steps
 from palimpsest.v1 import memories_pb2, memory_service_pb2, memory_service_pb2_grpc
 
 if TYPE_CHECKING:

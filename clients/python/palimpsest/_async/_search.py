@@ -2,10 +2,10 @@
 
 from typing import Unpack
 
-from palimpsest import _convert_search as convert
+from palimpsest import _search as convert
 from palimpsest._async._log import SessionLog
+from palimpsest._search import SearchIndex, SearchMode, SearchResult
 from palimpsest._values_log import ChunkFilterOptions
-from palimpsest._values_search import SearchIndex, SearchMode, SearchResult
 from palimpsest.v1 import session_service_pb2
 
 

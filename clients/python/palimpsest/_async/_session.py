@@ -7,7 +7,7 @@ from datetime import date, timedelta
 from typing import Unpack
 from uuid import uuid4
 
-from palimpsest import _convert_memories, _convert_specs, _convert_spend
+from palimpsest import _memories, _specs, _spend
 from palimpsest._async._answers import Answers, AnswerStream, OnEvent, OnManyEvents
 from palimpsest._async._connection import Connection
 from palimpsest._async._kinds import State, Tree
@@ -18,23 +18,14 @@ from palimpsest._convert_answers import question_of
 from palimpsest._errors import (
     PalimpsestError,
 )
-from palimpsest._schemas import Schema
-from palimpsest._transport import SCHEMA_SECONDS
-from palimpsest._values_answers import (
-    Answer,
-    AskOptions,
-    Question,
-    TrainingExample,
-    TrajectoryEvent,
-)
-from palimpsest._values_common import OperationState
-from palimpsest._values_memories import (
+from palimpsest._memories import (
     Flushed,
     MemoryInfo,
     MemoryStatus,
 )
-from palimpsest._values_operations import GeneratedSchema
-from palimpsest._values_specs import (
+from palimpsest._operations import GeneratedSchema
+from palimpsest._schemas import Schema
+from palimpsest._specs import (
     AllowedOps,
     Coercion,
     Encoding,
@@ -44,7 +35,16 @@ from palimpsest._values_specs import (
     TreeSettings,
     WorkingMemory,
 )
-from palimpsest._values_spend import Budget, CostReport, Grouping, UsageReport
+from palimpsest._spend import Budget, CostReport, Grouping, UsageReport
+from palimpsest._transport import SCHEMA_SECONDS
+from palimpsest._values_answers import (
+    Answer,
+    AskOptions,
+    Question,
+    TrainingExample,
+    TrajectoryEvent,
+)
+from palimpsest._values_common import OperationState
 from palimpsest.v1 import (
     billing_service_pb2,
     memories_pb2,
@@ -103,7 +103,7 @@ class Session(SessionSearch):
         """
         if (schema is None) == (not schema_source):
             raise ValueError("give schema or schema_source, exactly one of them")
-        spec = _convert_specs.prism_spec(
+        spec = _specs.prism_spec(
             schema_source if schema is None else schema,
             choices={
                 "encoding": encoding,
@@ -165,7 +165,7 @@ class Session(SessionSearch):
             reply_format=reply_format,
             skip_failures=skip_failures,
         )
-        spec = _convert_specs.tree_spec(settings)
+        spec = _specs.tree_spec(settings)
         wanted = memories_pb2.Memory(session=self.id, id=id, tree=spec)
         await create_memory(self._connection, wanted, exist_ok=exist_ok, request_id=request_id)
         return Tree(self._connection, self, id)
@@ -199,7 +199,7 @@ class Session(SessionSearch):
         `create_memory`. Raises ValueError for what cannot be sent, InvalidArgument,
         AlreadyExists, NotFound.
         """
-        settings = _convert_specs.state_settings_of(
+        settings = _specs.state_settings_of(
             task=task,
             period=period,
             period_kind=period_kind,
@@ -212,7 +212,7 @@ class Session(SessionSearch):
             reply_format=reply_format,
             skip_failures=skip_failures,
         )
-        spec = _convert_specs.state_spec(settings)
+        spec = _specs.state_spec(settings)
         wanted = memories_pb2.Memory(session=self.id, id=id, state=spec)
         await create_memory(self._connection, wanted, exist_ok=exist_ok, request_id=request_id)
         return State(self._connection, self, id)
@@ -224,17 +224,17 @@ class Session(SessionSearch):
     async def memories(self, *, status: MemoryStatus | str | None = None) -> Sequence[MemoryInfo]:
         """Returns the session's memories, or those of one status, by id. Raises NotFound."""
         request = memory_service_pb2.ListMemoriesRequest(
-            session=self.id, status=_convert_memories.memory_status(status)
+            session=self.id, status=_memories.memory_status(status)
         )
         method = self._memories.ListMemories
-        listed = self._connection.all_of(method, request, "memories", _convert_memories.memory)
+        listed = self._connection.all_of(method, request, "memories", _memories.memory)
         return [one async for one in listed]
 
     async def flush(self, *, request_id: str = "") -> Flushed:
         """Ends the wait for more chunks (`linger`) of all memories. Raises NotFound."""
         request = memory_service_pb2.FlushMemoryRequest(session=self.id, request_id=request_id)
         response = await self._connection.call(self._memories.FlushMemory, request)
-        return _convert_memories.flushed(response)
+        return _memories.flushed(response)
 
     async def generate_schema(
         self,
@@ -455,10 +455,8 @@ class Session(SessionSearch):
         request = billing_service_pb2.GetCostReportRequest(
             session=self.id,
             memory=memory,
-            first_day=_convert_spend.day(first_day),
-            last_day=_convert_spend.day(last_day),
+            first_day=_spend.day(first_day),
+            last_day=_spend.day(last_day),
             system_tokens=system_tokens,
         )
-        return _convert_spend.cost_report(
-            await self._connection.call(self._billing.GetCostReport, request)
-        )
+        return _spend.cost_report(await self._connection.call(self._billing.GetCostReport, request))

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
-from palimpsest._convert_specs import state_settings_of, state_spec
 from palimpsest._errors import (
     Aborted,
     DeadlineExceeded,
@@ -21,6 +20,8 @@ from palimpsest._errors import (
     ProducerClosed,
     Unavailable,
 )
+from palimpsest._specs import AgentSettings, state_settings_of, state_spec
+from palimpsest._states import ContextForm, WorkingContext
 from palimpsest._sync._connection import Connection
 from palimpsest._sync._memory import create_memory
 from palimpsest._sync._producer import Producer
@@ -28,8 +29,6 @@ from palimpsest._sync._runtime import Lock
 from palimpsest._sync._session import Session
 from palimpsest._values_answers import Answer, MemoryAskOptions
 from palimpsest._values_log import Ack, ChunkLabels
-from palimpsest._values_specs import AgentSettings
-from palimpsest._values_states import ContextForm, WorkingContext
 from palimpsest.v1 import memories_pb2
 
 #: How long a context waits for a compression when the caller does not say.

@@ -6,16 +6,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from palimpsest import _convert_history as convert
+from palimpsest import _history as convert
 from palimpsest._convert import consistency, read_point
-from palimpsest._convert_memories import memory
 from palimpsest._errors import PalimpsestError, Unavailable
-from palimpsest._sync._connection import Connection
-from palimpsest._sync._resource import Resource
-from palimpsest._sync._runtime import Interrupted, RpcError, is_cancelled, sleep
-from palimpsest._transport import STREAM_BACKOFF_SECONDS, headers, may_pass, pause_seconds
-from palimpsest._values_common import ReadPoint
-from palimpsest._values_history import (
+from palimpsest._history import (
     Amendment,
     Committed,
     Diff,
@@ -26,7 +20,12 @@ from palimpsest._values_history import (
     Rejection,
     Revision,
 )
-from palimpsest._values_memories import MemoryInfo
+from palimpsest._memories import MemoryInfo, memory
+from palimpsest._sync._connection import Connection
+from palimpsest._sync._resource import Resource
+from palimpsest._sync._runtime import Interrupted, RpcError, is_cancelled, sleep
+from palimpsest._transport import STREAM_BACKOFF_SECONDS, headers, may_pass, pause_seconds
+from palimpsest._values_common import ReadPoint
 from palimpsest.v1 import common_pb2, memory_service_pb2, memory_service_pb2_grpc
 
 if TYPE_CHECKING:

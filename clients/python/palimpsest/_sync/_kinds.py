@@ -5,15 +5,20 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from palimpsest._convert import consistency, message_of
-from palimpsest._convert_states import form_numbers, state_vector, working_context
-from palimpsest._convert_trees import text_part, tree_node, tree_outline
+from palimpsest._memories import MemoryInfo
+from palimpsest._specs import StateSettings, TreeSettings
+from palimpsest._states import (
+    ContextForm,
+    StateVector,
+    WorkingContext,
+    form_numbers,
+    state_vector,
+    working_context,
+)
 from palimpsest._sync._connection import Connection
 from palimpsest._sync._memory import Memory
 from palimpsest._sync._operation import Operation
-from palimpsest._values_memories import MemoryInfo
-from palimpsest._values_specs import StateSettings, TreeSettings
-from palimpsest._values_states import ContextForm, StateVector, WorkingContext
-from palimpsest._values_trees import TextPart, TreeNode, TreeOutline
+from palimpsest._trees import TextPart, TreeNode, TreeOutline, text_part, tree_node, tree_outline
 from palimpsest.v1 import (
     state_service_pb2,
     state_service_pb2_grpc,

@@ -8,21 +8,27 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 from uuid import uuid4
 
 from palimpsest._convert import consistency
-from palimpsest._convert_memories import (
-    flushed,
-    memory,
-    memory_state,
-    settings_that_differ,
-    update_request,
-)
-from palimpsest._convert_operations import rebuild_request
 from palimpsest._errors import (
     AlreadyExists,
     FailedPrecondition,
     PalimpsestError,
     ResourceExhausted,
 )
+from palimpsest._memories import (
+    Flushed,
+    MemoryInfo,
+    MemoryKind,
+    MemoryState,
+    MemoryStatus,
+    flushed,
+    memory,
+    memory_state,
+    settings_that_differ,
+    update_request,
+)
+from palimpsest._operations import rebuild_request
 from palimpsest._schemas import Schema, schema_fields
+from palimpsest._specs import AllowedOps, Encoding, Steps
 from palimpsest._sync._answers import ASK_CONCURRENCY, Answers, AnswerStream, OnEvent
 from palimpsest._sync._connection import Connection
 from palimpsest._sync._history import MemoryHistory
@@ -37,14 +43,6 @@ from palimpsest._values_answers import (
     TrainingExample,
     TrajectoryEvent,
 )
-from palimpsest._values_memories import (
-    Flushed,
-    MemoryInfo,
-    MemoryKind,
-    MemoryState,
-    MemoryStatus,
-)
-from palimpsest._values_specs import AllowedOps, Encoding, Steps
 from palimpsest.v1 import memories_pb2, memory_service_pb2, memory_service_pb2_grpc
 
 if TYPE_CHECKING:

@@ -5,8 +5,15 @@ import time
 from collections.abc import Callable
 from typing import Any, Generic
 
-from palimpsest._convert_operations import operation
 from palimpsest._errors import Cancelled, DeadlineExceeded, NotFound, PalimpsestError
+from palimpsest._operations import (
+    OperationInfo,
+    OperationKind,
+    OperationProgress,
+    Result,
+    operation,
+)
+from palimpsest._spend import Usage
 from palimpsest._sync._connection import Connection
 from palimpsest._sync._runtime import RpcError, sleep
 from palimpsest._transport import (
@@ -17,13 +24,6 @@ from palimpsest._transport import (
     pause_seconds,
 )
 from palimpsest._values_common import OperationState
-from palimpsest._values_operations import (
-    OperationInfo,
-    OperationKind,
-    OperationProgress,
-    Result,
-)
-from palimpsest._values_spend import Usage
 from palimpsest.v1 import (
     operation_service_pb2,
     operation_service_pb2_grpc,

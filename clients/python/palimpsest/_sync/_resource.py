@@ -4,9 +4,9 @@
 from collections.abc import Iterator, Sequence
 from datetime import date
 
-from palimpsest import _convert_spend as convert
+from palimpsest import _spend as convert
+from palimpsest._spend import Budget, BudgetPeriod, Grouping, UsageReport
 from palimpsest._sync._connection import Connection
-from palimpsest._values_spend import Budget, BudgetPeriod, Grouping, UsageReport
 from palimpsest.v1 import billing_service_pb2, billing_service_pb2_grpc, common_pb2
 
 

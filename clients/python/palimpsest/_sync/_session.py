@@ -8,12 +8,29 @@ from datetime import date, timedelta
 from typing import Unpack
 from uuid import uuid4
 
-from palimpsest import _convert_memories, _convert_specs, _convert_spend
+from palimpsest import _memories, _specs, _spend
 from palimpsest._convert_answers import question_of
 from palimpsest._errors import (
     PalimpsestError,
 )
+from palimpsest._memories import (
+    Flushed,
+    MemoryInfo,
+    MemoryStatus,
+)
+from palimpsest._operations import GeneratedSchema
 from palimpsest._schemas import Schema
+from palimpsest._specs import (
+    AllowedOps,
+    Coercion,
+    Encoding,
+    ReplyFormat,
+    StatePeriod,
+    Steps,
+    TreeSettings,
+    WorkingMemory,
+)
+from palimpsest._spend import Budget, CostReport, Grouping, UsageReport
 from palimpsest._sync._answers import Answers, AnswerStream, OnEvent, OnManyEvents
 from palimpsest._sync._connection import Connection
 from palimpsest._sync._kinds import State, Tree
@@ -29,23 +46,6 @@ from palimpsest._values_answers import (
     TrajectoryEvent,
 )
 from palimpsest._values_common import OperationState
-from palimpsest._values_memories import (
-    Flushed,
-    MemoryInfo,
-    MemoryStatus,
-)
-from palimpsest._values_operations import GeneratedSchema
-from palimpsest._values_specs import (
-    AllowedOps,
-    Coercion,
-    Encoding,
-    ReplyFormat,
-    StatePeriod,
-    Steps,
-    TreeSettings,
-    WorkingMemory,
-)
-from palimpsest._values_spend import Budget, CostReport, Grouping, UsageReport
 from palimpsest.v1 import (
     billing_service_pb2,
     memories_pb2,
@@ -104,7 +104,7 @@ class Session(SessionSearch):
         """
         if (schema is None) == (not schema_source):
             raise ValueError("give schema or schema_source, exactly one of them")
-        spec = _convert_specs.prism_spec(
+        spec = _specs.prism_spec(
             schema_source if schema is None else schema,
             choices={
                 "encoding": encoding,
@@ -166,7 +166,7 @@ class Session(SessionSearch):
             reply_format=reply_format,
             skip_failures=skip_failures,
         )
-        spec = _convert_specs.tree_spec(settings)
+        spec = _specs.tree_spec(settings)
         wanted = memories_pb2.Memory(session=self.id, id=id, tree=spec)
         create_memory(self._connection, wanted, exist_ok=exist_ok, request_id=request_id)
         return Tree(self._connection, self, id)
@@ -200,7 +200,7 @@ class Session(SessionSearch):
         `create_memory`. Raises ValueError for what cannot be sent, InvalidArgument,
         AlreadyExists, NotFound.
         """
-        settings = _convert_specs.state_settings_of(
+        settings = _specs.state_settings_of(
             task=task,
             period=period,
             period_kind=period_kind,
@@ -213,7 +213,7 @@ class Session(SessionSearch):
             reply_format=reply_format,
             skip_failures=skip_failures,
         )
-        spec = _convert_specs.state_spec(settings)
+        spec = _specs.state_spec(settings)
         wanted = memories_pb2.Memory(session=self.id, id=id, state=spec)
         create_memory(self._connection, wanted, exist_ok=exist_ok, request_id=request_id)
         return State(self._connection, self, id)
@@ -225,17 +225,17 @@ class Session(SessionSearch):
     def memories(self, *, status: MemoryStatus | str | None = None) -> Sequence[MemoryInfo]:
         """Returns the session's memories, or those of one status, by id. Raises NotFound."""
         request = memory_service_pb2.ListMemoriesRequest(
-            session=self.id, status=_convert_memories.memory_status(status)
+            session=self.id, status=_memories.memory_status(status)
         )
         method = self._memories.ListMemories
-        listed = self._connection.all_of(method, request, "memories", _convert_memories.memory)
+        listed = self._connection.all_of(method, request, "memories", _memories.memory)
         return [one for one in listed]
 
     def flush(self, *, request_id: str = "") -> Flushed:
         """Ends the wait for more chunks (`linger`) of all memories. Raises NotFound."""
         request = memory_service_pb2.FlushMemoryRequest(session=self.id, request_id=request_id)
         response = self._connection.call(self._memories.FlushMemory, request)
-        return _convert_memories.flushed(response)
+        return _memories.flushed(response)
 
     def generate_schema(
         self,
@@ -452,10 +452,8 @@ class Session(SessionSearch):
         request = billing_service_pb2.GetCostReportRequest(
             session=self.id,
             memory=memory,
-            first_day=_convert_spend.day(first_day),
-            last_day=_convert_spend.day(last_day),
+            first_day=_spend.day(first_day),
+            last_day=_spend.day(last_day),
             system_tokens=system_tokens,
         )
-        return _convert_spend.cost_report(
-            self._connection.call(self._billing.GetCostReport, request)
-        )
+        return _spend.cost_report(self._connection.call(self._billing.GetCostReport, request))

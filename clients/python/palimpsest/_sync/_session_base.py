@@ -3,12 +3,12 @@
 
 from collections.abc import Mapping
 
-from palimpsest import _convert_sessions as convert
+from palimpsest import _sessions as convert
 from palimpsest._convert import message_of
 from palimpsest._errors import AlreadyExists
+from palimpsest._sessions import SessionInfo
 from palimpsest._sync._connection import Connection
 from palimpsest._sync._resource import Resource
-from palimpsest._values_sessions import SessionInfo
 from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
 
 

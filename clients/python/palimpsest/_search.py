@@ -1,0 +1,149 @@
+"""What a search finds, and how far its index is, to and from the proto's messages."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Unpack
+
+from palimpsest._convert import (
+    characters,
+    consistency,
+    known_name,
+    message_of,
+    number_of,
+    numbers_of,
+    read_point,
+    value_of,
+)
+from palimpsest._convert_chunks import chunk, chunk_filter, text_of
+from palimpsest._values_common import CharacterRange, ReadPoint
+from palimpsest._values_log import Chunk, ChunkFilterOptions
+from palimpsest.v1 import session_service_pb2
+
+#: By what chunks are found; "auto": by both where vectors can be searched, else by words.
+SearchMode = Literal["auto", "words", "vectors", "hybrid"]
+#: By what was searched; "unknown" only where the service is newer.
+SearchedBy = Literal["words", "vectors", "hybrid", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundChunk:
+    """A chunk that matches a query."""
+
+    chunk: Chunk
+    #: The chunk as one text, which the characters below count in.
+    text: str
+    #: 1, 2, 3 …
+    rank: int
+    #: Of the fusion; compares chunks of one result only.
+    score: float
+    #: Its rank by words alone, and by vectors alone; None: not found by them.
+    words_rank: int | None
+    vectors_rank: int | None
+    #: BM25; and the cosine of the angle between query and chunk, -1 to 1.
+    words_score: float | None
+    vectors_score: float | None
+    #: The characters of `text` that match best; None: none in particular.
+    characters: CharacterRange | None
+
+    @property
+    def excerpt(self) -> str:
+        """What of the text matches best; empty: nothing in particular."""
+        place = self.characters
+        return "" if place is None else self.text[place.start : place.end]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchIndex:
+    """How far words and vectors of a session are."""
+
+    #: Position of the newest chunk.
+    head: int
+    #: Chunks up to here have words in the index, and vectors; 0: none has.
+    indexed_position: int
+    embedded_position: int
+    #: A configuration of PostgreSQL's full-text search.
+    language: str
+    #: The model of the vectors; empty where there are none.
+    embedding_model: str
+    #: Why vectors cannot be searched; empty when they can.
+    vectors_unavailable: str
+    #: Why the last try to write words failed, or else to embed; empty when neither did.
+    failure: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchResult:
+    """What a search found."""
+
+    #: Best first.
+    results: tuple[FoundChunk, ...]
+    mode: SearchedBy
+    #: How far the index was.
+    index: SearchIndex
+    #: Chunks that were not searched by words: they have none yet, and there are too many newer
+    #: ones. 0 as a rule; more where much was appended within seconds.
+    unread_chunks: int = 0
+    #: What was read: its token lets a later search see at least as much.
+    read_point: ReadPoint
+
+
+_MODES: dict[SearchMode, Any] = numbers_of(session_service_pb2.SearchMode, "SEARCH_MODE_", "auto")
+_SEARCHED_BY = {name: number for name, number in _MODES.items() if name != "auto"}
+
+
+def search_request(
+    session: str,
+    query: str,
+    *,
+    limit: int,
+    mode: SearchMode,
+    rerank: bool,
+    after: str,
+    fully_applied: bool,
+    from_position: int,
+    to_position: int,
+    **options: Unpack[ChunkFilterOptions],
+) -> session_service_pb2.SearchChunksRequest:
+    """Returns the request of a search. Raises TypeError and ValueError that name the field."""
+    wanted = chunk_filter(from_position=from_position, to_position=to_position, **options)
+    return message_of(
+        session_service_pb2.SearchChunksRequest,
+        session=session,
+        query=query,
+        limit=limit,
+        mode=number_of("mode", _MODES, mode),
+        filter=wanted,
+        rerank=rerank,
+        consistency=consistency(after, fully_applied),
+    )
+
+
+def search_result(message: session_service_pb2.SearchChunksResponse) -> SearchResult:
+    """Returns what a search found."""
+    return value_of(
+        SearchResult,
+        message,
+        results=tuple(_found(one) for one in message.results),
+        mode=known_name(_SEARCHED_BY, message.mode),
+        index=search_index(message.index),
+        read_point=read_point(message.read_point),
+    )
+
+
+def search_index(message: session_service_pb2.SearchIndex) -> SearchIndex:
+    """Returns how far words and vectors of a session are."""
+    return value_of(SearchIndex, message)
+
+
+def _found(message: session_service_pb2.SearchChunksResponse.Result) -> FoundChunk:
+    found = chunk(message.chunk)
+    return value_of(
+        FoundChunk,
+        message,
+        chunk=found,
+        text=text_of(found),
+        words_rank=message.words_rank or None,
+        vectors_rank=message.vectors_rank or None,
+        words_score=message.words_score if message.words_rank else None,
+        vectors_score=message.vectors_score if message.vectors_rank else None,
+        characters=characters(message),
+    )
