@@ -1,18 +1,19 @@
 """`palimpsest answer`: list stored answers, show, cancel, rate and delete one."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
 import typer
 
 from palimpsest import Answer, Session
 from service.cli.app import new_group
-from service.cli.command import Json, OnlyMemory, command
+from service.cli.command import Json, OnlyMemory, add_commands
 from service.cli.drawing import statistics_json
 from service.cli.output import (
     CommandError,
     cut,
+    error_json,
+    first,
     plain_json,
     range_text,
     show,
@@ -31,16 +32,11 @@ AnswerId = Annotated[
     str, typer.Argument(metavar="ANSWER", help="The answer's id, as `answer list` prints it.")
 ]
 
-group = new_group("Answers: list, show, cancel, rate, delete.")
-
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    command(group, "list", list_)
-    command(group, "show", show_)
-    command(group, "cancel", cancel)
-    command(group, "rate", rate)
-    command(group, "delete", delete)
+    group = new_group("Answers: list, show, cancel, rate, delete.")
+    add_commands(group, list_, show_, cancel, rate, delete)
     app.add_typer(group, name="answer")
 
 
@@ -55,17 +51,8 @@ async def list_(
     as_json: Json = False,
 ) -> None:
     """List the answers of a session, newest first."""
-
-    async def newest() -> AsyncIterator[Answer]:
-        left = limit
-        async for answer in session.answers(memory=memory, state=state):
-            yield answer
-            left -= 1
-            if not left:
-                return
-
     await show_list(
-        newest(),
+        first(session.answers(memory=memory, state=state), limit),
         lambda answer: [_cells(answer)],
         ("=answer", "asked", "by", "state", "question"),
         as_json=as_json,
@@ -138,12 +125,8 @@ async def delete(
 def answer_json(answer: Answer) -> dict[str, Any]:
     """Returns an answer as plain JSON; `value` is there where a schema was asked for."""
     found: dict[str, Any] = plain_json(answer)
-    if (error := answer.error) is not None:
-        found["error"] = {
-            "reason": error.reason,
-            "message": str(error),
-            "metadata": dict(error.metadata),
-        }
+    if answer.error is not None:
+        found["error"] = error_json(answer.error)
     if not found.pop("has_value"):
         del found["value"]
     if answer.statistics is not None:

@@ -218,8 +218,7 @@ async def ask(
     reads_log = _reader(memory, reader) in OF_LOG
     browsing = browse.settings(max_calls if reads_log else 0)
     wanted: dict[str, Any] = {
-        "after": freshness.token(),
-        "fully_applied": freshness.applied,
+        **freshness.wanted(),
         "options": option or (),
         "hybrid_leaves": hybrid,
         "beam": beam,

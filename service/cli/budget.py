@@ -8,7 +8,7 @@ import typer
 import palimpsest
 from palimpsest import Budget, Client
 from service.cli.app import new_group
-from service.cli.command import LAST, Json, command, new_request_id
+from service.cli.command import LAST, Json, add_commands, new_request_id
 from service.cli.output import MICRO, CommandError, plain_json, show, show_json, show_list
 
 Period = Literal["day", "total"]
@@ -17,14 +17,11 @@ Tenant = Annotated[bool, typer.Option("--tenant", help="All sessions together.")
 OfSession = Annotated[str, typer.Option("--session", "-s", help="This session.")]
 OfMemory = Annotated[str, typer.Option("--memory", "-m", help="This memory of the session.")]
 
-group = new_group("Budgets: bound what model calls may cost, a day or in total.")
-
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    command(group, "set", set_)
-    command(group, "list", list_)
-    command(group, "delete", delete)
+    group = new_group("Budgets: bound what model calls may cost, a day or in total.")
+    add_commands(group, set_, list_, delete)
     app.add_typer(group, name="budget")
 
 

@@ -56,6 +56,10 @@ class Freshness:
         bool, typer.Option("--applied", help="Wait until the whole log is applied.")
     ] = False
 
+    def wanted(self) -> dict[str, Any]:
+        """Returns them as reads of the client take them. Raises CommandError."""
+        return {"after": self.token(), "fully_applied": self.applied}
+
     def token(self) -> str:
         """Returns the token of --after. An empty one is refused: it would ask for nothing."""
         if self.after is not None and self.applied:
@@ -63,6 +67,29 @@ class Freshness:
         if self.after == "":
             raise CommandError("--after: the token is empty")
         return self.after or ""
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Options that say which chunks are wanted, by their labels."""
+
+    thread: Annotated[
+        list[str] | None, typer.Option(help='Chunks of this thread, "" for none; may be repeated.')
+    ] = None
+    exclude_thread: Annotated[
+        list[str] | None, typer.Option(help="No chunks of this thread; may be repeated.")
+    ] = None
+    source: Annotated[
+        list[str] | None, typer.Option(help='Chunks from it, "" for none; may be repeated.')
+    ] = None
+
+    def wanted(self) -> palimpsest.ChunkFilterOptions:
+        """Returns them as reads of the client take them."""
+        return {
+            "threads": self.thread or (),
+            "excluded_threads": self.exclude_thread or (),
+            "sources": self.source or (),
+        }
 
 
 #: The names that a parameter of these types needs.
@@ -135,6 +162,12 @@ def command(group: typer.Typer, name: str, work: _Work) -> None:
     run.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
     run.__doc__ = work.__doc__
     group.command(name)(run)
+
+
+def add_commands(group: typer.Typer, *works: _Work) -> None:
+    """Adds commands that have the names of their functions."""
+    for work in works:
+        command(group, work.__name__.strip("_"), work)
 
 
 async def _run(work: _Work, shared: Mapping[str, _Make], given: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from palimpsest import (
     Usage,
     UsageReport,
 )
-from service.cli.command import Json, OnlyMemory, command
+from service.cli.command import Json, OnlyMemory, add_commands
 from service.cli.output import (
     MICRO,
     CommandError,
@@ -59,8 +59,7 @@ class _Days(TypedDict):
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    command(app, "usage", usage)
-    command(app, "cost", cost)
+    add_commands(app, usage, cost)
 
 
 async def usage(session: Session, memory: OnlyMemory = "", as_json: Json = False) -> None:

@@ -1,6 +1,5 @@
 """`palimpsest operation`: list long work, show, wait for and cancel it."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -8,8 +7,16 @@ import typer
 
 from palimpsest import Client, GeneratedSchema, MemoryInfo, Operation, OperationInfo
 from service.cli.app import new_group
-from service.cli.command import DAY, Json, OnlyMemory, command
-from service.cli.output import CommandError, plain_json, show, show_json, show_list
+from service.cli.command import DAY, Json, OnlyMemory, add_commands
+from service.cli.output import (
+    CommandError,
+    error_json,
+    first,
+    plain_json,
+    show,
+    show_json,
+    show_list,
+)
 from service.cli.progress import follow_operation
 
 #: Operations that a list shows without --limit.
@@ -19,15 +26,11 @@ OperationArgument = Annotated[
     str, typer.Argument(metavar="OPERATION", help="Its id, as `operation list` prints it.")
 ]
 
-group = new_group("Long work: list, show, wait, cancel.")
-
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    command(group, "list", list_)
-    command(group, "show", show_)
-    command(group, "wait", wait)
-    command(group, "cancel", cancel)
+    group = new_group("Long work: list, show, wait, cancel.")
+    add_commands(group, list_, show_, wait, cancel)
     app.add_typer(group, name="operation")
 
 
@@ -49,21 +52,13 @@ async def list_(
     """List operations, newest first: of all sessions, or of one."""
     if memory and not session:
         raise CommandError("--memory: name the session of the memory with --session")
-
-    async def newest() -> AsyncIterator[OperationInfo[Any]]:
-        left = limit
-        async for one in client.operations(session=session, memory=memory, kind=kind, state=state):
-            yield one.info
-            left -= 1
-            if not left:
-                return
-
+    found = client.operations(session=session, memory=memory, kind=kind, state=state)
     await show_list(
-        newest(),
-        lambda info: [_cells(info)],
+        first(found, limit),
+        lambda one: [_cells(one.info)],
         ("=operation", "kind", "session", "memory", "state"),
         as_json=as_json,
-        to_json=operation_json,
+        to_json=lambda one: operation_json(one.info),
     )
 
 
@@ -125,10 +120,5 @@ def operation_json(info: OperationInfo[Any]) -> dict[str, Any]:
     """Returns an operation as plain JSON."""
     found: dict[str, Any] = plain_json(replace(info, error=None), id="operation")
     if info.error is not None:
-        error = info.error
-        found["error"] = {
-            "reason": error.reason,
-            "message": str(error),
-            "metadata": error.metadata,
-        }
+        found["error"] = error_json(info.error)
     return found

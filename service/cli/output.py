@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -15,7 +15,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 if TYPE_CHECKING:
-    from palimpsest import PositionRange
+    from palimpsest import PalimpsestError, PositionRange
 
 #: What could do something to a terminal, as it is shown instead.
 _CONTROLS = {
@@ -91,6 +91,21 @@ def plain_json(value: Any, **renamed: str) -> Any:
     if isinstance(value, date):
         return value.isoformat()
     return value.hex() if isinstance(value, bytes) else value
+
+
+def error_json(error: "PalimpsestError") -> dict[str, Any]:
+    """Returns an error of the service as plain JSON."""
+    return {"reason": error.reason, "message": str(error), "metadata": dict(error.metadata)}
+
+
+async def first(rows: AsyncIterator[_Row], limit: int) -> AsyncIterator[_Row]:
+    """Yields `limit` rows at most, and reads no more."""
+    left = limit
+    async for row in rows:
+        yield row
+        left -= 1
+        if not left:
+            return
 
 
 async def show_each(

@@ -7,7 +7,7 @@ import typer
 
 from palimpsest import Client, GeneratedSchema, JsonText, Operation
 from service.cli.app import new_group
-from service.cli.command import DEFAULT_NAME, Json, Model, SessionName, Timeout, command
+from service.cli.command import DEFAULT_NAME, Json, Model, SessionName, Timeout, add_commands
 from service.cli.files import read_schema
 from service.cli.output import CommandError, plain_json, say, show_json
 from service.cli.progress import follow_operation, ticking
@@ -15,13 +15,10 @@ from service.cli.progress import follow_operation, ticking
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="A new file for the class source.")]
 
 
-group = new_group("Schemas: generate, check.")
-
-
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    command(group, "generate", generate)
-    command(group, "check", check)
+    group = new_group("Schemas: generate, check.")
+    add_commands(group, generate, check)
     app.add_typer(group, name="schema")
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from palimpsest import FoundChunk, SearchResult, Session
-from service.cli.command import LAST, Freshness, Json, Timeout, command
+from service.cli.command import LAST, Freshness, Json, Labels, Timeout, command
 from service.cli.output import CommandError, cut, plain_json, say, show, show_json
 from service.cli.session import index_problems, pairs
 
@@ -38,6 +38,7 @@ async def search(
     session: Session,
     query: Annotated[str, typer.Argument(help="Words, not an expression.")],
     freshness: Freshness,
+    labels: Labels,
     limit: Annotated[int, typer.Option(min=1, max=100, help="Chunks at most.")] = 10,
     mode: Annotated[
         SearchMode, typer.Option(help="By what; auto: by both where vectors can be searched.")
@@ -59,15 +60,6 @@ async def search(
     occurred_until: Annotated[str, typer.Option(metavar="TIME", help="Happened before then.")] = "",
     kind: Annotated[
         list[Kind] | None, typer.Option(help="Chunks of this kind; may be repeated.")
-    ] = None,
-    thread: Annotated[
-        list[str] | None, typer.Option(help='Chunks of this thread, "" for none; may be repeated.')
-    ] = None,
-    exclude_thread: Annotated[
-        list[str] | None, typer.Option(help="No chunks of this thread; may be repeated.")
-    ] = None,
-    source: Annotated[
-        list[str] | None, typer.Option(help='Chunks from it, "" for none; may be repeated.')
     ] = None,
     metadata: Annotated[
         list[str] | None,
@@ -92,14 +84,11 @@ async def search(
         until=moment("--until", until),
         occurred_since=moment("--occurred-since", occurred_since),
         occurred_until=moment("--occurred-until", occurred_until),
-        threads=thread or (),
-        excluded_threads=exclude_thread or (),
-        sources=source or (),
+        **labels.wanted(),
         kinds=[one.value for one in kind or ()],
         metadata=pairs(metadata or ()),
         rerank=rerank,
-        after=freshness.token(),
-        fully_applied=freshness.applied,
+        **freshness.wanted(),
         timeout=timeout,
     )
     if as_json:

@@ -5,12 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from palimpsest import ChunkFilterOptions, Client, SearchIndex, SessionInfo
+from palimpsest import Client, SearchIndex, SessionInfo
 from service.cli.app import new_group
-from service.cli.command import LAST, Json, NamedSession, command, new_request_id
+from service.cli.command import LAST, Json, Labels, NamedSession, add_commands, new_request_id
 from service.cli.output import CommandError, cut, plain_json, say, show, show_json, show_list
-
-group = new_group("Sessions: create, show, list, update, delete, and their search index.")
 
 Pairs = Annotated[
     list[str] | None,
@@ -20,12 +18,8 @@ Pairs = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    command(group, "create", create)
-    command(group, "list", list_)
-    command(group, "show", show_)
-    command(group, "update", update)
-    command(group, "delete", delete)
-    command(group, "index", index)
+    group = new_group("Sessions: create, show, list, update, delete, and their search index.")
+    add_commands(group, create, list_, show_, update, delete, index)
     app.add_typer(group, name="session")
 
 
@@ -77,19 +71,11 @@ def _json(info: SessionInfo) -> dict[str, Any]:
 
 async def show_(
     session: NamedSession,
+    labels: Labels,
     chunks: Annotated[int, typer.Option(min=0, help="Show so many chunks.")] = 5,
     from_position: Annotated[
         int, typer.Option("--from", min=1, max=LAST, help="The first of them.")
     ] = 1,
-    thread: Annotated[
-        list[str] | None, typer.Option(help='Chunks of this thread, "" for none; may be repeated.')
-    ] = None,
-    exclude_thread: Annotated[
-        list[str] | None, typer.Option(help="No chunks of this thread; may be repeated.")
-    ] = None,
-    source: Annotated[
-        list[str] | None, typer.Option(help='Chunks from it, "" for none; may be repeated.')
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show a session and some of its chunks."""
@@ -100,11 +86,7 @@ async def show_(
         show(f"{info.id}: {info.head} chunks, {info.content_bytes:,} bytes")
         for key, value in sorted(info.metadata.items()):
             show(f"  {key}={value}")
-    wanted: ChunkFilterOptions = {
-        "threads": thread or (),
-        "excluded_threads": exclude_thread or (),
-        "sources": source or (),
-    }
+    wanted = labels.wanted()
     # With a filter the position of the last one is not known.
     last = None if any(wanted.values()) else from_position + chunks - 1
     shown = 0

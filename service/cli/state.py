@@ -5,9 +5,9 @@ from uuid import uuid4
 
 import typer
 
-from palimpsest import Chunk, PositionRange, Session, State, StateVector, WorkingContext
+from palimpsest import Chunk, Session, State, StateVector, WorkingContext
 from service.cli.app import new_group
-from service.cli.command import LAST, Freshness, Json, Timeout, command
+from service.cli.command import LAST, Freshness, Json, Timeout, add_commands
 from service.cli.files import Step, read_steps
 from service.cli.output import (
     CommandError,
@@ -16,7 +16,7 @@ from service.cli.output import (
     out,
     plain,
     plain_json,
-    positions,
+    range_text,
     say,
     show,
     show_each,
@@ -38,15 +38,10 @@ _ORIGINS = {
 }
 
 
-group = new_group("State memories: the working context, vectors, steps.")
-
-
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    command(group, "context", context)
-    command(group, "list", list_)
-    command(group, "show", show_)
-    command(group, "record", record)
+    group = new_group("State memories: the working context, vectors, steps.")
+    add_commands(group, context, list_, show_, record)
     app.add_typer(group, name="state")
 
 
@@ -123,20 +118,16 @@ async def list_(
     as_json: Json = False,
 ) -> None:
     """List the state vectors, oldest first: revision, level, what is new in it, its text."""
-    found = state.vectors(level=level, after=freshness.token(), fully_applied=freshness.applied)
+    found = state.vectors(level=level, **freshness.wanted())
     await show_each(found, vector_line, as_json=as_json)
 
 
 def vector_line(vector: StateVector) -> str:
     """Returns a vector on one line."""
-    where = _where(vector.new_positions)
+    where = range_text(vector.new_positions)
     note = f", {vector.origin}" if vector.origin in ("cut", "skipped") else ""
     head = f"r{vector.revision} level {vector.level} {where} {vector.tokens:,} tokens{note}:"
     return cut(f"{head} {plain(vector.text)}", min(LINE_CHARACTERS, out.width))
-
-
-def _where(found: PositionRange | None) -> str:
-    return "" if found is None else positions(found.first - 1, found.last)
 
 
 async def show_(
@@ -193,7 +184,7 @@ def _title(vector: StateVector) -> str:
     title = f"r{vector.revision}, level {vector.level}: {by}{replies}, {vector.tokens:,} tokens"
     if not vector.revision:
         return title
-    whole, new = _where(vector.positions), _where(vector.new_positions)
+    whole, new = range_text(vector.positions), range_text(vector.new_positions)
     return f"{title}, stands for {whole}" + (f", new are {new}" if new != whole else "")
 
 
@@ -203,7 +194,7 @@ def _sources(vector: StateVector, before: int | None) -> str:
     if vector.children:
         named = ", ".join(f"r{one}" for one in vector.children)
         return " and ".join([*continued, f"the vectors {named}:"])
-    where = _where(vector.new_positions)
+    where = range_text(vector.new_positions)
     return " and ".join([*continued, f"the steps {where}:"])
 
 

@@ -6,18 +6,15 @@ import typer
 
 from palimpsest import Memory, NavigationStatistics, Session, TrainingExample
 from service.cli.app import new_group
-from service.cli.command import DEFAULT_NAME, Json, MemoryName, command
+from service.cli.command import DEFAULT_NAME, Json, MemoryName, add_commands
 from service.cli.drawing import draw, drawing_console, statistics_json
 from service.cli.output import plain_json, show, show_json
-
-group = new_group("What readers did, navigating or browsing: show, sum up, export.")
 
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    command(group, "show", show_)
-    command(group, "stats", stats)
-    command(group, "export", export)
+    group = new_group("What readers did, navigating or browsing: show, sum up, export.")
+    add_commands(group, show_, stats, export)
     app.add_typer(group, name="trajectory")
 
 

@@ -8,7 +8,7 @@ from rich.tree import Tree as Drawing
 
 from palimpsest import MemoryStatus, TextPart, TextRange, Tree, TreeNode, TreeOutline
 from service.cli.app import new_group
-from service.cli.command import AtRevision, Freshness, Json, command
+from service.cli.command import AtRevision, Freshness, Json, add_commands
 from service.cli.memory.output import memory_json, problem_lines
 from service.cli.operation import operation_json
 from service.cli.output import (
@@ -41,16 +41,10 @@ MAX_LEVEL = 999
 NodeArgument = Annotated[str, typer.Argument(help="The node as level.number, such as 0.17.")]
 
 
-group = new_group("Summary trees: draw, look into, read, close.")
-
-
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    command(group, "show", show_)
-    command(group, "node", node)
-    command(group, "list", list_)
-    command(group, "text", text)
-    command(group, "seal", seal)
+    group = new_group("Summary trees: draw, look into, read, close.")
+    add_commands(group, show_, node, list_, text, seal)
     app.add_typer(group, name="tree")
 
 
@@ -64,9 +58,7 @@ async def show_(
     as_json: Json = False,
 ) -> None:
     """Draw a tree from its root, or from the nodes that have no parent yet, down."""
-    outline = await tree.outline(
-        revision=revision, after=freshness.token(), fully_applied=freshness.applied
-    )
+    outline = await tree.outline(revision=revision, **freshness.wanted())
     grown = _Grown(tree)
     tops = [await grown.under(top, depth - 1) for top in outline.tops]
     if as_json:
@@ -146,7 +138,7 @@ def _branch_json(node: TreeNode, below: list[_Branch]) -> dict[str, Any]:
 
 async def node(tree: Tree, node: NodeArgument, freshness: Freshness, as_json: Json = False) -> None:
     """Show a node: what it covers, its kin, its whole summary."""
-    found = await tree.node(node, after=freshness.token(), fully_applied=freshness.applied)
+    found = await tree.node(node, **freshness.wanted())
     if as_json:
         show_json(found)
         return
@@ -183,9 +175,7 @@ async def list_(
 
 async def text(tree: Tree, node: NodeArgument, freshness: Freshness, as_json: Json = False) -> None:
     """Print the text under a node, chunk by chunk."""
-    parts: AsyncIterator[TextPart] = tree.text(
-        node, after=freshness.token(), fully_applied=freshness.applied
-    )
+    parts: AsyncIterator[TextPart] = tree.text(node, **freshness.wanted())
     await show_each(parts, lambda part: part.text.rstrip(), as_json=as_json)
 
 

@@ -13,7 +13,7 @@ from service.cli.command import (
     Json,
     NamedMemory,
     SessionName,
-    command,
+    add_commands,
     new_request_id,
 )
 from service.cli.files import read_schema
@@ -33,14 +33,7 @@ Comment = Annotated[str, typer.Option(help="A note, such as the reason; kept wit
 
 def register(memory: typer.Typer) -> None:
     """Adds the commands."""
-    command(memory, "set", set_)
-    command(memory, "unset", unset)
-    command(memory, "rollback", rollback)
-    command(memory, "fold", fold)
-    command(memory, "consolidate", consolidate)
-    command(memory, "update", update)
-    command(memory, "delete", delete)
-    command(memory, "flush", flush)
+    add_commands(memory, set_, unset, rollback, fold, consolidate, update, delete, flush)
 
 
 async def set_(

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from palimpsest import Chunk, Committed, Memory, ProvenanceEntry
-from service.cli.command import LAST, AtRevision, Freshness, Json, NamedMemory, command
+from service.cli.command import LAST, AtRevision, Freshness, Json, NamedMemory, add_commands
 from service.cli.memory.output import amendment_line, change_line, revision_line
 from service.cli.output import (
     CommandError,
@@ -26,11 +26,7 @@ _SIGNS = {"add": "+", "remove": "-", "update": "~"}
 
 def register(memory: typer.Typer) -> None:
     """Adds the commands."""
-    command(memory, "log", log)
-    command(memory, "revisions", revisions)
-    command(memory, "why", why)
-    command(memory, "diff", diff)
-    command(memory, "watch", watch)
+    add_commands(memory, log, revisions, why, diff, watch)
 
 
 async def log(
@@ -59,7 +55,7 @@ async def log(
         raise CommandError("--rejected shows all of them: give no --path, --from or --to with it")
     if rejected:
         await show_each(
-            memory.rejections(after=freshness.token(), fully_applied=freshness.applied),
+            memory.rejections(**freshness.wanted()),
             lambda one: f"r{one.revision} {one.reason}: {cut(one.proposal, 100)}",
             as_json=as_json,
         )
@@ -68,8 +64,7 @@ async def log(
         path=path,
         from_position=from_position,
         to_position=to_position,
-        after=freshness.token(),
-        fully_applied=freshness.applied,
+        **freshness.wanted(),
     )
     await show_each(changes, amendment_line, as_json=as_json)
 
@@ -77,7 +72,7 @@ async def log(
 async def revisions(memory: NamedMemory, freshness: Freshness, as_json: Json = False) -> None:
     """List every revision of a memory and what caused it, oldest first."""
     await show_each(
-        memory.revisions(after=freshness.token(), fully_applied=freshness.applied),
+        memory.revisions(**freshness.wanted()),
         lambda one: f"{one.created_at:%Y-%m-%d %H:%M:%S} {revision_line(one)}",
         as_json=as_json,
     )
@@ -97,9 +92,7 @@ async def why(
     > marks the chunk that says it most clearly. With --json: the value, then one line
     for each amendment.
     """
-    found = await memory.provenance(
-        path, revision=revision, after=freshness.token(), fully_applied=freshness.applied
-    )
+    found = await memory.provenance(path, revision=revision, **freshness.wanted())
     if as_json:
         head = {"path": found.path, **plain_json(found.read_point), "exists": found.exists}
         show_json({**head, "value": found.value})
@@ -168,8 +161,7 @@ async def diff(
         revision=revision,
         other=other,
         other_revision=other_revision,
-        after=freshness.token(),
-        fully_applied=freshness.applied,
+        **freshness.wanted(),
     )
     if as_json:
         show_json(found)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from palimpsest import Amendment, MemoryInfo, MemoryStatus, PositionRange, Revision
-from service.cli.output import VALUE_CHARACTERS, counted, cut, plain_json, positions, value_line
+from palimpsest import Amendment, MemoryInfo, MemoryStatus, Revision
+from service.cli.output import VALUE_CHARACTERS, counted, cut, plain_json, range_text, value_line
 
 #: What a list of memories says of their losses.
 _LOSS_MARKS = {"no_room": "full"}
@@ -39,7 +39,7 @@ def status_of(info: MemoryInfo) -> str:
 
 def amendment_line(change: Amendment) -> str:
     """Returns an amendment on one line."""
-    where = positions_of(change.positions) or change.kind
+    where = range_text(change.positions) or change.kind
     return f"r{change.revision} {where} {change_line(change)}"
 
 
@@ -49,17 +49,12 @@ def change_line(change: Amendment) -> str:
     return f"{change.op} {change.path}{value}"
 
 
-def positions_of(found: PositionRange | None) -> str:
-    """Returns positions in words; empty for none."""
-    return "" if found is None else positions(found.first - 1, found.last)
-
-
 def revision_line(revision: Revision) -> str:
     """Returns a revision on one line."""
     parts = [f"r{revision.revision}", revision.kind]
     if revision.restored_revision is not None:
         parts.append(f"to r{revision.restored_revision}")
-    parts.append(positions_of(revision.positions))
+    parts.append(range_text(revision.positions))
     if revision.amendment_count:
         parts.append(counted(revision.amendment_count, "amendment"))
     if revision.rejection_count:

@@ -16,7 +16,7 @@ from service.cli.command import (
     MaybeSession,
     NamedMemory,
     Timeout,
-    command,
+    add_commands,
 )
 from service.cli.memory.output import memory_json, problem_lines, status_of
 from service.cli.output import CommandError, out, positions, show, show_json, show_list, tree_of
@@ -27,9 +27,7 @@ MAX_CONTEXT_LINES = 20
 
 def register(memory: typer.Typer) -> None:
     """Adds the commands."""
-    command(memory, "list", list_)
-    command(memory, "show", show_)
-    command(memory, "retry", retry)
+    add_commands(memory, list_, show_, retry)
 
 
 async def list_(
@@ -87,8 +85,7 @@ async def show_(
     state = await memory.get(
         revision=revision,
         position=position,
-        after=freshness.token(),
-        fully_applied=freshness.applied,
+        **freshness.wanted(),
         timeout=timeout,
     )
     if as_json:
