@@ -83,7 +83,7 @@ class Labels:
         list[str] | None, typer.Option(help='Chunks from it, "" for none; may be repeated.')
     ] = None
 
-    def wanted(self) -> palimpsest.ChunkFilterOptions:
+    def wanted(self) -> dict[str, Any]:
         """Returns them as reads of the client take them."""
         return {
             "threads": self.thread or (),

@@ -96,8 +96,8 @@ async def show_(
         shown += 1
         text = chunk.text or " / ".join(part for _, part in chunk.step_parts)
         if as_json:
-            labels = {name: getattr(chunk, name) for name in ("thread", "source", "occurred_at")}
-            given = {name: value for name, value in labels.items() if value}
+            own = {name: getattr(chunk, name) for name in ("thread", "source", "occurred_at")}
+            given = {name: value for name, value in own.items() if value}
             show_json({"position": chunk.position, "kind": chunk.kind, "text": text, **given})
         else:
             show(f"  [{chunk.position}] {cut(text, 100)}")

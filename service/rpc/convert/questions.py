@@ -21,7 +21,7 @@ from service.rpc.convert.common import choices_of, numbers_of
 _Browse = answer_service_pb2.BrowsingOptions
 
 #: As the proto has them; None: the question does not say.
-READER_MESSAGES: dict[ReaderName | None, Any] = {
+READER_MESSAGES: dict[Any, Any] = {
     None: answer_service_pb2.READER_UNSPECIFIED,
     **numbers_of(ReaderName, answer_service_pb2.Reader, "READER_"),
 }
@@ -32,7 +32,7 @@ _ACTIONS = {
 _STRATEGY_NUMBERS = numbers_of(BrowseOption, _Browse.Strategy, "STRATEGY_", BrowseOption.AUTO)
 _STRATEGIES = choices_of(_STRATEGY_NUMBERS, BrowseOption.AUTO)
 #: As the proto has them; None: nothing is browsed.
-STRATEGY_MESSAGES: dict[BrowseOption | None, Any] = {None: 0, **_STRATEGY_NUMBERS}
+STRATEGY_MESSAGES: dict[Any, Any] = {None: 0, **_STRATEGY_NUMBERS}
 _ORDERS = choices_of(
     numbers_of(ReadingOrder, _Browse.Order, "ORDER_", ReadingOrder.AUTO), ReadingOrder.AUTO
 )

@@ -11,7 +11,7 @@ from storage.answers.trajectories import NavigationTotals
 _KINDS = numbers_of(EventKind, answer_service_pb2.TrajectoryEvent.Kind, "KIND_")
 _ACTIONS = numbers_of(Action, answer_service_pb2.TrajectoryEvent.Action, "ACTION_")
 #: Why there is no answer, as the proto has it.
-NO_ANSWER: dict[NoAnswer | None, Any] = {
+NO_ANSWER: dict[Any, Any] = {
     None: answer_service_pb2.NO_ANSWER_UNSPECIFIED,
     **numbers_of(NoAnswer, answer_service_pb2.NoAnswer, "NO_ANSWER_"),
 }
