@@ -101,8 +101,8 @@ class Limits(BaseModel):
     credit_chunks: Count = 1024
     #: Unacked bytes of a stream.
     credit_bytes: Count = 8 * 1024 * 1024
-    #: Chunks that a session's slowest active memory may be behind the head. A batch has no
-    #: more new ones than this, and a stream no more credit.
+    #: Chunks that a session's slowest active memory may lag. A batch has no more new ones than
+    #: this, and a stream no more credit.
     backlog_chunks: Count = 100_000
     #: Threads, or sources, that a filter of chunks names.
     max_filter_ids: Annotated[int, Field(ge=1, le=64)] = 64
@@ -113,53 +113,53 @@ class Limits(BaseModel):
     #: The recent steps of a working context: how many, and their content in bytes of UTF-8.
     max_context_chunks: Count = 10_000
     max_context_bytes: Count = 1024 * 1024
-    #: Text that no node of a tree, or vector, has yet: what one navigation holds of it, in bytes.
-    #: Each chunk counts as its content and 128 bytes. Of more it has the newest.
+    #: Text that no node of a tree, or vector, covers yet: how much one navigation reads, in bytes.
+    #: Each chunk counts as its content and 128 bytes. Of more it reads the newest.
     max_tail_bytes: Count = 8 * 1024 * 1024
-    #: The log that DCISO decomposes for one question, in bytes, counted alike. Of more it has
-    #: the first and the newest, half each; the rest is reached by retrieval.
+    #: The log that DCISO decomposes for one question, in bytes, counted alike. Of more it reads the
+    #: first and the newest, half each; retrieval reaches the rest.
     max_browsed_bytes: Count = 16 * 1024 * 1024
-    #: Asks, and schemas, that a server process waits on at once.
+    #: Questions, and schemas, that a server process waits for at once.
     max_waiting_asks: Count = 1000
-    #: Answers of one tenant that are pending at once, and as many schemas. Those count whose
+    #: Answers of one tenant that are pending at once, and as many schemas. Only those count whose
     #: clients have not left, and those that are made unattended.
     max_pending_answers: Count = 1000
-    #: Watches of memories that a server process has at once.
+    #: Watches of memories that a server process serves at once.
     max_watches: Count = 1000
     #: Reads, and rebuilds, that wait in a server process for a memory at once.
     max_waiting_reads: Count = 1000
-    #: What a server process has received of chunks and not written yet, in bytes; each chunk
-    #: counts as its content, its metadata and 1 KiB.
+    #: Chunks that a server process has received and not yet written, in bytes; each counts as its
+    #: content, its metadata and 1 KiB.
     max_unwritten_bytes: Count = 256 * 1024 * 1024
-    #: Calls that a server process has under way at once, streams among them.
+    #: Calls that a server process serves at once, streams included.
     max_calls: Count = 5000
-    #: Of these, the calls of one tenant, and of all clients at one address. Behind a proxy all
+    #: Of these, the calls of one tenant, and of all clients at one address. Through a proxy all
     #: clients have the proxy's address.
     max_tenant_calls: Count = 4000
     max_address_calls: Count = 2500
-    #: Calls of one connection; its client holds back what is more. gRPC refuses streams before
-    #: ours are all freed, so a burst larger than this ends in part with UNAVAILABLE.
+    #: Calls of one connection; its client delays more. gRPC refuses streams before ours are all
+    #: freed, so a part of a larger burst ends with UNAVAILABLE.
     max_connection_calls: Count = 5000
-    #: Calls whose first message a server process reads at once; each may hold a message of
+    #: Calls whose first message a server process reads at once; each may have a message of
     #: max_message_bytes. Others wait, with one HTTP/2 window of 64 KiB each.
     max_incomplete_messages: Count = 16
-    #: By how much a server process's memory may grow while streams wait for further messages.
-    #: Then the streams that wait are closed, as after stream_idle_seconds. Only with glibc.
+    #: By how much a server process's memory may grow while streams wait for further messages. Then
+    #: the waiting streams are closed, as after stream_idle_seconds. Only with glibc.
     max_incomplete_bytes: Count = 64 * 1024 * 1024
-    #: How long the first message of a call may take to come whole.
+    #: How long the first message of a call may take to arrive completely.
     message_seconds: Count = 30
-    #: A stream whose client sends nothing for so many seconds is closed; producers open another.
+    #: A stream whose client sends nothing for this long is closed; producers open another.
     stream_idle_seconds: Count = 1800
-    #: Connections that a server process accepts at once; it closes what is more.
+    #: Connections that a server process accepts at once; it closes further ones.
     max_connections: Count = 5000
-    #: After so many seconds a client is told to make another connection for its next calls, so
-    #: that servers that were added get their share. Those under way go on.
+    #: After this long a client is asked to open another connection for its next calls, so that
+    #: added servers get their share. Calls in progress continue.
     connection_seconds: Count = 3600
-    #: So many seconds later the calls that are still under way end, and clients make them again.
+    #: This much later the calls that are still in progress end, and clients make them again.
     connection_grace_seconds: Count = 900
-    #: A connection without a call is closed after so many seconds; clients make another one.
+    #: A connection without a call is closed after this long; clients open another one.
     connection_idle_seconds: Count = 1800
-    #: Between two pings of a client at least; who pings more often is cut off.
+    #: The least time between two pings of a client; one that pings more often is disconnected.
     client_ping_seconds: Count = 10
 
 
@@ -168,71 +168,70 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    #: postgresql:// URL of the data; processes use the role palimpsest_app in it. Of several
-    #: hosts (host1:port1,host2:port2) the first one that takes writes is used.
+    #: postgresql:// URL of the data; processes use the role palimpsest_app there. Of several hosts
+    #: (host1:port1,host2:port2) the first one that takes writes is used.
     database_url: DatabaseUrl | None = None
     #: URL with the right to change tables, for `migrate`; default: database_url.
     migration_database_url: DatabaseUrl | None = None
-    #: Where processes hear each other: the same database; default: database_url. Never a
+    #: The same database, for notifications between processes; default: database_url. Never a
     #: pooler's, which does not pass LISTEN on.
     signals_database_url: DatabaseUrl | None = None
     #: `transaction`: at database_url a pooler gives each transaction another connection to the
-    #: server. Nothing is prepared then, and the two URLs above have to lead to the server.
+    #: server. Then nothing is prepared, and the two URLs above have to name the server itself.
     database_pooler: Literal["none", "transaction"] = "none"
     #: redis:// URL of the prefix cache's index. Without it each process predicts from what it
     #: sent itself.
     redis_url: Annotated[SecretStr, AfterValidator(_checked_redis_url)] | None = None
-    #: Whether that is a Redis cluster; else it is found out at the first command.
+    #: Whether that is a Redis cluster; else the first command finds out.
     redis_cluster: bool = False
-    #: Whether copies of replies are kept there for a day: text of memories in a second place.
+    #: Whether copies of replies are kept there for a day: a second place with text of memories.
     redis_replies: bool = True
-    #: How long it may take to answer before it counts as gone and is left alone for a second.
+    #: How long it may take to reply before it counts as gone and is not used for a second.
     redis_timeout_seconds: Seconds = 0.2
     #: Where the API listens.
     listen: Annotated[str, AfterValidator(_checked_listen)] = "127.0.0.1:50051"
-    #: Whether that may be an address that other machines reach. There is neither
-    #: authentication nor encryption: only for networks in which all may do everything.
+    #: Whether that may be an address that other machines reach. There is neither authentication nor
+    #: encryption: only for networks in which every member may do everything.
     insecure: bool = False
     #: Whether the API describes itself to tools by gRPC's server reflection. `up` does.
     reflection: bool = False
-    #: Where `up` keeps its data. As root not in root's home, which is closed to the
-    #: user that PostgreSQL has to run as.
+    #: Where `up` keeps its data. As root not in root's home, which the user that PostgreSQL has to
+    #: run as cannot enter.
     data_dir: Path = Field(default_factory=_default_data_dir)
     #: Where processes of this user answer `palimpsest health`, each at a socket of its own.
     run_dir: Path = Field(default_factory=default_run_dir)
-    #: HOST:PORT of /metrics, /livez and /readyz over HTTP; unset: none. Of a worker, the process
-    #: that makes its calls has the next port. Whoever reaches it reads figures, but no names.
+    #: HOST:PORT of /metrics, /livez and /readyz over HTTP; unset: none. The executor of a worker
+    #: has the next port. Clients that reach it can read figures, but no names.
     metrics_listen: Annotated[str | None, AfterValidator(_checked_metrics_listen)] = None
     #: The model for memories and schemas that name none, as provider/name.
     model: ModelName = OFFLINE_MODEL
-    #: What else memories, questions and schemas may name: provider/name, or provider/ and a
-    #: name with "*" in it, with commas between them. The default model and those of
-    #: deployments may be named in any case. The same for all processes.
+    #: Which other models memories, questions and schemas may name: provider/name, or provider/ and
+    #: a name with "*" in it, separated by commas. The default model and those of deployments are
+    #: always allowed. The same for all processes.
     models: ModelPatterns = ("offline/*", "local/*")
     #: Base URL of an OpenAI-compatible endpoint, for models named openai/….
     model_base_url: BaseUrl | None = None
-    #: Whether that endpoint keeps to a JSON Schema of the reply (response_format).
+    #: Whether that endpoint supports a JSON Schema of the reply (response_format).
     model_structured_output: bool = False
     #: Key for that endpoint; providers' own variables work as well.
     model_api_key: OptionalKey = None
-    #: JSON: from a model's name, or its beginning and "*", to prices and habits of its
-    #: cache that win over litellm's list; docs/guides/models.md has the fields.
+    #: JSON: from a model's name, or its beginning and "*", to prices and habits of its cache that
+    #: override litellm's list; docs/guides/models.md has the fields.
     model_prices: ModelPriceOverrides = Field(default_factory=dict)
-    #: JSON: from a model's name, or its beginning and "*", to settings of its calls: effort,
-    #: bound, temperature and more, and those of single purposes; docs/guides/models.md.
+    #: JSON: from a model's name, or its beginning and "*", to settings of its calls: effort, limit,
+    #: temperature and more, and those of single purposes; docs/guides/models.md.
     model_settings: ModelSettings = Field(default_factory=dict)
-    #: JSON: from a model's name, or its beginning and "*", to how it is asked, where the
-    #: tables of `service.llm.providers.profiles` do not know it or are wrong;
-    #: docs/guides/models.md.
+    #: JSON: from a model's name, or its beginning and "*", to how it is called, if the tables of
+    #: `service.llm.providers.profiles` do not know it or are wrong; docs/guides/models.md.
     model_profiles: ModelProfiles = Field(default_factory=dict)
     #: Tokens of a prompt and its reply, for models that litellm's list does not know.
     model_window_tokens: Count = 32_768
-    #: A log is read whole by the automatic reader when prompt and reply have no more tokens
-    #: than this, and fit the window of the model; 1: never.
+    #: The automatic reader reads a log whole if prompt and reply have no more tokens than this, and
+    #: fit the window of the model; 1: never.
     auto_whole_tokens: Count = 32_768
     #: Several deployments of models: a JSON list, or the path of a file with one.
     deployments: Deployments = ()
-    #: A folder in which every exchange with a model is written, prompts and replies with it, for
+    #: A folder to which every exchange with a model is written, prompts and replies included, for
     #: `palimpsest model replay`; unset: none is.
     record: Path | None = None
     #: How long a model call may take.
@@ -248,62 +247,64 @@ class Config(BaseModel):
     #: Base URL and key of an OpenAI-compatible endpoint, for embedding models named openai/….
     embedding_base_url: BaseUrl | None = None
     embedding_api_key: OptionalKey = None
-    #: Numbers of each vector, where litellm's list does not know them; fewer than the model's
-    #: own are asked of it.
+    #: Length of each vector, if litellm's list does not know it; the model is asked for fewer
+    #: numbers than its own.
     embedding_dimensions: Annotated[int, Field(ge=1, le=MAX_DIMENSIONS)] | None = None
-    #: Of a longer chunk each part of so many tokens has a vector of its own.
+    #: Each part of this many tokens of a longer chunk has a vector of its own.
     embedding_max_tokens: Annotated[int, Field(ge=16)] = 256
-    #: What stands before a question, and before a chunk, where a model was trained so.
+    #: The prefix of a question, and of a chunk, for models that were trained with one.
     embedding_query_prefix: Annotated[str, Field(max_length=500)] = ""
     embedding_chunk_prefix: Annotated[str, Field(max_length=500)] = ""
     #: How long a call for vectors may take.
     embedding_timeout_seconds: Seconds = 60.0
 
-    #: How long a worker or executor that dies keeps others from the calls it was to make;
-    #: renewed while a call is under way.
+    #: How long a worker or executor that dies keeps others from the calls it was to make; renewed
+    #: while a call is in progress.
     call_lease_seconds: Seconds = 10.0
     #: Unix socket of an executor that several workers share (`palimpsest executor --socket`);
     #: without it each worker starts one of its own.
     caller_socket: Path | None = None
 
-    #: The longest pause between two probes of a model that gives no replies; a provider may
-    #: ask for more, up to 5 minutes. What waits for the model goes on that soon after it is back.
+    #: The longest pause between two probes of a model that does not reply; a provider may ask for
+    #: more, up to 5 minutes. Work that waits for the model continues at most this long after it is
+    #: back.
     model_probe_seconds: Seconds = 30.0
     #: Memories and answers that one worker process works on at once.
     worker_concurrency: Count = 16
-    #: A model that has replied to none of a worker's calls for so long, while some wait, counts
+    #: A model that has replied to none of a worker's calls for this long, while some wait, counts
     #: as unresponsive until it replies.
     silent_seconds: Seconds = 30.0
-    #: Of what a worker process works on at once, what may wait for unresponsive models; all but one
-    #: of its places at the most. Where there is one place only, they have it in turns.
+    #: How much of what a worker process works on at once may wait for unresponsive models; at most
+    #: all but one of its slots. With one slot, unresponsive models and the others take turns.
     silent_concurrency: Count = 8
     #: Model calls that one worker process makes at once for one summary tree.
     build_concurrency: Count = 32
-    #: Model calls that one worker process makes at once for one answer that is browsed.
+    #: Model calls that one worker process makes at once for one browsed answer.
     browse_concurrency: Count = 8
-    #: How often a worker says that it lives.
+    #: How often a worker reports that it is alive.
     heartbeat_seconds: Seconds = 5.0
-    #: After this silence a worker counts as dead, and what it had in hand is freed.
+    #: A worker counts as dead after this long without a report, and its work is freed.
     dead_after_seconds: Seconds = 15.0
     #: How often any worker looks for dead ones.
     sweep_seconds: Seconds = 1.0
-    #: How often a worker that has places free looks for work that it was not told of.
+    #: How often a worker with free slots looks for work without a notification.
     reconcile_seconds: Seconds = 2.0
     #: Tries of a step before its memory stalls (or skips it).
     step_tries: Count = 5
     #: Wait before the second try of a step, or of words or vectors of a session, by chance up
     #: to a half less; doubles with each further one.
     step_backoff_seconds: Seconds = 1.0
-    #: How long an answer that was begun is made on when all clients have left who waited for it:
-    #: time to connect again. Then it is abandoned until somebody resumes it.
+    #: How long an answer that was begun continues after all clients that waited for it have left,
+    #: so that they can reconnect. Then it is abandoned until a client resumes it.
     abandoned_answer_seconds: Annotated[float, Field(ge=1, le=86_400)] = 60.0
-    #: How long a PRISM memory that says no `linger` waits for more while all that waits to be
-    #: read is messages; 0: it does not. Reads that wait, questions and FlushMemory end the wait.
+    #: How long a PRISM memory without a `linger` of its own waits for more chunks while everything
+    #: that waits to be read is messages; 0: it does not. Reads that wait, questions and FlushMemory
+    #: end the wait.
     message_linger_seconds: Annotated[float, Field(ge=0, le=3600)] = 10.0
     #: How long a worker stays with one memory before others get their turn.
     drain_seconds: Seconds = 30.0
-    #: How often a process probes its database; it is not ready behind three failures in a row,
-    #: and ready again behind two successes.
+    #: How often a process probes its database; it is not ready after three failures in a row, and
+    #: ready again after two successes.
     probe_seconds: Seconds = 1.0
     #: How long `work` and `serve` wait for the database when they start.
     start_seconds: Seconds = 30.0
@@ -312,15 +313,15 @@ class Config(BaseModel):
 
     #: Connections to the database of one process.
     pool_size: Count = 10
-    #: What is logged: this, and what weighs more.
+    #: The least severe level that is logged.
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         BeforeValidator(lambda level: level.lower() if isinstance(level, str) else level),
     ] = "info"
     #: One JSON object a line, or lines for people.
     log_format: Literal["json", "console"] = "json"
-    #: When a log file of `up` has so many bytes it is put aside, in place of the one before: of
-    #: each server and process there are two files of about that size at most.
+    #: A log file of `up` is rotated at this size, replacing the previous one: each server and
+    #: process has at most two files of about this size.
     log_file_bytes: Annotated[int, Field(ge=64 * 1024)] = 16 * 1024 * 1024
 
     limits: Limits = Field(default_factory=Limits)
