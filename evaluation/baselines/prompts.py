@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from service.domain.prompting.flows import ModelRequest, Purpose, Segment, SegmentKind
 from service.domain.prompting.marking import marked
+from service.domain.prompting.no_answers import NO_ANSWER
 from service.domain.prompting.thoughts import is_thought, spoken
-from service.llm.offline.plain_text import NO_ANSWER, CarryContent, ReadContent
 
 READ = "baseline.read/1"
 CARRY = "baseline.carry/1"
@@ -47,7 +48,29 @@ _ANSWER_MARK = re.compile(
 _LETTER = re.compile(r"[(\[*\"']*([A-Z])(?:[)\].:*\"',]+(?:\s|$)|\s*$)")
 
 
-def read_ask(content: ReadContent, *, marker_key: bytes, max_output_tokens: int) -> ModelRequest:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BaselineQuestion:
+    """A text to be read, and the question about it."""
+
+    query: str
+    #: Of a multiple-choice question; the answer is one of them.
+    options: tuple[str, ...]
+    #: In the order of the text; what is between two of them was left out.
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NextPart:
+    """The next part of a text, and the summary of everything before it."""
+
+    #: Empty at the beginning.
+    carried: str
+    text: str
+    #: Tokens of the new summary at most; 1 or more.
+    max_tokens: int
+
+
+def read_ask(asked: BaselineQuestion, *, marker_key: bytes, max_output_tokens: int) -> ModelRequest:
     """Asks for the answer that a text gives."""
     return ModelRequest(
         purpose=Purpose.ANSWER,
@@ -56,26 +79,25 @@ def read_ask(content: ReadContent, *, marker_key: bytes, max_output_tokens: int)
             Segment(kind=SegmentKind.TASK, text=_READ_INSTRUCTIONS),
             Segment(
                 kind=SegmentKind.CHUNK,
-                text="[TEXT]\n" + "".join(marked(text, marker_key) for text in content.texts),
+                text="[TEXT]\n" + "".join(marked(text, marker_key) for text in asked.texts),
                 reusable=False,
             ),
             Segment(
                 kind=SegmentKind.QUERY,
                 text="[QUESTION]\n"
-                + marked(content.query, marker_key)
-                + _shown_options(content.options, marker_key),
+                + marked(asked.query, marker_key)
+                + _shown_options(asked.options, marker_key),
                 reusable=False,
             ),
         ),
-        content=content,
         max_output_tokens=max_output_tokens,
     )
 
 
-def carry_ask(content: CarryContent, *, marker_key: bytes) -> ModelRequest:
+def carry_ask(part: NextPart, *, marker_key: bytes) -> ModelRequest:
     """Asks for the summary that goes on to the next part."""
-    carried = f"[SUMMARY]\n{marked(content.carried, marker_key)}" if content.carried else ""
-    size = f"The summary may have about {content.max_tokens} tokens.\n"
+    carried = f"[SUMMARY]\n{marked(part.carried, marker_key)}" if part.carried else ""
+    size = f"The summary may have about {part.max_tokens} tokens.\n"
     return ModelRequest(
         purpose=Purpose.SUMMARIZE,
         template=CARRY,
@@ -83,12 +105,11 @@ def carry_ask(content: CarryContent, *, marker_key: bytes) -> ModelRequest:
             Segment(kind=SegmentKind.TASK, text=_CARRY_INSTRUCTIONS),
             Segment(
                 kind=SegmentKind.CHUNK,
-                text=f"{carried}[TEXT]\n{marked(content.text, marker_key)}{size}",
+                text=f"{carried}[TEXT]\n{marked(part.text, marker_key)}{size}",
                 reusable=False,
             ),
         ),
-        content=content,
-        max_output_tokens=content.max_tokens,
+        max_output_tokens=part.max_tokens,
     )
 
 

@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from evaluation.baselines.prompts import carry_ask, read_answer, read_ask
+from evaluation.baselines.prompts import (
+    BaselineQuestion,
+    NextPart,
+    carry_ask,
+    read_answer,
+    read_ask,
+)
 from evaluation.baselines.texts import Count, Part, Text, beginning, ending, parts
 from service.domain.prompting.asking import FAULTS, NoUse, check_refused, fault_of_end
 from service.domain.prompting.ends import End
@@ -17,7 +23,6 @@ from service.domain.prompting.flows import NO_USE, Flow, ModelReply, ModelReques
 from service.domain.prompting.thoughts import is_thought, spoken
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.search.ranking import ranked
-from service.llm.offline.plain_text import CarryContent, ReadContent
 
 #: Tokens of an answer at most.
 ANSWER_TOKENS = 256
@@ -121,7 +126,7 @@ def carry(text: Text, window: Window) -> Flow[Carried]:
 
     Raises NoRoom, and NoUse when a reply has no summary: what was read would be lost.
     """
-    bare = CarryContent(carried="", text="", max_tokens=CARRIED_TOKENS)
+    bare = NextPart(carried="", text="", max_tokens=CARRIED_TOKENS)
     overhead = _tokens(carry_ask(bare, marker_key=window.marker_key), window)
     room = window.tokens - overhead - 2 * CARRIED_TOKENS - MARGIN_TOKENS
     if room < LEAST_TEXT_TOKENS:
@@ -129,7 +134,7 @@ def carry(text: Text, window: Window) -> Flow[Carried]:
     read = parts(text.whole, min(RECURRENT_TOKENS, room), window.count)
     summary = ""
     for part in read[:-1]:
-        content = CarryContent(carried=summary, text=part.text, max_tokens=CARRIED_TOKENS)
+        content = NextPart(carried=summary, text=part.text, max_tokens=CARRIED_TOKENS)
         reply = (yield [carry_ask(content, marker_key=window.marker_key)])[0]
         # A model may write more than it was told to.
         summary = beginning(_summary(reply), CARRIED_TOKENS, window.count).text
@@ -146,7 +151,7 @@ def read_carried(
         raise _no_room(window)
     last = ending(carried.last, room, window.count)
     texts = tuple(one for one in (carried.summary, last.text) if one)
-    content = ReadContent(query=query, options=tuple(options), texts=texts)
+    content = BaselineQuestion(query=query, options=tuple(options), texts=texts)
     reply = (yield [_ask(content, window)])[0]
     return Found(text=_answer(reply, options), positions=carried.positions)
 
@@ -154,7 +159,7 @@ def read_carried(
 def _read(
     chosen: Sequence[Part], text: Text, query: str, options: Sequence[str], window: Window
 ) -> Flow[Found]:
-    content = ReadContent(
+    content = BaselineQuestion(
         query=query, options=tuple(options), texts=tuple(part.text for part in chosen)
     )
     reply = (yield [_ask(content, window)])[0]
@@ -180,13 +185,13 @@ def _answer(reply: ModelReply, options: Sequence[str]) -> str:
     return read_answer(reply.text, options) if is_read else ""
 
 
-def _ask(content: ReadContent, window: Window) -> ModelRequest:
+def _ask(content: BaselineQuestion, window: Window) -> ModelRequest:
     return read_ask(content, marker_key=window.marker_key, max_output_tokens=ANSWER_TOKENS)
 
 
 def _room(query: str, options: Sequence[str], window: Window) -> int:
     """Tokens that are left for text."""
-    bare = ReadContent(query=query, options=tuple(options), texts=())
+    bare = BaselineQuestion(query=query, options=tuple(options), texts=())
     overhead = _tokens(_ask(bare, window), window)
     overhead += -overhead % QUESTION_STEP_TOKENS
     room = window.tokens - overhead - ANSWER_TOKENS - MARGIN_TOKENS

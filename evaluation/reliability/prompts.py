@@ -81,8 +81,6 @@ def _ask(name: str, instructions: str, context: Sequence[str], last: str) -> Mod
             Segment(kind=SegmentKind.CHUNK, text=f"[CONTEXT]\n{held}\n", reusable=False),
             Segment(kind=SegmentKind.QUERY, text=last, reusable=False),
         ),
-        # It says no more than the prompt does.
-        content=None,
         max_output_tokens=REPLY_TOKENS,
     )
 

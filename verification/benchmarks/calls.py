@@ -177,7 +177,6 @@ def _ask(number: int) -> ModelRequest:
             Segment(kind=SegmentKind.TASK, text=TASK),
             Segment(kind=SegmentKind.CHUNK, text=text, reusable=False),
         ),
-        content=None,
         max_output_tokens=300,
     )
 

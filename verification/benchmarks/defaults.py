@@ -14,6 +14,7 @@ would have. Calls take their time in the same way, and messages arrive meanwhile
 import argparse
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -25,15 +26,14 @@ import psycopg
 
 from service.domain.log.appending import Submission
 from service.domain.log.chunks import Chunk, ChunkKind
-from service.domain.prism.asking import ConsolidateContent, ReviseContent
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.spec import MEMORY_TOKENS, SERVICE_LINGER_MS, PrismSpec
-from service.domain.prompting.flows import ModelRequest
+from service.domain.prompting.flows import ModelRequest, Purpose
 from service.domain.spend.prices import ModelPrices, cost_micro_usd
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
-from service.llm.offline.replies import changes
+from service.llm.offline.prompt import Prompt
 from service.llm.providers.facts import SLICE_CHARACTERS as SLICE
 from service.llm.providers.facts import Facts, ModelFacts
 from service.llm.providers.plans import CallPlan
@@ -157,13 +157,13 @@ class World:
 
     async def complete(self, ask: ModelRequest, model: str, plan: CallPlan) -> Completion:
         """A reply, when its time has passed."""
-        content, text = ask.content, ask.text
-        if isinstance(content, ReviseContent):
-            reply = _noted(content)
-            position = content.chunks[-1][0]
+        prompt, text = Prompt(ask), ask.text
+        read = list(self._read(prompt.texts("TEXT")))
+        if ask.purpose is Purpose.REVISE:
+            reply = _noted(read)
+            position = read[-1][0]
         else:
-            assert isinstance(content, ConsolidateContent)
-            reply = _shortened(content, self.facts.count)
+            reply = _shortened(prompt, self.facts.count)
             position = self.calls[-1].position if self.calls else 0
         output = self.facts.count(reply)
         call = Call(
@@ -171,12 +171,11 @@ class World:
             input_tokens=self.facts.count(text),
             cached_tokens=self._cached(text),
             output_tokens=output,
-            consolidates=isinstance(content, ConsolidateContent),
+            consolidates=ask.purpose is Purpose.CONSOLIDATE,
         )
         self.calls.append(call)
         await self.go_on(self.now + FIRST_SECONDS + output / TOKENS_PER_SECOND)
-        if isinstance(content, ReviseContent):
-            self.waits += [self.now - self.turns[at - 1].at for at, _ in content.chunks]
+        self.waits += [self.now - self.turns[at - 1].at for at, _ in read]
         return completion(
             reply,
             model,
@@ -184,6 +183,14 @@ class World:
             output_tokens=output,
             cached_tokens=call.cached_tokens,
         )
+
+    def _read(self, texts: Sequence[str]) -> Iterator[tuple[int, str]]:
+        """The chunks of a step, or a piece of one, with their positions."""
+        at = max(self.calls[-1].position, 1) if self.calls else 1
+        for text in texts:
+            while text not in self.turns[at - 1].chunk.as_text():
+                at += 1
+            yield at, text
 
     def _cached(self, text: str) -> int:
         """What the provider has of the prompt, by its documents."""
@@ -227,24 +234,25 @@ WHERE revision.session_key = aged.session_key AND revision.memory_id = aged.memo
 """
 
 
-def _noted(content: ReviseContent) -> str:
+def _noted(read: Sequence[tuple[int, str]]) -> str:
     notes = []
-    for position, text in content.chunks:
+    for position, text in read:
         speaker, _, said = text.partition(":")
         if "user" in speaker.lower():
-            notes.append((("facts", f"{position}"), " ".join(said.split()[:FACT_WORDS])))
-    return changes(additions=notes)
+            note = json.dumps(" ".join(said.split()[:FACT_WORDS]))
+            notes.append({"op": "add", "path": f"$.'facts'.'{position}'", "value": note})
+    return json.dumps({"changes": notes})
 
 
-def _shortened(content: ConsolidateContent, count: Callable[[str], int]) -> str:
+def _shortened(prompt: Prompt, count: Callable[[str], int]) -> str:
     """Keeps the newest facts that have room; a model would merge, to the same size."""
-    value: Any = content.value
-    room, gone = KEPT * content.budget_tokens, []
-    for key, fact in sorted(value["facts"].items(), key=lambda one: -int(one[0])):
+    facts = json.loads(prompt.text("MEMORY"))["facts"]
+    room, gone = KEPT * int(re.findall(r"\d+", prompt.plain("SIZE"))[-1]), []
+    for key, fact in sorted(facts.items(), key=lambda one: -int(one[0])):
         room -= count(json.dumps({key: fact}))
         if room < 0:
-            gone.append(("facts", key))
-    return changes(removals=gone)
+            gone.append({"op": "remove", "path": f"$.'facts'.'{key}'", "value": ""})
+    return json.dumps({"changes": gone})
 
 
 def conversation(name: str, turns: int) -> Sequence[Chunk]:

@@ -137,7 +137,6 @@ def _ask(number: int) -> ModelRequest:
         purpose=Purpose.SUMMARIZE,
         template="bench/1",
         segments=(Segment(kind=SegmentKind.CHUNK, text=f"Part {number}.", reusable=False),),
-        content=None,
         max_output_tokens=10,
     )
 

@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import gc
 import json
+import re
 import resource
 import statistics
 import subprocess
@@ -31,14 +32,13 @@ from uuid import UUID, uuid4
 import psycopg
 import uvloop
 
-from service.domain.answers.browse.contents import CloseContent, PieceContent
 from service.domain.answers.browse.spec import BrowseOption, BrowseRequest
 from service.domain.answers.navigation_request import NavigationRequest
 from service.domain.answers.readers import ReaderName
 from service.domain.prompting.flows import ModelRequest
-from service.domain.tree.contents import LeafContent, RememberContent, TriageContent
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem
+from service.llm.offline.prompt import Prompt
 from service.usecases.answers.ask import occasion
 from service.usecases.answers.cancelling import cancel
 from service.usecases.answers.readers.browsed_log import BrowseHit
@@ -228,18 +228,20 @@ async def _called(url: str, superuser: str, size: int) -> UUID:
 
 def _moves(ask: ModelRequest, number: int) -> str:
     """Goes to the newest text, and answers from there."""
-    match ask.content:
-        case TriageContent():
-            return f"Reasoning: it is new.\nAction: {ask.content.open[-1]}"
-        case RememberContent():
-            return f"Summary: {ask.content.notes[0][:100]}"
-        case LeafContent():
+    prompt = Prompt(ask)
+    match ask.template.partition("/")[0]:
+        case "tree.triage":
+            newest = max(int(one) for one in re.findall(r"-?\d+", prompt.plain("MOVES")))
+            return f"Reasoning: it is new.\nAction: {newest}"
+        case "tree.remember":
+            return f"Summary: {prompt.text('NOTES')[:100]}"
+        case "tree.leaf":
             return "Reasoning: it says so.\nAction: -2\nAnswer: The fox jumps over the dog."
-        case PieceContent():
+        case "browse.piece":
             return "Action: append\nText: The fox jumps over the dog."
-        case CloseContent():
+        case "browse.close" | "browse.read":
             return "Text: The fox jumps over the dog.\nSources: 1"
-    raise AssertionError(f"not asked for {ask.content}")
+    raise AssertionError(f"not asked for {ask.template}")
 
 
 async def _navigate(database: Database, size: int, _: UUID) -> None:

@@ -9,6 +9,7 @@ far as it is shown what is in the memory: so what is wrong in the end is what it
 
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from service.domain.prism.instructions import MAX_TIDYING
 from service.domain.prompting.flows import ModelRequest, Purpose
 from service.domain.values.json_values import Json, canonical
 from service.domain.values.paths import Path
+from service.llm.offline.notes import entries
+from service.llm.offline.prompt import Prompt
 
 SCHEMA = """\
 class Notes:
@@ -103,6 +106,8 @@ class Talk:
         #: What each sentence means that a model could write.
         self.meanings: dict[str, Said] = {}
         self.turns = [self._turn() for _ in range(turns)]
+        #: What each text says.
+        self.said = {turn.text: turn.said for turn in self.turns}
 
     def sentence(self, said: Said) -> str:
         """How it is said, in the text and in the memory."""
@@ -190,10 +195,10 @@ class Listener:
     def reply(self, ask: ModelRequest) -> str:
         """Its reply, in the form that is asked for."""
         if ask.purpose is Purpose.CONSOLIDATE:
-            return self._shorter(ask.content)
-        position = ask.content.chunks[0][0]  # type: ignore[attr-defined]
+            return self._shorter(Prompt(ask))
         seen = _seen(ask)
-        changes = [self._change(said, seen) for said in self._talk.turns[position - 1].said]
+        said = self._talk.said[Prompt(ask).text("TEXT")]
+        changes = [self._change(one, seen) for one in said]
         return _reply([one for one in changes if one is not None])
 
     def _change(self, said: Said, seen: _Seen) -> tuple[str, str, Json] | None:
@@ -223,11 +228,13 @@ class Listener:
             return said.called
         return self._talk.names[said.fact.subject]
 
-    def _shorter(self, content: Any) -> str:
+    def _shorter(self, prompt: Prompt) -> str:
         """Removes the oldest until the rest fits: what has to be lost is lost."""
-        excess = len(canonical(content.value)) / 4 - 0.8 * content.budget_tokens
+        value = json.loads(prompt.text("MEMORY"))
+        budget_tokens = int(re.findall(r"\d+", prompt.plain("SIZE"))[-1])
+        excess = len(canonical(value)) / 4 - 0.8 * budget_tokens
         changes: list[tuple[str, str, Json]] = []
-        for key, texts in content.value.get("topics", {}).items():
+        for key, texts in value.get("topics", {}).items():
             if excess <= 0 or len(changes) == MAX_TIDYING:
                 break
             changes.append(("remove", str(Path(("topics", key))), ""))
@@ -237,7 +244,7 @@ class Listener:
 
 def _seen(ask: ModelRequest) -> _Seen:
     if ask.template != prompts.REVISE_FOCUSED:
-        value = ask.content.value  # type: ignore[attr-defined]
+        value: Any = entries(Prompt(ask))[0][1]
         return _Seen(sentences=dict(_sentences(value)), keys=frozenset(value.get("topics", ())))
     keys = {
         key for line in _lines(ask.segments[1].text) for names in line.values() for key in names

@@ -34,7 +34,6 @@ _ASK = ModelRequest(
     purpose=Purpose.REVISE,
     template="t/1",
     segments=(Segment(kind=SegmentKind.TASK, text="What is the harbour museum?"),),
-    content=None,
     max_output_tokens=100,
 )
 _RESPONSES: tuple[Any, ...] = (

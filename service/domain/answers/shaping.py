@@ -130,7 +130,6 @@ def shape(
                 purpose=Purpose.ANSWER,
                 template=SHAPE,
                 segments=segments,
-                content=content,
                 max_output_tokens=output_tokens,
                 reply_schema=dict(content.schema) if _is_object(content) else None,
                 attempt=attempt,

@@ -69,15 +69,6 @@ _QUOTATION = " \t\"'“”„«»‘’`*…"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WholeContent:
-    """What the prompt says, as values."""
-
-    query: str
-    #: Position and text of each chunk, in order.
-    chunks: tuple[tuple[int, str], ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class PositionQuote:
     """Words that a model says stand at a position; nobody looked."""
 
@@ -123,7 +114,6 @@ def answer(
         purpose=Purpose.ANSWER,
         template=WHOLE,
         segments=segments,
-        content=WholeContent(query=query, chunks=tuple(chunks)),
         max_output_tokens=output_tokens(window_tokens),
         find_text=answer_so_far,
     )

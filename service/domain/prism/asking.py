@@ -23,12 +23,11 @@ from service.domain.prism.pacing import (
 from service.domain.prism.replies import REPLY_SCHEMA, answer_so_far, read_answer
 from service.domain.prism.revisions import hides_nothing, parse_consolidation, parse_reply
 from service.domain.prism.rules import Rules
-from service.domain.prism.schemas.tree import Mismatch, Schema
+from service.domain.prism.schemas.tree import Mismatch
 from service.domain.prism.spec import PrismSpec
 from service.domain.prompting.asking import GROWTH, NoUse, usable, usable_answer
 from service.domain.prompting.ends import End
 from service.domain.prompting.flows import Flow, ModelRequest, Purpose, Segment, SegmentKind
-from service.domain.values.json_values import Json
 from service.domain.values.memory_kinds import ReplyFormat
 from service.domain.values.paths import Path, PathError
 
@@ -47,44 +46,6 @@ MAX_HALVINGS = 6
 MIN_PIECE_TOKENS = 64
 #: Paths that an answer may rest on.
 MAX_ANSWER_PATHS = 20
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReviseContent:
-    """What a revision's prompt says, as values."""
-
-    schema: Schema
-    task: str
-    question: str
-    value: Json
-    #: Position and text of each chunk.
-    chunks: tuple[tuple[int, str], ...]
-    #: What is in the memory may not be changed.
-    add_only: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConsolidateContent:
-    """What a consolidation's prompt says, as values."""
-
-    schema: Schema
-    task: str
-    question: str
-    value: Json
-    #: The memory should have at most this many; 1 or more.
-    budget_tokens: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AnswerContent:
-    """What an answer's prompt says, as values."""
-
-    query: str
-    task: str
-    question: str
-    schema: Schema
-    value: Json
-    final_task: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,16 +155,6 @@ def revise(
             Segment(
                 kind=SegmentKind.CHUNK, text=prompts.text_segment(texts, marker_key), reusable=False
             ),
-        ),
-        content=ReviseContent(
-            schema=memory.schema,
-            task=spec.task,
-            question=spec.question,
-            value=memory.value,
-            chunks=tuple(
-                (logged.position, text) for logged, text in zip(chunks, texts, strict=True)
-            ),
-            add_only=rules.add_only,
         ),
         max_output_tokens=output_tokens,
         reply_schema=_reply_schema(spec),
@@ -324,13 +275,6 @@ def _consolidated(
             Segment(kind=SegmentKind.BASE, text=whole, reusable=False),
             Segment(kind=SegmentKind.QUERY, text=size, reusable=False),
         ),
-        content=ConsolidateContent(
-            schema=memory.schema,
-            task=spec.task,
-            question=spec.question,
-            value=memory.value,
-            budget_tokens=round(share * tokens),
-        ),
         max_output_tokens=output_tokens,
         reply_schema=_reply_schema(spec),
     )
@@ -385,14 +329,6 @@ def answer(
         purpose=Purpose.ANSWER,
         template=prompts.ANSWER_FOCUSED if is_focused else prompts.ANSWER,
         segments=segments,
-        content=AnswerContent(
-            query=query,
-            task=spec.task,
-            question=spec.question,
-            final_task=spec.final_task,
-            schema=memory.schema,
-            value=memory.value,
-        ),
         max_output_tokens=output_tokens,
         find_text=answer_so_far,
     )

@@ -86,12 +86,6 @@ class ModelRequest:
     template: str
     #: The prompt, most stable part first.
     segments: tuple[Segment, ...]
-    #: The same content as values, for models that are not language models: a
-    #: `ReviseContent`, `ConsolidateContent` or `AnswerContent` of `service.domain.prism.asking`,
-    #: a `SchemaContent` of `service.domain.prism.schemas.generation`, or one of
-    #: `service.domain.tree.contents`, `service.domain.state.contents` or
-    #: `service.llm.offline.plain_text`.
-    content: object
     #: Upper bound of the reply, in tokens; 1 or more.
     max_output_tokens: int
     #: JSON Schema of the reply, for a model that keeps to one; None when it is free text.

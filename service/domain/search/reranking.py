@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from service.domain.answers.citations import best_excerpt
@@ -62,15 +61,6 @@ class NoOrder(Exception):
         self.end = end
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RerankContent:
-    """What the prompt says, as values."""
-
-    query: str
-    #: In the order in which they were found; the first has number 1.
-    texts: tuple[str, ...]
-
-
 def rerank(
     query: str,
     texts: Sequence[str],
@@ -89,7 +79,7 @@ def rerank(
     shown = _shown(query, texts, marker_key=marker_key, tokens=window_tokens, count=count)
     if len(shown) < 2:
         raise NoOrder(f"a window of {window_tokens} tokens holds no two passages and the query")
-    ask = _ask(RerankContent(query=query, texts=tuple(shown)), marker_key)
+    ask = _ask(query, shown, marker_key)
     spare = window_tokens - count(ask.text) - _AGAIN_TOKENS
     try:
         order = yield from usable(
@@ -140,8 +130,8 @@ def _asked(query: str, marker_key: bytes) -> str:
     return f"[QUERY]\n{marked(query, marker_key)}"
 
 
-def _ask(content: RerankContent, marker_key: bytes) -> ModelRequest:
-    passages = (_passage(number, text, marker_key) for number, text in enumerate(content.texts, 1))
+def _ask(query: str, texts: Sequence[str], marker_key: bytes) -> ModelRequest:
+    passages = (_passage(number, text, marker_key) for number, text in enumerate(texts, 1))
     return ModelRequest(
         purpose=Purpose.RERANK,
         template=RERANK,
@@ -150,10 +140,9 @@ def _ask(content: RerankContent, marker_key: bytes) -> ModelRequest:
             Segment(
                 kind=SegmentKind.CHUNK, text=f"[PASSAGES]\n{''.join(passages)}", reusable=False
             ),
-            Segment(kind=SegmentKind.QUERY, text=_asked(content.query, marker_key), reusable=False),
+            Segment(kind=SegmentKind.QUERY, text=_asked(query, marker_key), reusable=False),
         ),
-        content=content,
-        max_output_tokens=_REPLY_TOKENS + _NUMBER_TOKENS * len(content.texts),
+        max_output_tokens=_REPLY_TOKENS + _NUMBER_TOKENS * len(texts),
         reply_schema=_SCHEMA,
     )
 

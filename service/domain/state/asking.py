@@ -54,18 +54,6 @@ section empty if the answer rests on the state or the task.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ContextAnswerContent:
-    """What an answer's prompt says, as values."""
-
-    query: str
-    task: str
-    #: The vectors in use, the highest level first; without the task prompt.
-    vectors: tuple[str, ...]
-    #: Position and text of the steps since.
-    recent: tuple[tuple[int, str], ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class StateAnswerDraft:
     """An answer and the recent steps that it rests on."""
 
@@ -106,18 +94,11 @@ def answer(
     )
     room = window_tokens - output_tokens(window_tokens) - MARGIN_TOKENS
     _check_room(prompt_tokens(segments, count), room)
-    content = ContextAnswerContent(
-        query=query,
-        task=spec.task,
-        vectors=tuple(one.text for one in vectors),
-        recent=tuple((step.position, step.text) for step in context.recent),
-    )
     known = {step.position for step in context.recent}
     ask = ModelRequest(
         purpose=Purpose.ANSWER,
         template=ANSWER,
         segments=segments,
-        content=content,
         max_output_tokens=output_tokens(window_tokens),
         find_text=answer_so_far,
     )

@@ -20,7 +20,6 @@ from service.domain.prompting.replies import prose
 from service.domain.prompting.shortening import cut_back, shortened
 from service.domain.prompting.splitting import Cutter
 from service.domain.state import prompts
-from service.domain.state.contents import CompressStepsContent, CompressVectorsContent
 from service.domain.state.packing import Item, Packer
 from service.domain.state.pinning import behind, fitted, paragraph
 from service.domain.state.spec import StateSpec
@@ -93,23 +92,12 @@ def compress_steps(
     Raises NoUse, NoRoom.
     """
 
-    def content(base: str, part: Sequence[Item], too_long: str) -> CompressStepsContent:
-        return CompressStepsContent(
-            current=base,
-            current_is_task=base == spec.task,
-            steps=tuple((item.number, item.text) for item in part),
-            pinned=spec.pinned,
-            max_tokens=spec.state_tokens,
-            too_long=too_long,
-        )
-
     items = [
         Item(number=step.position, label=f"Step {step.position}", text=step.text) for step in steps
     ]
     compressor = _Compressor(
         wording=prompts.STEPS_WORDING,
         heading=lambda base: "TASK" if base == spec.task else "STATE",
-        content=content,
         spec=spec,
         marker_key=marker_key,
         count=count,
@@ -133,19 +121,9 @@ def compress_vectors(
     As `compress_steps`.
     """
 
-    def content(base: str, part: Sequence[Item], too_long: str) -> CompressVectorsContent:
-        return CompressVectorsContent(
-            above=base,
-            vectors=tuple(item.text for item in part),
-            pinned=spec.pinned,
-            max_tokens=spec.state_tokens,
-            too_long=too_long,
-        )
-
     compressor = _Compressor(
         wording=prompts.EPISODE_WORDING,
         heading=lambda _: "EARLIER",
-        content=content,
         spec=spec,
         marker_key=marker_key,
         count=count,
@@ -191,8 +169,6 @@ class _Compressor:
     wording: prompts.Wording
     #: What the vector so far stands under in the prompt.
     heading: Callable[[str], str]
-    #: The prompt's content: the vector so far, the part, and the reply that was too long.
-    content: Callable[[str, Sequence[Item], str], object]
     spec: StateSpec
     marker_key: bytes
     count: Callable[[str], int]
@@ -284,7 +260,6 @@ class _Compressor:
             purpose=Purpose.COMPRESS,
             template=self.wording.template,
             segments=segments,
-            content=self.content(base, part, too_long.text if too_long else ""),
             max_output_tokens=self._reply_tokens,
         )
 

@@ -22,13 +22,6 @@ from service.domain.prompting.fitting import (
 from service.domain.prompting.flows import ModelReply, ModelRequest, Purpose, Segment, SegmentKind
 from service.domain.prompting.marking import marked
 from service.domain.tree import wording
-from service.domain.tree.contents import (
-    ChooseContent,
-    LeafContent,
-    MergeContent,
-    RememberContent,
-    TriageContent,
-)
 from service.domain.tree.moves import NavigationAnswer
 from service.domain.tree.nodes import NodeView
 from service.domain.tree.question import TreeQuestion
@@ -110,15 +103,7 @@ class NavigationPrompts:
         if prompt_tokens(build(shown), self.count) > self._room:
             notes = cut_to(notes, max(self._room, 0) // NOTES_SHARE, self.count)
             shown = fitted(lambda cut: build(cut, notes), shown, self._room, self.count)
-        content = TriageContent(
-            query=self.question.query,
-            summaries=shown,
-            open=free,
-            may_revert=may_revert,
-            beam=self.question.beam,
-            reasoning=self.spec.reasoning,
-        )
-        return self._ask(_TRIAGE, build(shown, notes), content)
+        return self._ask(_TRIAGE, build(shown, notes))
 
     def leaf(self, view: NodeView, text: str, *, notes: str) -> ModelRequest:
         """Whether a leaf's text has the answer, and which."""
@@ -137,14 +122,7 @@ class NavigationPrompts:
             )
 
         notes = self._notes_beside(build, view, text, notes)
-        content = LeafContent(
-            query=self.question.query,
-            options=self.question.options,
-            text=text,
-            notes=notes,
-            reasoning=self.spec.reasoning,
-        )
-        return self._ask(_LEAF, build(notes), content)
+        return self._ask(_LEAF, build(notes))
 
     def _notes_beside(
         self, build: Callable[[str], tuple[Segment, ...]], view: NodeView, text: str, notes: str
@@ -184,7 +162,6 @@ class NavigationPrompts:
             purpose=Purpose.NAVIGATE,
             template=wording.REMEMBER,
             segments=build(shown),
-            content=RememberContent(query=self.question.query, notes=shown, max_tokens=limit),
             max_output_tokens=output,
         )
 
@@ -206,13 +183,7 @@ class NavigationPrompts:
                 ),
             )
 
-        content = MergeContent(
-            query=self.question.query,
-            options=self.question.options,
-            answers=tuple(answer.text for answer in answers),
-            reasoning=self.spec.reasoning,
-        )
-        return self._ask(_MERGE, build(fitted(build, words, self._room, self.count)), content)
+        return self._ask(_MERGE, build(fitted(build, words, self._room, self.count)))
 
     def guess(self, notes: Sequence[str]) -> ModelRequest:
         """Which option is the likeliest, where no text gave the answer."""
@@ -229,14 +200,7 @@ class NavigationPrompts:
                 ),
             )
 
-        shown = fitted(build, notes, self._room, self.count)
-        content = ChooseContent(
-            query=self.question.query,
-            options=self.question.options,
-            notes=shown,
-            reasoning=self.spec.reasoning,
-        )
-        return self._ask(_GUESS, build(shown), content)
+        return self._ask(_GUESS, build(fitted(build, notes, self._room, self.count)))
 
     def again(self, ask: ModelRequest, reply: ModelReply, fault: str, attempt: int) -> ModelRequest:
         """The prompt after a reply to `ask` that was no use; `attempt` is 2 or more.
@@ -248,13 +212,12 @@ class NavigationPrompts:
         bound = max(min(asked.max_output_tokens, free), 1)
         return replace(asked, max_output_tokens=bound, attempt=attempt - 1)
 
-    def _ask(self, role: _Role, segments: tuple[Segment, ...], content: object) -> ModelRequest:
+    def _ask(self, role: _Role, segments: tuple[Segment, ...]) -> ModelRequest:
         by_schema = self.spec.reply_format is not ReplyFormat.TEXT
         return ModelRequest(
             purpose=Purpose.NAVIGATE,
             template=role.template,
             segments=segments,
-            content=content,
             max_output_tokens=self._output_tokens,
             reply_schema=role.schema(self.spec.reasoning) if by_schema else None,
         )

@@ -11,7 +11,6 @@ from service.domain.prompting.replies import prose
 from service.domain.prompting.shortening import cut_back, shortened
 from service.domain.prompting.thoughts import is_thought, said, spoken
 from service.domain.tree import building_prompts as prompts
-from service.domain.tree.contents import CompressContent, SummarizeContent
 from service.domain.tree.nodes import SummarySource
 from service.domain.tree.spec import TreeSpec
 
@@ -38,8 +37,7 @@ def summarize(
         return Summary(text="", made=SummarySource.JOINED, tokens=0)
     task = prompts.summarize_task(spec.summary_tokens)
     segment = prompts.text_segment(text, marker_key)
-    content = SummarizeContent(text=text, max_tokens=spec.summary_tokens)
-    ask = _ask(prompts.SUMMARIZE, task, segment, content, spec)
+    ask = _ask(prompts.SUMMARIZE, task, segment, spec)
     return (yield from _asked(ask, spec.summary_tokens, window_tokens, count))
 
 
@@ -62,12 +60,11 @@ def compress(
         return Summary(text=together, made=SummarySource.JOINED, tokens=tokens)
     task = prompts.compress_task(spec.summary_tokens)
     segment = prompts.summaries_segment(held, marker_key)
-    content = CompressContent(summaries=held, max_tokens=spec.summary_tokens)
-    ask = _ask(prompts.COMPRESS, task, segment, content, spec)
+    ask = _ask(prompts.COMPRESS, task, segment, spec)
     return (yield from _asked(ask, spec.summary_tokens, window_tokens, count))
 
 
-def _ask(template: str, task: str, given: str, content: object, spec: TreeSpec) -> ModelRequest:
+def _ask(template: str, task: str, given: str, spec: TreeSpec) -> ModelRequest:
     return ModelRequest(
         purpose=Purpose.SUMMARIZE,
         template=template,
@@ -75,7 +72,6 @@ def _ask(template: str, task: str, given: str, content: object, spec: TreeSpec) 
             Segment(kind=SegmentKind.TASK, text=task),
             Segment(kind=SegmentKind.CHUNK, text=given, reusable=False),
         ),
-        content=content,
         max_output_tokens=2 * spec.summary_tokens + THOUGHT_TOKENS,
     )
 

@@ -64,7 +64,7 @@ def frame(value: dict[str, Any]) -> bytes:
 
 
 def request_to_json(order: CallRequest) -> dict[str, Any]:
-    """An order as plain JSON; without the ask's content, which only the offline model reads."""
+    """Returns an order as plain JSON."""
     ask, scope, prefix, route, plan = order.ask, order.scope, order.prefix, order.route, order.plan
     return {
         "ask": {
@@ -113,7 +113,6 @@ def request_from_json(value: dict[str, Any]) -> CallRequest:
                 Segment(kind=SegmentKind(kind), text=text, reusable=reusable, lasting=lasting)
                 for kind, text, reusable, lasting in ask["segments"]
             ),
-            content=None,
             max_output_tokens=ask["max_output_tokens"],
             reply_schema=ask["reply_schema"],
             attempt=ask["attempt"],

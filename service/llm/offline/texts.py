@@ -1,11 +1,11 @@
 """Ordinary text statistics: sentences, headings, terms. What the offline model reads by."""
 
+import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-
-from service.llm.offline.text_forms import forms
+from itertools import pairwise
 
 #: Words that say nothing about what a text is about.
 _STOP_TEXT = """
@@ -21,23 +21,37 @@ yet you your
 """
 STOP_WORDS = frozenset(_STOP_TEXT.split())
 
-_ARTICLES = frozenset({"a", "an", "the"})
-
 _WORD = re.compile(r"\w+(?:[-']\w+)*")
-#: A sentence ends at a full stop that is followed by a blank and a new beginning.
-#: Not after a title or an initial, which a name follows, nor after "e.g." and its like.
-NO_TITLE = (
+#: Scripts without blanks between words: their words are taken for pairs of letters.
+_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]{2,}")
+#: A title, an initial or an abbreviation ends no sentence, nor anything that goes on in small
+#: letters: so a page's line ends do not.
+_NO_END = (
     r"(?<!\b(?:Mr|Ms|Dr|St|Jr|Sr)\.)(?<!\bMrs\.)(?<!\b(?:Prof|Capt)\.)(?<!\b[A-HJ-Z]\.)"
     r"(?<!\b(?:e\.g|i\.e)\.)(?<!\b(?:vs|cf)\.)(?<!\bet al\.)(?<!\bapprox\.)"
 )
-_SENTENCE_END = re.compile(rf"(?<=[.!?]){NO_TITLE}(?:[\"')\]]*)\s+(?=[\"'(\[*`]*[A-Z0-9_])")
+_END = re.compile(
+    rf"(?<=[.!?؟।…]){_NO_END}[\"'”’»)\]]*\s+(?![\sa-zß-öø-ÿα-ωа-џ])|(?<=[。！？])[\"'”’」』)\]]*|\n+(?![a-zß-öø-ÿα-ωа-џ])"
+)
 _UNDERLINE = re.compile(r"^\s*([*=~^#+\"-])\1{2,}\s*$")
 _MARKDOWN_HEADING = re.compile(r"^\s{0,3}#{1,6}\s++(.{2,100}?)\s*+#*+\s*+$")
-_BULLET = re.compile(r"^\s*(?:[*•+-]|\d+[.)])\s+")
-_NOTE = re.compile(r"[\"'*`(\[]*[A-Z][^=]*[.!?][\"')\]*]*$")
-_BLANK_LINES = re.compile(r"\n\s*\n")
-#: A line end within a paragraph.
-_LINE_END = re.compile(r"(?<![\n \t])[ \t]*+\n(?!\s*\n)")
+#: Between paragraphs, and between the items of a list.
+_ITEM = re.compile(r"(?:\A|\n\s*\n|\n)[ \t]*+(?:[*•+-]|\d+[.)])\s+|\n\s*\n")
+
+_DEFINITION = re.compile(r"^(?:async\s+)?(?:def|class)\s+(\w+)\s*(\([^\n]*)?", re.MULTILINE)
+_DOCSTRING = re.compile(r"[\"']{3}(.*?)[\"']{3}", re.DOTALL)
+#: What stands at the margin of code, besides what it defines; and how many lines may differ.
+_CODE = re.compile(
+    r"\s|(?:async|class|def|from|import|if|else|elif|try|except|with|for)\b"
+    r"|[@#\"'()\[\]{}]|[\w.]{1,80}\s?[=:(]"
+)
+_PROSE_SHARE = 0.2
+_TABLE = re.compile(
+    r"^Table:?[ \t]++(\S[^\n]{0,99})\n([^\n,]*+,[^\n]*+)\n((?:[^\n,]*+,[^\n]*+(?:\n|\Z))*)",
+    re.MULTILINE,
+)
+#: Rows of a table that are read.
+MAX_ROWS = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,75 +65,77 @@ class Section:
 
 
 def sections(text: str) -> list[Section]:
-    """A text in sections; one without headings is one section.
-
-    Code and tables have one for each thing that they define.
-    """
-    defined = forms(text)
-    if defined:
-        return [
-            Section(heading=form.name, sentences=(*sentences(form.prose), *form.facts))
-            for form in defined
-        ]
+    """Returns a text in sections; code and tables have one for each thing that they define."""
+    if defined := [*_tables(text)] or [*_definitions(text)]:
+        return defined
     found: list[Section] = []
-    heading = ""
-    body: list[str] = []
-    lines = text.splitlines()
+    heading, body = "", list[str]()
+    lines = [*text.splitlines(), ""]
     number = 0
-    while number < len(lines):
-        title, used = _heading(lines, number)
+    while number < len(lines) - 1:
+        title, used = _heading(lines[number], lines[number + 1])
         if title:
-            found.append(Section(heading=heading, sentences=tuple(sentences("\n".join(body)))))
+            found.append(Section(heading=heading, sentences=tuple(prose("\n".join(body)))))
             heading, body = title, []
         else:
             body.append(lines[number])
         number += used
-    found.append(Section(heading=heading, sentences=tuple(sentences("\n".join(body)))))
+    found.append(Section(heading=heading, sentences=tuple(prose("\n".join(body)))))
     return [section for section in found if section.heading or section.sentences]
 
 
-def _heading(lines: Sequence[str], number: int) -> tuple[str, int]:
+def _heading(line: str, following: str) -> tuple[str, int]:
     """The heading at a line, and how many lines it takes; "" and 1 when there is none."""
-    line = lines[number].strip()
-    if markdown := _MARKDOWN_HEADING.match(lines[number]):
+    if markdown := _MARKDOWN_HEADING.match(line):
         return markdown[1], 1
-    underlined = number + 1 < len(lines) and _UNDERLINE.match(lines[number + 1])
-    if underlined and 2 <= len(line) <= 100 and not _UNDERLINE.match(line):
-        return line, 2
+    title = line.strip()
+    if _UNDERLINE.match(following) and 2 <= len(title) <= 100 and not _UNDERLINE.match(title):
+        return title, 2
     return "", 1
 
 
-def sentences(text: str) -> Iterator[str]:
-    """The sentences of running text; code, tables and grammar are left out."""
-    for paragraph in _BLANK_LINES.split(text):
-        for item in _items(paragraph):
-            flat = " ".join(item.split())
-            if _is_prose(flat):
-                yield from (one for one in _SENTENCE_END.split(flat) if _is_sentence(one))
-
-
-def _items(paragraph: str) -> Iterator[str]:
-    """The items of a list, or the paragraph as it is."""
-    lines = paragraph.splitlines()
-    if not any(_BULLET.match(line) for line in lines):
-        # Deeply indented, it is code, unless it reads like a note.
-        deep = all(line.startswith("     ") for line in lines)
-        if deep and not _NOTE.match(" ".join(paragraph.split())):
-            return
-        yield paragraph
+def _definitions(text: str) -> Iterator[Section]:
+    """The functions and classes at the margin of code, with their docstrings."""
+    found = list(_DEFINITION.finditer(text))
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not found or sum(not _CODE.match(line) for line in lines) > _PROSE_SHARE * len(lines):
         return
-    item: list[str] = []
-    for line in lines:
-        if _BULLET.match(line) and item:
-            yield "\n".join(item)
-            item = []
-        item.append(_BULLET.sub("", line))
-    yield "\n".join(item)
+    for match, following in pairwise([*found, None]):
+        assert match is not None, "only the last is none"
+        docstring = _DOCSTRING.search(
+            text, match.end(), following.start() if following else len(text)
+        )
+        signature = f"{match[1]}{(match[2] or '').rstrip(': ')}"
+        said = prose(docstring[1].strip()) if docstring else ()
+        yield Section(heading=match[1], sentences=(*said, signature))
 
 
-def _is_prose(text: str) -> bool:
-    letters = sum(char.isalpha() or char.isspace() for char in text)
-    return len(text) >= 20 and letters >= 0.75 * len(text) and "::=" not in text
+def _tables(text: str) -> Iterator[Section]:
+    """Tables that are named, with a row of names above their rows."""
+    for match in _TABLE.finditer(text):
+        names = [name.strip() for name in match[2].split(",")]
+        rows = (
+            ", ".join(f"{name} {value.strip()}" for name, value in zip(names, row, strict=True))
+            for row in csv.reader(match[3].splitlines()[:MAX_ROWS])
+            if len(row) == len(names)
+        )
+        yield Section(heading=match[1].strip(), sentences=(f"columns {', '.join(names)}", *rows))
+
+
+def sentences(text: str) -> list[str]:
+    """Returns the sentences of a text, whatever they are, each on one line."""
+    ends = [0, *(match.end() for match in _END.finditer(text)), len(text)]
+    flat = (" ".join(text[begin:end].split()) for begin, end in pairwise(ends))
+    return [one for one in flat if one]
+
+
+def prose(text: str) -> Iterator[str]:
+    """Yields the sentences of running text; code, tables and grammar are left out."""
+    for item in _ITEM.split(text):
+        flat = " ".join(item.split())
+        letters = sum(char.isalpha() or char.isspace() for char in flat)
+        if letters >= 0.75 * len(flat) and "::=" not in flat:
+            yield from filter(_is_sentence, sentences(flat))
 
 
 def _is_sentence(text: str) -> bool:
@@ -131,25 +147,9 @@ def _is_sentence(text: str) -> bool:
     return len(words) >= 4 and little >= max(2, len(words) // 8)
 
 
-#: Lines of a text whose line ends say nothing: none is longer than the second figure, and
-#: of four or more lines most have so many characters as the first at least.
-WRAPPED_CHARACTERS = (50, 100)
-WRAPPED_SHARE = 0.6
-
-
-def unwrapped(text: str) -> str:
-    """A text whose paragraphs are lines, where it was broken into lines of a page's width."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    least, most = WRAPPED_CHARACTERS
-    filled = sum(len(line) >= least for line in lines)
-    if len(lines) < 4 or max(map(len, lines)) > most or filled < WRAPPED_SHARE * len(lines):
-        return text
-    return _LINE_END.sub(" ", text)
-
-
 @lru_cache(maxsize=16384)
 def stem(word: str) -> str:
-    """A word without its commonest endings, in lower case."""
+    """Returns a word without its commonest endings, in lower case."""
     word = word.casefold()
     for ending, least in (("ies", 5), ("ing", 6), ("ed", 5), ("es", 5), ("s", 4), ("ly", 5)):
         if word.endswith(ending) and len(word) >= least and not word.endswith("ss"):
@@ -159,11 +159,12 @@ def stem(word: str) -> str:
 
 
 def terms(text: str) -> list[str]:
-    """The stems of the words that say something, with repeats, in order."""
+    """Returns the stems of the words that say something, with repeats, in order."""
     found: list[str] = []
-    for word in _WORD.findall(text):
-        lower = word.casefold()
-        if lower not in STOP_WORDS:
+    for run in _UNSPACED.findall(text):
+        found += (run[at : at + 2] for at in range(len(run) - 1))
+    for word in _WORD.findall(_UNSPACED.sub(" ", text)):
+        if word.casefold() not in STOP_WORDS:
             found.append(stem(word))
             # `__enter__` and `enter` are the same to who asks.
             bare = word.strip("_")
@@ -172,17 +173,22 @@ def terms(text: str) -> list[str]:
     return found
 
 
+def wanted(query: str) -> set[str]:
+    """Returns the words that a question is about; all of them where they all say little."""
+    return set(terms(query)) or {stem(word) for word in query.split()}
+
+
 def name_words(text: str) -> str:
-    """A name in its comparable form: all its words' stems, also the little ones.
+    """Returns a name in its comparable form: all its words' stems, also the little ones.
 
     "The with statement" and "the while statement" are told apart by nothing else.
     """
     words = _WORD.findall(text)
-    return " ".join(stem(word) for word in words if word.casefold() not in _ARTICLES)
+    return " ".join(stem(word) for word in words if word.casefold() not in ("a", "an", "the"))
 
 
 def cut(text: str, width: int) -> str:
-    """A text of at most `width` characters, cut at a word."""
+    """Returns a text of at most `width` characters, cut at a word."""
     if len(text) <= width:
         return text
     head = text[: width - 1]

@@ -16,7 +16,7 @@ from service.llm.providers.prices import Prices
 from service.llm.providers.requests import Requests
 from service.settings.config import Config
 
-#: The offline model reads values, not tokens.
+#: The offline model reads a prompt of any length.
 OFFLINE_WINDOW_TOKENS = 1_000_000
 #: Texts are counted in slices: a tokenizer takes quadratic time over a text without
 #: blanks. A count is too high by at most one token a slice.

@@ -213,7 +213,6 @@ def _ask(probe: Probe) -> ModelRequest:
             Segment(kind=SegmentKind.TASK, text=_TASK),
             Segment(kind=SegmentKind.QUERY, text=_TEXT, reusable=False),
         ),
-        content=None,
         max_output_tokens=REPLY_TOKENS,
         reply_schema=REPLY_SCHEMA if probe.wants_json else None,
     )

@@ -127,7 +127,6 @@ def read(path: Path) -> RecordedExchange:
                     Segment(kind=SegmentKind(one["kind"]), text=_text(one["text"]))
                     for one in said["segments"]
                 ),
-                content=None,
                 max_output_tokens=said["max_output_tokens"],
                 reply_schema=said["reply_schema"],
             ),

@@ -243,7 +243,7 @@ class LitellmTransport:
         """What the offline model says, in no time; litellm need not be there for it."""
         from service.llm.offline.model import complete
 
-        text = storable(complete(ask.content))
+        text = storable(complete(ask))
         read, written = estimate_tokens(ask.text), estimate_tokens(text)
         return Completion(
             text=text,

@@ -115,7 +115,7 @@ def test_what_is_generated_makes_a_memory_from_the_command_line(
     generate = ("schema", "generate", *wanted, "--session", session)
     done = run(*generate, **at)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("class MuseumNotes:\n")
+    assert done.stdout.startswith("class Notes:\n")
     assert done.stderr.startswith("generating a schema\nby offline/extractive, after 1 reply")
     succeed(*generate, "--out", str(file), **at)
     assert file.read_text() == done.stdout

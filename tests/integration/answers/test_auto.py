@@ -16,7 +16,6 @@ from service.domain.answers.whole import WHOLE
 from service.domain.prompting.flows import ModelRequest
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state import asking as pcc
-from service.domain.tree.contents import LeafContent, TriageContent
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id
 from service.domain.values.work_items import WorkItem
 from service.llm.providers.facts import ModelFacts
@@ -34,6 +33,7 @@ from tests.integration.support.compressed_rows import KEY, STATE, StateRows, mak
 from tests.integration.support.scripted import CONFIG, SPEC, Script, add_memory, answerer
 from tests.integration.support.stored_answers import read_told, store_question
 from tests.integration.tree import test_navigate
+from tests.support.contents import LeafContent, TriageContent, content_of
 from tests.support.gateways import gateway
 
 STEPS = (
@@ -268,7 +268,7 @@ async def test_behind_a_navigation_that_finds_nothing_the_log_is_browsed(
     moves = test_navigate.Moves("zebra")
 
     def reply(ask: ModelRequest, number: int) -> str:
-        is_move = isinstance(ask.content, TriageContent | LeafContent)
+        is_move = isinstance(content_of(ask), TriageContent | LeafContent)
         return moves(ask, number) if is_move else "Text: It ate the mouse at once."
 
     script = Script(reply=reply)

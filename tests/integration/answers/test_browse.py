@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from service.domain.answers.browse.contents import GuessContent, PieceContent
 from service.domain.answers.browse.pieces import Browsed, Frame, Span
 from service.domain.answers.browse.spec import BrowseAction, BrowseOption, BrowseRequest
 from service.domain.answers.readers import ReaderName
-from service.domain.answers.shaping import ShapeContent
 from service.domain.answers.trajectory import EventKind, NoAnswer
 from service.domain.prompting.ends import End
 from service.domain.prompting.flows import FetchingFlow, ModelRequest, Purpose, Segment, SegmentKind
@@ -34,6 +32,7 @@ from tests.integration.support.browse import KEY, write
 from tests.integration.support.ranks import Ranked
 from tests.integration.support.scripted import CONFIG, Script, answerer, die_in_call, fail_at
 from tests.integration.support.stored_answers import read_told, store_question
+from tests.support.contents import GuessContent, PieceContent, ShapedAnswer, content_of
 from tests.support.gateways import gateway
 
 #: Each takes about 60 tokens: two and no more make a piece of the window.
@@ -174,7 +173,6 @@ def too_long(query: str, frames: Sequence[Frame], **terms: Any) -> FetchingFlow[
             purpose=Purpose.BROWSE,
             template="t/1",
             segments=(Segment(kind=SegmentKind.TASK, text="word " * WINDOW),),
-            content=None,
             max_output_tokens=1,
         )
     ]
@@ -262,10 +260,10 @@ async def test_a_question_with_options_has_one_of_them(database: Database) -> No
     )
 
     def reply(ask: ModelRequest, number: int) -> str:
-        if isinstance(ask.content, GuessContent):
+        if isinstance(content_of(ask), GuessContent):
             return '{"option": "B"}'
-        if isinstance(ask.content, ShapeContent):
-            return f'"{ask.content.answer}"'
+        if isinstance(content_of(ask), ShapedAnswer):
+            return f'"{content_of(ask).answer}"'
         return Words("zebra")(ask, number)
 
     script = Script(reply=reply)
@@ -285,8 +283,8 @@ async def test_what_came_behind_the_question_is_not_read(database: Database) -> 
     read = [
         part
         for ask in script.asked
-        if isinstance(ask.content, PieceContent)
-        for part, _ in ask.content.parts
+        if isinstance(content_of(ask), PieceContent)
+        for part, _ in content_of(ask).parts
     ]
     assert read == [1, 2, 3, 4]
 

@@ -17,7 +17,6 @@ import pytest
 
 from service.app.memories import memories_of
 from service.domain.prism.amendments import Op
-from service.domain.prism.asking import ReviseContent
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.spec import Encoding, PrismSpec, StepScope
 from service.domain.prompting.flows import ModelRequest
@@ -46,6 +45,7 @@ from storage.memories.memories import StoredMemory
 from tests.integration.support import memory_model as model
 from tests.integration.support.scripted import Script, prism_method
 from tests.integration.support.writing import drop_wake_ups, submission
+from tests.support.contents import ReviseContent, content_of
 from tests.support.runnable import runnable as runnable_now
 
 pytestmark = pytest.mark.prove
@@ -92,14 +92,14 @@ class Scripted(Script):
     async def complete(self, ask: ModelRequest, model_: str, plan: CallPlan) -> Completion:
         world = self._world
         await asyncio.sleep(world.random.random() * 0.01)
-        if isinstance(ask.content, ReviseContent):
-            positions = tuple(position for position, _ in ask.content.chunks)
-            world.expected[ask.content.task].asked.setdefault(positions, []).append(ask)
+        if isinstance(content_of(ask), ReviseContent):
+            positions = tuple(world.texts.index(text) + 1 for text in content_of(ask).texts)
+            world.expected[content_of(ask).task].asked.setdefault(positions, []).append(ask)
         if world.is_rough and world.random.random() < 0.08:
             raise ModelFailure("it is tired", retryable=world.random.random() < 0.7)
         world.replies += 1
         number = world.replies
-        self.reply = lambda ask, _: model.reply(ask, number)
+        self.reply = lambda ask, _: model.reply(ask, number, world.texts)
         return await super().complete(ask, model_, plan)
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from service.app.memories import memories_of
 from service.domain.prism.amendments import Amendment, Op, Rejection
-from service.domain.prism.asking import ConsolidateContent, ReviseContent
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.spec import Coercion, Encoding, Operations
 from service.domain.prompting.flows import ModelRequest, Purpose
@@ -37,6 +36,7 @@ from tests.integration.support.scripted import (
     read,
 )
 from tests.integration.support.writing import append_texts, drop_wake_ups
+from tests.support.contents import ConsolidateContent, ReviseContent, content_of
 
 NOTHING = '{"changes": []}'
 
@@ -63,9 +63,9 @@ def put(topic: str, text: str, op: str = "add") -> str:
     return f"[OBJECTS FOR {op.upper()}]\n" + json.dumps({f"$.topics.{topic}": {op: text}})
 
 
-def seen(ask: ModelRequest) -> list[tuple[int, str]]:
-    assert isinstance(ask.content, ReviseContent)
-    return list(ask.content.chunks)
+def seen(ask: ModelRequest) -> list[str]:
+    assert isinstance(content_of(ask), ReviseContent)
+    return list(content_of(ask).texts)
 
 
 async def test_a_step_that_could_grow_waits_and_a_flush_ends_the_wait(database: Database) -> None:
@@ -136,10 +136,11 @@ async def test_a_step_may_have_any_number_of_amendments(database: Database) -> N
 
 
 async def test_a_step_that_is_full_does_not_wait(database: Database) -> None:
-    await make(database, ["word " * 40] * 3, chunk_tokens=60, linger_ms=60_000)
+    texts = [f"{number} " + "word " * 40 for number in range(3)]
+    await make(database, texts, chunk_tokens=60, linger_ms=60_000)
     script = Script()
     assert await prism_method(database, script).drain(ITEM) == 15.0
-    assert [[position for position, _ in seen(ask)] for ask in script.asked] == [[1], [2]]
+    assert [seen(ask) for ask in script.asked] == [texts[:1], texts[1:2]]
     assert (await read(database)).applied_position == 2
 
 
@@ -147,7 +148,7 @@ async def test_a_wait_ends_when_the_first_chunk_is_old_enough(database: Database
     await make(database, ["a", "b"], chunk_tokens=100, linger_ms=1)
     script = Script()
     assert await prism_method(database, script).drain(ITEM) is None
-    assert [position for position, _ in seen(script.asked[0])] == [1, 2]
+    assert seen(script.asked[0]) == ["a", "b"]
 
 
 async def test_many_small_chunks_are_one_step(database: Database) -> None:
@@ -162,9 +163,9 @@ async def test_a_large_chunk_is_one_step_of_several_calls(database: Database) ->
     await make(database, ["small", text, "small"], chunk_tokens=400)
     script = Script()
     await prism_method(database, script).drain(ITEM)
-    pieces = [ask for ask in script.asked if seen(ask)[0][0] == 2]
+    pieces = [ask for ask in script.asked if seen(ask) != ["small"]]
     assert len(pieces) == 4
-    assert "".join(seen(ask)[0][1] for ask in pieces) == text
+    assert "".join(seen(ask)[0] for ask in pieces) == text
     assert (await read(database)).revision == 3, "whatever the calls, a chunk is one step"
     async with database.transaction(DEFAULT_TENANT) as tx:
         changes = await amendment_log.list_amendments(tx, KEY, MEMORY, (0, 0), 100)
@@ -192,7 +193,7 @@ async def test_pieces_that_were_paid_for_are_not_paid_for_again(database: Databa
     async with database.transaction(DEFAULT_TENANT) as tx:
         await tx.execute("UPDATE memory SET ready_at = now()")
     await prism_method(database, script).drain(ITEM)
-    texts = [seen(ask)[0][1] for ask in script.asked]
+    texts = [seen(ask)[0] for ask in script.asked]
     assert len(texts) == 5, "two, the one that failed, and the rest"
     assert texts[2] == texts[3]
 
@@ -249,8 +250,8 @@ async def test_a_memory_past_its_budget_is_consolidated_before_the_next_step(
     await make(database, ["a", "b", "c"], memory_tokens=200, fold_tokens=100_000)
 
     def reply(ask: ModelRequest, number: int) -> str:
-        if isinstance(ask.content, ConsolidateContent):
-            assert ask.content.budget_tokens == 200
+        if isinstance(content_of(ask), ConsolidateContent):
+            assert content_of(ask).budget_tokens == 200
             return put("t1", "short", "update")
         return put(f"t{number}", "long " * 250)
 

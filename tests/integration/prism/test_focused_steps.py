@@ -38,6 +38,7 @@ from tests.integration.support.scripted import (
 )
 from tests.integration.support.stored_answers import read_answer, store_question
 from tests.integration.support.writing import append_texts, drop_wake_ups
+from tests.support.contents import content_of
 from tests.support.gateways import gateway
 
 SOURCE = "class N:\n    topics: dict[str, list[str]]\n"
@@ -66,7 +67,8 @@ def about_itself(ask: ModelRequest, number: int) -> str:
     if ask.purpose is Purpose.CONSOLIDATE:
         first = re.findall(r'^\{"(\$.*?)":', ask.segments[1].text, re.MULTILINE)[0]
         return json.dumps({"changes": [{"op": "remove", "path": first, "value": ""}]})
-    position = ask.content.chunks[0][0]  # type: ignore[attr-defined]
+    (text, *_), named = content_of(ask).texts, {"a": 1, "b": 2, "Of nothing.": CHUNKS + 1}
+    position = named.get(text) or int(text.removeprefix("chunk "))
     return change("add", f"$.'topics'.'harbour {position}'", [said(position)])
 
 

@@ -32,6 +32,7 @@ from tests.integration.support.scripted import (
     read,
 )
 from tests.integration.support.writing import append_texts, drop_wake_ups
+from tests.support.contents import content_of
 from tests.support.prices import PLAIN
 
 ADAPTIVE: dict[str, Any] = {"encoding": Encoding.ADAPTIVE, "fold_tokens": ADAPTIVE_FOLD_TOKENS}
@@ -53,8 +54,8 @@ def script() -> Script:
 
 def _reply(ask: ModelRequest, _: int) -> str:
     # By the chunk, so that what is read twice is answered alike.
-    ((position, _text),) = ask.content.chunks  # type: ignore[attr-defined]
-    return topic(position)
+    (text,) = content_of(ask).texts
+    return topic(int(text.rpartition(" ")[2]) + 1)
 
 
 async def log_of(database: Database, memory: Any = MEMORY) -> list[StoredRevision]:
@@ -195,7 +196,7 @@ async def test_an_edit_by_hand_begins_the_count_anew(database: Database) -> None
     after = await read(database)
     stale = await stored_state(database)
     assert FoldState.from_json(stale, after.revision) == FoldState.anew(after.revision)
-    await append_texts(database, "s", ["one more"], first=9)
+    await append_texts(database, "s", ["chunk 8"], first=9)
     await prism_method(database, script(), prices=DEAR).drain(ITEM)
     newest = FoldState.from_json(await stored_state(database), (await read(database)).revision)
     assert newest.prompts == 1
@@ -207,10 +208,10 @@ async def test_a_chunk_that_comes_when_the_cache_is_cold_is_the_time_to_fold(
     await chunks(database, 8)
     await prism_method(database, script(), prices=DEAR).drain(ITEM)
     before = await folds(database)
-    await append_texts(database, "s", ["soon after"], first=9)
+    await append_texts(database, "s", ["chunk 8"], first=9)
     await prism_method(database, script(), prices=DEAR).drain(ITEM)
     assert await folds(database) == before
-    await append_texts(database, "s", ["long after"], first=10)
+    await append_texts(database, "s", ["chunk 9"], first=10)
     # Less than no time: the chunk comes later than the last revision by more than that.
     forgetful = replace(DEAR, ttl_seconds=-1)
     await prism_method(database, script(), prices=forgetful).drain(ITEM)

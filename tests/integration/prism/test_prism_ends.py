@@ -31,6 +31,7 @@ from tests.integration.support.scripted import (
 )
 from tests.integration.support.stored_answers import read_told, store_question
 from tests.support.completions import completion
+from tests.support.contents import content_of
 from tests.support.gateways import gateway
 
 PROSE = "I'm sorry, I can't help with that."
@@ -147,7 +148,7 @@ async def test_a_cut_group_is_read_in_halves_and_a_worker_that_takes_over_pays_n
     stored = await read(database)
     assert (stored.applied_position, stored.revision) == (3, 1)
     assert len(script.asked) == 5, "the first half was in the ledger"
-    shown = [len(ask.content.chunks) for ask in script.asked]  # type: ignore[attr-defined]
+    shown = [len(content_of(ask).texts) for ask in script.asked]
     assert shown == [3, 3, 1, 2, 2]
 
 

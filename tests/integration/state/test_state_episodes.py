@@ -30,6 +30,7 @@ from tests.integration.support.stepping import (
     step,
     vectors_of,
 )
+from tests.support.contents import content_of
 
 
 async def roll_back(database: Database, to_revision: int) -> None:
@@ -136,9 +137,9 @@ async def test_steps_go_on_from_what_a_rollback_brought_back(database: Database)
     await state_method(database, script).drain(ITEM)
     found = await vectors_of(database)
     assert (await lines_of(database))[3:] == [(4, "rollback", 9, 9), (5, "step", 9, 12)]
-    content = script.asked[-1].content
-    assert content.current == found[0].text  # type: ignore[attr-defined]
-    assert [position for position, _ in content.steps] == [10, 11, 12]  # type: ignore[attr-defined]
+    content = content_of(script.asked[-1])
+    assert content.current == found[0].text
+    assert [position for position, _ in content.steps] == [10, 11, 12]
     assert (found[-1].after_position, found[-1].from_position) == (0, 9)
 
 
@@ -152,7 +153,7 @@ async def test_a_rollback_to_the_beginning_begins_with_the_task_prompt(
     await roll_back(database, 0)
     await append_steps(database, 3, first=7)
     await state_method(database, script).drain(ITEM)
-    assert script.asked[-1].content.current_is_task  # type: ignore[attr-defined]
+    assert content_of(script.asked[-1]).current_is_task
     vector = (await vectors_of(database))[-1]
     assert (vector.after_position, vector.from_position, vector.to_position) == (6, 6, 9)
 
@@ -211,5 +212,5 @@ async def test_what_a_model_says_while_its_memory_is_rolled_back_is_thrown_away(
     await state_method(database, script).drain(ITEM)
     assert (await lines_of(database))[-1] == (3, "step", 3, 6)
     thrown_away, taken = script.asked[-2:]
-    assert not thrown_away.content.current_is_task  # type: ignore[attr-defined]
-    assert taken.content.current_is_task  # type: ignore[attr-defined]
+    assert not content_of(thrown_away).current_is_task
+    assert content_of(taken).current_is_task

@@ -31,6 +31,7 @@ from tests.integration.support.scripted import (
     vector_reply,
 )
 from tests.integration.support.stepping import append_steps, lines_of, row_of, vectors_of
+from tests.support.contents import content_of
 
 BUSY = ModelFailure("busy", retryable=True, fault=Fault.NO_REPLY)
 REFUSED = ModelFailure("refused", retryable=False)
@@ -158,7 +159,7 @@ async def test_a_memory_that_skips_stands_the_beginning_for_its_steps(
     assert "Sign 5" in skipped.text
     assert skipped.tokens <= STATE.state_tokens
     assert behind.made is VectorSource.MODEL
-    assert script.asked[-1].content.current == skipped.text  # type: ignore[attr-defined]
+    assert content_of(script.asked[-1]).current == skipped.text
     assert await letters(database) == [(3, 6, len(failures), str(failures[0]), "skipped")]
 
 

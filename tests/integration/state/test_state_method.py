@@ -12,7 +12,6 @@ import psycopg
 import pytest
 
 from service.domain.log.chunks import Chunk, ChunkKind
-from service.domain.state.contents import CompressStepsContent
 from service.domain.state.spec import Period, StateSpec
 from service.domain.state.triggers import SizedStep, due
 from service.domain.state.vectors import VectorSource
@@ -45,6 +44,7 @@ from tests.integration.support.stepping import (
     vectors_of,
 )
 from tests.integration.support.writing import append_chunks, append_texts
+from tests.support.contents import CompressStepsContent, content_of
 from tests.support.harness import Servers
 
 
@@ -145,7 +145,7 @@ async def test_a_step_larger_than_the_window_is_read_whole(database: Database) -
     await make(database, ["Before it.", large, "Behind it."], STATE)
     script = Script()
     await state_method(database, script, window=8192).drain(ITEM)
-    asks = [ask.content for ask in script.asked]
+    asks = [content_of(ask) for ask in script.asked]
     assert len(asks) > 8
     pieces = [piece for one in asks if isinstance(one, CompressStepsContent) for piece in one.steps]
     assert "".join(text for position, text in pieces if position == 2) == large

@@ -12,7 +12,6 @@ from service.domain.answers.trajectory import (
 from service.domain.prompting.flows import ModelRequest
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state.navigating import navigation_spec
-from service.domain.tree.contents import LeafContent
 from service.domain.tree.fetches import BestLeaves, Children, Text
 from service.domain.tree.nodes import NodeView
 from service.domain.values.tenancy import DEFAULT_TENANT
@@ -28,6 +27,7 @@ from tests.integration.support.compressed_rows import KEY, StateRows, make_state
 from tests.integration.support.scripted import CONFIG, Script, answerer
 from tests.integration.support.stored_answers import read_answer, read_told
 from tests.integration.tree.test_navigate import Moves, path
+from tests.support.contents import LeafContent
 from tests.support.gateways import gateway
 
 

@@ -14,7 +14,6 @@ from service.domain.answers.trajectory import (
 from service.domain.prompting.ends import End
 from service.domain.prompting.flows import ModelRequest
 from service.domain.prompting.tokens import estimate_tokens
-from service.domain.state.asking import ContextAnswerContent
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem
 from service.llm.providers.facts import ModelFacts
@@ -27,6 +26,7 @@ from tests.integration.prism.test_prism_ends import Ending
 from tests.integration.support.compressed_rows import KEY, STATE, StateRows, make_state
 from tests.integration.support.scripted import CONFIG, Script, answerer, die_in_call
 from tests.integration.support.stored_answers import read_answer, read_told, store_question
+from tests.support.contents import ContextAnswerContent, content_of
 from tests.support.gateways import gateway
 
 STEPS = (
@@ -97,7 +97,7 @@ async def test_an_answer_from_a_recent_step_cites_it(database: Database) -> None
         ),
     )
     (asked,) = script.asked
-    assert asked.content == ContextAnswerContent(
+    assert content_of(asked) == ContextAnswerContent(
         query=QUERY,
         task="Find the red key.",
         vectors=("Ann gave a map: it shows nine boxes. The red key is in box 3.",),
@@ -197,7 +197,7 @@ async def test_behind_a_rollback_what_was_undone_is_gone(database: Database) -> 
     await rows.roll_back(1)
     script = Script()
     stored = await answered(rows, says("Nine boxes."), "What does the map show?", script)
-    content = script.asked[0].content
+    content = content_of(script.asked[0])
     assert isinstance(content, ContextAnswerContent)
     assert content.vectors == ("Ann gave a map of the cellar: it shows nine boxes.",)
     assert [position for position, _ in content.recent] == [5, 6]

@@ -4,12 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.domain.answers.browse.contents import (
-    CloseContent,
-    CondenseContent,
-    PieceContent,
-    UnderstandContent,
-)
 from service.domain.answers.browse.spec import BrowseOption, BrowseRequest
 from service.domain.answers.readers import ReaderName
 from service.domain.answers.trajectory import Event
@@ -18,6 +12,13 @@ from service.domain.prompting.tokens import estimate_tokens
 from service.domain.values.work_items import WorkItem
 from storage.engine.database import Database
 from tests.integration.support.stored_answers import store_question
+from tests.support.contents import (
+    CloseContent,
+    CondenseContent,
+    PieceContent,
+    UnderstandContent,
+    content_of,
+)
 
 #: Small, so that few chunks make several pieces.
 WINDOW = 768
@@ -32,7 +33,7 @@ class Words:
     seen: list[object] = field(default_factory=list)
 
     def __call__(self, ask: ModelRequest, number: int) -> str:
-        content = ask.content
+        content = content_of(ask)
         self.seen.append(content)
         match content:
             case UnderstandContent():

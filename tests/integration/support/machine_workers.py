@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from service.domain.prism.asking import ConsolidateContent, ReviseContent
 from service.domain.prompting.flows import ModelRequest
 from service.domain.values.json_values import canonical
 from service.llm.providers.facts import ModelFacts
@@ -19,6 +18,7 @@ from service.usecases.state.method import StateMethod
 from service.usecases.tree.method import TreeMethod
 from storage.engine.database import Database
 from tests.support.completions import completion
+from tests.support.contents import ConsolidateContent, ReviseContent, content_of
 from tests.support.gateways import SHORT_LEASE_SECONDS, gateway
 from tests.support.prices import PLAIN
 from verification.chaos.history import Event, ModelCalled
@@ -79,11 +79,9 @@ def _spoilt(text: str, fault: str) -> str:
 
 
 def _reply(ask: ModelRequest, serial: int) -> str:
-    match ask.content:
-        case ReviseContent(chunks=chunks):
-            added = [
-                f'"$.topics.{text.split()[0]}": {{"add": "[s{serial}]"}}' for _, text in chunks
-            ]
+    match content_of(ask):
+        case ReviseContent(texts=texts):
+            added = [f'"$.topics.{text.split()[0]}": {{"add": "[s{serial}]"}}' for text in texts]
             return f"[s{serial}]\n[OBJECTS FOR ADD]\n{{{', '.join(added)}}}"
         case ConsolidateContent(value=value):
             return f"[s{serial}]\n{_merged(value, serial)}"

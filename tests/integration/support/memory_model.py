@@ -9,7 +9,7 @@ from uuid import UUID
 from service.domain.prism import pacing
 from service.domain.prism.amending import MISSING, amend, value_at
 from service.domain.prism.amendments import Amendment
-from service.domain.prism.asking import ConsolidateContent, ReviseContent, task_text
+from service.domain.prism.asking import task_text
 from service.domain.prism.focus import focused
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.pacing import StepBounds
@@ -32,6 +32,7 @@ from storage.memories.history import StoredRevision
 from storage.memories.memories import StoredMemory
 from storage.prism import amendment_log, states
 from storage.prism.amendment_log import LoggedAmendment
+from tests.support.contents import ConsolidateContent, ReviseContent, content_of
 
 #: The window of `scripted.prism_method`.
 WINDOW = 32_768
@@ -164,8 +165,8 @@ def _due(spec: PrismSpec, memory: PrismMemory, ask: ModelRequest) -> Sequence[Se
     focus = pacing.focus_tokens(spec, memory, bounds)
     if focus is None:
         return memory.segments()
-    assert isinstance(ask.content, ReviseContent)
-    return focused(memory, "\n".join(text for _, text in ask.content.chunks), focus).segments
+    assert isinstance(content_of(ask), ReviseContent)
+    return focused(memory, "\n".join(content_of(ask).texts), focus).segments
 
 
 def _memory_shown(ask: ModelRequest) -> list[str]:
@@ -275,13 +276,13 @@ async def check_log(database: Database, key: UUID, texts: Sequence[str]) -> None
     assert sorted(one.chunk.text for one in chunks) == sorted(texts)
 
 
-def reply(ask: ModelRequest, number: int) -> str:
-    """What the scripted model says: a line for each chunk, and a list that grows.
+def reply(ask: ModelRequest, number: int, texts: Sequence[str]) -> str:
+    """What the scripted model says: a line for each chunk of a log, and a list that grows.
 
     A consolidation merges two lines and takes one of them and a list item away.
     """
-    if isinstance(ask.content, ConsolidateContent):
-        value = ask.content.value
+    if isinstance(content_of(ask), ConsolidateContent):
+        value = content_of(ask).value
         lines = value_at(value, Path(("log",)))
         removals, updates = [], {}
         if isinstance(lines, dict) and len(lines) > 1:
@@ -292,9 +293,9 @@ def reply(ask: ModelRequest, number: int) -> str:
             removals.append("$.'items'[0]")
         changes = f"[OBJECTS FOR UPDATE]\n{json.dumps(updates)}\n"
         return changes + "[OBJECTS FOR REMOVE]\n" + "\n".join(removals)
-    assert isinstance(ask.content, ReviseContent)
+    assert isinstance(content_of(ask), ReviseContent)
     added: dict[str, dict[str, str]] = {}
-    for position, text in ask.content.chunks:
-        added[f"$.'log'.'p{position}'"] = {"add": text}
+    for text in content_of(ask).texts:
+        added[f"$.'log'.'p{texts.index(text) + 1}'"] = {"add": text}
     added["$.'items'[-]"] = {"add": f"item {number}"}
     return "[OBJECTS FOR ADD]\n" + json.dumps(added)

@@ -10,7 +10,6 @@ from sqlalchemy import func, select
 
 from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.prompting.flows import ModelRequest
-from service.domain.state.contents import CompressStepsContent, CompressVectorsContent
 from service.domain.state.spec import StateSpec
 from service.domain.state.vectors import State, StateVector, first_state
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
@@ -22,6 +21,7 @@ from storage.state import vectors
 from storage.tables import memory
 from tests.integration.support.scripted import KEY, MEMORY, vector_reply
 from tests.integration.support.writing import append_chunks
+from tests.support.contents import CompressStepsContent, CompressVectorsContent, content_of
 
 #: More revisions than any memory of these tests has.
 MANY = 1_000_000
@@ -92,10 +92,10 @@ class Plain:
     def compress(self) -> None:
         """All recent steps and M become the new M."""
         ask = next(self.asks)
-        assert isinstance(ask.content, CompressStepsContent)
-        assert ask.content.current == self.text
-        assert ask.content.current_is_task == (self.text == self.spec.task)
-        assert list(ask.content.steps) == self.recent
+        assert isinstance(content_of(ask), CompressStepsContent)
+        assert content_of(ask).current == self.text
+        assert content_of(ask).current_is_task == (self.text == self.spec.task)
+        assert list(content_of(ask).steps) == self.recent
         first, last = self.recent[0][0], self.recent[-1][0]
         self.recent = []
         self.text = self._made("step", first - 1, last, ask)
@@ -111,9 +111,12 @@ class Plain:
             if level == len(self.runs):
                 self.runs.append([])
             ask = next(self.asks)
-            assert isinstance(ask.content, CompressVectorsContent)
+            assert isinstance(content_of(ask), CompressVectorsContent)
             above = self.runs[level][-1][0] if self.runs[level] else ""
-            assert (ask.content.above, list(ask.content.vectors)) == (above, [t for t, *_ in run])
+            assert (content_of(ask).above, list(content_of(ask).vectors)) == (
+                above,
+                [t for t, *_ in run],
+            )
             text = self._made("episode", cursor, cursor, ask)
             self.runs[level].append((text, run[0][1], run[-1][2]))
             self.runs[level - 1] = []

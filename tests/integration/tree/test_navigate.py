@@ -16,7 +16,6 @@ from service.domain.answers.trajectory import (
 )
 from service.domain.prompting.flows import ModelRequest
 from service.domain.prompting.tokens import estimate_tokens
-from service.domain.tree.contents import LeafContent, TriageContent
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem
 from service.llm.providers.facts import ModelFacts
@@ -28,6 +27,7 @@ from storage.engine.database import Database
 from tests.integration.support.scripted import CONFIG, Script, answerer, die_in_call, fail_at
 from tests.integration.support.stored_answers import read_told, store_question
 from tests.integration.support.tree_rows import KEY, TREE, make_tree
+from tests.support.contents import LeafContent, TriageContent, content_of
 from tests.support.gateways import gateway
 
 LEAVES = (
@@ -49,7 +49,7 @@ class Moves:
     seen: list[object] = field(default_factory=list)
 
     def __call__(self, ask: ModelRequest, number: int) -> str:
-        content = ask.content
+        content = content_of(ask)
         self.seen.append(content)
         match content:
             case TriageContent():
@@ -232,9 +232,9 @@ async def test_several_leaves_are_read_at_once_and_all_cited(database: Database)
             return await super().complete(*arguments)
 
     def reply(ask: ModelRequest, number: int) -> str:
-        if isinstance(ask.content, LeafContent):
+        if isinstance(content_of(ask), LeafContent):
             return "Action: -2\nAnswer: The cat."
-        return "Action: 0, 1" if ask.content.open != (0,) else "Action: 0"  # type: ignore[attr-defined]
+        return "Action: 0, 1" if content_of(ask).open != (0,) else "Action: 0"
 
     item = await ask(database, hybrid_leaves=3, beam=3)
     await answerer(database, gateway(Together(reply=reply), database)).make(item)

@@ -181,7 +181,7 @@ def test_what_is_no_answer_is_not_told(reply: str) -> None:
 
 def test_the_offline_model_quotes_what_it_answers_with() -> None:
     (asked,) = next(flow_of())
-    assert read_answer(complete(asked.content)) == SaidAnswer(
+    assert read_answer(complete(asked)) == SaidAnswer(
         text="Ann has a red key. Ben takes the red key to box 7.",
         sources=(
             PositionQuote(position=1, text="Ann has a red key."),
@@ -189,4 +189,4 @@ def test_the_offline_model_quotes_what_it_answers_with() -> None:
         ),
     )
     (asked,) = next(flow_of(query="Who built the bridge?"))
-    assert read_answer(complete(asked.content)) == SaidAnswer(text="")
+    assert read_answer(complete(asked)) == SaidAnswer(text="")

@@ -38,7 +38,6 @@ def make_ask(*texts: str, chunk: str = "chunk") -> ModelRequest:
         purpose=Purpose.REVISE,
         template="t/1",
         segments=(*stable, last),
-        content=None,
         max_output_tokens=10,
     )
 

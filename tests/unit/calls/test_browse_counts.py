@@ -35,7 +35,11 @@ def test_no_prompt_passes_the_window_by_the_count_of_a_real_vocabulary(window: i
         log.tokens = piece_tokens("Who left at dawn?", request=asked, **settled)
         log.count, log.cut = count, first_piece
         got = run(
-            log, lambda ask: complete(ask.content), asked, query="Who left at dawn?", count=count
+            log,
+            lambda ask: complete(ask),
+            asked,
+            query="Who left at dawn?",
+            count=count,
         )
         for ask in got.asks:
             assert count(ask.text) + ask.max_output_tokens < window

@@ -16,7 +16,6 @@ ASK = ModelRequest(
     purpose=Purpose.ANSWER,
     template="t/1",
     segments=(Segment(kind=SegmentKind.TASK, text="What is it?"),),
-    content=None,
     max_output_tokens=100,
 )
 MODEL = "openai/shared"

@@ -23,7 +23,6 @@ def ask(text: str) -> ModelRequest:
         purpose=Purpose.ANSWER,
         template="t/1",
         segments=(segment,),
-        content=None,
         max_output_tokens=1,
     )
 

@@ -22,7 +22,6 @@ ASK = ModelRequest(
     purpose=Purpose.ANSWER,
     template="t/1",
     segments=(Segment(kind=SegmentKind.TASK, text="What is the harbour museum?"),),
-    content=None,
     max_output_tokens=100,
 )
 TOOL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}

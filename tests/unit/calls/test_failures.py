@@ -18,7 +18,6 @@ ASK = ModelRequest(
     purpose=Purpose.ANSWER,
     template="t/1",
     segments=(Segment(kind=SegmentKind.TASK, text=TEXT),),
-    content=None,
     max_output_tokens=100,
 )
 

@@ -46,7 +46,6 @@ def order(
         purpose=Purpose.REVISE,
         template="t/1",
         segments=(*stable, chunk),
-        content=None,
         max_output_tokens=10,
     )
     return CallRequest(

@@ -62,7 +62,6 @@ def question(number: int, node: str = NODE, task: str = TASK) -> ModelRequest:
             Segment(kind=SegmentKind.BASE, text=node),
             Segment(kind=SegmentKind.QUERY, text=f"question {number}", reusable=False),
         ),
-        content=None,
         max_output_tokens=10,
     )
 

@@ -51,7 +51,6 @@ def ask(*segments: Segment, purpose: Purpose = Purpose.REVISE) -> ModelRequest:
         purpose=purpose,
         template="t/1",
         segments=(*segments, CHUNK),
-        content=None,
         max_output_tokens=10,
     )
 

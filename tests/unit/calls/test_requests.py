@@ -48,7 +48,6 @@ ASK = ModelRequest(
         Segment(kind=SegmentKind.TASK, text="Answer as JSON.\n"),
         Segment(kind=SegmentKind.CHUNK, text="What is a harbour?", reusable=False),
     ),
-    content=None,
     max_output_tokens=512,
 )
 SHAPED = replace(ASK, reply_schema=CANONICAL)

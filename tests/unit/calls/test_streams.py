@@ -12,7 +12,6 @@ import pytest
 from service.domain.prompting.ends import End
 from service.domain.prompting.flows import ModelRequest, Purpose, Segment, SegmentKind
 from service.domain.prompting.tokens import estimate_tokens
-from service.llm.offline.plain_text import ReadContent
 from service.llm.providers.failures import ModelFailure
 from service.llm.providers.library import litellm_library
 from service.llm.providers.plans import PLAIN, CallPlan
@@ -26,7 +25,6 @@ ASK = ModelRequest(
     purpose=Purpose.ANSWER,
     template="t/1",
     segments=(Segment(kind=SegmentKind.TASK, text="What is the harbour museum?"),),
-    content=None,
     max_output_tokens=100,
 )
 REPLY = "[ANSWER]\nThe harbour museum – a ship 🚢.\n\n[PATHS]\n$.a  "
@@ -187,9 +185,10 @@ async def test_a_model_that_repeats_itself_is_heard_out(model: FakeModel) -> Non
 async def test_the_offline_model_needs_no_stream() -> None:
     calls = LitellmTransport(Config())
     texts, plan = heard()
-    content = ReadContent(query="What is it?", options=(), texts=("It is a ship.",))
-    done = await calls.complete(replace(ASK, content=content), "offline/extractive", plan)
-    assert done.text
+    done = await calls.complete(
+        replace(ASK, template="tree.summarize/2"), "offline/extractive", plan
+    )
+    assert done.end is End.COMPLETE
     assert not texts
 
 

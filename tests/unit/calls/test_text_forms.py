@@ -1,7 +1,6 @@
 import time
 
 from service.cli.tasks import TASKS
-from service.llm.offline.text_forms import forms
 from service.llm.offline.texts import sections
 
 CODE = '''
@@ -17,32 +16,35 @@ class Second(Base):
 
 
 def test_code_is_read_by_what_it_defines() -> None:
-    first, second = forms(CODE)
-    assert (first.name, first.facts) == ("first", ("first(a, b=(1, 2))",))
-    assert first.prose == "Gives the first of two things. It never fails."
-    assert (second.name, second.prose) == ("Second", "")
-    found = sections(CODE)
-    assert [section.heading for section in found] == ["first", "Second"]
-    assert found[0].sentences[0] == "Gives the first of two things."
+    first, second = sections(CODE)
+    assert (first.heading, second.heading) == ("first", "Second")
+    assert first.sentences == (
+        "Gives the first of two things.",
+        "first(a, b=(1, 2))",
+    )
+    assert second.sentences == ("Second(Base)",)
 
 
 def test_tables_are_read_row_by_row() -> None:
-    (table,) = forms('Table: ship\nid,name\n1,Aurora\n2,"Berg, ljot"\nbroken\n')
-    assert table.name == "ship"
-    assert table.facts == ("columns id, name", "id 1, name Aurora", "id 2, name Berg, ljot")
-    names = [form.name for text in TASKS["tables"]().texts for form in forms(text)]
+    (table,) = sections('Table: ship\nid,name\n1,Aurora\n2,"Berg, ljot"\nbroken\n')
+    assert table.heading == "ship"
+    assert table.sentences == ("columns id, name", "id 1, name Aurora", "id 2, name Berg, ljot")
+    names = [one.heading for text in TASKS["tables"]().texts for one in sections(text)]
     assert names == ["ship", "port", "voyage", "damage"]
 
 
 def test_prose_has_no_forms() -> None:
-    assert forms("The class of def is a word.\nTable manners matter, they say.") == []
-    assert all(not forms(text) for text in TASKS["book"]().texts)
+    for text in (
+        "The class of def is a word.\nTable manners matter, they say.",
+        *TASKS["book"]().texts,
+    ):
+        assert not any(one.heading.islower() for one in sections(text))
 
 
 def test_a_long_text_takes_no_longer_than_its_length() -> None:
     def seconds(text: str) -> float:
         start = time.perf_counter()
-        forms(text)
+        sections(text)
         return time.perf_counter() - start
 
     for piece in ("Table: x\na,b\n", "def f(", 'def f():\n """', "a,b\n", "Table "):

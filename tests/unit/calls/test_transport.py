@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from service.domain.prism.asking import AnswerContent
-from service.domain.prism.schemas.source import parse_source
 from service.domain.prompting.ends import End
 from service.domain.prompting.faults import Fault
 from service.domain.prompting.flows import ModelRequest, Purpose, Segment, SegmentKind
+from service.domain.prompting.marking import marked
 from service.llm.providers.failures import ModelFailure
 from service.llm.providers.transport import LitellmTransport, listed_cost
 from service.settings.config import Config
@@ -21,16 +20,14 @@ from tests.support.fake_model import FakeModel, fake_model
 
 ASK = ModelRequest(
     purpose=Purpose.ANSWER,
-    template="t/1",
+    template="tree.summarize/2",
     segments=(Segment(kind=SegmentKind.TASK, text="What is the harbour museum?"),),
-    content=AnswerContent(
-        query="What is the harbour museum?",
-        task="",
-        question="",
-        schema=parse_source("class A:\n    facts: dict[str, str]"),
-        value={"facts": {"museum": "The harbour museum is a ship."}},
-    ),
     max_output_tokens=100,
+)
+
+MUSEUM = "[LENGTH]\nAt most 99 tokens.\n[TEXT]\n" + marked("It is a ship.", b"key")
+OFFLINE = replace(
+    ASK, segments=(*ASK.segments, Segment(kind=SegmentKind.CHUNK, text=f"\n{MUSEUM}"))
 )
 
 
@@ -50,10 +47,10 @@ def transport(model: FakeModel | None = None) -> LitellmTransport:
 
 
 async def test_the_offline_model_is_asked_like_any_other() -> None:
-    done = await transport().complete(ASK, "offline/extractive")
-    assert "The harbour museum is a ship." in done.text
+    done = await transport().complete(OFFLINE, "offline/extractive")
+    assert done.text == "It is a ship."
     assert (done.model, done.cost_micro_usd, done.cached_tokens) == ("offline/extractive", 0, None)
-    assert done.input_tokens == (len(ASK.text) + 3) // 4
+    assert done.input_tokens == (len(OFFLINE.text) + 3) // 4
 
 
 @pytest.mark.parametrize("name", ["bogus", "nosuch/model"])
@@ -165,7 +162,7 @@ async def test_a_reply_that_was_cut_off_says_so(
 
 
 async def test_the_offline_model_takes_no_schema() -> None:
-    asked = replace(ASK, reply_schema=SCHEMA)
+    asked = replace(OFFLINE, reply_schema=SCHEMA)
     assert "a ship" in (await LitellmTransport(Config()).complete(asked, "offline/extractive")).text
 
 

@@ -36,7 +36,6 @@ def step(batches: int) -> ModelRequest:
         purpose=Purpose.REVISE,
         template="t/1",
         segments=tuple(segments),
-        content=None,
         max_output_tokens=10,
     )
 

@@ -25,7 +25,6 @@ ASK = ModelRequest(
         Segment(kind=SegmentKind.TASK, text="Keep the facts.\n"),
         Segment(kind=SegmentKind.CHUNK, text=f"The key is {KEY}.", reusable=False),
     ),
-    content=None,
     max_output_tokens=10,
 )
 

@@ -26,7 +26,7 @@ from service.domain.prompting.ends import End
 from service.domain.prompting.flows import Flow, ModelReply, ModelRequest
 from service.domain.prompting.tokens import estimate_prompt_tokens, estimate_tokens
 from service.domain.search.ranking import ranked
-from service.llm.offline.plain_text import CarryContent, ReadContent
+from tests.support.contents import CarryContent, ReadContent, content_of
 
 QUERY = "Who fed the fox?"
 
@@ -47,8 +47,8 @@ def asked_of(flow: Flow[Found], reply: str = "Ann") -> tuple[Found, ModelRequest
     (ask,) = next(flow)
     with pytest.raises(StopIteration) as end:
         flow.send([ModelReply(text=reply, model="m")])
-    assert isinstance(ask.content, ReadContent)
-    return end.value.value, ask, ask.content
+    assert isinstance(content_of(ask), ReadContent)
+    return end.value.value, ask, content_of(ask)
 
 
 def size(ask: ModelRequest) -> int:
@@ -61,8 +61,8 @@ def carried(text: Text, tell: Callable[[CarryContent], str], within: Window) -> 
         asks = next(flow)
         while True:
             assert size(asks[0]) <= within.tokens
-            assert isinstance(asks[0].content, CarryContent)
-            asks = flow.send([ModelReply(text=tell(asks[0].content), model="m")])
+            assert isinstance(content_of(asks[0]), CarryContent)
+            asks = flow.send([ModelReply(text=tell(content_of(asks[0])), model="m")])
     except StopIteration as end:
         found: Carried = end.value
         return found

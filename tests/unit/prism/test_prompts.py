@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from service.domain.prism import asking as prism
 from service.domain.prism import prompts
 from service.domain.prism.amendments import Amendment, Op, Revision
-from service.domain.prism.asking import ConsolidateContent
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.replies import REPLY_SCHEMA
 from service.domain.prism.revisions import parse_consolidation, parse_reply
@@ -27,6 +26,7 @@ from service.domain.prompting.marking import marked
 from service.domain.values.json_values import Json, parse
 from service.domain.values.memory_kinds import ReplyFormat
 from service.domain.values.paths import Path
+from tests.support.contents import ConsolidateContent, content_of
 from tests.unit.support.logged import logged
 
 SOURCE = "class Notes:\n    topics: dict[str, list[str]]\n"
@@ -270,7 +270,7 @@ def test_a_consolidation_shows_the_whole_memory_between_marks() -> None:
     )
     assert ask.segments[2].text.startswith("[SIZE]\n")
     assert "at most 10." in ask.segments[2].text
-    assert isinstance(ask.content, ConsolidateContent)
+    assert isinstance(content_of(ask), ConsolidateContent)
     with pytest.raises(StopIteration) as end:
         flow.send([ModelReply(text="[OBJECTS FOR REMOVE]\n$.topics.b", model="m")])
     revision = end.value.value

@@ -10,7 +10,6 @@ from service.domain.prism.schemas import generation as schema_generation
 from service.domain.prism.schemas import prompts as prompts_schema
 from service.domain.prism.schemas.generation import (
     NoSchema,
-    SchemaContent,
     SchemaDraft,
     generate,
     read_schema,
@@ -22,6 +21,7 @@ from service.domain.prompting.ends import End
 from service.domain.prompting.flows import ModelReply, ModelRequest, Purpose, SegmentKind
 from service.domain.values.errors import SchemaInvalid
 from service.usecases.memories.step_failures import logged_cause_of
+from tests.support.contents import SchemaContent, content_of
 
 DOMAIN = "Reviews of bicycles."
 QUERY = "Which bicycle is the lightest?"
@@ -83,7 +83,7 @@ def test_a_good_reply_is_the_schema() -> None:
     (ask,), draft = run(GOOD)
     assert draft == SchemaDraft(source=GOOD, model="some/model", attempts=1)
     assert (ask.purpose, ask.template, ask.attempt) == (Purpose.SCHEMA, "schema.generate/2", 0)
-    assert ask.content == SchemaContent(domain=DOMAIN, example_query=QUERY)
+    assert content_of(ask) == SchemaContent(domain=DOMAIN, example_query=QUERY)
     assert [segment.kind for segment in ask.segments] == [SegmentKind.TASK, SegmentKind.QUERY]
 
 
@@ -184,7 +184,7 @@ def test_wrong_replies_are_shown_with_what_is_wrong_until_one_is_right() -> None
     for ask in (second, third):
         assert ask.segments[:2] == first.segments
         assert not ask.segments[2].reusable
-        assert ask.content == first.content
+        assert content_of(ask) == content_of(first)
 
 
 def test_never_right_fails_with_the_last_fault() -> None:

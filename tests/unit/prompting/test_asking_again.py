@@ -28,7 +28,6 @@ ASK = ModelRequest(
     purpose=Purpose.REVISE,
     template="t/1",
     segments=(Segment(kind=SegmentKind.TASK, text="Say a number."),),
-    content=None,
     max_output_tokens=100,
 )
 

@@ -13,11 +13,11 @@ from service.domain.prompting.tokens import estimate_tokens
 from service.domain.search.reranking import (
     MAX_TEXTS,
     NoOrder,
-    RerankContent,
     read_order,
     rerank,
 )
 from service.llm.offline import model as offline
+from tests.support.contents import RerankContent, content_of
 
 KEY = b"k" * 32
 TEXTS = ("the sea is wide", "a wolf runs", "a needle and a thread")
@@ -56,7 +56,7 @@ def test_the_model_orders_the_texts() -> None:
     order, (ask,) = run(["[2] [3] [1]"])
     assert order == [1, 2, 0]
     assert ask.purpose is Purpose.RERANK
-    assert ask.content == RerankContent(query="where is the wolf?", texts=TEXTS)
+    assert content_of(ask) == RerankContent(query="where is the wolf?", texts=TEXTS)
     for text in (*TEXTS, "where is the wolf?"):
         assert f"\n{text}\n>>>data" in ask.text
 
@@ -106,8 +106,8 @@ def test_one_text_needs_no_model() -> None:
 def test_texts_that_do_not_fit_stay_behind() -> None:
     texts = [f"passage {number} " + "word " * 150 for number in range(20)]
     order, (ask,) = run(["[2]"], texts, window=1024)
-    assert isinstance(ask.content, RerankContent)
-    shown = len(ask.content.texts)
+    assert isinstance(content_of(ask), RerankContent)
+    shown = len(content_of(ask).texts)
     assert 2 <= shown < 20
     assert order == [1, 0, *range(2, 20)]
 
@@ -129,8 +129,8 @@ def test_no_prompt_passes_the_window(texts: list[str], query: str, window: int) 
         return
     assert estimate_tokens(ask.text) + ask.max_output_tokens <= window
     assert sorted(order) == list(range(len(texts)))
-    assert isinstance(ask.content, RerankContent)
-    assert len(ask.content.texts) <= MAX_TEXTS
+    assert isinstance(content_of(ask), RerankContent)
+    assert len(content_of(ask).texts) <= MAX_TEXTS
 
 
 @pytest.mark.parametrize(
@@ -160,5 +160,6 @@ def test_an_order_has_each_text_once(reply: str, count: int) -> None:
 
 
 def test_the_offline_model_goes_by_the_words() -> None:
-    content = RerankContent(query="Where did the wolf run?", texts=TEXTS)
-    assert offline.complete(content) == '{"order": [2, 1, 3]}'
+    flow = rerank("Where did the wolf run?", TEXTS, marker_key=KEY, window_tokens=9_999, count=len)
+    (ask,) = next(flow)
+    assert offline.complete(ask) == '{"order": [2, 1, 3]}'

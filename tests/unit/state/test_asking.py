@@ -19,7 +19,6 @@ from service.domain.prompting.replies import MAX_REPLY_CHARACTERS
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state.asking import (
     MAX_ANSWER_STEPS,
-    ContextAnswerContent,
     StateAnswerDraft,
     answer,
 )
@@ -27,6 +26,7 @@ from service.domain.state.asking_replies import read_answer
 from service.domain.state.spec import StateSpec
 from service.domain.state.working_context import WorkingContext
 from service.llm.offline.model import complete
+from tests.support.contents import ContextAnswerContent, content_of
 from tests.unit.state.contexts import context, vector
 
 KEY = b"a key that nobody outside knows"
@@ -83,7 +83,7 @@ def test_the_prompt_has_the_whole_context_in_its_order() -> None:
         (SegmentKind.CHUNK, f"Step 32:\n{marked('It stopped.', KEY)}"),
         (SegmentKind.QUERY, f"[QUESTION]\n{marked('Who?', KEY)}"),
     ]
-    assert ask.content == ContextAnswerContent(
+    assert content_of(ask) == ContextAnswerContent(
         query="Who?",
         task="Watch the door.",
         vectors=("Ann left.", "Ben came."),
@@ -223,26 +223,30 @@ def test_a_reply_without_end_is_read_in_its_beginning() -> None:
     assert len(said.text) <= MAX_REPLY_CHARACTERS
 
 
+def said(held: WorkingContext, query: str) -> str:
+    flow = answer(
+        held,
+        query,
+        spec=StateSpec(),
+        marker_key=KEY,
+        window_tokens=32_768,
+        count=estimate_tokens,
+    )
+    (ask,) = next(flow)
+    return complete(ask)
+
+
 def test_the_offline_model_answers_with_sentences_and_their_steps() -> None:
     held = context(
         [vector(1, "The red key is in box 3. Ann has the map.", end=10)],
         ["Observation: the red key is in box 7.", "Observation: it rains."],
     )
-    draft, (ask,) = run(held, [complete(_content(held, "Where is the red key?"))])
+    draft, (ask,) = run(held, [said(held, "Where is the red key?")])
     assert "Observation: the red key is in box 7." in draft.text
     assert draft.positions == (11,)
-    assert "Ann has the map." in complete(_content(held, "Who has the map?"))
+    assert "Ann has the map." in said(held, "Who has the map?")
     asked = context([vector(1, "Goal: find out where the map is? Ann has it.", end=10)])
-    assert "where" not in complete(_content(asked, "Where is the map? Who has it?"))
-    draft, _ = run(held, [complete(_content(held, "Zebra xylophone?"))])
+    assert "where" not in said(asked, "Where is the map? Who has it?")
+    draft, _ = run(held, [said(held, "Zebra xylophone?")])
     assert draft.no_answer is NoAnswer.NOT_FOUND
     assert ask.template == "state.answer/2"
-
-
-def _content(held: WorkingContext, query: str) -> ContextAnswerContent:
-    return ContextAnswerContent(
-        query=query,
-        task="",
-        vectors=tuple(one.text for one in held.state.stack if one.revision),
-        recent=tuple((one.position, one.text) for one in held.recent),
-    )

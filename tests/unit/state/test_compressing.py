@@ -21,12 +21,12 @@ from service.domain.state.compressing import (
     compress_vectors,
     stand_in,
 )
-from service.domain.state.contents import CompressStepsContent, CompressVectorsContent
 from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep
 from service.domain.state.vectors import VectorSource
 from service.domain.values.reasons import Reason
 from service.llm.splitter import first_piece
+from tests.support.contents import CompressStepsContent, CompressVectorsContent, content_of
 from tests.unit.state.making import KEY, answered, run, steps, vector
 
 WINDOW = 16_000
@@ -77,7 +77,7 @@ def test_the_vector_and_the_steps_are_asked_for_behind_what_all_calls_share() ->
     assert chunk.text == (
         f"[STEPS]\nStep 11:\n{marked('I saw it.', KEY)}Step 12:\n{marked('I ran.', KEY)}"
     )
-    assert ask.content == CompressStepsContent(
+    assert content_of(ask) == CompressStepsContent(
         current="It is grey.",
         current_is_task=False,
         steps=((11, "I saw it."), (12, "I ran.")),
@@ -116,7 +116,7 @@ def test_vectors_are_compressed_behind_the_one_above_them() -> None:
         f"[STATES]\nSteps 1 to 10:\n{marked('It was red.', KEY)}"
         f"Steps 11 to 20:\n{marked('It is grey.', KEY)}"
     )
-    assert ask.content == CompressVectorsContent(
+    assert content_of(ask) == CompressVectorsContent(
         above="A wolf.", vectors=("It was red.", "It is grey."), pinned=(), max_tokens=32
     )
     _, (alone,) = run(compress_vectors("", run_of, **around()), "The wolf is grey.")
@@ -361,13 +361,15 @@ def test_a_stand_in_is_the_old_vector_and_the_beginning_of_the_steps() -> None:
 
 
 def steps_of(ask: ModelRequest) -> CompressStepsContent:
-    assert isinstance(ask.content, CompressStepsContent)
-    return ask.content
+    content = content_of(ask)
+    assert isinstance(content, CompressStepsContent)
+    return content
 
 
 def vectors_of(ask: ModelRequest) -> CompressVectorsContent:
-    assert isinstance(ask.content, CompressVectorsContent)
-    return ask.content
+    content = content_of(ask)
+    assert isinstance(content, CompressVectorsContent)
+    return content
 
 
 def read(asks: Sequence[ModelRequest]) -> list[tuple[int, str]]:

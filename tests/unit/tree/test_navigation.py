@@ -14,10 +14,10 @@ from service.domain.prompting.asking import NoUse
 from service.domain.prompting.ends import End
 from service.domain.prompting.flows import ModelReply, ModelRequest, Purpose
 from service.domain.prompting.tokens import estimate_tokens
-from service.domain.tree.contents import LeafContent, TriageContent
 from service.domain.tree.fetches import Children, Text
 from service.domain.tree.spec import WorkingMemory
 from service.domain.values.memory_kinds import ReplyFormat
+from tests.support.contents import LeafContent, TriageContent, content_of
 from tests.unit.tree.navigating import SPEC, UP, Tree, down, notes, run, says, scripted
 
 #: Two parents of two leaves each.
@@ -75,7 +75,7 @@ def test_all_calls_are_for_navigating() -> None:
 def test_it_goes_back_to_the_parent_which_knows_what_was_read() -> None:
     got = run(tree(), scripted(down(0), down(1), UP, down(0), says("alpha")))
     assert got.moves()[1:4] == [("r.0", "enter"), ("r.0.1", "revert"), ("r.0", "enter")]
-    again = got.asks[3].content
+    again = content_of(got.asks[3])
     assert isinstance(again, TriageContent)
     assert again.open == (0,)
     assert "did not have the answer: 1." in got.asks[3].text
@@ -122,7 +122,7 @@ def test_when_nothing_is_left_there_is_no_answer() -> None:
 
 def test_the_root_offers_no_way_back() -> None:
     got = run(tree(), scripted(UP, UP, UP))
-    first = got.asks[0].content
+    first = content_of(got.asks[0])
     assert isinstance(first, TriageContent)
     assert not first.may_revert
     assert "[MOVES]\n0, 1\n" in got.asks[0].text
@@ -215,7 +215,7 @@ def test_options_stand_in_leaf_prompts_only() -> None:
     got = run(tree(), scripted(down(0), down(0), says("(B)")), options=OPTIONS)
     assert got.result.text == "The moon"
     assert ["(B) The moon" in ask.text for ask in got.asks] == [False, False, True]
-    leaf = got.asks[2].content
+    leaf = content_of(got.asks[2])
     assert isinstance(leaf, LeafContent)
     assert leaf.options == OPTIONS
 
@@ -387,7 +387,7 @@ def test_siblings_share_one_shortened_memory() -> None:
             return ""
         if ask.template == "tree.leaf/2":
             return UP
-        return down(*ask.content.open[:1]) if isinstance(ask.content, TriageContent) else ""
+        return down(*content_of(ask).open[:1]) if isinstance(content_of(ask), TriageContent) else ""
 
     got = run(tree(), model, spec=spec)
     assert got.result.no_answer is NoAnswer.NOT_FOUND

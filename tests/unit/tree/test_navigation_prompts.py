@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from service.domain.prompting.fitting import TextTooLong, cut_to, fitted, share_of
 from service.domain.prompting.tokens import estimate_prompt_tokens, estimate_tokens
+from tests.support.contents import content_of
 from tests.support.properties import examples
 from tests.unit.tree.navigating import SPEC, Tree, down, run, says, scripted
 
@@ -70,7 +71,7 @@ def test_summaries_that_do_not_fit_get_equal_shares() -> None:
     tree = Tree(tuple("abcd"), about="a long story about " * 200)
     tree.views["r.0"] = tree.path("r.3")[0]
     got = run(tree, scripted("", "", ""), window_tokens=2400)
-    shown = got.asks[0].content.summaries  # type: ignore[attr-defined]
+    shown = content_of(got.asks[0]).summaries
     sizes = [estimate_tokens(summary) for summary in shown]
     assert max(sizes) - min(sizes) <= 8
     assert min(sizes) > 100

@@ -14,8 +14,8 @@ from service.domain.answers.trajectory import (
     NoAnswer,
 )
 from service.domain.prompting.flows import ModelRequest
-from service.domain.tree.contents import LeafContent, MergeContent, TriageContent
 from service.domain.tree.spec import WorkingMemory
+from tests.support.contents import LeafContent, MergeContent, TriageContent, content_of
 from tests.support.properties import examples
 from tests.unit.tree.navigating import SPEC, UP, Run, Tree, down, run, says
 
@@ -41,7 +41,7 @@ class Doing:
         doing = self.doings[self.calls % len(self.doings)]
         if isinstance(doing, str):
             return doing
-        match ask.content:
+        match content_of(ask):
             case TriageContent(open=free, may_revert=may_revert, beam=beam):
                 if may_revert and doing % 5 == 0:
                     return UP
@@ -150,11 +150,11 @@ class Steady:
         self.golden = golden
 
     def __call__(self, ask: ModelRequest) -> str:
-        if isinstance(ask.content, LeafContent):
-            return says("found") if ask.content.text == self.golden else UP
-        assert isinstance(ask.content, TriageContent)
-        turn = self.choices.get(ask.content.summaries[0], 0)
-        return down(ask.content.open[turn % len(ask.content.open)])
+        if isinstance(content_of(ask), LeafContent):
+            return says("found") if content_of(ask).text == self.golden else UP
+        assert isinstance(content_of(ask), TriageContent)
+        turn = self.choices.get(content_of(ask).summaries[0], 0)
+        return down(content_of(ask).open[turn % len(content_of(ask).open)])
 
 
 @settings(max_examples=examples(100))
@@ -198,14 +198,14 @@ def test_with_a_beam_of_one_it_is_the_papers_walk(shape: Any, doings: dict[str, 
     tree = Tree(shape)
 
     def model(ask: ModelRequest) -> str:
-        if not isinstance(ask.content, TriageContent):
+        if not isinstance(content_of(ask), TriageContent):
             return UP
         # Its first child's summary ends with the node's name and ".0".
-        node = ask.content.summaries[0].removeprefix("about ").removesuffix(".0")
+        node = content_of(ask).summaries[0].removeprefix("about ").removesuffix(".0")
         doing = doings.get(node, 0)
-        if ask.content.may_revert and doing % 5 == 0:
+        if content_of(ask).may_revert and doing % 5 == 0:
             return UP
-        return down(ask.content.open[doing % len(ask.content.open)])
+        return down(content_of(ask).open[doing % len(content_of(ask).open)])
 
     got = run(tree, model, max_calls=1000)
     assert [event.node_id for event in got.events if event.template] == paper_walk(tree, doings)

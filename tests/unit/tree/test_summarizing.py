@@ -11,10 +11,10 @@ from service.domain.prompting.ends import End
 from service.domain.prompting.flows import Flow, ModelReply, ModelRequest, Purpose
 from service.domain.prompting.marking import marked
 from service.domain.prompting.tokens import estimate_tokens
-from service.domain.tree.contents import CompressContent, SummarizeContent
 from service.domain.tree.nodes import SummarySource
 from service.domain.tree.spec import TreeSpec
 from service.domain.tree.summarizing import Summary, compress, summarize
+from tests.support.contents import CompressContent, SummarizeContent, content_of
 
 KEY = b"a key that nobody outside knows"
 SPEC = TreeSpec(summary_tokens=16)
@@ -53,7 +53,7 @@ def test_a_text_is_asked_for_between_marks_behind_what_all_texts_share() -> None
     summary, (ask,) = leaf("The king brought a wolf.")
     assert summary == Summary(text="The king brought a wolf.", made=SummarySource.MODEL, tokens=6)
     assert (ask.purpose, ask.template, ask.attempt) == (Purpose.SUMMARIZE, "tree.summarize/2", 0)
-    assert ask.content == SummarizeContent(text=TEXT, max_tokens=16)
+    assert content_of(ask) == SummarizeContent(text=TEXT, max_tokens=16)
     task, text = ask.segments
     assert "At most 16 tokens; in English these are about 12 words." in task.text
     assert text.text == f"[TEXT]\n{marked(TEXT, KEY)}"
@@ -73,7 +73,7 @@ def test_summaries_that_do_not_fit_are_compressed() -> None:
     summary, (ask,) = parent(long, "The king brought a wolf.")
     assert summary.text == "The king brought a wolf."
     assert (ask.purpose, ask.template) == (Purpose.SUMMARIZE, "tree.compress/2")
-    assert ask.content == CompressContent(summaries=tuple(long), max_tokens=16)
+    assert content_of(ask) == CompressContent(summaries=tuple(long), max_tokens=16)
     assert ask.segments[1].text == "[SUMMARIES]\n" + "".join(marked(one, KEY) for one in long)
 
 

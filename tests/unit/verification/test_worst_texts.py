@@ -11,10 +11,8 @@ from service.domain.prompting.asking import SaidAnswer
 from service.domain.state.asking_replies import read_answer
 from service.domain.values.errors import SchemaInvalid
 from service.domain.values.paths import MAX_PATH_CHARACTERS, Path, PathError
-from service.llm.offline.browse import _CODE
-from service.llm.offline.shaping import _ITEM
-from service.llm.offline.text_forms import forms
-from service.llm.offline.texts import sections, unwrapped
+from service.llm.offline.filler import _ITEM
+from service.llm.offline.texts import prose, sections, sentences
 from service.telemetry.logs import hide_secrets
 
 LONG = 256 * 1024
@@ -58,21 +56,20 @@ def test_a_long_word_in_a_log() -> None:
 
 def test_texts_of_blanks_for_the_offline_model() -> None:
     line = "word " * 15
-    assert unwrapped("\n".join([line] * 4)).count("\n") == 0
     blank = "\n".join([line] * 8) + "\n" + (" " * 90 + "\n") * 2000
-    assert unwrapped(blank).startswith("word")
+    assert len(sentences(blank)) == 1
+    assert list(prose(blank)) == []
+    assert len(sentences("A." + " " * LONG + "b")) == 1
     assert not sections("# ab" + " " * LONG + "x")
     assert sections("#  Head  ##  \nbody")[0].heading == "Head"
 
 
 def test_a_line_of_commas_below_a_name_of_a_table() -> None:
-    assert not forms("Table: a\n" + ",." * (LONG // 2))
-    (table,) = forms("Table: a\nx,y\n1,2\n")
-    assert table.facts == ("columns x, y", "x 1, y 2")
+    assert not sections("Table: a\n" + ",." * (LONG // 2))
+    (table,) = sections("Table: a\nx,y\n1,2\n")
+    assert table.sentences == ("columns x, y", "x 1, y 2")
 
 
-def test_queries_and_answers_of_one_long_word_or_of_blanks() -> None:
-    assert _CODE.search("a" * LONG) is None
-    assert _CODE.search("f(x) {") is not None
+def test_answers_of_blanks() -> None:
     assert _ITEM.split(" " * LONG + "x") == [" " * LONG + "x"]
     assert _ITEM.split("a , b and c\n- d") == ["a", "b", "c", "d"]

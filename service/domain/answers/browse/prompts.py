@@ -12,13 +12,6 @@ from string import ascii_uppercase
 from typing import Any
 
 from service.domain.answers.browse import replies, wording
-from service.domain.answers.browse.contents import (
-    CloseContent,
-    CondenseContent,
-    GuessContent,
-    PieceContent,
-    UnderstandContent,
-)
 from service.domain.answers.browse.pieces import ChunkPart, shown
 from service.domain.answers.browse.spec import BrowseAction, BrowseOption, BrowseRequest, settled
 from service.domain.prompting.asking import asked_again
@@ -192,7 +185,6 @@ class BrowsePrompts:
             wording.understand_task(options),
             [],
             self._last(),
-            UnderstandContent(query=self.query, options=tuple(options)),
             schema=wording.understand_schema(options),
         )
 
@@ -201,14 +193,6 @@ class BrowsePrompts:
     ) -> ModelRequest:
         """What to do with a piece, and what it says."""
         size = self.notes_tokens if BrowseAction.MERGE in offers else self.note_tokens
-        content = PieceContent(
-            query=self.query,
-            look_for=self.look_for,
-            parts=_numbers_and_texts(parts),
-            notes=tuple(notes),
-            offers=tuple(offers),
-            max_tokens=size,
-        )
         return self._ask(
             wording.PIECE,
             wording.piece_task(offers),
@@ -217,7 +201,6 @@ class BrowsePrompts:
                 *self._notes("\n".join(notes)),
             ],
             self._last(size),
-            content,
             schema=wording.piece_schema(offers),
             find_text=replies.TextFinder(offers=tuple(offers))
             if BrowseAction.ANSWER in offers
@@ -232,19 +215,11 @@ class BrowsePrompts:
         parts: Sequence[ChunkPart] = (),
     ) -> ModelRequest:
         """The answer, from notes, or from the best pieces themselves; `offers` are of CLOSING."""
-        content = CloseContent(
-            query=self.query,
-            look_for=self.look_for,
-            notes=tuple(note.text for note in notes),
-            parts=_numbers_and_texts(parts),
-            offers=tuple(offers),
-        )
         return self._ask(
             wording.CLOSE if notes else wording.READ,
             wording.close_task(offers, from_notes=bool(notes)),
             self._held(notes, parts),
             self._last(),
-            content,
             schema=wording.close_schema(offers, from_notes=bool(notes)),
             # Whatever it chooses, the text is the answer.
             find_text=replies.TextFinder(offers=()),
@@ -257,12 +232,6 @@ class BrowsePrompts:
             wording.condense_task(),
             self._notes(_numbered(notes)),
             self._last(self.note_tokens),
-            CondenseContent(
-                query=self.query,
-                look_for=self.look_for,
-                notes=tuple(note.text for note in notes),
-                max_tokens=self.note_tokens,
-            ),
             schema=wording.condense_schema(),
         )
 
@@ -277,17 +246,11 @@ class BrowsePrompts:
         letters = ascii_uppercase[: len(options)]
         lines = zip(letters, (" ".join(option.split()) for option in options), strict=True)
         shown_options = "\n".join(f"{letter}. {option}" for letter, option in lines)
-        content = GuessContent(
-            query=self.query,
-            options=tuple(options),
-            texts=tuple(note.text for note in notes) or tuple(part.text for part in parts),
-        )
         return self._ask(
             wording.GUESS,
             wording.guess_task(from_notes=bool(notes), from_text=bool(parts)),
             self._held(notes, parts),
             self._last(before="[OPTIONS]\n" + marked(shown_options, self.marker_key)),
-            content,
             schema=wording.guess_schema(letters),
         )
 
@@ -335,7 +298,6 @@ class BrowsePrompts:
         task: str,
         texts: Sequence[Segment],
         last: Segment,
-        content: object,
         *,
         schema: dict[str, Any],
         find_text: replies.TextFinder | None = None,
@@ -344,7 +306,6 @@ class BrowsePrompts:
             purpose=Purpose.BROWSE,
             template=template,
             segments=(Segment(kind=SegmentKind.TASK, text=task), *texts, last),
-            content=content,
             max_output_tokens=self.output_tokens,
             reply_schema=schema,
             find_text=find_text,
@@ -356,10 +317,6 @@ class BrowsePrompts:
                 f" {excess}: the query is too long, or a piece was made for a larger window"
             )
         return ask
-
-
-def _numbers_and_texts(parts: Sequence[ChunkPart]) -> tuple[tuple[int, str], ...]:
-    return tuple((part.position, part.text) for part in parts)
 
 
 def _numbered(notes: Sequence[ShownNote]) -> str:

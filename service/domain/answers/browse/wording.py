@@ -136,6 +136,15 @@ def chosen_among(offers: Sequence[BrowseAction]) -> bool:
     return len([one for one in offers if one is not BrowseAction.MOVE]) > 1
 
 
+def offered(task: str) -> Sequence[BrowseAction]:
+    """Returns the actions that the instructions of a piece or of an answer offer."""
+    places = {one: task.find(f"\n{said}: ") for one, said in SAID.items()}
+    chosen = sorted((one for one in places if places[one] >= 0), key=places.__getitem__)
+    only = [one for told in (_ALONE, _HOW) for one, words in told.items() if words in task]
+    may_pass = not chosen and (_NOTHING in task or _NOT_HERE in task)
+    return [*([BrowseAction.MOVE] if may_pass else []), *chosen, *only]
+
+
 def _action_form(offers: Sequence[BrowseAction]) -> str:
     if not chosen_among(offers):
         return ""

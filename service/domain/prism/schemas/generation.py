@@ -46,16 +46,6 @@ _BESIDE = "@#"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SchemaContent:
-    """What the prompt says, as values."""
-
-    #: What the texts are.
-    domain: str
-    #: A question of the kind that will be asked.
-    example_query: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class SchemaDraft:
     """A schema that a model wrote."""
 
@@ -96,7 +86,6 @@ def generate(
                 purpose=Purpose.SCHEMA,
                 template=prompts_schema.GENERATE,
                 segments=(*asked, *again),
-                content=SchemaContent(domain=domain, example_query=example_query),
                 max_output_tokens=output_tokens,
                 attempt=attempt,
             )

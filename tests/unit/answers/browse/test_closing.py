@@ -2,12 +2,12 @@
 
 import pytest
 
-from service.domain.answers.browse.contents import CloseContent, CondenseContent, PieceContent
 from service.domain.answers.browse.spec import BrowseOption
 from service.domain.answers.trajectory import Action, EventKind, NoAnswer
 from service.domain.prompting.ends import End
 from service.domain.prompting.flows import ModelReply, ModelRequest
 from service.domain.prompting.tokens import estimate_tokens
+from tests.support.contents import CloseContent, CondenseContent, PieceContent, content_of
 from tests.unit.answers.browse.support import (
     ANSWER,
     APPEND,
@@ -28,7 +28,7 @@ ENDS = "Text: Ben\nSources: 1"
 
 def noting(ask: ModelRequest) -> str:
     """A model that notes much of every piece."""
-    match ask.content:
+    match content_of(ask):
         case PieceContent(parts=((position, _), *_)):
             return says(f"{position}: {NOTE}")
         case CondenseContent(notes=notes):
@@ -41,13 +41,20 @@ def log(pieces: int) -> Log:
 
 
 def closing_of(got: Run) -> CloseContent:
-    (content,) = {ask.content for ask in got.asks if isinstance(ask.content, CloseContent)}
+    found: set[CloseContent] = {
+        content_of(ask) for ask in got.asks if isinstance(content_of(ask), CloseContent)
+    }
+    (content,) = found
     return content
 
 
 def condensed(got: Run) -> list[int]:
     """How many notes each prompt had that made one of several."""
-    return [len(ask.content.notes) for ask in got.asks if isinstance(ask.content, CondenseContent)]
+    return [
+        len(content_of(ask).notes)
+        for ask in got.asks
+        if isinstance(content_of(ask), CondenseContent)
+    ]
 
 
 def test_notes_that_fit_are_answered_from_at_once() -> None:
@@ -81,12 +88,12 @@ def test_the_answer_is_made_whatever_calls_there_are(max_calls: int) -> None:
 
 def test_a_group_that_makes_no_sense_is_cut_and_kept() -> None:
     def model(ask: ModelRequest) -> str:
-        return "" if isinstance(ask.content, CondenseContent) else noting(ask)
+        return "" if isinstance(content_of(ask), CondenseContent) else noting(ask)
 
     asked = request(BrowseOption.INDEPENDENT, {APPEND, ANSWER}, window_tokens=600)
     got = run(log(4), model, asked)
     assert got.result.text == "Ben"
-    closing = got.asks[-1].content
+    closing = content_of(got.asks[-1])
     assert isinstance(closing, CloseContent)
     assert closing.notes[0].startswith("1: Somebody")
     invalid = [event for event in got.events if event.action.value == "invalid"]
@@ -95,7 +102,7 @@ def test_a_group_that_makes_no_sense_is_cut_and_kept() -> None:
 
 def test_notes_that_come_to_nothing_are_no_answer() -> None:
     def model(ask: ModelRequest) -> str:
-        return '{"text": ""}' if isinstance(ask.content, CondenseContent) else noting(ask)
+        return '{"text": ""}' if isinstance(content_of(ask), CondenseContent) else noting(ask)
 
     asked = request(BrowseOption.INDEPENDENT, {APPEND, ANSWER}, window_tokens=600)
     assert run(log(6), model, asked).result.no_answer is NoAnswer.NOT_FOUND
@@ -156,7 +163,7 @@ def test_what_is_no_whole_reply_is_no_note(reply: ModelReply) -> None:
 
 def test_a_group_of_notes_that_was_cut_off_is_asked_for_again() -> None:
     def model(ask: ModelRequest) -> str | ModelReply:
-        is_first = isinstance(ask.content, CondenseContent) and ask.attempt == 0
+        is_first = isinstance(content_of(ask), CondenseContent) and ask.attempt == 0
         return CUT if is_first else noting(ask)
 
     asked = request(BrowseOption.INDEPENDENT, {APPEND, ANSWER}, window_tokens=600)
@@ -196,9 +203,9 @@ def test_what_is_carried_replaces_what_was_carried() -> None:
     asked = request(BrowseOption.CARRY, {MERGE, MOVE, ANSWER})
     replies = (says("Ann."), says("null"), says("Ann, Cid."), ENDS)
     got = run(log(3), scripted(*replies), asked)
-    shown = [ask.content.notes for ask in got.asks if isinstance(ask.content, PieceContent)]
+    shown = [content_of(ask).notes for ask in got.asks if isinstance(content_of(ask), PieceContent)]
     assert shown == [(), ("Ann.",), ("Ann.",)]
-    closing = got.asks[-1].content
+    closing = content_of(got.asks[-1])
     assert isinstance(closing, CloseContent)
     assert closing.notes == ("Ann, Cid.",)
     assert got.batches == [1, 1, 1, 1]
@@ -206,7 +213,7 @@ def test_what_is_carried_replaces_what_was_carried() -> None:
 
 def test_ten_thousand_pieces_are_read_in_batches() -> None:
     def model(ask: ModelRequest) -> str:
-        match ask.content:
+        match content_of(ask):
             case PieceContent(parts=((position, _), *_)) if position % 100:
                 return says("null")
         return noting(ask)

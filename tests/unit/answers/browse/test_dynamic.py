@@ -5,12 +5,12 @@ from collections.abc import Iterable
 
 import pytest
 
-from service.domain.answers.browse.contents import CloseContent, PieceContent
 from service.domain.answers.browse.pieces import RankPieces, ReadPiece
 from service.domain.answers.browse.sequential import MAX_RETRIEVALS
 from service.domain.answers.browse.spec import BrowseAction, BrowseOption, ReadingOrder
 from service.domain.answers.trajectory import NoAnswer
 from service.domain.prompting.flows import ModelRequest
+from tests.support.contents import CloseContent, PieceContent, content_of
 from tests.unit.answers.browse.support import (
     AGGREGATION,
     ANSWER,
@@ -35,11 +35,14 @@ ENDS = "Text: Ben\nSources: 1"
 
 
 def pieces_of(got: Run) -> list[PieceContent]:
-    return [ask.content for ask in got.asks if isinstance(ask.content, PieceContent)]
+    return [content_of(ask) for ask in got.asks if isinstance(content_of(ask), PieceContent)]
 
 
 def closing_of(got: Run) -> CloseContent:
-    (content,) = [ask.content for ask in got.asks if isinstance(ask.content, CloseContent)]
+    found: list[CloseContent] = [
+        content_of(ask) for ask in got.asks if isinstance(content_of(ask), CloseContent)
+    ]
+    (content,) = found
     return content
 
 
@@ -191,9 +194,9 @@ SETTINGS: dict[str, tuple[set[BrowseAction], list[int], tuple[BrowseAction, ...]
 
 def extracting(ask: ModelRequest) -> str:
     """A model that takes something from every piece and answers at the end."""
-    if not isinstance(ask.content, PieceContent):
+    if not isinstance(content_of(ask), PieceContent):
         return ENDS
-    offers = ask.content.offers
+    offers = content_of(ask).offers
     if offers == (MOVE, ANSWER, AGGREGATION):
         return does("answer", "Ben")
     return does("merge" if MERGE in offers and APPEND not in offers else "append", "Ben.")
@@ -211,7 +214,7 @@ def test_the_calls_of_each_setting_are_known(name: str) -> None:
 
 def test_without_move_each_piece_must_yield_something() -> None:
     def model(ask: ModelRequest) -> str:
-        assert 'text is ""' not in ask.segments[0].text or isinstance(ask.content, CloseContent)
+        assert 'text is ""' not in ask.segments[0].text or isinstance(content_of(ask), CloseContent)
         return NULL if ask.attempt == 0 else extracting(ask)
 
     got = run(Log(FOUR[:2]), model, request(actions={APPEND, ANSWER}))
@@ -240,7 +243,7 @@ def test_a_setting_of_the_paper_ends_as_the_model_chooses(
     actions: set[BrowseAction], ending: str
 ) -> None:
     def model(ask: ModelRequest) -> str:
-        if isinstance(ask.content, PieceContent):
+        if isinstance(content_of(ask), PieceContent):
             return extracting(ask)
         return json.dumps({"action": ending, "text": "Ben", "sources": [1], "quotes": []})
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from service.domain.answers.browse.contents import GuessContent
 from service.domain.answers.browse.spec import BrowseOption, BrowseRequest, options_of
 from service.domain.answers.trajectory import NoAnswer
 from service.domain.prompting.ends import End
 from service.domain.prompting.flows import ModelReply, ModelRequest
 from service.llm.offline.model import complete
+from tests.support.contents import GuessContent, content_of
 from tests.unit.answers.browse.support import (
     ANSWER,
     APPEND,
@@ -32,7 +32,10 @@ B = '{"option": "B"}'
 
 
 def guess_of(got: Run) -> GuessContent:
-    (content,) = [ask.content for ask in got.asks if isinstance(ask.content, GuessContent)]
+    found: list[GuessContent] = [
+        content_of(ask) for ask in got.asks if isinstance(content_of(ask), GuessContent)
+    ]
+    (content,) = found
     return content
 
 
@@ -122,7 +125,7 @@ def test_ten_questions_with_options_have_ten_answers(option: BrowseOption) -> No
     """Nothing in the log says any of it; before, all ten were without an answer."""
 
     def model(ask: ModelRequest) -> str:
-        return complete(ask.content)
+        return complete(ask)
 
     for number in range(10):
         query = f"Which volcano erupted in year {number}?"

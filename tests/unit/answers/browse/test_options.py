@@ -1,9 +1,9 @@
 """The options of section 4.2: what each asks, and what comes of it."""
 
-from service.domain.answers.browse.contents import CloseContent
 from service.domain.answers.browse.pieces import Span
 from service.domain.answers.browse.spec import BrowseOption, ReadingOrder
 from service.domain.answers.trajectory import NoAnswer
+from tests.support.contents import CloseContent, content_of
 from tests.unit.answers.browse.support import (
     ANSWER,
     APPEND,
@@ -30,8 +30,8 @@ def test_retrieved_pieces_that_fit_are_read_in_one_prompt() -> None:
         Span(position=2, from_character=0, to_character=8, text="Ben left"),
     )
     assert got.result.calls == len(got.asks) == 1
-    assert isinstance(got.asks[0].content, CloseContent)
-    assert got.asks[0].content.parts == ((2, THREE[1]), (3, THREE[2]))
+    assert isinstance(content_of(got.asks[0]), CloseContent)
+    assert content_of(got.asks[0]).parts == ((2, THREE[1]), (3, THREE[2]))
     assert got.moves() == [
         ("retrieval", "none"),
         ("p.2", "none"),

@@ -7,7 +7,6 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.domain.answers.browse.contents import PieceContent
 from service.domain.answers.browse.prompts import piece_tokens
 from service.domain.answers.browse.spec import (
     LEAST_WINDOW_TOKENS,
@@ -21,6 +20,7 @@ from service.domain.prompting.asking import MAX_TRIES
 from service.domain.prompting.ends import End
 from service.domain.prompting.flows import ModelReply, ModelRequest
 from service.domain.prompting.tokens import estimate_tokens
+from tests.support.contents import PieceContent, content_of
 from tests.support.properties import examples
 from tests.unit.answers.browse.support import KEY, Log, Run, ended, run
 
@@ -67,7 +67,7 @@ class Doing:
     def __call__(self, ask: ModelRequest) -> str | ModelReply:
         self.calls += 1
         reply = self.replies[self.calls % len(self.replies)]
-        if isinstance(ask.content, PieceContent) and reply == "Action: move":
+        if isinstance(content_of(ask), PieceContent) and reply == "Action: move":
             return "Text: null"
         if self.calls % 2 and isinstance(reply, str) and reply.startswith("Text: "):
             return json.dumps({"text": reply[6:]})

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from service.domain.answers.browse.contents import CloseContent, PieceContent, UnderstandContent
 from service.domain.answers.browse.pieces import RankPieces
 from service.domain.answers.browse.spec import (
     ALL_ACTIONS,
@@ -21,6 +20,7 @@ from service.domain.prompting.ends import End
 from service.domain.prompting.fitting import TextTooLong
 from service.domain.prompting.flows import ModelReply
 from service.domain.prompting.tokens import estimate_tokens
+from tests.support.contents import CloseContent, PieceContent, UnderstandContent, content_of
 from tests.unit.answers.browse.support import KEY, NULL, Log, ended, request, run, says, scripted
 
 OPTIONS = frozenset(
@@ -148,10 +148,10 @@ def test_browsing_begins_with_it_and_reads_as_it_says() -> None:
     first = got.events[0]
     assert (first.kind, first.targets) == (EventKind.UNDERSTANDING, ("independent",))
     assert (first.text, first.reasoning) == ("Name each who left.", "overview, forward")
-    assert isinstance(got.asks[1].content, PieceContent)
-    assert got.asks[1].content.look_for == "Name each who left."
+    assert isinstance(content_of(got.asks[1]), PieceContent)
+    assert content_of(got.asks[1]).look_for == "Name each who left."
     assert "Name each who left." in got.asks[1].text
-    closing = got.asks[-1].content
+    closing = content_of(got.asks[-1])
     assert isinstance(closing, CloseContent)
     # What concerns the whole is answered at length.
     assert closing.offers == (BrowseAction.AGGREGATION,)
@@ -161,8 +161,8 @@ def test_browsing_begins_with_it_and_reads_as_it_says() -> None:
 def test_an_option_that_was_asked_for_stays() -> None:
     asked = request(BrowseOption.SCAN, ALL_ACTIONS)
     got = run(Log(THREE), scripted("Order: backward\nQuery: x", says("Cid")), asked)
-    assert isinstance(got.asks[0].content, UnderstandContent)
-    assert got.asks[0].content.options == (BrowseOption.SCAN,)
+    assert isinstance(content_of(got.asks[0]), UnderstandContent)
+    assert content_of(got.asks[0]).options == (), "nothing is to be chosen"
     assert [event.node_id for event in got.events] == ["", "p.3", ""]
 
 
@@ -176,7 +176,7 @@ def test_what_was_understood_before_is_not_asked_again() -> None:
 def test_calls_that_reading_needs_are_not_spent_on_it() -> None:
     asked = request(BrowseOption.AUTO, ALL_ACTIONS, max_calls=2)
     got = run(Log(THREE[:1]), scripted(says("Ann"), "Text: Ann\nSources: 1"), asked)
-    assert not any(isinstance(ask.content, UnderstandContent) for ask in got.asks)
+    assert not any(isinstance(content_of(ask), UnderstandContent) for ask in got.asks)
 
 
 def test_a_query_that_leaves_no_room_costs_no_call() -> None:

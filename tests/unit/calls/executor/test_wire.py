@@ -42,7 +42,6 @@ ORDERS = st.builds(
                 lasting=st.booleans(),
             )
         ).map(tuple),
-        content=st.none(),
         max_output_tokens=st.integers(1, 10_000),
         reply_schema=st.none() | st.dictionaries(TEXTS, TEXTS),
         attempt=st.integers(0, 3),

@@ -8,12 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.cli.files import split
-from service.domain.prism.asking import AnswerContent, ReviseContent
+from service.domain.prism import asking as prism
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.replies import read_answer
 from service.domain.prism.revisions import parse_reply
+from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.source import parse_source
-from service.llm.offline import model as offline
+from service.domain.prism.schemas.tree import render
+from service.domain.prism.spec import PrismSpec
+from service.llm.offline import notes
+from service.llm.offline.model import complete
+from tests.unit.support.logged import logged
+
+KEY = b"a key that nobody outside knows"
 
 SCHEMAS = [
     "class A:\n    topics: dict[str, list[str]]",
@@ -41,11 +48,10 @@ def revise(source: str, texts: list[str]) -> PrismMemory:
     schema = parse_source(source)
     memory = PrismMemory.create(schema)
     for number, text in enumerate(texts, start=1):
-        content = ReviseContent(
-            schema=schema, task="", question="", value=memory.value, chunks=((number, text),)
-        )
-        reply = offline.complete(content)
-        assert reply == offline.complete(content), "it is deterministic"
+        spec, chunks = PrismSpec(schema_source=source), [logged(number, text)]
+        (ask,) = next(prism.revise(spec, memory, chunks, marker_key=KEY, rules=Rules()))
+        reply = complete(ask)
+        assert reply == complete(ask), "it is deterministic"
         revision = parse_reply(reply, schema, memory.value)
         assert revision.rejections == ()
         memory = memory.apply(number, revision.amendments)
@@ -53,10 +59,10 @@ def revise(source: str, texts: list[str]) -> PrismMemory:
 
 
 def answer(memory: PrismMemory, query: str) -> tuple[str, list[str]]:
-    content = AnswerContent(
-        query=query, task="", question="", schema=memory.schema, value=memory.value
-    )
-    said = read_answer(offline.complete(content))
+    spec = PrismSpec(schema_source=render(memory.schema))
+    flow = prism.answer(spec, memory, query, marker_key=KEY, window_tokens=1_000_000)
+    (ask,) = next(flow)
+    said = read_answer(complete(ask))
     assert said is not None
     return said.text, list(said.sources)
 
@@ -90,7 +96,7 @@ def test_names_that_differ_in_a_little_word_are_different_topics() -> None:
     for word in words:
         text, paths = answer(memory, f"What does a {word} statement do?")
         assert text == f"The {word} statement is one that does things {word}."
-        assert paths == [f"$.'topics'.'{word} statement'[0]"]
+        assert paths == [f"$['topics']['{word} statement'][0]"]
 
 
 @pytest.mark.parametrize("source", SCHEMAS[:2])
@@ -135,10 +141,10 @@ def test_the_memory_stays_small(reference: PrismMemory) -> None:
     # A third of the text; 465 KB of it make about 125 KB, whatever Python's release.
     assert len(reference.value_json) < sum(map(len, topics.values())) / 3
     value: Any = reference.value
-    assert max(map(len, value["topics"])) <= offline.KEY_CHARACTERS
+    assert max(map(len, value["topics"])) <= notes.KEY_CHARACTERS
     for sentences in value["topics"].values():
-        assert len(set(sentences)) == len(sentences) <= offline.MAX_SENTENCES
-        assert max(map(len, sentences)) <= offline.SENTENCE_CHARACTERS
+        assert len(set(sentences)) == len(sentences) <= notes.MAX_SENTENCES
+        assert max(map(len, sentences)) <= notes.SENTENCE_CHARACTERS
 
 
 @given(st.text(), st.sampled_from(SCHEMAS), st.text())

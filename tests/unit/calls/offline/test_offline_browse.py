@@ -22,7 +22,7 @@ STORY = (
 
 
 def browsed(query: str, asked: BrowseRequest, best: tuple[int, ...] = ()) -> Run:
-    return run(Log(STORY, best=best), lambda ask: complete(ask.content), asked, query=query)
+    return run(Log(STORY, best=best), complete, asked, query=query)
 
 
 @pytest.mark.parametrize(

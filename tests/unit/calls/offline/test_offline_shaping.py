@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from service.domain.answers.shaping import ShapeContent
+from service.domain.answers.shaping import ShapeContent, shape
+from service.domain.prompting.tokens import estimate_tokens
 from service.llm.offline.model import complete
 from service.usecases.answers.response_forms import checker
 
@@ -25,7 +26,16 @@ TOWN = {
 
 def shaped(answer: str, schema: Any) -> Any:
     content = ShapeContent(query="?", answer=answer, excerpts=(), schema=schema)
-    return json.loads(complete(content))
+    (ask,) = next(
+        shape(
+            content,
+            check=checker(schema),
+            marker_key=b"key",
+            window_tokens=32_768,
+            count=estimate_tokens,
+        )
+    )
+    return json.loads(complete(ask))
 
 
 @pytest.mark.parametrize(

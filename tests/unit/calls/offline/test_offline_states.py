@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state.compressing import Compression, compress_steps, compress_vectors
-from service.domain.state.contents import CompressStepsContent, CompressVectorsContent
 from service.domain.state.spec import StateSpec
 from service.domain.state.vectors import VectorSource
-from service.llm.offline import model as offline
+from service.llm.offline.model import complete
 from service.llm.splitter import first_piece
 from tests.unit.state.making import KEY, answered, steps, vector
 
@@ -43,7 +42,7 @@ IDLE = [
 
 def compress(current: str, texts: Sequence[str], spec: StateSpec, first: int = 1) -> Compression:
     flow = compress_steps(current, steps(texts, first), spec=spec, **MODEL)
-    return answered(flow, lambda ask: offline.complete(ask.content))[0]
+    return answered(flow, complete)[0]
 
 
 MODEL: dict[str, Any] = {
@@ -119,17 +118,13 @@ def test_vectors_become_one_of_the_goal_the_time_before_and_the_last_of_them() -
         vector(2, "Goal: Find the wolf. Known: It is grey. It limps. Latest: Action: Look[wood]."),
     ]
     spec = StateSpec(state_tokens=64)
-    first, _ = answered(
-        compress_vectors("", run, spec=spec, **MODEL), lambda ask: offline.complete(ask.content)
-    )
+    first, _ = answered(compress_vectors("", run, spec=spec, **MODEL), complete)
     assert first.text == (
         "Goal: Find the wolf. Known: Action: Look[mill]. It is grey. It limps."
         " Latest: Action: Look[wood]."
     )
     above = "Goal: Find the wolf of Arvid. Known: It came in May. Latest: Action: Ask[Arvid]."
-    second, _ = answered(
-        compress_vectors(above, run, spec=spec, **MODEL), lambda ask: offline.complete(ask.content)
-    )
+    second, _ = answered(compress_vectors(above, run, spec=spec, **MODEL), complete)
     assert second.text.startswith("Goal: Find the wolf of Arvid. Known: It came in May.")
     assert "It limps." in second.text
 
@@ -154,18 +149,12 @@ SAID = st.text(max_size=300) | st.sampled_from([FOUND, *IDLE[:3], "市場。" * 
 def test_a_vector_is_never_too_long_and_always_the_same(
     is_task: bool, current: str, texts: list[str], most: int, pinned: list[str]
 ) -> None:
-    content = CompressStepsContent(
-        current=current,
-        current_is_task=is_task,
-        steps=tuple(enumerate(texts, 1)),
-        pinned=tuple(pinned),
-        max_tokens=most,
-    )
-    vectors = CompressVectorsContent(
-        above=current, vectors=tuple(texts), pinned=tuple(pinned), max_tokens=most
-    )
-    for one in (content, vectors):
-        said = offline.complete(one)
+    spec = StateSpec(task=current if is_task else "", state_tokens=most, pinned=tuple(pinned))
+    asks = [next(compress_steps(current, steps(texts), spec=spec, **MODEL))[0]]
+    run = [vector(number, text) for number, text in enumerate(texts, 1)]
+    asks += next(compress_vectors(current, run, spec=spec, **MODEL))
+    for ask in asks:
+        said = complete(ask)
         assert estimate_tokens(said) <= most
         assert all(string in said for string in pinned)
-        assert said == offline.complete(one)
+        assert said == complete(ask)

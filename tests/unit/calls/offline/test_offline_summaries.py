@@ -1,16 +1,17 @@
 """The offline model's summaries: short, of every part, word for word, in any language."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.prompting.flows import ModelReply
+from service.domain.prompting.flows import Flow, ModelReply
 from service.domain.prompting.tokens import estimate_tokens
-from service.domain.tree.contents import CompressContent, SummarizeContent
 from service.domain.tree.nodes import SummarySource
 from service.domain.tree.spec import TreeSpec
-from service.domain.tree.summarizing import summarize
-from service.llm.offline import model as offline
+from service.domain.tree.summarizing import Summary, compress, summarize
+from service.llm.offline.model import complete
 
 STORY = """\
 The king of Norway rode out with his daughter Ingrid. It was cold. It was very cold. "Where \
@@ -27,12 +28,26 @@ was. So it was then, and then it was over.
 """
 
 
+MODEL: dict[str, Any] = {"marker_key": b"k", "window_tokens": 32_768, "count": estimate_tokens}
+
+
+def asked(flow: Flow[Summary]) -> str:
+    """What it says, or what needs no model."""
+    try:
+        (ask,) = next(flow)
+    except StopIteration as end:
+        made: Summary = end.value
+        return made.text
+    assert complete(ask) == complete(ask), "it is deterministic"
+    return complete(ask)
+
+
 def summary(text: str, max_tokens: int) -> str:
-    return offline.complete(SummarizeContent(text=text, max_tokens=max_tokens))
+    return asked(summarize(text, spec=TreeSpec(summary_tokens=max_tokens), **MODEL))
 
 
 def compressed(summaries: tuple[str, ...], max_tokens: int) -> str:
-    return offline.complete(CompressContent(summaries=summaries, max_tokens=max_tokens))
+    return asked(compress(summaries, spec=TreeSpec(summary_tokens=max_tokens), **MODEL))
 
 
 def test_it_takes_the_sentences_that_say_most_of_every_part_in_their_order() -> None:
@@ -127,7 +142,7 @@ def test_its_summary_passes_for_a_model_s() -> None:
     )
     (ask,) = next(flow)
     with pytest.raises(StopIteration) as stop:
-        flow.send([ModelReply(text=offline.complete(ask.content), model="offline/extractive")])
+        flow.send([ModelReply(text=complete(ask), model="offline/extractive")])
     made = stop.value.value
     assert made.made is SummarySource.MODEL
     assert "Halvor" in made.text

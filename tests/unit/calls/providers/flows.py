@@ -33,6 +33,7 @@ from service.domain.tree.nodes import SummarySource
 from service.domain.tree.spec import TreeSpec, WorkingMemory
 from service.domain.tree.summarizing import compress, summarize
 from service.domain.values.paths import Path
+from tests.support.contents import content_of
 from tests.unit.answers.browse import support
 from tests.unit.state.contexts import context, step, vector
 from tests.unit.support.logged import logged
@@ -106,11 +107,8 @@ def _changes(*changes: tuple[str, str, str]) -> str:
 
 
 def _revise_good(ask: ModelRequest) -> str:
-    content = ask.content
-    assert isinstance(content, prism.ReviseContent)
-    return _changes(
-        *(("add", f"$.'topics'.'t{position}'", '["noted"]') for position, _ in content.chunks)
-    )
+    count = len(content_of(ask).texts)
+    return _changes(*(("add", f"$.'topics'.'t{number}'", '["noted"]') for number in range(count)))
 
 
 def _topics(result: Any) -> list[str]:

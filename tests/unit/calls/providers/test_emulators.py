@@ -26,7 +26,6 @@ ASK = ModelRequest(
     purpose=Purpose.ANSWER,
     template="t/1",
     segments=(Segment(kind=SegmentKind.TASK, text="What is the harbour museum?"),),
-    content=None,
     max_output_tokens=2_000,
 )
 
@@ -227,7 +226,6 @@ async def test_a_test_says_what_is_answered(
             purpose=Purpose.ANSWER,
             template="t/1",
             segments=(segment,),
-            content=None,
             max_output_tokens=9,
         )
         plan = CallPlan(deployment=end.deployment)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from service.domain.answers.trajectory import Emit, Event
-from service.domain.prism.asking import ReviseContent
 from service.domain.prism.schemas.generation import NoSchema
 from service.domain.prompting.asking import FAULTS, THEN, NoUse, Then
 from service.domain.prompting.ends import End
@@ -31,6 +30,7 @@ from service.settings.profiles import SchemaMode
 from tests import ROOT
 from tests.providers.scenarios import Scenario, Turn
 from tests.providers.server import PROVIDERS, Emulator, Emulators
+from tests.support.contents import ReviseContent, content_of
 from tests.unit.answers.flow_asks import FLOWS
 from tests.unit.calls.providers.flows import CASES, Came, Case
 from tests.unit.calls.providers.matrix import COLUMNS, ROWS, expected, flows_table, providers_table
@@ -282,7 +282,7 @@ async def test_a_step_that_stays_too_long_is_read_in_halves(
     desk = replace(desks[name], known={})
     got = await run(CASES["prism.revise"], desk, Turn(scenario=Scenario.LENGTH), how=WHOLE, bad=2)
     assert got.came is Came.KEPT, "changes from all of the text"
-    shown = [ask.content for ask in got.asks if isinstance(ask.content, ReviseContent)]
+    shown = [content_of(ask) for ask in got.asks if isinstance(content_of(ask), ReviseContent)]
     positions = [[position for position, _ in one.chunks] for one in shown]
     assert positions == [[3, 4], [3, 4], [3], [4]]
 

@@ -84,7 +84,6 @@ ASK = ModelRequest(
     purpose=Purpose.ANSWER,
     template="t/1",
     segments=(Segment(kind=SegmentKind.TASK, text="What is the harbour museum?"),),
-    content=None,
     max_output_tokens=512,
 )
 
