@@ -445,7 +445,7 @@ def test_what_the_units_run_works_under_their_filter(
         started = []
         for service, ready in (("executor", "calling"), ("worker@", "working"), ("api", "listen")):
             more = variables(service, "model.conf", "redis.conf")
-            process = Process(command(service), {**settings, **more}, ready)
+            process = Process(command(service), {**settings, **more}, ready, forks=False)
             stack.callback(process.close)
             started.append(process)
         assert asyncio.run(append_and_ask(listen, ["Closed on Mondays."])) == (1, answer)
