@@ -1,12 +1,24 @@
-"""Method registry: gives a memory to the method of its kind."""
+"""Method registry: gives each memory to the engine that runs the method of its kind.
+
+To register a kind of memory, write its `MemoryMethod` (`service.usecases.memories.memory_method`)
+in the room of the kind, and add it to `METHODS`. A test passes engines of its own to
+`MethodRegistry`. Nothing else here, and nothing in the engine, knows the kinds.
+"""
 
 import asyncio
 from collections import OrderedDict
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.work_items import WorkItem
+from service.usecases.memories.memory_method import MemoryMethod
+from service.usecases.memories.step_engine import StepEngine
+from service.usecases.memories.step_tools import StepTools
+from service.usecases.prism.method import PrismMethod
+from service.usecases.state.method import StateMethod
+from service.usecases.tree.method import TreeMethod
 from storage.engine.database import Database
 from storage.memories import memories
 
@@ -14,39 +26,27 @@ from storage.memories import memories
 REMEMBERED_KINDS = 10_000
 
 
-class MemoryMethod(Protocol):
-    """Advances memories of one kind."""
+#: The methods of all kinds of memories.
+METHODS: Sequence[type[MemoryMethod[Any, Any]]] = (PrismMethod, TreeMethod, StateMethod)
 
-    async def drain(self, item: WorkItem, *, stop: asyncio.Event | None = None) -> float | None:
-        """Advances a memory; returns the seconds until its next look, or None."""
-        ...
+
+def engines_of(tools: StepTools) -> Mapping[MemoryKind, StepEngine[Any]]:
+    """Returns an engine for each kind of memory."""
+    return {method.kind: StepEngine(method(tools), tools) for method in METHODS}
 
 
 class MethodRegistry:
     """Advances memories of every kind in one worker process."""
 
-    def __init__(
-        self,
-        database: Database,
-        prism_method: MemoryMethod,
-        tree_method: MemoryMethod,
-        state_method: MemoryMethod,
-    ) -> None:
+    def __init__(self, database: Database, engines: Mapping[MemoryKind, StepEngine[Any]]) -> None:
         self._database = database
-        self._by_kind = {
-            MemoryKind.PRISM: prism_method,
-            MemoryKind.TREE: tree_method,
-            MemoryKind.STATE: state_method,
-        }
+        self._engines = engines
         self._kinds: OrderedDict[tuple[UUID, UUID], MemoryKind] = OrderedDict()
 
     async def drain(self, item: WorkItem, *, stop: asyncio.Event | None = None) -> float | None:
-        """Advances a memory until it has no work; None when there is no more to do.
-
-        Else the seconds until its next look. Raises StorageError.
-        """
+        """Advances a memory as `StepEngine.drain` does; None also when there is none."""
         kind = await self._kind(item)
-        return None if kind is None else await self._by_kind[kind].drain(item, stop=stop)
+        return None if kind is None else await self._engines[kind].drain(item, stop=stop)
 
     async def _kind(self, item: WorkItem) -> MemoryKind | None:
         key = (item.session_key, item.item_id)

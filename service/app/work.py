@@ -9,7 +9,7 @@ from typing import Any
 from service.app.dispatching import process
 from service.app.foundation import health
 from service.app.gateways import embedder_of, open_circuits, open_gateway, remote_executor
-from service.app.method_registry import MethodRegistry
+from service.app.method_registry import MethodRegistry, engines_of
 from service.app.worker import Worker
 from service.llm.executor.spawning import Spawned, near_model
 from service.llm.gateway.bulkhead import Bulkhead
@@ -22,15 +22,13 @@ from service.usecases.answers.answer import Answerer
 from service.usecases.answers.readers.ranks import SearchRanks
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.recovery import Recovery
+from service.usecases.memories.step_tools import StepTools
 from service.usecases.operations.deleting import Remover
 from service.usecases.operations.gauges import observe_circuits, observe_executor
 from service.usecases.prism.generate import Generator
-from service.usecases.prism.method import PrismMethod
 from service.usecases.search.index import Indexer
 from service.usecases.search.reranking import Reranker
 from service.usecases.search.search import Searcher
-from service.usecases.state.method import StateMethod
-from service.usecases.tree.method import TreeMethod
 from storage.engine.tasks import cancel
 from storage.memories import queue
 
@@ -76,17 +74,20 @@ async def work(
         embedder = embedder_of(config, database)
         reranker = Reranker(gateway, facts, keys.marker, config)
         searcher = Searcher(database, embedder, reranker.order, config)
+        tools = StepTools(
+            database=database,
+            gateway=gateway,
+            facts=facts,
+            prices=prices.of,
+            marker_key=keys.marker,
+            config=config,
+        )
         worker = Worker(
             database,
             signals,
             dispatcher,
             wake_ups,
-            MethodRegistry(
-                database,
-                PrismMethod(database, gateway, facts, prices.of, keys.marker, config),
-                TreeMethod(database, gateway, facts, keys.marker, config),
-                StateMethod(database, gateway, facts, keys.marker, config),
-            ),
+            MethodRegistry(database, engines_of(tools)),
             Answerer(
                 database,
                 gateway,

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from service.domain.calls.ledger import CallScope
 from service.domain.memories.specs import MemorySpec
 from service.domain.prism.spec import PrismSpec
 from service.domain.state.spec import StateSpec
@@ -20,6 +21,7 @@ class Fenced(Exception):
 class Claim:
     """A memory in the hands of one worker, until somebody raises the epoch."""
 
+    tenant_id: UUID
     session_key: UUID
     memory_id: UUID
     epoch: int
@@ -49,6 +51,18 @@ class Claim:
     losses: Mapping[str, Any] | None = None
     #: Its session has intents for `intents.forget`.
     has_dead_intents: bool = False
+    #: Where the next step ends, when a worker that died had paid for it already.
+    paid_position: int | None = None
+
+    def scope(self, occasion: str) -> CallScope:
+        """Returns the scope of a call that is made for this memory."""
+        return CallScope(
+            tenant_id=self.tenant_id,
+            session_key=self.session_key,
+            memory_id=self.memory_id,
+            occasion=occasion,
+            incarnation=self.incarnation,
+        )
 
     @property
     def prism(self) -> PrismSpec:

@@ -5,7 +5,7 @@ here does; the compare-and-set in `advance` finds out before they have to.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -76,15 +76,16 @@ class NewRevision:
     trace: SpanContext | None = None
 
 
-def _claimed(row: Sequence[Any]) -> Claim:
+def _claimed(tx: Transaction, row: Sequence[Any]) -> Claim:
     held = dict(zip(statements.CLAIM_NAMES, row, strict=True))
     spec = spec_from_json(held.pop("kind"), held["spec"], held.pop("schema_source"))
     has_dead_intents = intents.may_be_dead(held.pop("oldest_lease"))
-    return Claim(**{**held, "spec": spec, "has_dead_intents": has_dead_intents})
+    known = {"tenant_id": tx.tenant_id, "spec": spec, "has_dead_intents": has_dead_intents}
+    return Claim(**{**held, **known})
 
 
 async def claim(
-    tx: Transaction, session_key: UUID, memory_id: UUID, kind: MemoryKind = MemoryKind.PRISM
+    tx: Transaction, session_key: UUID, memory_id: UUID, kind: MemoryKind
 ) -> Claim | None:
     """Takes a memory with work into this worker's hands; None when there is nothing to do.
 
@@ -93,7 +94,7 @@ async def claim(
     """
     values = {"session": session_key, "memory": memory_id, "of_kind": kind.value}
     rows = await tx.fetch(statements.TAKE, values)
-    return _claimed(rows[0]) if rows else None
+    return _claimed(tx, rows[0]) if rows else None
 
 
 async def lock(tx: Transaction, session_key: UUID, memory_id: UUID) -> Claim | None:
@@ -102,7 +103,7 @@ async def lock(tx: Transaction, session_key: UUID, memory_id: UUID) -> Claim | N
     Who works on it meanwhile finds its revision moved, and begins again.
     """
     rows = await tx.fetch(statements.LOCK, {"session": session_key, "memory": memory_id})
-    return _claimed(rows[0]) if rows else None
+    return _claimed(tx, rows[0]) if rows else None
 
 
 async def commit_revision(
@@ -253,6 +254,17 @@ def _changes(held: Claim, new: NewRevision) -> dict[str, Any]:
     if new.losses is not None:
         changes["losses"] = new.losses
     return changes
+
+
+def advanced(held: Claim, new: NewRevision) -> Claim:
+    """Returns the claim as it is after a worker has committed `new`."""
+    changes = _changes(held, new)
+    if new.kind == "consolidation":
+        # As `statements.moving` has it.
+        wanted = held.consolidate_position
+        is_done = wanted is None or wanted <= held.applied_position
+        changes["consolidate_position"] = None if is_done else wanted
+    return replace(held, **changes, committed_at=None, paid_position=None)
 
 
 def _held(held: Claim) -> Any:

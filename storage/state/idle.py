@@ -66,6 +66,7 @@ async def look(tx: Transaction, session_key: UUID, memory_id: UUID) -> IdleState
         return None
     epoch, revision, applied_position, spec, attempts, flush_position, head, runs = rows[0]
     held = Claim(
+        tenant_id=tx.tenant_id,
         session_key=session_key,
         memory_id=memory_id,
         epoch=epoch,

@@ -31,6 +31,7 @@ from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.spec import MEMORY_TOKENS, SERVICE_LINGER_MS, PrismSpec
 from service.domain.prompting.flows import ModelRequest, Purpose
 from service.domain.spend.prices import ModelPrices, cost_micro_usd
+from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.llm.offline.prompt import Prompt
@@ -42,7 +43,7 @@ from service.llm.providers.transport import Completion
 from service.settings.config import Config, Limits
 from service.usecases.log.append import Appender
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.prism.method import PrismMethod
+from service.usecases.memories.step_engine import StepEngine
 from storage.engine.database import Database
 from storage.log import sessions
 from storage.memories import memories
@@ -51,6 +52,7 @@ from tests.integration.support.writing import drop_wake_ups, submitted
 from tests.support.completions import completion
 from tests.support.gateways import gateway
 from tests.support.harness import Servers, with_database
+from tests.support.step_engines import step_engine
 
 #: Conversations lie beside the repository, not in it.
 DATA = ROOT.parent / "shared" / "data"
@@ -435,15 +437,9 @@ async def _talk(
             prices=prices,
         )
         config = Config(message_linger_seconds=linger, drain_seconds=3600)
-        prism_method = PrismMethod(
-            database,
-            gateway(world, database, config=config),
-            lambda _: facts,
-            lambda _: prices,
-            b"marker",
-            config,
-        )
-        await _drive(world, prism_method)
+        calls = gateway(world, database, config=config)
+        engine = step_engine(MemoryKind.PRISM, database, calls, config, facts, prices)
+        await _drive(world, engine)
         kept = await connection.execute(
             "SELECT value FROM prism_value WHERE session_key = %s", (item.session_key,)
         )
@@ -457,7 +453,7 @@ async def _talk(
         await database.close()
 
 
-async def _drive(world: World, prism_method: PrismMethod) -> None:
+async def _drive(world: World, engine: StepEngine[Any]) -> None:
     """Appends wake the worker, and it comes back when it said so: as in the service."""
     wakes: float | None = None
     while wakes is not None or world.said < len(world.turns):
@@ -465,7 +461,7 @@ async def _drive(world: World, prism_method: PrismMethod) -> None:
             await world.go_on(world.turns[world.said].at)
         else:
             await world.go_on(wakes)
-        seconds = await prism_method.drain(world.item)
+        seconds = await engine.drain(world.item)
         wakes = None if seconds is None else world.now + seconds
 
 

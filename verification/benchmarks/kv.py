@@ -27,6 +27,7 @@ from service.domain.prompting.ends import End
 from service.domain.prompting.flows import ModelRequest
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.values.json_values import Json, canonical
+from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.llm.providers.facts import ModelFacts
@@ -34,7 +35,7 @@ from service.llm.providers.plans import CallPlan
 from service.llm.providers.prices import Prices
 from service.llm.providers.transport import Completion, LitellmTransport
 from service.settings.config import Config
-from service.usecases.prism.method import PrismMethod
+from service.usecases.memories.step_engine import StepEngine
 from storage.calls.prefix_index import RedisPrefixIndex
 from storage.engine.database import Database
 from storage.log import sessions
@@ -44,9 +45,11 @@ from tests.integration.support.writing import append_texts
 from tests.support.engine import KEY, Engine, engine, installed
 from tests.support.gateways import gateway
 from tests.support.harness import Servers
+from tests.support.step_engines import step_engine
 
 SCHEMA = "class Harbour:\n    ships: dict[str, str]\n"
 TASK = "Keep what is said about each ship."
+FACTS = ModelFacts(window_tokens=4096, count=estimate_tokens)
 SHIPS = (
     "Aurora",
     "Bergljot",
@@ -165,7 +168,7 @@ async def measure(servers: Servers, server: Engine, encoding: Encoding, steps: i
     )
     # The index is told of another engine by another name: what one has, the next has not.
     model = f"openai/smollm2-{uuid4().hex}"
-    async with _prism_method(servers, config) as (database, prism_method):
+    async with _prism_method(servers, config, model) as (database, prism_method):
         item = await _prepare(database, encoding, steps, model)
         before = server.evaluated_tokens()
         await prism_method.drain(item)
@@ -174,21 +177,18 @@ async def measure(servers: Servers, server: Engine, encoding: Encoding, steps: i
 
 @asynccontextmanager
 async def _prism_method(
-    servers: Servers, config: Config
-) -> AsyncIterator[tuple[Database, PrismMethod]]:
+    servers: Servers, config: Config, model: str
+) -> AsyncIterator[tuple[Database, StepEngine[Any]]]:
     database = Database.connect(servers.new_database(), pool_size=4, name="bench")
     index = RedisPrefixIndex(servers.valkey.url)
-    model = Scripted(LitellmTransport(config))
-    calls = gateway(model, database, index=index, lease_seconds=60.0, config=config)
+    scripted = Scripted(LitellmTransport(config))
+    calls = gateway(scripted, database, index=index, lease_seconds=60.0, config=config)
     try:
-        yield database, PrismMethod(database, calls, _facts, Prices(config).of, b"marker", config)
+        prices = Prices(config).of(model)
+        yield database, step_engine(MemoryKind.PRISM, database, calls, config, FACTS, prices)
     finally:
         await index.close()
         await database.close()
-
-
-def _facts(_: str) -> ModelFacts:
-    return ModelFacts(window_tokens=4096, count=estimate_tokens)
 
 
 async def _prepare(database: Database, encoding: Encoding, steps: int, model: str) -> WorkItem:

@@ -18,6 +18,7 @@ from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.spec import PrismSpec
 from service.domain.prompting.flows import ModelRequest
 from service.domain.prompting.tokens import estimate_tokens
+from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.llm.providers.facts import ModelFacts
@@ -25,7 +26,7 @@ from service.llm.providers.plans import CallPlan
 from service.llm.providers.prices import Prices
 from service.llm.providers.transport import Completion
 from service.settings.config import Config
-from service.usecases.prism.method import PrismMethod
+from service.usecases.memories.step_engine import StepEngine
 from storage.calls.prefix_index import RedisPrefixIndex
 from storage.engine.database import Database
 from storage.log import sessions
@@ -34,11 +35,14 @@ from tests.integration.support.writing import append_texts
 from tests.support.completions import completion
 from tests.support.gateways import gateway
 from tests.support.harness import Servers
+from tests.support.step_engines import step_engine
 
 SCHEMA = '''class Notes:
     """What was said, by topic."""
     topics: dict[str, str]
 '''
+MODEL = "bench/instant"
+FACTS = ModelFacts(window_tokens=128_000, count=estimate_tokens)
 LATE = 10_000
 #: Steps measured about each revision.
 WINDOW = 200
@@ -98,7 +102,7 @@ async def _measure(servers: Servers) -> dict[str, Any]:
     }
 
 
-async def _steps(prism_method: PrismMethod, item: WorkItem, model: InstantModel) -> list[float]:
+async def _steps(prism_method: StepEngine[Any], item: WorkItem, model: InstantModel) -> list[float]:
     """Seconds from one model call to the next, while the memory is drained."""
     model.asked.clear()
     await prism_method.drain(item)
@@ -108,26 +112,23 @@ async def _steps(prism_method: PrismMethod, item: WorkItem, model: InstantModel)
 @asynccontextmanager
 async def _prism_method(
     servers: Servers, model: InstantModel
-) -> AsyncIterator[tuple[Database, PrismMethod]]:
+) -> AsyncIterator[tuple[Database, StepEngine[Any]]]:
     database = Database.connect(servers.new_database(), pool_size=4, name="bench")
     index = RedisPrefixIndex(servers.valkey.url)
     calls = gateway(model, database, index=index, lease_seconds=10.0)
     config = Config(drain_seconds=3600)
     try:
-        yield database, PrismMethod(database, calls, _facts, Prices(Config()).of, b"marker", config)
+        prices = Prices(config).of(MODEL)
+        yield database, step_engine(MemoryKind.PRISM, database, calls, config, FACTS, prices)
     finally:
         await index.close()
         await database.close()
 
 
-def _facts(_: str) -> ModelFacts:
-    return ModelFacts(window_tokens=128_000, count=estimate_tokens)
-
-
 async def _prepare(database: Database, name: str, chunks: int) -> WorkItem:
     key = session_key(DEFAULT_TENANT, name)
     identity = memory_id(key, "notes")
-    spec = PrismSpec(schema_source=SCHEMA, chunk_tokens=1, model="bench/instant")
+    spec = PrismSpec(schema_source=SCHEMA, chunk_tokens=1, model=MODEL)
     async with database.transaction(DEFAULT_TENANT) as tx:
         await sessions.create(tx, key, name)
     await append_texts(database, name, [f"chunk {n}" for n in range(chunks)])

@@ -30,18 +30,19 @@ import psycopg
 import palimpsest
 from service.domain.prompting.flows import ModelRequest
 from service.domain.prompting.tokens import estimate_tokens
+from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.llm.providers.facts import ModelFacts
 from service.llm.providers.plans import CallPlan
 from service.llm.providers.transport import Completion
 from service.settings.config import Config
-from service.usecases.tree.method import TreeMethod
 from storage.calls.prefix_index import RedisPrefixIndex
 from storage.engine.database import Database
 from tests.support.completions import completion
 from tests.support.gateways import gateway
 from tests.support.harness import Process, Servers, api, worker
+from tests.support.step_engines import step_engine
 from verification.benchmarks.calls import cpu_seconds
 from verification.benchmarks.slow_model import slow_server
 
@@ -49,6 +50,7 @@ TOKENS = 1_000_000
 CONCURRENCY = 32
 MODEL_SECONDS = 0.2
 MODEL = "openai/slow"
+FACTS = ModelFacts(window_tokens=32_768, count=estimate_tokens)
 CHUNK_CHARACTERS = 2000
 #: About 200 tokens: the summaries of eight children are compressed.
 SUMMARY = "The fox jumps over the dog, and nobody in town says so. " * 14
@@ -258,7 +260,7 @@ async def _paused(servers: Servers, chunks: Sequence[str]) -> dict[str, Any]:
     index = RedisPrefixIndex(servers.valkey.url)
     calls = gateway(PausingModel(), database, index=index, lease_seconds=10.0)
     config = Config(build_concurrency=CONCURRENCY, drain_seconds=MAX_SECONDS, model=MODEL)
-    tree_method = TreeMethod(database, calls, _facts, b"marker", config)
+    engine = step_engine(MemoryKind.TREE, database, calls, config, FACTS)
     key = session_key(DEFAULT_TENANT, "bench")
     item = WorkItem(
         kind=WorkKind.MEMORY,
@@ -268,7 +270,7 @@ async def _paused(servers: Servers, chunks: Sequence[str]) -> dict[str, Any]:
     )
     try:
         began, cpu = time.time(), time.process_time()
-        await tree_method.drain(item)
+        await engine.drain(item)
         seconds, cpu = time.time() - began, time.process_time() - cpu
     finally:
         await index.close()
@@ -280,10 +282,6 @@ async def _paused(servers: Servers, chunks: Sequence[str]) -> dict[str, Any]:
         "seconds": found["seconds"],
         "cpu_ms_a_call": round(cpu / found["calls"] * 1000, 2),
     }
-
-
-def _facts(_: str) -> ModelFacts:
-    return ModelFacts(window_tokens=32_768, count=estimate_tokens)
 
 
 async def _alone(model_url: str, calls: int) -> float:

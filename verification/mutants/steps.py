@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from service.domain.memories.specs import MemorySpec
-from service.usecases.prism.method import PrismMethod
+from service.usecases.memories.memory_method import MemoryChange
+from service.usecases.memories.step_engine import StepEngine
 from storage.engine.claims import Claim
 from storage.memories import revisions
-from storage.memories.revisions import NewRevision
 from verification.mutants.changes import Drop, Patch, Sql
 from verification.mutants.mutant import Chain, Layer, Scenario, changes_of
 from verification.mutants.servers import server
@@ -153,11 +153,12 @@ def _reads_more(commit: Any) -> Any:
     """Once: a step that ends one position behind what it has read."""
     done: list[object] = []
 
-    async def wrong(self: Any, state: Any, new: NewRevision, **named: Any) -> Any:
+    async def wrong(self: Any, held: Claim, change: MemoryChange[Any]) -> Any:
         if not done:
-            done.append(new)
-            new = replace(new, to_position=new.to_position + 1)
-        return await commit(self, state, new, **named)
+            done.append(change)
+            further = replace(change.new, to_position=change.new.to_position + 1)
+            change = replace(change, new=further)
+        return await commit(self, held, change)
 
     return wrong
 
@@ -241,7 +242,7 @@ STEPS = (
     Chain(
         name="beyond the log",
         scenario=reached_beyond,
-        defect=(Patch(where=PrismMethod, name="_commit", to=_reads_more),),
+        defect=(Patch(where=StepEngine, name="_commit", to=_reads_more),),
         layers=(key("revision", "revision_chunk_fkey", "a step may end behind the log"),),
     ),
 )

@@ -40,21 +40,19 @@ from service.usecases.log import metrics as log_metrics
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories import metrics as step_metrics
 from service.usecases.memories.progress_watcher import ProgressWatcher
-from service.usecases.prism.method import PrismMethod
-from service.usecases.state.method import StateMethod
-from service.usecases.tree.method import TreeMethod
 from storage.engine import errors as storage_errors
 from storage.engine.database import Database
 from storage.log import sessions
 from storage.memories import queue
 from storage.memories.queue import QueueScan, WorkClass
 from tests.support.gateways import gateway
-from tests.support.prices import PLAIN
+from tests.support.step_engines import before_commits, step_engine
 from verification.chaos.history import Event, ModelCalled, Refused
 from verification.chaos.workload import NAME
 
 TOKEN_KEY = b"token-key"
 CONFIG = Config(step_backoff_seconds=0.001, step_tries=2)
+FACTS = ModelFacts(window_tokens=32_768, count=estimate_tokens)
 PRISM = PrismSpec(
     schema_source="class N:\n    topics: dict[str, str]\n    edits: dict[str, str]\n",
     chunk_tokens=1,
@@ -320,18 +318,14 @@ class Worker:
         assert isinstance(ledger, CallLedger), "the gateway's ledger is on the database"
         self.ledger = ledger
         self.gateway._replays = _Replays(world.counted)  # type: ignore[assignment]
-        makers = (PrismMethod, TreeMethod, StateMethod)
-        held = makers if hold is None else tuple(_held(one, hold) for one in makers)
-        facts = _facts
-        calls, config = self.gateway, CONFIG
-        self._drains = {
-            MemoryKind.PRISM: held[0](
-                self.database, calls, facts, lambda _: PLAIN, b"marker", config
-            ),
-            MemoryKind.TREE: held[1](self.database, calls, facts, b"marker", config),
-            MemoryKind.STATE: held[2](self.database, calls, facts, b"marker", config),
+        self._engines = {
+            kind: step_engine(kind, self.database, self.gateway, CONFIG, FACTS)
+            for kind in MemoryKind
         }
-        self.answerer = Answerer(self.database, calls, facts, b"marker", config)
+        if hold is not None:
+            for engine in self._engines.values():
+                before_commits(engine, hold.pass_)
+        self.answerer = Answerer(self.database, self.gateway, lambda _: FACTS, b"marker", CONFIG)
 
     async def take(self) -> list[WorkItem]:
         """What a look at the queue finds of the session: memories and answers."""
@@ -347,8 +341,7 @@ class Worker:
     async def drain(self, item: WorkItem) -> float | None:
         """Advances a memory. Raises StorageError."""
         specs = {memory_id(self.world.key, name): s for name, s in self.world._specs.items()}
-        drained: float | None = await self._drains[kind_of(specs[item.item_id])].drain(item)
-        return drained
+        return await self._engines[kind_of(specs[item.item_id])].drain(item)
 
     async def handle(self, item: WorkItem) -> None:
         """Does what a wake-up is for. Raises StorageError."""
@@ -367,22 +360,6 @@ class _Replays:
     def add(self, amount: int, attributes: object = None) -> None:
         """As a counter of OpenTelemetry."""
         self._counted["replays"] += amount
-
-
-def _held(kind: Any, gate: Gate) -> Any:
-    """A worker of this kind that waits at the gate before it commits a step."""
-    name = "_store" if kind is TreeMethod else "_commit"
-    commit = getattr(kind, name)
-
-    async def wait_and_commit(self: Any, *arguments: Any, **named: Any) -> Any:
-        await gate.pass_()
-        return await commit(self, *arguments, **named)
-
-    return type(f"Held{kind.__name__}", (kind,), {name: wait_and_commit})
-
-
-def _facts(_: str) -> ModelFacts:
-    return ModelFacts(window_tokens=32_768, count=estimate_tokens)
 
 
 async def _lose(_: object) -> None:

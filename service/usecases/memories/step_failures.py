@@ -2,7 +2,6 @@
 
 import traceback
 from collections import OrderedDict
-from dataclasses import replace
 from uuid import UUID
 
 import structlog
@@ -10,25 +9,21 @@ from opentelemetry.trace import Span
 
 from service.domain.prism.schemas.generation import NoSchema
 from service.domain.prompting.asking import NoUse
-from service.domain.prompting.flows import ModelRequest
 from service.domain.values.errors import FailedPrecondition
 from service.domain.values.pausing import MAX_SECONDS, pause_seconds, spread
 from service.llm.gateway.circuits import MAX_ASKED_SECONDS
 from service.llm.providers.failures import ModelFailure
-from service.settings.config import Config
 from service.telemetry import meter, tracing
 from service.telemetry.names import Metric
 from service.usecases.memories.metrics import FAILED
+from service.usecases.memories.step_tools import StepTools
 from storage.engine.claims import Claim
-from storage.engine.database import Database
 from storage.memories import revisions, stalls, waiting
 
 _log = structlog.get_logger("palimpsest.step")
 
 #: Of an error's first line, what is kept as a cause.
 MAX_CAUSE_CHARACTERS = 500
-#: More tries than any flow makes of one prompt.
-RETRIED_ATTEMPTS = 1000
 #: What waits for a model is woken when that replies again; else it looks by itself after
 #: about so long, in seconds.
 WAIT_SECONDS = 600.0
@@ -73,19 +68,20 @@ class Pauses:
 class StepFailures:
     """Backs off memories whose step failed, or stops them, in one worker process."""
 
-    def __init__(self, database: Database, config: Config) -> None:
-        self._database = database
-        self._config = config
-        self._pauses = Pauses(config.step_backoff_seconds)
+    def __init__(self, tools: StepTools) -> None:
+        self._tools = tools
+        self._database = tools.database
+        self._config = tools.config
+        self._pauses = Pauses(tools.config.step_backoff_seconds)
 
-    async def back_off(self, tenant_id: UUID, held: Claim, error: Exception) -> bool:
+    async def back_off(self, held: Claim, error: Exception) -> bool:
         """Delays the next try of a failed step; returns False when there is none.
 
         A try counts when it was the step that failed, not the place that serves its model.
         Raises Fenced.
         """
         if isinstance(error, ModelFailure) and error.is_deployment:
-            await self._wait(tenant_id, held, error)
+            await self._wait(held, error)
             return True
         self._pauses.forget(held.memory_id)
         FAILED.add(1)
@@ -104,16 +100,16 @@ class StepFailures:
             held.attempts,
             asked_seconds=getattr(error, "retry_after_seconds", None) or 0.0,
         )
-        async with self._database.transaction(tenant_id, name="failure.back_off") as tx:
+        async with self._database.transaction(held.tenant_id, name="failure.back_off") as tx:
             await revisions.back_off(tx, held, seconds)
         return True
 
-    async def _wait(self, tenant_id: UUID, held: Claim, error: ModelFailure) -> None:
+    async def _wait(self, held: Claim, error: ModelFailure) -> None:
         """Leaves a memory until its model replies again; no try is counted. Raises Fenced."""
         _WAITED.add(1)
         seconds = self._pauses.next(held.memory_id, error)
         cause = cause_of(error)
-        async with self._database.transaction(tenant_id, name="failure.defer") as tx:
+        async with self._database.transaction(held.tenant_id, name="failure.defer") as tx:
             await waiting.back_off_memory(
                 tx, held, model=error.waits_for, cause=cause, seconds=seconds
             )
@@ -123,10 +119,10 @@ class StepFailures:
             seconds=None if error.waits_for else round(seconds, 1),
         )
 
-    async def stall(self, tenant_id: UUID, held: Claim, to_position: int, error: Exception) -> None:
+    async def stall(self, held: Claim, to_position: int, error: Exception) -> None:
         """Stops the memory until somebody retries it. Raises Fenced."""
         ambiguous = isinstance(error, ModelFailure) and error.fault.is_ambiguous
-        async with self._database.transaction(tenant_id, name="failure.stall") as tx:
+        async with self._database.transaction(held.tenant_id, name="failure.stall") as tx:
             await stalls.stall(tx, held)
             await stalls.add_dead_letter(
                 tx,
@@ -134,19 +130,8 @@ class StepFailures:
                 to_position=to_position,
                 cause=cause_of(error),
                 resolution=None,
-                ambiguous_model=self._model_of(held) if ambiguous else None,
+                ambiguous_model=self._tools.model(held) if ambiguous else None,
             )
-
-    def _model_of(self, held: Claim) -> str:
-        return held.spec.model or self._config.model
-
-
-def asked_anew(ask: ModelRequest, held: Claim) -> ModelRequest:
-    """Returns a prompt of a memory that was retried after replies that were no use.
-
-    They are in the ledger: as the same ask it would get them again, for ever.
-    """
-    return replace(ask, attempt=ask.attempt + RETRIED_ATTEMPTS * held.retries)
 
 
 def is_final(error: Exception) -> bool:

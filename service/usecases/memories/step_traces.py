@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from uuid import UUID
+from typing import Any
 
 import structlog
 from opentelemetry.trace import Span, SpanContext
@@ -11,6 +11,7 @@ from opentelemetry.trace import Span, SpanContext
 from service.domain.memories.specs import kind_of
 from service.telemetry import logs, tracing
 from service.telemetry.names import Attribute, GenAiOperation
+from service.usecases.memories.memory_method import StepPart
 from storage.engine import trace_contexts
 from storage.engine.claims import Claim
 from storage.engine.database import Database
@@ -20,9 +21,7 @@ from storage.memories.revisions import NewRevision
 _log = structlog.get_logger("palimpsest.traces")
 
 
-async def appends(
-    database: Database, tenant_id: UUID, session_key: UUID, *, after: int, upto: int
-) -> Sequence[SpanContext]:
+async def _appends(database: Database, held: Claim, after: int, upto: int) -> Sequence[SpanContext]:
     """Returns the spans that appended the chunks of (after, upto], those that were sampled.
 
     Asks nobody where this process makes no spans.
@@ -30,8 +29,9 @@ async def appends(
     if not tracing.is_on() or upto <= after:
         return ()
     try:
-        async with database.direct(tenant_id, name="step") as tx:
-            found = await trace_contexts.read(tx, session_key, session_key, after=after, upto=upto)
+        async with database.direct(held.tenant_id, name="step") as tx:
+            key = held.session_key
+            found = await trace_contexts.read(tx, key, key, after=after, upto=upto)
     except StorageError as error:
         # Without links a step is as good.
         _log.warning("a step is not linked to its appends", cause=str(error))
@@ -41,23 +41,27 @@ async def appends(
 
 @asynccontextmanager
 async def step(
-    database: Database, tenant_id: UUID, held: Claim, *, after: int, upto: int
+    database: Database,
+    held: Claim,
+    part: StepPart[Any],
+    *,
+    level: int | None = None,
+    causes: Sequence[SpanContext] | None = None,
 ) -> AsyncIterator[Span]:
-    """Opens the span of a step that reads (after, upto], and has the log say what it is about."""
-    causes = await appends(database, tenant_id, held.session_key, after=after, upto=upto)
-    with work(held, causes) as span:
-        span.set_attribute(Attribute.FROM_POSITION, after)
-        span.set_attribute(Attribute.TO_POSITION, upto)
-        yield span
+    """Opens the span of a step, or of a part of one, and has the log say what it is about.
 
-
-@contextmanager
-def work(held: Claim, causes: Sequence[SpanContext]) -> Iterator[Span]:
-    """Opens the span of work on a memory that goes on from its causes; logs as `step`."""
+    It goes on from its `causes`; None: from the appends that it reads.
+    """
+    if causes is None:
+        causes = await _appends(database, held, part.after_position, part.to_position)
     with (
         logs.about(revision=held.revision + 1),
         tracing.process(kind_of(held.spec).value, causes, _of(held)) as span,
     ):
+        span.set_attribute(Attribute.FROM_POSITION, part.after_position)
+        span.set_attribute(Attribute.TO_POSITION, part.to_position)
+        if level is not None:
+            span.set_attribute(Attribute.LEVEL, level)
         yield span
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from uuid import UUID
 
 from service.domain.prism import folding, pacing
 from service.domain.prism.folding import FoldState, PromptSizes
@@ -15,6 +14,7 @@ from service.domain.values.errors import FailedPrecondition
 from service.domain.values.reasons import Reason
 from service.llm.providers.facts import ModelFacts
 from storage.engine.claims import Claim
+from storage.memories import revisions
 from storage.memories.revisions import NewRevision
 
 #: Chunks of a step, however small they are.
@@ -25,11 +25,9 @@ MAX_STEP_CHUNKS = 4096
 class PrismWork:
     """What this worker keeps of a claimed PRISM memory."""
 
-    tenant_id: UUID
     held: Claim
     memory: PrismMemory
-    #: The model that is asked, and what is known about it.
-    model: str
+    #: What is known about the model that is asked.
     facts: ModelFacts
     prices: ModelPrices
     bounds: StepBounds
@@ -39,8 +37,6 @@ class PrismWork:
     pending: Sequence[SizedChunk] = ()
     #: The log had no more than these a moment ago.
     has_all: bool = False
-    #: Where the next step ends, when a worker that died had paid for it already.
-    paid_position: int | None = None
     #: A proposal of the next step found no room: the memory is consolidated first.
     crowded: bool = False
 
@@ -51,24 +47,8 @@ class PrismWork:
 
     def moved(self, new: NewRevision, memory: PrismMemory) -> "PrismWork":
         """Returns the work after the next revision, which is `new`."""
-        position = new.to_position
-        held = replace(
-            self.held,
-            revision=self.held.revision + 1,
-            applied_position=position,
-            attempts=0 if position > self.held.applied_position else self.held.attempts,
-            committed_at=None,
-            losses=self.held.losses if new.losses is None else new.losses,
-        )
-        if new.consolidated_tokens is not None:
-            wanted = held.consolidate_position
-            held = replace(
-                held,
-                attempts=0,
-                consolidated_tokens=new.consolidated_tokens,
-                consolidate_position=wanted if (wanted or 0) > position else None,
-            )
-        pending = tuple(one for one in self.pending if one.position > position)
+        held = revisions.advanced(self.held, new)
+        pending = tuple(one for one in self.pending if one.position > new.to_position)
         return replace(
             self,
             held=held,
@@ -76,7 +56,6 @@ class PrismWork:
             fold_state=FoldState.from_json(new.fold_state, held.revision),
             pending=pending,
             has_all=False,
-            paid_position=None,
             crowded=False,
         )
 
@@ -137,8 +116,8 @@ def next_group(work: PrismWork) -> tuple[Sequence[SizedChunk], bool]:
     A step that was paid for, by a worker that died before the commit, is made again
     with the same chunks, though more have come since: then its reply is in the ledger.
     """
-    paid = [one for one in work.pending if one.position <= (work.paid_position or 0)]
-    if paid and paid[-1].position == work.paid_position:
+    paid = [one for one in work.pending if one.position <= (work.held.paid_position or 0)]
+    if paid and paid[-1].position == work.held.paid_position:
         return paid, True
     limit = pacing.group_tokens(work.spec, work.memory, work.bounds)
     group, full = pacing.read_group(work.pending[:MAX_STEP_CHUNKS], limit)

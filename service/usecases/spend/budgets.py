@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-from service.domain.calls.ledger import CallScope
 from service.domain.spend.budgets import (
     BudgetLimits,
     BudgetOwner,
@@ -129,20 +128,18 @@ async def _session(tx: Transaction, session: str) -> UUID:
     return key
 
 
-async def hold(
-    database: Database, held: Claim, scope: CallScope, error: BudgetExhausted
-) -> float | None:
+async def hold(database: Database, held: Claim, error: BudgetExhausted) -> float | None:
     """Puts off a memory whose call was refused; when its worker comes back, in seconds.
 
     None when that is up to a worker that looks, or to whoever raises the budget. Raises Fenced.
     """
-    async with database.transaction(scope.tenant_id, name="budgets") as tx:
+    async with database.transaction(held.tenant_id, name="budgets") as tx:
         try:
             # Once more, with the budgets locked until the memory is held: else one that
             # was raised since the refusal would have found nothing to wake.
             asked = error.asked
             await budgets.check(
-                tx, scope, tokens=asked.tokens, micro_usd=asked.micro_usd, key=asked.key
+                tx, held.scope(""), tokens=asked.tokens, micro_usd=asked.micro_usd, key=asked.key
             )
         except BudgetExhausted as still:
             await budgets.hold(tx, held, still)

@@ -3,9 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from uuid import UUID
 
-from service.domain.calls.ledger import CallScope
 from service.domain.prompting.flows import Flow
 from service.domain.prompting.splitting import Cutter
 from service.domain.state.compressing import (
@@ -28,6 +26,8 @@ from service.domain.state.vectors import (
 from service.domain.state.working_context import WorkingContext
 from service.llm.providers.facts import ModelFacts
 from storage.engine.claims import Claim
+from storage.memories import revisions
+from storage.memories.revisions import NewRevision
 
 
 def idle_at(spec: StateSpec, context: WorkingContext) -> datetime | None:
@@ -163,16 +163,12 @@ class CompressionGroup:
 class StateWork:
     """What this worker keeps of a claimed state memory."""
 
-    tenant_id: UUID
     held: Claim
     state: State
-    #: The model that is asked, and what is known about it.
-    model: str
+    #: What is known about the model that is asked.
     facts: ModelFacts
     #: Steps behind the cursor that were read already.
     steps: Sequence[SizedStep] = ()
-    #: Where the next steps end, when a worker that died had paid for them already.
-    paid_position: int | None = None
 
     @property
     def spec(self) -> StateSpec:
@@ -189,19 +185,9 @@ class StateWork:
         """The level whose vectors are to be compressed before more steps; None: none is."""
         return self.state.levels.full_level(self.spec.episode_vectors)
 
-    def scope(self, occasion: str) -> CallScope:
-        """Of a call that is made for this memory."""
-        return CallScope(
-            tenant_id=self.tenant_id,
-            session_key=self.held.session_key,
-            memory_id=self.held.memory_id,
-            occasion=occasion,
-            incarnation=self.held.incarnation,
-        )
-
     def due_anyway(self) -> int | None:
         """How many steps are to be compressed, whatever else is in the log; None: who knows."""
-        paid = self.paid_position
+        paid = self.held.paid_position
         if paid is not None and self.read_position >= paid:
             return sum(step.position <= paid for step in self.steps)
         return due(self.spec, self.context.known, self.steps)
@@ -249,14 +235,7 @@ class StateWork:
             {one.revision: one for one in (task, *self.state.stack, vector)},
         )
 
-    def moved(self, state: State) -> "StateWork":
-        """Returns the work after the next revision, which made `state`."""
-        held = replace(
-            self.held,
-            revision=state.revision,
-            applied_position=state.applied_position,
-            attempts=0,
-            committed_at=None,
-        )
+    def moved(self, new: NewRevision, state: State) -> "StateWork":
+        """Returns the work after the next revision, which is `new` and made `state`."""
         steps = tuple(step for step in self.steps if step.position > state.applied_position)
-        return replace(self, held=held, state=state, steps=steps, paid_position=None)
+        return replace(self, held=revisions.advanced(self.held, new), state=state, steps=steps)

@@ -31,15 +31,6 @@ MAX_LOOK_SECONDS = 1.0
 TURN_CALLS = 4
 
 
-class NodeFailed(Exception):
-    """A node could not be made; `error` says why. The first of several in their order."""
-
-    def __init__(self, planned: Planned, error: Exception) -> None:
-        super().__init__(str(error))
-        self.planned = planned
-        self.error = error
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogRead:
     """What a look at the log brought."""
@@ -83,15 +74,16 @@ class Pipeline:
         self._look_at = self._loop.time()
         self._has_read_all = False
         self._halted = False
-        self._failed: list[NodeFailed] = []
+        self._failed: list[tuple[Planned, Exception]] = []
 
     async def run(self, *, stop: asyncio.Event | None, until: float) -> bool:
         """Goes on until everything is stored that the log has; False when it ended before.
 
         When `stop` is set and at `until` (the loop's time; later where calls take long) no
         other node is begun, and when one fails none behind it; those that are under way are
-        finished, since they are paid for, and what can be stored is. Raises NodeFailed then,
-        and at once what `store` and `read` raise, and StorageError.
+        finished, since they are paid for, and what can be stored is. Raises then what `make`
+        raised for the first of those that failed, in their order; and at once what `store`
+        and `read` raise, and StorageError.
         """
         self._halted = self._loop.time() >= until or (stop is not None and stop.is_set())
         stopping = None if stop is None else asyncio.create_task(stop.wait())
@@ -101,11 +93,10 @@ class Pipeline:
         finally:
             await self._end(stopping)
         if self._failed:
-            first = min(self._failed, key=lambda failed: failed.planned.order)
-            for failed in self._failed:
-                if failed is not first:
-                    self._plan.put_back(failed.planned)
-            raise first
+            (_, error), *others = sorted(self._failed, key=lambda failed: failed[0].order)
+            for planned, _ in others:
+                self._plan.put_back(planned)
+            raise error
         return not self._halted
 
     def _go_on(self) -> bool:
@@ -130,7 +121,7 @@ class Pipeline:
             return None
         if self._failed:
             # What can be stored without the node that failed is worth its calls.
-            return self._plan.next_before(min(failed.planned.order for failed in self._failed))
+            return self._plan.next_before(min(planned.order for planned, _ in self._failed))
         return self._plan.next()
 
     def _may_read(self) -> bool:
@@ -216,7 +207,7 @@ class Pipeline:
             raise
         except Exception as error:
             # A poisoned text must not sink its neighbours, which are paid for.
-            self._failed.append(NodeFailed(planned, error))
+            self._failed.append((planned, error))
 
     def _take_look(self, look: LogRead) -> None:
         again = not look.came and self._has_read_all

@@ -1,7 +1,6 @@
 """The log as a tree reads it: in order, up to a seal, and segmented ahead of the calls."""
 
 from collections import deque
-from uuid import UUID
 
 from service.domain.log.chunks import LoggedChunk
 from service.domain.tree.planning import TreePlan
@@ -22,7 +21,6 @@ class TreeLog:
     def __init__(
         self,
         database: Database,
-        tenant_id: UUID,
         held: Claim,
         segmenter: Segmenter,
         plan: TreePlan,
@@ -31,7 +29,7 @@ class TreeLog:
     ) -> None:
         """`window`: it segments no further while so many leaves are planned and not stored."""
         self._database = database
-        self._tenant_id = tenant_id
+        self._tenant_id = held.tenant_id
         self._session_key = held.session_key
         self._seal_position = held.seal_position
         self._segmenter = segmenter

@@ -1,11 +1,9 @@
 """Defines the work on a tree: what a worker keeps of it between two steps."""
 
-from dataclasses import dataclass, field, replace
-from uuid import UUID
+from dataclasses import dataclass, field
 
 from opentelemetry.trace import SpanContext
 
-from service.domain.calls.ledger import CallScope
 from service.domain.prompting.flows import ModelRequest
 from service.domain.tree.forest import shortened
 from service.domain.tree.nodes import SummarySource, TextOffset
@@ -17,6 +15,7 @@ from service.domain.values.reasons import Reason
 from service.llm.providers.facts import ModelFacts
 from service.usecases.tree.tree_log import TreeLog
 from storage.engine.claims import Claim
+from storage.memories import revisions
 from storage.memories.revisions import NewRevision
 
 #: Tokens that a prompt keeps free for what a count is off by.
@@ -44,14 +43,12 @@ class Skip:
 class TreeWork:
     """What this worker keeps of a claimed tree, and how far it is."""
 
-    tenant_id: UUID
     held: Claim
     #: Of the newest revision.
     digest: bytes
     plan: TreePlan
     log: TreeLog
-    #: The model that is asked, and what is known about it.
-    model: str
+    #: What is known about the model that is asked.
     facts: ModelFacts
     #: Nodes for which the model failed for good; those that are not stored yet.
     skipped: dict[Planned, Skip] = field(default_factory=dict)
@@ -64,16 +61,6 @@ class TreeWork:
     def spec(self) -> TreeSpec:
         """How the tree is kept."""
         return self.held.tree
-
-    def scope(self, occasion: str) -> CallScope:
-        """Of a call that is made for this tree."""
-        return CallScope(
-            tenant_id=self.tenant_id,
-            session_key=self.held.session_key,
-            memory_id=self.held.memory_id,
-            occasion=occasion,
-            incarnation=self.held.incarnation,
-        )
 
     def skip(self, planned: Planned, cause: str) -> Summary:
         """Stands for a summary that the model did not give: the beginning of the text."""
@@ -110,12 +97,7 @@ class TreeWork:
     def move(self, new: NewRevision) -> None:
         """Takes note that the next revision, which is `new`, is committed."""
         self.digest = new.digest
-        self.held = replace(
-            self.held,
-            revision=self.held.revision + 1,
-            applied_position=new.to_position,
-            attempts=0,
-        )
+        self.held = revisions.advanced(self.held, new)
 
 
 def check_room(ask: ModelRequest, facts: ModelFacts) -> None:

@@ -9,11 +9,11 @@ from pydantic import SecretStr
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state.spec import StateSpec
 from service.domain.state.vectors import VectorSource
+from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.llm.providers.facts import ModelFacts
 from service.llm.providers.transport import LitellmTransport
 from service.settings.config import Config
-from service.usecases.state.method import StateMethod
 from storage.engine.database import Database
 from tests.integration.support.ledger_sums import usage_of_session
 from tests.integration.support.scripted import ITEM, KEY, MEMORY, make
@@ -22,6 +22,7 @@ from tests.support.engine import KEY as ENGINE_KEY
 from tests.support.engine import engine, installed
 from tests.support.gateways import gateway
 from tests.support.harness import Servers
+from tests.support.step_engines import step_engine
 
 pytestmark = [
     pytest.mark.prove,
@@ -54,13 +55,9 @@ async def test_a_real_model_keeps_a_state_within_its_size(servers: Servers) -> N
                 model_timeout_seconds=TIMEOUT_SECONDS,
             )
             model = LitellmTransport(config)
-            worker = StateMethod(
-                database,
-                gateway(model, database, lease_seconds=60.0, config=config),
-                lambda _: ModelFacts(window_tokens=WINDOW_TOKENS, count=estimate_tokens),
-                b"marker",
-                config,
-            )
+            facts = ModelFacts(window_tokens=WINDOW_TOKENS, count=estimate_tokens)
+            calls = gateway(model, database, lease_seconds=60.0, config=config)
+            worker = step_engine(MemoryKind.STATE, database, calls, config, facts)
             await make(database, STEPS, SPEC)
             assert await worker.drain(ITEM) is None
             evaluated = server.evaluated_tokens()

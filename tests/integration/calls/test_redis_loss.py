@@ -7,16 +7,17 @@ import pytest
 from redis.asyncio import Redis
 from sqlalchemy import text
 
+from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.llm.providers.facts import ModelFacts
 from service.llm.providers.prices import Prices
 from service.local.valkey import ValkeyServer
-from service.usecases.prism.method import PrismMethod
 from storage.calls.prefix_index import RedisPrefixIndex
 from storage.engine.database import Database
-from tests.integration.support.scripted import CONFIG, ITEM, Script, make
+from tests.integration.support.scripted import CONFIG, ITEM, SPEC, Script, make
 from tests.support.gateways import gateway
 from tests.support.harness import Servers
+from tests.support.step_engines import step_engine
 
 STEPS = 8
 #: All that a memory is, without the times at which it came about.
@@ -58,8 +59,8 @@ async def run(database: Database, redis_url: str, disturb: Disturb | None) -> li
     calls = gateway(script, database, index=index)
     facts = ModelFacts(window_tokens=32_768, count=len)
     try:
-        prices = Prices(CONFIG).of
-        await PrismMethod(database, calls, lambda _: facts, prices, b"marker", CONFIG).drain(ITEM)
+        prices = Prices(CONFIG).of(SPEC.model)
+        await step_engine(MemoryKind.PRISM, database, calls, CONFIG, facts, prices).drain(ITEM)
     finally:
         await index.close()
         await redis.aclose()

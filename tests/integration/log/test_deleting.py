@@ -13,6 +13,7 @@ from service.domain.calls.ledger import CallInProgress, CallScope, Gone, Lease, 
 from service.domain.memories.long_operations import OperationId, OperationKind
 from service.domain.prompting.flows import Purpose
 from service.domain.values.errors import AlreadyExists, Conflict, InvalidInput, NotFound
+from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem, WorkKind
@@ -432,12 +433,12 @@ async def test_a_worker_of_a_deleted_memory_does_not_commit_to_its_successor(
 ) -> None:
     await make(database, ["a"])
     async with database.transaction(DEFAULT_TENANT) as tx:
-        held = await revisions.claim(tx, KEY, MEMORY)
+        held = await revisions.claim(tx, KEY, MEMORY, MemoryKind.PRISM)
     assert held is not None
     await deleter(database).delete_memory(DEFAULT_TENANT, "s", "m", allow_missing=False)
     await all_memories(database).create(DEFAULT_TENANT, "s", "m", SPEC)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        again = await revisions.claim(tx, KEY, MEMORY)
+        again = await revisions.claim(tx, KEY, MEMORY, MemoryKind.PRISM)
     assert again is not None
     assert again.epoch > held.epoch
 

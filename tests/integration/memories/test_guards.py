@@ -10,6 +10,7 @@ from sqlalchemy import text
 
 import migrations
 from service.domain.prism.spec import PrismSpec
+from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from storage import tables
 from storage.engine.claims import Claim, Fenced
@@ -46,7 +47,7 @@ async def held(database: Database) -> Claim:
             value="{}",
             digest=b"",
         )
-        claimed = await revisions.claim(tx, KEY, MEMORY)
+        claimed = await revisions.claim(tx, KEY, MEMORY, MemoryKind.PRISM)
     assert claimed is not None
     return claimed
 
@@ -69,7 +70,7 @@ async def test_a_worker_that_lost_the_memory_commits_nothing(
     database: Database, held: Claim
 ) -> None:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        later = await revisions.claim(tx, KEY, MEMORY)
+        later = await revisions.claim(tx, KEY, MEMORY, MemoryKind.PRISM)
     assert later is not None
     assert later.epoch == held.epoch + 1
     with pytest.raises(Fenced):
@@ -193,7 +194,7 @@ async def test_every_row_of_a_tenant_is_hidden_from_others(database: Database, h
             assert found[0][0] == 0, table.name
         changed = await tx.execute(text("UPDATE memory SET epoch = 99"))
         assert changed == 0
-        assert await revisions.claim(tx, KEY, MEMORY) is None
+        assert await revisions.claim(tx, KEY, MEMORY, MemoryKind.PRISM) is None
 
 
 @pytest.mark.parametrize("table", ["claim", "wanted", "worker"])

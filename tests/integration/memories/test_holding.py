@@ -1,6 +1,7 @@
 """What an exhausted budget does to memories, reads, answers and schemas."""
 
 import asyncio
+import math
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -15,14 +16,16 @@ from service.domain.calls.ledger import CallInProgress, CallScope, Lease, Reserv
 from service.domain.prompting.flows import ModelReply
 from service.domain.spend.budgets import BudgetLimits, BudgetOwner, BudgetPeriod, BudgetScope
 from service.domain.values.errors import Exhausted
+from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.gateway import Gateway
 from service.usecases.calls.call_ledger import CallLedger
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.consistency import Consistency
+from service.usecases.memories.memory_method import StepWait, Turn
 from service.usecases.memories.progress_watcher import ProgressWatcher
-from service.usecases.prism.method import PrismMethod
+from service.usecases.memories.step_engine import StepEngine
 from service.usecases.spend.budgets import Budgets, hold
 from storage.answers import answers
 from storage.engine.claims import Fenced
@@ -70,10 +73,8 @@ def gateway(database: Database, script: Script) -> Gateway:
     return made
 
 
-def budgeted(database: Database, script: Script) -> PrismMethod:
-    made = prism_method(database, script)
-    made._gateway = gateway(database, script)
-    return made
+def budgeted(database: Database, script: Script) -> StepEngine[Any]:
+    return prism_method(database, script, calls=gateway(database, script))
 
 
 def books(database: Database, woken: list[WorkItem] | None = None) -> Budgets:
@@ -194,13 +195,13 @@ async def test_a_budget_that_is_raised_while_a_memory_is_about_to_be_held_wakes_
         tenant_id=DEFAULT_TENANT, session_key=KEY, memory_id=MEMORY, occasion="revise:1:1"
     )
     async with database.transaction(DEFAULT_TENANT) as tx:
-        claim = await revisions.claim(tx, KEY, MEMORY)
+        claim = await revisions.claim(tx, KEY, MEMORY, MemoryKind.PRISM)
         assert claim is not None
         with pytest.raises(Exhausted) as refused:
             await budgets.check(tx, scope, tokens=1, micro_usd=None)
     # Raised behind the refusal: it finds no held memory to wake.
     assert await put(database, OF_MEMORY, TOTAL, 99) == []
-    assert await hold(database, claim, scope, refused.value) == 0.0  # type: ignore[arg-type]
+    assert await hold(database, claim, refused.value) == 0.0  # type: ignore[arg-type]
     assert (await read(database)).held_reason is None
     await budgeted(database, Script()).drain(ITEM)
     assert (await read(database)).applied_position == 1
@@ -211,12 +212,12 @@ async def test_who_lost_a_memory_cannot_hold_it(database: Database) -> None:
     await put(database, OF_MEMORY, TOTAL, 0)
     script = Script()
     worker = budgeted(database, script)
-    state = await worker._take(ITEM)
-    assert state is not None
+    work = await worker._claim(ITEM)
+    assert not isinstance(work, StepWait)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        assert await revisions.claim(tx, KEY, MEMORY) is not None
+        assert await revisions.claim(tx, KEY, MEMORY, MemoryKind.PRISM) is not None
     with pytest.raises(Fenced):
-        await worker._advance(state)
+        await worker._advance(work, Turn(until=math.inf))
     assert (await read(database)).held_reason is None
 
 

@@ -10,6 +10,7 @@ from service.domain.calls.conditions import Condition
 from service.domain.prompting.faults import Fault
 from service.domain.prompting.flows import ModelRequest
 from service.domain.prompting.tokens import estimate_tokens
+from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.llm.gateway.circuits import SEVERAL, Circuits
@@ -20,7 +21,6 @@ from service.settings.config import Config
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.recovery import Recovery, StoredConditions
 from service.usecases.memories.step_failures import Pauses
-from service.usecases.prism.method import PrismMethod
 from storage.calls import conditions
 from storage.engine.database import Database
 from storage.log import sessions
@@ -30,8 +30,8 @@ from storage.operations import doctor
 from tests.integration.support.scripted import SPEC, Script
 from tests.integration.support.writing import append_texts
 from tests.support.gateways import gateway
-from tests.support.prices import PLAIN
 from tests.support.runnable import runnable as runnable_now
+from tests.support.step_engines import step_engine
 
 MODEL = "test/scripted"
 WRONG_KEY = ModelFailure("the key is wrong", retryable=False, fault=Fault.KEY_REFUSED)
@@ -39,10 +39,6 @@ REFUSED = ModelFailure("no such parameter", retryable=False, fault=Fault.REQUEST
 FAILING = ModelFailure("out of order", retryable=True, fault=Fault.FAILING)
 #: A probe is due at once.
 CONFIG = Config(step_backoff_seconds=0.001, step_tries=3, model_probe_seconds=0.001)
-
-
-def _facts(_: str) -> ModelFacts:
-    return ModelFacts(window_tokens=32_768, count=estimate_tokens)
 
 
 class Deployment:
@@ -55,7 +51,8 @@ class Deployment:
             StoredConditions(database), probe_seconds=CONFIG.model_probe_seconds
         )
         calls = gateway(script, database, circuits=self.circuits)
-        self.prism_method = PrismMethod(database, calls, _facts, lambda _: PLAIN, b"key", CONFIG)
+        facts = ModelFacts(window_tokens=32_768, count=estimate_tokens)
+        self.engine = step_engine(MemoryKind.PRISM, database, calls, CONFIG, facts)
 
         async def wake_up(items: object) -> None:
             """Nothing listens: the test looks for what is runnable."""
@@ -111,7 +108,7 @@ class Deployment:
 
 async def drain(deployment: Deployment, *items: WorkItem) -> None:
     for item in items:
-        await deployment.prism_method.drain(item)
+        await deployment.engine.drain(item)
 
 
 @pytest.fixture

@@ -362,7 +362,7 @@ async def test_a_step_is_told_behind_its_commit_and_what_is_rolled_back_never(
     await make(database, ["a"])
     told = Told(database)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        held = await revisions.claim(tx, KEY, MEMORY)
+        held = await revisions.claim(tx, KEY, MEMORY, MemoryKind.PRISM)
         assert held is not None
     new = revisions.NewRevision(kind="step", to_position=1, digest=b"")
 

@@ -1,5 +1,6 @@
 """Adaptive memories fold by themselves, at the same places whoever works on them."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +15,10 @@ from service.domain.values.work_items import WorkItem, WorkKind
 from service.settings.config import Limits
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.edit import Editor, Target
+from service.usecases.memories.memory_method import MemoryChange, StepWait, Turn
 from service.usecases.memories.progress_watcher import ProgressWatcher
-from service.usecases.prism.method import PrismMethod
+from service.usecases.memories.step_engine import StepEngine
+from storage.engine.claims import Claim
 from storage.engine.database import Database
 from storage.memories import history, memories, revisions
 from storage.memories.history import StoredRevision
@@ -118,10 +121,10 @@ async def test_a_memory_beside_it_that_reads_the_same_folds_at_the_same_places(
     # One revision at a time, each by another worker, which has only what is stored.
     while True:
         worker = prism_method(database, script())
-        state = await worker._take(item)
-        if state is None:
+        work = await worker._claim(item)
+        if isinstance(work, StepWait):
             break
-        await worker._advance(state)
+        await worker._advance(work, Turn(until=math.inf))
     first, second = await log_of(database), await log_of(database, OTHER)
     assert [one.kind for one in first] == [one.kind for one in second]
     assert [one.digest for one in first[1:]] == [one.digest for one in second[1:]]
@@ -134,14 +137,16 @@ async def test_a_worker_that_dies_between_a_fold_and_its_step_is_taken_over(
 ) -> None:
     await chunks(database, 40)
 
-    fold = PrismMethod._fold
+    commit = StepEngine._commit
 
-    async def dies(self: PrismMethod, *arguments: Any) -> Any:
-        await fold(self, *arguments)
-        raise Killed
+    async def dies(self: StepEngine[Any], held: Claim, change: MemoryChange[Any]) -> Any:
+        done = await commit(self, held, change)
+        if change.new.kind == "fold":
+            raise Killed
+        return done
 
     made = script()
-    monkeypatch.setattr(PrismMethod, "_fold", dies)
+    monkeypatch.setattr(StepEngine, "_commit", dies)
     deaths = 0
     for _ in range(100):
         try:

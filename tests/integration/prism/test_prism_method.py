@@ -104,7 +104,7 @@ async def test_a_paid_reply_is_used_after_a_crash_though_more_has_come(
     async def crash(*_: Any, **__: Any) -> None:
         raise Crash
 
-    dying._commit = crash  # type: ignore[method-assign, assignment]
+    dying._commit = crash  # type: ignore[method-assign]
     with pytest.raises(Crash):
         await dying.drain(ITEM)
     assert len(script.asked) == 1

@@ -18,7 +18,7 @@ from service.domain.state.spec import StateSpec
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.gateway import Gateway
-from service.usecases.state.method import StateMethod
+from service.usecases.memories.step_engine import StepEngine
 from storage.engine.database import Database
 from storage.state import vectors
 from tests.integration.support.crashing import (
@@ -230,7 +230,7 @@ class World:
 @contextmanager
 def _dying(crash: Crash) -> Iterator[None]:
     """Kills the worker at a commit of a revision."""
-    write: Callable[..., Awaitable[Any]] = StateMethod._commit
+    write: Callable[..., Awaitable[Any]] = StepEngine._commit
     written = count(1)
 
     async def behind(*arguments: Any, **named: Any) -> Any:
@@ -240,5 +240,5 @@ def _dying(crash: Crash) -> Iterator[None]:
         return done
 
     with dying_at_commits(crash, vectors) as patched:
-        patched.setattr(StateMethod, "_commit", behind)
+        patched.setattr(StepEngine, "_commit", behind)
         yield

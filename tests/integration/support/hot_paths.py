@@ -12,7 +12,6 @@ from itertools import count, cycle
 from typing import Any
 from uuid import UUID, uuid4
 
-from service.app.method_registry import MemoryMethod
 from service.dispatch.turns import Turns
 from service.domain.calls.ledger import CallScope, HeldCall, Lease
 from service.domain.log.appending import SERVER_PRODUCER, Request, Submission
@@ -30,6 +29,7 @@ from service.usecases.log.append import Appender
 from service.usecases.log.chunk_filter import ChunkFilter
 from service.usecases.log.sessions import read_chunks
 from service.usecases.log.wake_ups import WakeUps
+from service.usecases.memories.step_engine import StepEngine
 from service.usecases.search.index import Indexer
 from service.usecases.search.search import Searcher, SearchQuery
 from storage.answers import answers, interest, listing
@@ -177,7 +177,7 @@ async def _append(site: Site, *groups: Sequence[Submission]) -> None:
 
 
 async def _drained(site: Site, copy: Copy, kind: str) -> None:
-    makes: dict[str, Callable[[Database, Script], MemoryMethod]] = {
+    makes: dict[str, Callable[[Database, Script], StepEngine[Any]]] = {
         "prism": prism_method,
         "state": state_method,
         "tree": tree_method,

@@ -8,19 +8,19 @@ from typing import Any
 
 from service.domain.prompting.flows import ModelRequest
 from service.domain.values.json_values import canonical
+from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.work_items import WorkItem
 from service.llm.providers.facts import ModelFacts
 from service.llm.providers.failures import ModelFailure
 from service.llm.providers.plans import CallPlan
 from service.llm.providers.transport import Completion
 from service.settings.config import Config
-from service.usecases.prism.method import PrismMethod
-from service.usecases.state.method import StateMethod
-from service.usecases.tree.method import TreeMethod
+from service.usecases.memories.step_engine import StepEngine
 from storage.engine.database import Database
 from tests.support.completions import completion
 from tests.support.contents import ConsolidateContent, ReviseContent, content_of
 from tests.support.gateways import SHORT_LEASE_SECONDS, gateway
-from tests.support.prices import PLAIN
+from tests.support.step_engines import before_commits, step_engine
 from verification.chaos.history import Event, ModelCalled
 
 #: A step that fails is tried again at once, and stalls its memory soon.
@@ -101,60 +101,32 @@ def _merged(value: Any, serial: int) -> str:
 Meanwhile = Callable[[], Awaitable[None]]
 
 
-class _Interrupted:
-    """A worker that lets others go first, once, before it commits."""
+class Worker:
+    """A worker of memories of one kind, that lets others go first, once, before it commits."""
 
-    meanwhile: Meanwhile | None = None
-    #: Whether they did.
-    was_interrupted = False
+    def __init__(self, engine: StepEngine[Any]) -> None:
+        self._engine = engine
+        self.meanwhile: Meanwhile | None = None
+        #: Whether they did.
+        self.was_interrupted = False
+        before_commits(engine, self._let_others)
 
-    async def let_others(self) -> None:
-        """Does what is to happen meanwhile."""
+    async def drain(self, item: WorkItem) -> float | None:
+        """Advances a memory."""
+        return await self._engine.drain(item)
+
+    async def _let_others(self) -> None:
         doing, self.meanwhile = self.meanwhile, None
         if doing is not None:
             self.was_interrupted = True
             await doing()
 
 
-class MachinePrismMethod(_Interrupted, PrismMethod):
-    """A worker of PRISM memories."""
-
-    async def _commit(self, *arguments: Any, **named: Any) -> Any:
-        await self.let_others()
-        return await super()._commit(*arguments, **named)
-
-
-class MachineTreeMethod(_Interrupted, TreeMethod):
-    """A worker of trees."""
-
-    async def _store(self, *arguments: Any, **named: Any) -> Any:
-        await self.let_others()
-        return await super()._store(*arguments, **named)
-
-
-class MachineStateMethod(_Interrupted, StateMethod):
-    """A worker of state memories."""
-
-    async def _commit(self, *arguments: Any, **named: Any) -> Any:
-        await self.let_others()
-        return await super()._commit(*arguments, **named)
-
-
-Worker = MachinePrismMethod | MachineTreeMethod | MachineStateMethod
-
-
 def worker_of(kind: str, database: Database, model: Model) -> Worker:
     """A worker of memories of this kind, as another process has it."""
-
-    def facts(_: str) -> ModelFacts:
-        return ModelFacts(window_tokens=WINDOW_TOKENS, count=lambda text: len(text) // 4)
-
+    facts = ModelFacts(window_tokens=WINDOW_TOKENS, count=lambda text: len(text) // 4)
     calls = gateway(model, database, lease_seconds=SHORT_LEASE_SECONDS)
-    if kind == "tree":
-        return MachineTreeMethod(database, calls, facts, b"marker", CONFIG)
-    if kind == "state":
-        return MachineStateMethod(database, calls, facts, b"marker", CONFIG)
-    return MachinePrismMethod(database, calls, facts, lambda _: PLAIN, b"marker", CONFIG)
+    return Worker(step_engine(MemoryKind(kind), database, calls, CONFIG, facts))
 
 
 class Death:

@@ -16,6 +16,7 @@ from service.domain.spend.prices import ModelPrices
 from service.domain.state.spec import StateSpec
 from service.domain.state.vectors import first_state
 from service.domain.tree.spec import TreeSpec
+from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.llm.gateway.gateway import Gateway
@@ -27,9 +28,7 @@ from service.settings.config import Config
 from service.usecases.answers.answer import Answerer
 from service.usecases.answers.readers.browse import OpensRanks
 from service.usecases.answers.readers.browsed_log import Ranks
-from service.usecases.prism.method import PrismMethod
-from service.usecases.state.method import StateMethod
-from service.usecases.tree.method import TreeMethod
+from service.usecases.memories.step_engine import StepEngine
 from storage.engine.database import Database
 from storage.log import sessions
 from storage.memories import memories
@@ -40,6 +39,7 @@ from tests.integration.support.writing import append_texts
 from tests.support.completions import completion
 from tests.support.gateways import SHORT_LEASE_SECONDS, gateway
 from tests.support.prices import PLAIN
+from tests.support.step_engines import step_engine
 
 KEY = session_key(DEFAULT_TENANT, "s")
 MEMORY = memory_id(KEY, "m")
@@ -158,20 +158,12 @@ def prism_method(
     *,
     window: int = 32_768,
     prices: ModelPrices = PLAIN,
-) -> PrismMethod:
-    """Returns a worker's PRISM method, whose model has a window of so many tokens."""
-
-    def facts(_: str) -> ModelFacts:
-        return ModelFacts(window_tokens=window, count=estimate_tokens)
-
-    return PrismMethod(
-        database,
-        gateway(script, database, lease_seconds=SHORT_LEASE_SECONDS),
-        facts,
-        lambda _: prices,
-        b"marker",
-        config,
-    )
+    calls: Gateway | None = None,
+) -> StepEngine[Any]:
+    """Returns a worker's engine of PRISM memories, whose model has a window of so many tokens."""
+    facts = ModelFacts(window_tokens=window, count=estimate_tokens)
+    calls = calls or gateway(script, database, lease_seconds=SHORT_LEASE_SECONDS)
+    return step_engine(MemoryKind.PRISM, database, calls, config, facts, prices)
 
 
 def tree_method(
@@ -181,20 +173,12 @@ def tree_method(
     *,
     window: int = 32_768,
     calls: Gateway | None = None,
-) -> TreeMethod:
-    """Returns a worker's tree method, whose model has a window of so many tokens."""
-
-    def facts(_: str) -> ModelFacts:
-        return ModelFacts(window_tokens=window, count=estimate_tokens)
-
+) -> StepEngine[Any]:
+    """Returns a worker's engine of trees, whose model has a window of so many tokens."""
     script.reply = script.reply or summary_reply
-    return TreeMethod(
-        database,
-        calls or gateway(script, database, lease_seconds=SHORT_LEASE_SECONDS),
-        facts,
-        b"marker",
-        config,
-    )
+    facts = ModelFacts(window_tokens=window, count=estimate_tokens)
+    calls = calls or gateway(script, database, lease_seconds=SHORT_LEASE_SECONDS)
+    return step_engine(MemoryKind.TREE, database, calls, config, facts)
 
 
 def state_method(
@@ -204,20 +188,12 @@ def state_method(
     *,
     window: int = 32_768,
     calls: Gateway | None = None,
-) -> StateMethod:
-    """Returns a worker's state method, whose model has a window of so many tokens."""
-
-    def facts(_: str) -> ModelFacts:
-        return ModelFacts(window_tokens=window, count=estimate_tokens)
-
+) -> StepEngine[Any]:
+    """Returns a worker's engine of state memories, whose model has a window of so many tokens."""
     script.reply = script.reply or vector_reply
-    return StateMethod(
-        database,
-        calls or gateway(script, database, lease_seconds=SHORT_LEASE_SECONDS),
-        facts,
-        b"marker",
-        config,
-    )
+    facts = ModelFacts(window_tokens=window, count=estimate_tokens)
+    calls = calls or gateway(script, database, lease_seconds=SHORT_LEASE_SECONDS)
+    return step_engine(MemoryKind.STATE, database, calls, config, facts)
 
 
 async def make(

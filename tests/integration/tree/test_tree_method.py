@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -9,12 +10,12 @@ from service.app.method_registry import MethodRegistry
 from service.domain.prompting.faults import Fault
 from service.domain.spend.budgets import BudgetPeriod
 from service.domain.tree.nodes import SummarySource
-from service.domain.values.memory_kinds import OnFailure
+from service.domain.values.memory_kinds import MemoryKind, OnFailure
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id
 from service.domain.values.work_items import WorkItem
 from service.llm.providers.failures import ModelFailure
+from service.usecases.memories.step_engine import StepEngine
 from service.usecases.tree import pipeline
-from service.usecases.tree.method import TreeMethod
 from storage.engine.database import Database
 from storage.memories import stalls
 from tests.integration.memories.test_holding import CALL_TOKENS, OF_MEMORY, put
@@ -395,7 +396,7 @@ async def test_a_budget_holds_a_tree_and_nothing_is_lost(database: Database) -> 
     await put(database, OF_MEMORY, BudgetPeriod.TOTAL, 5 * CALL_TOKENS)
     script = Script()
 
-    def held() -> TreeMethod:
+    def held() -> StepEngine[Any]:
         return tree_method(database, script, calls=budgeted_gateway(database, script))
 
     assert await held().drain(ITEM) is None
@@ -417,20 +418,16 @@ async def test_each_memory_is_advanced_by_those_of_its_kind(database: Database) 
     await make(database, story(1), TREE)
     asked: list[str] = []
 
-    class MemoryMethod:
-        def __init__(self, name: str) -> None:
-            self.name = name
+    class Engine:
+        def __init__(self, kind: MemoryKind) -> None:
+            self.kind = kind
 
         async def drain(self, item: WorkItem, *, stop: asyncio.Event | None = None) -> float:
-            asked.append(self.name)
+            asked.append(self.kind)
             return 1.5
 
-    methods = MethodRegistry(
-        database,
-        MemoryMethod("prism"),
-        MemoryMethod("tree"),
-        MemoryMethod("state"),
-    )
+    engines: Any = {kind: Engine(kind) for kind in MemoryKind}
+    methods = MethodRegistry(database, engines)
     assert await methods.drain(ITEM) == 1.5
     assert await methods.drain(ITEM) == 1.5
     assert asked == ["tree", "tree"]
