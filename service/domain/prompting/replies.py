@@ -49,8 +49,8 @@ def unmarked(text: str) -> str:
     text = text.strip()
     for sign in _SIGNS:
         inner = text.removeprefix(sign).removesuffix(sign)
-        is_around = len(text) - len(inner) == 2 * len(sign) or sign == _BOLD
-        if is_around and sign not in inner:
+        is_around = len(text) - len(inner) == 2 * len(sign)
+        if (is_around or (sign == _BOLD and text.endswith(sign))) and sign not in inner:
             text = inner.strip()
     return text
 

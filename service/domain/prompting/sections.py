@@ -98,6 +98,13 @@ def _last(pattern: re.Pattern[str], text: str, start: int) -> re.Match[str] | No
     return found
 
 
+def _once(text: str, start: int, ends: re.Pattern[str]) -> str:
+    """Returns a text up to the next answer after a section: models write some replies twice."""
+    section = ends.search(text, start)
+    again = _ANSWER.search(text, section.end()) if section else None
+    return text[: again.start()] if again else text
+
+
 def read_answer(
     reply: str,
     section: SourcesSection,
@@ -114,6 +121,7 @@ def read_answer(
     if begin is None:
         text = behind_unopened(text)
     start = begin.end() if begin else 0
+    text = _once(text, start, section.header)
     end = section.find(text, start)
     answer = text[start : end.start() if end else len(text)].strip()
     if is_blank(answer):
@@ -145,6 +153,7 @@ def section_so_far(reply: str, begins: re.Pattern[str], ends: re.Pattern[str]) -
     # A header at the very end may still go on.
     if begin is None or begin.end() == len(text):
         return ""
+    text = _once(text, begin.end(), ends)
     end = _last(ends, text, begin.end())
     if end is not None:
         return text[begin.end() : end.start()].strip()

@@ -127,6 +127,21 @@ def test_the_last_header_of_sources_ends_the_answer() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "read", "so_far"),
+    [
+        ("PATHS", of_prism, prism.answer_so_far),
+        ("QUOTES", of_whole, whole.answer_so_far),
+        ("STEPS", of_state, state.answer_so_far),
+    ],
+)
+def test_of_a_reply_that_is_written_twice_the_first_counts(
+    name: str, read: Callable[[str], str | None], so_far: Callable[[str], str]
+) -> None:
+    twice = 2 * f"[ANSWER]\nBox 7.\n[{name}]\n1: x\n"
+    assert (read(twice), so_far(twice)) == ("Box 7.", "Box 7.")
+
+
+@pytest.mark.parametrize(
     ("text", "bare"),
     [
         (' "the sun" ', "the sun"),
@@ -138,6 +153,7 @@ def test_the_last_header_of_sources_ends_the_answer() -> None:
         ('5"', '5"'),
         ('"a" or "b"', '"a" or "b"'),
         ("__init__", "__init__"),
+        ("**kwargs", "**kwargs"),
     ],
 )
 def test_signs_around_a_text_are_taken_off(text: str, bare: str) -> None:
