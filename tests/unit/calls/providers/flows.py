@@ -107,8 +107,8 @@ def _changes(*changes: tuple[str, str, str]) -> str:
 
 
 def _revise_good(ask: ModelRequest) -> str:
-    count = len(content_of(ask).texts)
-    return _changes(*(("add", f"$.'topics'.'t{number}'", '["noted"]') for number in range(count)))
+    numbers = [number for number, text in READ.items() if text in content_of(ask).texts]
+    return _changes(*(("add", f"$.'topics'.'t{number}'", '["noted"]') for number in numbers))
 
 
 def _topics(result: Any) -> list[str]:
@@ -179,6 +179,8 @@ def _navigated(text: str) -> Callable[[Any, Sequence[Event]], Came]:
     return came
 
 
+#: The chunks of a step, by their positions.
+READ = {3: "It opens at nine.", 4: "On Sundays at ten."}
 #: Shortened, a summary is this.
 MEMORY = "All in short. The rest and more."
 
@@ -377,7 +379,7 @@ def _cases() -> dict[str, Case]:
             start=lambda: prism.revise_in_parts(
                 SPEC,
                 _memory(),
-                [[logged(3, "It opens at nine."), logged(4, "On Sundays at ten.")]],
+                [[logged(number, text) for number, text in READ.items()]],
                 number=2,
                 marker_key=KEY,
                 rules=Rules(),
@@ -393,7 +395,7 @@ def _cases() -> dict[str, Case]:
             start=lambda: prism.revise_in_parts(
                 SPEC,
                 _memory(),
-                [[logged(3, "It opens at nine."), logged(4, "On Sundays at ten.")]],
+                [[logged(number, text) for number, text in READ.items()]],
                 number=2,
                 marker_key=KEY,
                 rules=Rules(),

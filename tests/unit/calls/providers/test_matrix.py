@@ -283,8 +283,8 @@ async def test_a_step_that_stays_too_long_is_read_in_halves(
     got = await run(CASES["prism.revise"], desk, Turn(scenario=Scenario.LENGTH), how=WHOLE, bad=2)
     assert got.came is Came.KEPT, "changes from all of the text"
     shown = [content_of(ask) for ask in got.asks if isinstance(content_of(ask), ReviseContent)]
-    positions = [[position for position, _ in one.chunks] for one in shown]
-    assert positions == [[3, 4], [3, 4], [3], [4]]
+    both = ("It opens at nine.", "On Sundays at ten.")
+    assert [one.texts for one in shown] == [both, both, both[:1], both[1:]]
 
 
 def test_every_flow_is_here() -> None:
