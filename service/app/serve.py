@@ -11,7 +11,7 @@ from service import telemetry
 from service.app.dispatching import process
 from service.app.foundation import CannotStart, health
 from service.app.gateways import embedder_of, open_gateway, remote_executor
-from service.app.memories import memories_of
+from service.app.kinds import costs_of, memories_of, use_cases
 from service.llm.embeddings.embedding import CannotEmbed, Embedder
 from service.llm.gateway.allowed import AllowedModels
 from service.llm.providers.facts import Facts
@@ -48,7 +48,6 @@ from service.usecases.search.reranking import Reranker
 from service.usecases.search.search import Searcher
 from service.usecases.spend.budgets import Budgets
 from service.usecases.spend.comparing import Comparer
-from service.usecases.spend.costs import Costs
 from service.usecases.state.working_contexts import WorkingContexts
 from service.usecases.tree.sealing import Sealer
 from service.usecases.tree.trees import Trees
@@ -124,7 +123,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                     *(memories, editor, deleter, pages, models),
                     rebuilder=Rebuilder(memories, models),
                     schemas=schemas,
-                    history=History(database),
+                    history=History(database, use_cases()),
                     watches=Watches(database, watcher, config.limits),
                     stopping=stop,
                 ),
@@ -134,7 +133,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                     token_key=keys.token,
                 ),
                 billing=BillingService(
-                    Costs(database, comparer), Budgets(database, wake_ups), pages
+                    costs_of(database, comparer), Budgets(database, wake_ups), pages
                 ),
                 trees=TreeService(trees, memories, pages, Sealer(database, memories)),
                 states=StateService(contexts, pages, config.limits),

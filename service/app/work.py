@@ -9,6 +9,7 @@ from typing import Any
 from service.app.dispatching import process
 from service.app.foundation import health
 from service.app.gateways import embedder_of, open_circuits, open_gateway, remote_executor
+from service.app.kinds import KINDS
 from service.app.method_registry import MethodRegistry, engines_of
 from service.app.worker import Worker
 from service.llm.executor.spawning import Spawned, near_model
@@ -94,6 +95,7 @@ async def work(
                 facts,
                 keys.marker,
                 config,
+                kinds=KINDS,
                 prices=prices.of,
                 ranks=partial(SearchRanks, searcher),
             ),

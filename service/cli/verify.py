@@ -94,13 +94,14 @@ def verify(
 
 async def _run(url: str, wanted: VerifyScope, *, pooled: bool) -> int:
     """Verifies one session, or all; how many differences there are."""
+    from service.app.kinds import use_cases
     from service.usecases.operations.tenants import NoTenant
     from service.usecases.operations.verify import Verifier
     from storage.engine.database import Database
     from storage.engine.errors import StorageError
 
     database = Database.connect(url, pool_size=2, name="palimpsest-verify", pooled=pooled)
-    verifier = Verifier(database)
+    verifier = Verifier(database, use_cases())
     sessions = differences = 0
     try:
         async for place in _places(database, verifier, wanted):

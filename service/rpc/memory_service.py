@@ -8,7 +8,7 @@ from google.protobuf.empty_pb2 import Empty
 from palimpsest.v1 import memories_pb2, memory_service_pb2, memory_service_pb2_grpc, operations_pb2
 from service.domain.prism.schemas.tree import Schema, render
 from service.domain.values.errors import InvalidInput, SchemaInvalid
-from service.domain.values.memory_kinds import MemoryKind, MemoryStatus
+from service.domain.values.memory_kinds import MemoryStatus
 from service.domain.values.reasons import Reason
 from service.llm.gateway.allowed import AllowedModels
 from service.rpc.convert import history, operations, specs
@@ -275,9 +275,9 @@ class MemoryService(MemoryHistory, memory_service_pb2_grpc.MemoryServiceServicer
         )
 
 
-def _kind_of(request: memory_service_pb2.UpdateMemoryRequest) -> MemoryKind:
+def _kind_of(request: memory_service_pb2.UpdateMemoryRequest) -> str:
     """Returns the kind of memory that the update is for. Raises InvalidInput for two kinds."""
-    kinds = {MemoryKind(path.partition(".")[0]) for path in request.update_mask.paths}
+    kinds = {path.partition(".")[0] for path in request.update_mask.paths}
     if len(kinds) > 1:
         raise InvalidInput(
             Reason.FIELD_INVALID,

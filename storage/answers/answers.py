@@ -21,15 +21,13 @@ from sqlalchemy import (
 from service.domain.answers.browse.spec import BrowseRequest
 from service.domain.answers.navigation_request import NavigationRequest
 from service.domain.answers.options import worded
-from service.domain.answers.readers import ReaderName
 from service.domain.answers.trajectory import (
     NoAnswer,
 )
-from service.domain.memories.specs import MemorySpec, spec_from_json
-from service.domain.prism.spec import PrismSpec
-from service.domain.state.spec import StateSpec
-from service.domain.tree.spec import TreeSpec
+from service.domain.memories.specs import spec_from_json
 from service.domain.tree.trajectory import Statistics
+from service.domain.values.memory_specs import MemorySpec
+from service.domain.values.readers import ReaderName
 from service.domain.values.work_items import WorkKind
 from storage.answers.headings import HEADINGS, Heading, heading_of
 from storage.answers.ratings import GOOD, StoredRating
@@ -218,24 +216,6 @@ class StoredAnswer:
         """The spec of the memory, of an answer that is known to ask one."""
         assert self.asked_spec is not None, "the caller looked for a memory"
         return self.asked_spec
-
-    @property
-    def prism(self) -> PrismSpec:
-        """The spec of a memory that is known to be a PRISM memory."""
-        assert isinstance(self.spec, PrismSpec), "the caller looked at the kind"
-        return self.spec
-
-    @property
-    def tree(self) -> TreeSpec:
-        """The spec of a memory that is known to be a tree."""
-        assert isinstance(self.spec, TreeSpec), "the caller looked at the kind"
-        return self.spec
-
-    @property
-    def state(self) -> StateSpec:
-        """The spec of a memory that is known to be a state memory."""
-        assert isinstance(self.spec, StateSpec), "the caller looked at the kind"
-        return self.spec
 
 
 _FIELDS = frozenset(StoredAnswer.__dataclass_fields__)

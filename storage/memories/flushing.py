@@ -39,10 +39,10 @@ def _flush(*which: Any) -> Ready:
             flush_position=bindparam("upto"),
             ready_at=ready_unless_failing(),
             resting=False,
-            # A state memory is idle while steps are recent.
+            # One whose readers have the whole log may be idle with a lag.
             has_work=or_(
                 memory.c.has_work,
-                and_(memory.c.kind == "state", memory.c.applied_position < bindparam("upto")),
+                and_(memory.c.status != "sealed", memory.c.applied_position < bindparam("upto")),
             ),
         )
         .returning(memory.c.memory_id, memory.c.has_work, memory.c.status)
@@ -86,7 +86,6 @@ def _end_wait(*which: Any) -> Ready:
         update(memory)
         .where(
             memory.c.session_key == bindparam("session"),
-            memory.c.kind == "prism",
             memory.c.status == "active",
             has_work(),
             memory.c.flush_position < bindparam("upto"),
@@ -106,7 +105,7 @@ _END_WAIT = _end_wait(memory.c.memory_id == bindparam("memory"))
 async def end_wait(
     tx: Transaction, session_key: UUID, memory_id: UUID | None, position: int
 ) -> Sequence[UUID]:
-    """As `flush`, but writes only to PRISM memories whose next step waits, or may begin to.
+    """As `flush`, but writes only to memories whose next step waits, or may begin to.
 
     For reads: whoever waits for a position again writes nothing more. A worker that is about
     to put the step off finds the position moved, as with a flush.

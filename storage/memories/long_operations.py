@@ -17,7 +17,7 @@ from service.domain.memories.long_operations import (
     OperationState,
     OperationTarget,
 )
-from service.domain.values.memory_kinds import MemoryKind
+from service.domain.memories.specs import SPECS
 from storage.engine.database import Database, Transaction
 
 #: Where an operation stands in a list: when it was requested, and its key.
@@ -193,7 +193,7 @@ def _operation(row: Sequence[Any]) -> Operation:
         memory_kind, revision, applied, is_idle, consolidate, is_sealed = row[11:17]
         blocked, position, cause = row[17:20]
         facts = OperationTarget(
-            kind=MemoryKind(memory_kind),
+            has_whole_log=SPECS[memory_kind].has_whole_log,
             revision=revision,
             applied_position=applied,
             is_idle=is_idle,

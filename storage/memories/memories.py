@@ -21,11 +21,9 @@ from sqlalchemy import (
     tuple_,
 )
 
-from service.domain.memories.specs import MemorySpec, kind_of, spec_from_json
-from service.domain.prism.spec import PrismSpec
-from service.domain.state.spec import StateSpec
-from service.domain.tree.spec import TreeSpec
+from service.domain.memories.specs import spec_from_json
 from service.domain.values.memory_kinds import MemoryKind, MemoryStatus
+from service.domain.values.memory_specs import MemorySpec
 from storage.engine.database import Transaction
 from storage.engine.ready import Ready
 from storage.tables import dead_letter, memory, session
@@ -86,29 +84,6 @@ class StoredMemory:
         if self.waiting_cause is not None:
             return MemoryStatus.WAITING
         return MemoryStatus.ACTIVE
-
-    @property
-    def lingers(self) -> bool:
-        """Whether its steps may wait for more chunks."""
-        return isinstance(self.spec, PrismSpec) and self.spec.linger_ms != 0
-
-    @property
-    def prism(self) -> PrismSpec:
-        """The spec of a memory that is known to be a PRISM memory."""
-        assert isinstance(self.spec, PrismSpec), "the caller looked at the kind"
-        return self.spec
-
-    @property
-    def tree(self) -> TreeSpec:
-        """The spec of a memory that is known to be a tree."""
-        assert isinstance(self.spec, TreeSpec), "the caller looked at the kind"
-        return self.spec
-
-    @property
-    def state(self) -> StateSpec:
-        """The spec of a memory that is known to be a state memory."""
-        assert isinstance(self.spec, StateSpec), "the caller looked at the kind"
-        return self.spec
 
 
 def held_reason() -> ColumnElement[str | None]:
@@ -261,7 +236,7 @@ async def create_at_once(
         memory_id=memory_id,
         session_name=session_name,
         name=name,
-        kind=kind_of(spec).value,
+        kind=spec.kind,
         spec=spec,
         revision=0,
         applied_position=0,
@@ -294,7 +269,7 @@ def _created(
         "memory": memory_id,
         "tenant": tenant_id,
         "name": name,
-        "kind": kind_of(spec).value,
+        "kind": spec.kind,
         "spec": Jsonb(spec.to_json()),
         "digest": digest,
         "value": value,

@@ -14,7 +14,7 @@ from opentelemetry import metrics
 from opentelemetry.trace import SpanContext
 from sqlalchemy import and_, func, literal, update
 
-from service.domain.memories.specs import kind_of, spec_from_json
+from service.domain.memories.specs import spec_from_json
 from service.domain.prism.amendments import Amendment, Rejection
 from service.domain.values.json_values import canonical
 from service.domain.values.memory_kinds import MemoryKind
@@ -147,7 +147,7 @@ async def commit_revision(
         raise Fenced
     tx.changed.add(held.memory_id)
     if reads:
-        _APPLIED.record(rows[0][1], {Attribute.KIND: kind_of(held.spec).value})
+        _APPLIED.record(rows[0][1], {Attribute.KIND: held.spec.kind})
     return bool(rows[0][0])
 
 
@@ -204,7 +204,7 @@ async def advance(
         raise Fenced
     tx.changed.add(held.memory_id)
     if reads:
-        _APPLIED.record(rows[0][1], {Attribute.KIND: kind_of(held.spec).value})
+        _APPLIED.record(rows[0][1], {Attribute.KIND: held.spec.kind})
     await tx.execute(
         statements.INSERT_REVISION,
         {

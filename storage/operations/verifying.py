@@ -362,16 +362,16 @@ CROSS JOIN LATERAL (
 LEFT JOIN chunk c ON c.session_key = a.session_key AND c.position = p.position
 LEFT JOIN memory m ON m.session_key = a.session_key
     AND m.memory_id = coalesce(a.memory_id, (a.chosen->>'memory_id')::uuid)
-LEFT JOIN tree_node n ON m.kind = 'tree' AND n.session_key = a.session_key
+LEFT JOIN tree_node n ON n.session_key = a.session_key
     AND n.memory_id = m.memory_id AND n.level = split_part(p.node, '.', 1)::integer
     AND n.number = split_part(p.node, '.', 2)::bigint
-LEFT JOIN state_vector v ON m.kind = 'state' AND v.session_key = a.session_key
+LEFT JOIN state_vector v ON v.session_key = a.session_key
     AND v.memory_id = m.memory_id AND v.level = split_part(p.node, '.', 1)::integer
     AND v.revision = split_part(p.node, '.', 2)::bigint
 WHERE a.session_key = %(session)s AND a.answer_id > %(after)s AND a.answer_id <= %(upto)s
     AND (c.position IS NULL
-         OR (p.node IS NOT NULL AND ((m.kind = 'tree' AND n.level IS NULL)
-                                     OR (m.kind = 'state' AND v.level IS NULL))))
+         OR (p.node IS NOT NULL AND m.memory_id IS NOT NULL
+             AND n.level IS NULL AND v.level IS NULL))
 ORDER BY a.answer_id
 """
 

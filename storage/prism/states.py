@@ -7,6 +7,8 @@ from itertools import groupby
 from uuid import UUID
 
 from service.domain.prism.amendments import Amendment, Op
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.schemas.tree import Schema
 from service.domain.prism.spec import Encoding
 from service.domain.values.json_values import restore
 from service.domain.values.paths import Path
@@ -28,6 +30,12 @@ class PrismRows:
     amendments: Sequence[tuple[int, Sequence[Amendment]]]
     #: All chunks up to here are in it.
     applied_position: int
+
+    def memory(self, schema: Schema) -> PrismMemory:
+        """Returns the memory itself, without what prompts show of its past."""
+        return PrismMemory.load(
+            schema, base_json=self.base, amendments=self.amendments, encoding=Encoding.IN_PLACE
+        )
 
 
 # SELECT: a value that the planner does not know, so that a plan is kept for all of them.
@@ -58,6 +66,10 @@ WHERE session_key = %(session)s AND memory_id = %(memory)s
     AND revision > (SELECT revision FROM saved) AND revision <= (SELECT %(revision)s::bigint)
 ORDER BY 1, 2
 """
+_VALUE_BYTES = """
+SELECT octet_length(value) FROM prism_value
+WHERE session_key = %(session)s AND memory_id = %(memory)s
+"""
 _SHOWN_STATE = _STATE.format(saved=_BASE)
 _NEAREST_STATE = _STATE.format(saved=_NEAREST)
 
@@ -85,6 +97,21 @@ async def read_nearest(
 ) -> PrismRows | None:
     """The same state, from the base or snapshot that is closest to it."""
     return await _read(tx, _NEAREST_STATE, session_key, memory_id, at_revision)
+
+
+async def get_nearest(
+    tx: Transaction, session_key: UUID, memory_id: UUID, at_revision: int
+) -> PrismRows:
+    """Returns `read_nearest` of a revision that exists."""
+    rows = await read_nearest(tx, session_key, memory_id, at_revision)
+    assert rows is not None, "revisions have no gaps, and none goes away"
+    return rows
+
+
+async def value_bytes(tx: Transaction, session_key: UUID, memory_id: UUID) -> int:
+    """Returns the bytes of UTF-8 of a memory's newest value as canonical JSON."""
+    rows = await tx.fetch(_VALUE_BYTES, {"session": session_key, "memory": memory_id})
+    return int(rows[0][0]) if rows else 0
 
 
 async def _read(

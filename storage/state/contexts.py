@@ -17,6 +17,24 @@ from storage.memories import memories
 from storage.memories.memories import StoredMemory
 from storage.state.vectors import VECTOR_COLUMNS, vector_of
 
+#: Recent chunks whose sizes are read; of more the others count like these.
+MAX_SIZED_CHUNKS = 10_000
+
+_RECENT_BYTES = f"""
+SELECT coalesce(
+    sum({CONTENT_BYTES}) * greatest(%(upto)s - %(after)s, 1) / greatest(count(*), 1), 0
+)::bigint
+FROM chunk c
+WHERE c.session_key = %(session)s
+    AND c.position > %(after)s AND c.position <= least(%(upto)s, %(after)s + {MAX_SIZED_CHUNKS})
+"""  # noqa: S608 - all of it is ours
+
+
+async def recent_bytes(tx: Transaction, session_key: UUID, *, after: int, upto: int) -> int:
+    """Returns the bytes of the chunks in (after, upto]; estimated of very many."""
+    rows = await tx.fetch(_RECENT_BYTES, {"session": session_key, "after": after, "upto": upto})
+    return int(rows[0][0])
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContextBounds:

@@ -16,6 +16,7 @@ import grpc
 import palimpsest
 from palimpsest import _errors
 from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
+from service.app.kinds import use_cases
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.usecases.operations.verify import LocatedDifference, Verifier
 from storage.engine.database import Database
@@ -183,7 +184,7 @@ async def differing(url: str, names: Sequence[str]) -> list[str]:
     found = []
     try:
         for name in names:
-            told = Verifier(database).verify(DEFAULT_TENANT, name)
+            told = Verifier(database, use_cases()).verify(DEFAULT_TENANT, name)
             found += [f"{name}: {one}" async for one in told if isinstance(one, LocatedDifference)]
     finally:
         await database.close()

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import namedtuple_row
 
-from service.app.memories import memories_of
+from service.app.kinds import memories_of
 from service.domain.tree.nodes import TextOffset
 from service.domain.values.json_values import canonical
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key

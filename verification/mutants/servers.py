@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from service.app.memories import memories_of
+from service.app.kinds import memories_of
 from service.domain.log.appending import SERVER_PRODUCER, Request, Submission, SubmittedChunk
 from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.log.requests import ClientRequest

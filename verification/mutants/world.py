@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import psycopg
 
-from service.app.memories import memories_of
+from service.app.kinds import KINDS, memories_of
 from service.domain.memories.specs import MemorySpec, kind_of
 from service.domain.prism.spec import FOLD_TOKENS, Encoding, PrismSpec
 from service.domain.prompting.ends import End
@@ -325,7 +325,9 @@ class Worker:
         if hold is not None:
             for engine in self._engines.values():
                 before_commits(engine, hold.pass_)
-        self.answerer = Answerer(self.database, self.gateway, lambda _: FACTS, b"marker", CONFIG)
+        self.answerer = Answerer(
+            self.database, self.gateway, lambda _: FACTS, b"marker", CONFIG, kinds=KINDS
+        )
 
     async def take(self) -> list[WorkItem]:
         """What a look at the queue finds of the session: memories and answers."""

@@ -8,7 +8,6 @@ price. What a way is expected to cost is estimated from sizes alone.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from uuid import UUID
 
 from service.domain.answers.browse.spec import (
@@ -20,9 +19,9 @@ from service.domain.answers.browse.spec import (
 )
 from service.domain.answers.browse.understanding import CHOSEN, choosable
 from service.domain.answers.navigation_request import NavigationRequest
-from service.domain.answers.readers import ReaderName
 from service.domain.spend.prices import ModelPrices
-from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.memory_specs import MemorySpec
+from service.domain.values.readers import ReaderName, Way
 
 #: A memory is near the head when it is no more chunks behind than this, or than this share
 #: of the log, whichever is more.
@@ -41,20 +40,6 @@ PIECE_SHARE = 0.6
 HYBRID_LEAVES = 4
 
 
-class Way(StrEnum):
-    """A way to read."""
-
-    PRISM = "prism"
-    CONTEXT = "context"
-    TREE = "tree"
-    #: The levels of a state memory.
-    LEVELS = "levels"
-    #: Browsing: what retrieval names; all of it; newest first until one answers.
-    RANK = "rank"
-    ALL = "all"
-    SCAN = "scan"
-
-
 #: Which ways serve what a question is about, the better tiers first.
 RULES: Mapping[QuerySubject, tuple[tuple[Way, ...], ...]] = {
     QuerySubject.STATE: ((Way.CONTEXT, Way.PRISM), (Way.RANK, Way.SCAN, Way.TREE)),
@@ -68,17 +53,6 @@ _ABOUT = {
     QuerySubject.OVERVIEW: "the whole",
     QuerySubject.CODE: "code that goes on",
 }
-_OF_KIND = {
-    MemoryKind.PRISM: (Way.PRISM,),
-    MemoryKind.TREE: (Way.TREE,),
-    MemoryKind.STATE: (Way.CONTEXT, Way.LEVELS),
-}
-_READERS = {
-    Way.PRISM: ReaderName.PRISM,
-    Way.CONTEXT: ReaderName.PCC,
-    Way.TREE: ReaderName.MEMWALKER,
-    Way.LEVELS: ReaderName.MEMWALKER,
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +61,7 @@ class MemoryFacts:
 
     memory_id: UUID
     name: str
-    kind: MemoryKind
+    spec: type[MemorySpec]
     #: The last position that it has read, and where a question reads it.
     applied_position: int
     revision: int
@@ -244,8 +218,7 @@ def problem_of(memory: MemoryFacts, facts: SessionFacts) -> str:
     if memory.stopped:
         return memory.stopped
     lag = max(facts.head - memory.applied_position, 0)
-    if memory.kind is MemoryKind.STATE:
-        # It has the whole log at any time.
+    if memory.spec.has_whole_log:
         return ""
     if memory.applied_position < facts.wanted_position:
         return "is not as far as was asked for"
@@ -259,7 +232,7 @@ def _of_memories(facts: SessionFacts) -> list[ReaderCandidate]:
         _of_memory(way, memory, facts)
         for memory in facts.memories
         if (not facts.named or memory.name == facts.named) and not problem_of(memory, facts)
-        for way in _OF_KIND[memory.kind]
+        for way in memory.spec.ways
         if way is not Way.CONTEXT or _fits(memory)
     ]
 
@@ -342,7 +315,7 @@ def _chosen(
         usual = NavigationRequest(hybrid_leaves=HYBRID_LEAVES if is_fact else 0)
         navigation = facts.navigation or usual
     return Choice(
-        reader=_READERS[best.way],
+        reader=best.memory.spec.ways[best.way],
         memory=best.memory,
         navigation=navigation,
         reason=reason,
@@ -393,7 +366,7 @@ def _problems(facts: SessionFacts) -> Iterator[str]:
             continue
         if problem := problem_of(memory, facts):
             yield f"memory {memory.name!r} {problem}"
-        elif memory.kind is MemoryKind.STATE and not _fits(memory):
+        elif Way.CONTEXT in memory.spec.ways and not _fits(memory):
             yield f"the context of memory {memory.name!r} does not fit the window"
 
 

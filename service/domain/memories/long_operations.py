@@ -11,7 +11,6 @@ from enum import StrEnum
 from uuid import UUID
 
 from service.domain.values.errors import FailedPrecondition, PalimpsestError
-from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.reasons import Reason
 
 
@@ -77,7 +76,8 @@ class OperationError:
 class OperationTarget:
     """What tells how far a memory is."""
 
-    kind: MemoryKind
+    #: As MemorySpec has it.
+    has_whole_log: bool
     revision: int
     applied_position: int
     #: There is nothing to do with what is in the log.
@@ -140,7 +140,7 @@ class Operation:
         elif self.kind is OperationKind.SEAL:
             is_done = facts.is_sealed
             has_begun = facts.applied_position > 0
-        elif facts.kind is MemoryKind.STATE:
+        elif facts.has_whole_log:
             # What is recent stays out of its vectors, so being idle counts, or later chunks.
             is_done = facts.is_idle or facts.applied_position > self.goal
             has_begun = facts.revision > 0

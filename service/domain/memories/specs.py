@@ -1,6 +1,6 @@
-"""The specs of memories of every kind."""
+"""The registry of specs: the kinds of memories that there are."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,19 +8,26 @@ from service.domain.prism.spec import PrismSpec
 from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
 from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.memory_specs import MemorySpec as MemorySpec
+from service.domain.values.readers import ReaderName
 
-MemorySpec = PrismSpec | TreeSpec | StateSpec
+#: The spec of each kind of memory, by the kind's name.
+SPECS: dict[str, type[MemorySpec]] = {one.kind: one for one in (PrismSpec, TreeSpec, StateSpec)}
 
-_KINDS: dict[type[MemorySpec], MemoryKind] = {
-    PrismSpec: MemoryKind.PRISM,
-    TreeSpec: MemoryKind.TREE,
-    StateSpec: MemoryKind.STATE,
-}
+
+def kinds(which: Callable[[type[MemorySpec]], bool]) -> Sequence[str]:
+    """Returns the kinds whose memories are so."""
+    return [kind for kind, spec in SPECS.items() if which(spec)]
+
+
+def kinds_read_by(reader: ReaderName | None) -> Sequence[str]:
+    """Returns the kinds of memories that a reader reads; none when it reads the log, or any."""
+    return kinds(lambda spec: reader in spec.ways.values())
 
 
 def kind_of(spec: MemorySpec) -> MemoryKind:
     """The kind of memory that a spec is for."""
-    return _KINDS[type(spec)]
+    return MemoryKind(spec.kind)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,28 +35,23 @@ class SpecChanges:
     """What a memory that is rebuilt from another has otherwise."""
 
     #: Fields of its spec, for each kind of memory that they are for.
-    fields: Mapping[MemoryKind, Mapping[str, Any]]
+    fields: Mapping[str, Mapping[str, Any]]
 
-    def kinds(self) -> Collection[MemoryKind]:
+    def kinds(self) -> Collection[str]:
         """Returns the kinds of memories that have what is to change."""
         return self.fields.keys()
 
     def made(self, spec: MemorySpec) -> MemorySpec:
         """Returns the spec with the changes, which are all for its kind."""
-        kind = kind_of(spec)
-        assert all(one is kind for one in self.fields), "the caller checked the kinds"
-        return spec.changed(self.fields.get(kind, {}))
+        assert all(one == spec.kind for one in self.fields), "the caller checked the kinds"
+        return spec.changed(self.fields.get(spec.kind, {}))
 
 
 def spec_from_json(kind: str, value: dict[str, Any], schema_source: str | None) -> MemorySpec:
-    """The spec from its `to_json`; `schema_source`, if given, in place of a PRISM spec's own.
+    """Returns the spec from its `to_json`; `schema_source`, if given, is its schema by now.
 
     Raises ValueError for what it does not know.
     """
-    match MemoryKind(kind):
-        case MemoryKind.TREE:
-            return TreeSpec.from_json(value)
-        case MemoryKind.STATE:
-            return StateSpec.from_json(value)
-        case MemoryKind.PRISM:
-            return PrismSpec.from_json(value, schema_source)
+    if kind not in SPECS:
+        raise ValueError(f"a kind of memory of a newer release: {kind}")
+    return SPECS[kind].from_json(value, schema_source)

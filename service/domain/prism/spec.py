@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.schemas.tree import Schema, render
-from service.domain.values.memory_kinds import OnFailure, ReplyFormat
+from service.domain.values.memory_kinds import ReplyFormat
+from service.domain.values.memory_specs import MemorySpec
+from service.domain.values.readers import ReaderName, Way
 
 #: Schemas that a process keeps: reading one takes longer than most reads of a memory.
 KEPT_SCHEMAS = 256
@@ -66,8 +68,20 @@ def default_fold_tokens(encoding: Encoding) -> int:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PrismSpec:
-    """How a memory is kept. It never changes, but for the schema's new fields."""
+class PrismSpec(MemorySpec):
+    """How a PRISM memory is kept. It never changes, but for the schema's new fields."""
+
+    kind = "prism"
+    ways: ClassVar = {Way.PRISM: ReaderName.PRISM}
+    has_states = True
+    parsers: ClassVar = {
+        **MemorySpec.parsers,
+        "encoding": Encoding,
+        "operations": Operations,
+        "coercion": Coercion,
+        "reply_format": ReplyFormat,
+        "steps": StepScope,
+    }
 
     #: The shape of the memory, as class source.
     schema_source: str
@@ -78,9 +92,6 @@ class PrismSpec:
     encoding: Encoding = Encoding.ADAPTIVE
     #: Chunks are taken together up to this many tokens a step; 1 to 100,000.
     chunk_tokens: int = 2000
-    #: Model as provider/name; empty means the service's default.
-    model: str = ""
-    on_failure: OnFailure = OnFailure.STALL
     #: Amendments are folded when they pass this many tokens, at the latest; 1 to 1,000,000.
     fold_tokens: int = ADAPTIVE_FOLD_TOKENS
     operations: Operations = Operations.ADD_AND_UPDATE
@@ -96,6 +107,11 @@ class PrismSpec:
     final_task: str = ""
     #: What steps are shown of a memory that is larger than `memory_tokens`.
     steps: StepScope = StepScope.WHOLE
+
+    @property
+    def lingers(self) -> bool:
+        """Whether steps may wait for more chunks."""
+        return self.linger_ms != 0
 
     def schema(self) -> Schema:
         """The schema. Raises SchemaInvalid."""
@@ -140,20 +156,6 @@ class PrismSpec:
         values = ((name, getattr(self, name)) for name in _DEFAULTS)
         return {name: value for name, value in values if name in _FIRST or value != _DEFAULTS[name]}
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any], schema_source: str | None = None) -> "PrismSpec":
-        """The spec from `to_json`, with `schema_source` in place of its own if given.
-
-        Raises ValueError for what it does not know.
-        """
-        unknown = value.keys() - {field.name for field in fields(cls)}
-        if unknown:
-            raise ValueError(f"a spec of a newer release: {', '.join(sorted(unknown))}")
-        known = {name: _ENUMS.get(name, _as_it_is)(held) for name, held in value.items()}
-        if schema_source is not None:
-            known["schema_source"] = schema_source
-        return cls(**known)
-
 
 @lru_cache(maxsize=KEPT_SCHEMAS)
 def _schema(source: str) -> Schema:
@@ -165,18 +167,6 @@ def _shown(source: str) -> str:
     return render(_schema(source))
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
-_ENUMS: dict[str, Any] = {
-    "encoding": Encoding,
-    "on_failure": OnFailure,
-    "operations": Operations,
-    "coercion": Coercion,
-    "reply_format": ReplyFormat,
-    "steps": StepScope,
-}
 _DEFAULTS = {field.name: field.default for field in fields(PrismSpec)}
 #: What the first release wants to find in every spec.
 _FIRST = {

@@ -11,24 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from service.domain.prompting.tokens import estimate_tokens
-from service.domain.state.spec import StateSpec
 from service.domain.state.vectors import STEPS_LEVEL, StateVector
 from service.domain.tree.forest import Forest, over, tail_views
 from service.domain.tree.nodes import NodeView, TextOffset
 from service.domain.tree.segmenting import Cut
 from service.domain.tree.spec import TreeSpec
-
-#: What a tree's summaries have at most, in tokens.
-MAX_SUMMARY_TOKENS = 8000
-
-
-def navigation_spec(spec: StateSpec) -> TreeSpec:
-    """How a state memory is navigated: as a tree that says nothing of it is."""
-    return TreeSpec(
-        summary_tokens=min(spec.state_tokens, MAX_SUMMARY_TOKENS),
-        model=spec.model,
-        reply_format=spec.reply_format,
-    )
 
 
 def vector_id(level: int, revision: int) -> str:

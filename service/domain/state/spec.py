@@ -1,13 +1,15 @@
 """The spec of a state memory: when steps are compressed, and into what."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import ClassVar
 
 from service.domain.prompting.tokens import estimate_tokens
+from service.domain.tree.spec import TreeSpec
 from service.domain.values.errors import InvalidInput
-from service.domain.values.memory_kinds import OnFailure, ReplyFormat
+from service.domain.values.memory_kinds import ReplyFormat
+from service.domain.values.memory_specs import MemorySpec
+from service.domain.values.readers import ReaderName, Way
 from service.domain.values.reasons import Reason
 
 
@@ -28,11 +30,24 @@ DEFAULT_PERIOD_TOKENS = 4000
 PINNED_SHARE = 1 / 2
 #: Periods of N steps that an adaptive memory waits at most; as many parts of N at least.
 ADAPTIVE_SPAN = 4
+#: What a tree's summaries have at most, in tokens.
+MAX_SUMMARY_TOKENS = 8000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StateSpec:
-    """How state vectors are kept. It never changes."""
+class StateSpec(MemorySpec):
+    """How state vectors are kept. SKIP: what cannot be compressed is stood for by its beginning."""
+
+    kind = "state"
+    ways: ClassVar = {Way.CONTEXT: ReaderName.PCC, Way.LEVELS: ReaderName.MEMWALKER}
+    has_whole_log = True
+    has_states = True
+    parsers: ClassVar = {
+        **MemorySpec.parsers,
+        "period_kind": Period,
+        "pinned": tuple,
+        "reply_format": ReplyFormat,
+    }
 
     #: The task prompt, P_0 in algorithm 1: the first state vector, M_1. It may be empty.
     task: str = ""
@@ -51,12 +66,8 @@ class StateSpec:
     pinned: tuple[str, ...] = ()
     #: K: vectors that are compressed into one of the next level; 2 to 64, 0: no episodes.
     episode_vectors: int = 0
-    #: Model as provider/name; empty means the service's default.
-    model: str = ""
     #: How a model writes its moves when it navigates the levels.
     reply_format: ReplyFormat = ReplyFormat.AUTO
-    #: SKIP: what cannot be compressed is stood for by its beginning.
-    on_failure: OnFailure = OnFailure.STALL
 
     @property
     def max_period(self) -> int:
@@ -83,34 +94,14 @@ class StateSpec:
                 f" stopped when a memory is {backlog_chunks} chunks behind",
             )
 
-    def changed(self, changes: Mapping[str, Any]) -> "StateSpec":
-        """The spec with other fields."""
-        return replace(self, **changes)
-
-    def to_json(self) -> dict[str, Any]:
-        """The spec as plain JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "StateSpec":
-        """The spec from `to_json`. Raises ValueError for what it does not know."""
-        unknown = value.keys() - {field.name for field in fields(cls)}
-        if unknown:
-            raise ValueError(f"a spec of a newer release: {', '.join(sorted(unknown))}")
-        return cls(**{name: _READ.get(name, _as_it_is)(held) for name, held in value.items()})
+    def as_tree(self) -> TreeSpec:
+        """Returns how its levels are navigated: as a tree that says nothing of it is."""
+        return TreeSpec(
+            summary_tokens=min(self.state_tokens, MAX_SUMMARY_TOKENS),
+            model=self.model,
+            reply_format=self.reply_format,
+        )
 
 
 def _refused(field: str, message: str) -> InvalidInput:
     return InvalidInput(Reason.FIELD_INVALID, message, {}, field=f"state.{field}")
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
-_READ: dict[str, Any] = {
-    "period_kind": Period,
-    "pinned": tuple,
-    "reply_format": ReplyFormat,
-    "on_failure": OnFailure,
-}

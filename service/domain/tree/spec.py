@@ -1,11 +1,12 @@
 """The spec of a summary tree: how it is built and navigated."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import ClassVar, Protocol, runtime_checkable
 
-from service.domain.values.memory_kinds import OnFailure, ReplyFormat
+from service.domain.values.memory_kinds import ReplyFormat
+from service.domain.values.memory_specs import MemorySpec
+from service.domain.values.readers import ReaderName, Way
 
 
 class WorkingMemory(StrEnum):
@@ -19,8 +20,18 @@ class WorkingMemory(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TreeSpec:
-    """How a tree is kept. It never changes."""
+class TreeSpec(MemorySpec):
+    """How a tree is kept. Its `model` builds; SKIP: a text that cannot be summarized is stood for
+    by its beginning."""
+
+    kind = "tree"
+    ways: ClassVar = {Way.TREE: ReaderName.MEMWALKER}
+    model_fields = ("model", "navigation_model")
+    parsers: ClassVar = {
+        **MemorySpec.parsers,
+        "working_memory": WorkingMemory,
+        "reply_format": ReplyFormat,
+    }
 
     #: Tokens of a segment, the text under a leaf, at most; 64 to 100,000.
     segment_tokens: int = 1000
@@ -34,42 +45,18 @@ class TreeSpec:
     working_memory: WorkingMemory = WorkingMemory.CUT
     #: Tokens of the working memory at most; 16 to 32,000.
     working_memory_tokens: int = 500
-    #: Model for building as provider/name; empty means the service's default.
-    model: str = ""
     #: Model for navigating; empty means the one for building.
     navigation_model: str = ""
     reply_format: ReplyFormat = ReplyFormat.AUTO
-    #: SKIP: a text that cannot be summarized is stood for by its beginning.
-    on_failure: OnFailure = OnFailure.STALL
 
-    @property
-    def linger_ms(self) -> int:
-        """A tree reads chunks as they come: a text is part of it before it is summarized."""
-        return 0
-
-    def changed(self, changes: Mapping[str, Any]) -> "TreeSpec":
-        """The spec with other fields."""
-        return replace(self, **changes)
-
-    def to_json(self) -> dict[str, Any]:
-        """The spec as plain JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "TreeSpec":
-        """The spec from `to_json`. Raises ValueError for what it does not know."""
-        unknown = value.keys() - {field.name for field in fields(cls)}
-        if unknown:
-            raise ValueError(f"a spec of a newer release: {', '.join(sorted(unknown))}")
-        return cls(**{name: _READ.get(name, _as_it_is)(held) for name, held in value.items()})
+    def as_tree(self) -> "TreeSpec":
+        """Returns how its levels are navigated."""
+        return self
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
+@runtime_checkable
+class Navigable(Protocol):
+    """How a memory is kept whose levels can be navigated."""
 
-
-_READ: dict[str, Any] = {
-    "working_memory": WorkingMemory,
-    "reply_format": ReplyFormat,
-    "on_failure": OnFailure,
-}
+    def as_tree(self) -> TreeSpec:
+        """Returns how its levels are navigated."""

@@ -7,11 +7,10 @@ that comes from a client counts only when the operator's configuration has it.
 
 import re
 
-from service.domain.memories.specs import MemorySpec
 from service.domain.prompting.faults import Fault
 from service.domain.prompting.flows import ModelRequest
-from service.domain.tree.spec import TreeSpec
 from service.domain.values.errors import InvalidInput
+from service.domain.values.memory_specs import MemorySpec
 from service.domain.values.reasons import Reason
 from service.llm.providers.failures import ModelFailure
 from service.llm.providers.plans import CallPlan
@@ -67,9 +66,8 @@ class AllowedModels:
 
     def check_spec(self, spec: MemorySpec, field: str) -> None:
         """Raises InvalidInput for a model of a memory's spec, whose fields `field` begins."""
-        self.check(spec.model, f"{field}model")
-        if isinstance(spec, TreeSpec):
-            self.check(spec.navigation_model, f"{field}navigation_model")
+        for name in spec.model_fields:
+            self.check(getattr(spec, name), f"{field}{name}")
 
 
 class AllowedTransport:

@@ -2,7 +2,6 @@
 
 from palimpsest.v1 import memories_pb2
 from service.domain.prism.losses import Loss, LossKind, losses_of
-from service.domain.state.spec import StateSpec
 from service.domain.values.memory_kinds import MemoryStatus
 from service.rpc.convert import specs
 from service.rpc.convert.common import numbers_of, read_point, write_timestamp
@@ -24,7 +23,7 @@ def memory(stored: StoredMemory) -> memories_pb2.Memory:
         head=stored.head,
         losses=[loss(one) for one in losses_of(stored.losses)],
         rebuilt_from=stored.rebuilt_from or "",
-        idle=stored.is_idle and isinstance(stored.spec, StateSpec),
+        idle=stored.is_idle and stored.spec.has_whole_log,
     )
     specs.write_spec(stored.spec, message)
     write_timestamp(stored.created_at, message.created_at)

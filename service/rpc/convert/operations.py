@@ -1,6 +1,6 @@
 """Operations, and what they are requested with."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -15,9 +15,8 @@ from service.domain.memories.long_operations import (
     OperationState,
     OperationTarget,
 )
-from service.domain.memories.specs import MemorySpec, SpecChanges
+from service.domain.memories.specs import SpecChanges
 from service.domain.values.errors import InvalidInput
-from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.reasons import Reason
 from service.rpc.convert import memories, specs
 from service.rpc.convert.common import numbers_of, usage, write_timestamp
@@ -92,11 +91,6 @@ def operation_filter(request: operation_service_pb2.ListOperationsRequest) -> Op
     )
 
 
-_SPECS: dict[MemoryKind, Callable[[Any], MemorySpec]] = {
-    MemoryKind.PRISM: specs.prism_spec,
-    MemoryKind.TREE: specs.tree_spec,
-    MemoryKind.STATE: specs.state_spec,
-}
 #: Fields of specs that have another name here.
 _NAMES = {
     "json_schema": "schema_source",
@@ -108,17 +102,16 @@ _NAMES = {
 
 def spec_changes(request: memory_service_pb2.RebuildMemoryRequest) -> SpecChanges:
     """Returns what a rebuilt memory has otherwise. Raises InvalidInput, SchemaInvalid."""
-    changes: dict[MemoryKind, dict[str, Any]] = {}
+    changes: dict[str, dict[str, Any]] = {}
     for path in request.update_mask.paths:
-        name, _, field = path.partition(".")
-        kind = MemoryKind(name)
+        kind, _, field = path.partition(".")
         changes.setdefault(kind, {}).update(
-            _changed(kind, field, getattr(request.new_memory, name))
+            _changed(kind, field, getattr(request.new_memory, kind))
         )
     return SpecChanges(fields=changes)
 
 
-def _changed(kind: MemoryKind, field: str, message: Any) -> Mapping[str, Any]:
+def _changed(kind: str, field: str, message: Any) -> Mapping[str, Any]:
     """Returns a field of a new spec, or all of it where `field` is empty."""
     if field and field not in message.DESCRIPTOR.fields_by_name:
         raise InvalidInput(
@@ -126,7 +119,7 @@ def _changed(kind: MemoryKind, field: str, message: Any) -> Mapping[str, Any]:
             f"update_mask: {kind}.{field} is no field of a spec",
             field="update_mask",
         )
-    spec = _SPECS[kind](message)
+    spec = specs.SPECS[kind].read(message)
     if not field:
         return {one.name: getattr(spec, one.name) for one in fields(spec)}
     if field == "fold_tokens":

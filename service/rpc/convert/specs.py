@@ -1,11 +1,11 @@
 """Specs of memories."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from palimpsest.v1 import common_pb2, memories_pb2
-from service.domain.memories.specs import MemorySpec
 from service.domain.prism.schemas.json_source import parse_json_schema
 from service.domain.prism.schemas.limits import bounded
 from service.domain.prism.schemas.source import parse_source
@@ -23,7 +23,8 @@ from service.domain.prism.spec import (
 from service.domain.state.spec import DEFAULT_PERIOD_TOKENS, Period, StateSpec
 from service.domain.tree.spec import TreeSpec, WorkingMemory
 from service.domain.values.errors import InvalidInput
-from service.domain.values.memory_kinds import MemoryKind, OnFailure, ReplyFormat
+from service.domain.values.memory_kinds import OnFailure, ReplyFormat
+from service.domain.values.memory_specs import MemorySpec
 from service.rpc.convert.common import choices_of, numbers_of
 
 #: What an unset number of a PrismSpec means; the proto's comments say the same.
@@ -63,7 +64,7 @@ def fields_within(name: str) -> Iterator[None]:
     try:
         yield
     except InvalidInput as error:
-        if error.field.partition(".")[0] in {*MemoryKind}:
+        if error.field.partition(".")[0] in SPECS:
             error.field = f"{name}.{error.field}"
         raise
 
@@ -75,23 +76,13 @@ def schema_of(schema_source: str, json_schema: str) -> Schema:
 
 def memory_spec(message: memories_pb2.Memory) -> MemorySpec:
     """Returns the spec of a memory, with its defaults filled in. Raises SchemaInvalid."""
-    match message.WhichOneof("spec"):
-        case "tree":
-            return tree_spec(message.tree)
-        case "state":
-            return state_spec(message.state)
-    return prism_spec(message.prism)
+    kind = message.WhichOneof("spec") or PrismSpec.kind
+    return SPECS[kind].read(getattr(message, kind))
 
 
 def write_spec(spec: MemorySpec, message: memories_pb2.Memory) -> None:
     """Writes a spec into a memory, with the schema as models are shown it."""
-    match spec:
-        case PrismSpec():
-            message.prism.CopyFrom(prism_message(spec))
-        case TreeSpec():
-            message.tree.CopyFrom(tree_message(spec))
-        case StateSpec():
-            message.state.CopyFrom(state_message(spec))
+    getattr(message, spec.kind).CopyFrom(SPECS[spec.kind].write(spec))
 
 
 def tree_spec(message: memories_pb2.TreeSpec) -> TreeSpec:
@@ -217,3 +208,19 @@ def prism_message(spec: PrismSpec) -> memories_pb2.PrismSpec:
 def _named(table: dict[Any, Any], value: object) -> Any:
     """Returns the proto's name of a value: the last, since the first may be UNSPECIFIED."""
     return [key for key, held in table.items() if held is value][-1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Converter:
+    """Reads and writes the specs of one kind of memory, whose name its field has."""
+
+    read: Callable[[Any], MemorySpec]
+    write: Callable[[Any], Any]
+
+
+#: By the names of the kinds.
+SPECS = {
+    PrismSpec.kind: _Converter(prism_spec, prism_message),
+    TreeSpec.kind: _Converter(tree_spec, tree_message),
+    StateSpec.kind: _Converter(state_spec, state_message),
+}

@@ -105,8 +105,8 @@ def cost_report(cost: Cost) -> pb.CostReport:
             for one in cost.residuals
         ],
         reading=_reading(cost.reading),
-        comparison=None if cost.compared is None else _comparison(cost.compared),
-        accounting=None if cost.accounting is None else _accounting(cost.accounting),
+        comparison=_comparison(cost.detail) if isinstance(cost.detail, Compared) else None,
+        accounting=_accounting(cost.detail) if isinstance(cost.detail, Accounting) else None,
     )
 
 

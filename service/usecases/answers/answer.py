@@ -1,24 +1,25 @@
 """Answering: a worker makes the answer to a stored question."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from service.domain.answers.readers import ReaderName
-from service.domain.memories.specs import kind_of
 from service.domain.spend.prices import ModelPrices
-from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.readers import ReaderName
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.gateway import Gateway
 from service.llm.providers.facts import ModelFacts
 from service.settings.config import Config
 from service.usecases.answers.cancelling import ActiveAnswers
-from service.usecases.answers.readers.answering import AnswerCalls, MemoryReader, ReaderKit
+from service.usecases.answers.readers.answering import (
+    AnswerCalls,
+    MemoryReader,
+    ReaderKit,
+    ReadKind,
+)
 from service.usecases.answers.readers.auto import AutoReader
 from service.usecases.answers.readers.browse import Browser, OpensRanks
 from service.usecases.answers.readers.log_range import citable
 from service.usecases.answers.readers.memwalker import Navigator
 from service.usecases.answers.readers.options import ChoosingReader
-from service.usecases.answers.readers.pcc import ContextReader
-from service.usecases.answers.readers.prism import PrismReader
 from service.usecases.answers.readers.reading_facts import Knowledge
 from service.usecases.answers.readers.whole import WholeReader
 from service.usecases.answers.shaping import Shaper
@@ -41,10 +42,11 @@ class Answerer(OnDemandJob[StoredAnswer]):
         marker_key: bytes,
         config: Config,
         *,
+        kinds: Mapping[str, ReadKind],
         prices: Callable[[str], ModelPrices] | None = None,
         ranks: OpensRanks | None = None,
     ) -> None:
-        """Without `ranks` nobody browses."""
+        """Without `ranks` no log is browsed."""
         super().__init__(database, gateway, marker_key, config)
         calls = AnswerCalls(database, gateway)
         kit = ReaderKit(
@@ -54,15 +56,12 @@ class Answerer(OnDemandJob[StoredAnswer]):
         #: What is being made here, so that it ends when somebody cancels it.
         self.active = ActiveAnswers(database, gateway)
         self._navigator = Navigator(kit)
-        self._readers: dict[MemoryKind, MemoryReader] = {
-            MemoryKind.PRISM: PrismReader(kit),
-            MemoryKind.TREE: self._navigator,
-            MemoryKind.STATE: ContextReader(kit),
-        }
+        self._readers = {name: kind.reader(kit) for name, kind in kinds.items()}
         self._log_readers: dict[ReaderName, MemoryReader] = {ReaderName.WHOLE: WholeReader(kit)}
         if ranks is not None:
             self._log_readers[ReaderName.DCISO] = Browser(kit, ranks)
         known = Knowledge(
+            kinds=kinds,
             facts=facts,
             prices=prices,
             config=config,
@@ -132,4 +131,4 @@ class Answerer(OnDemandJob[StoredAnswer]):
             return self._log_readers[ReaderName.AUTO]
         if pending.navigation is not None:
             return self._navigator
-        return self._readers[kind_of(pending.spec)]
+        return self._readers[pending.spec.kind]

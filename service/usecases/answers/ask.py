@@ -381,7 +381,7 @@ async def _end_waits(
         source, stored = sources[name], sources[name].memory
         if stored is None:
             woken += await flushing.end_wait(tx, source.session_key, None, source.head)
-        elif stored.lingers and stored.applied_position < source.head:
+        elif stored.spec.lingers and stored.applied_position < source.head:
             woken += await flushing.end_wait(tx, *item_key(stored), source.head)
     return woken
 

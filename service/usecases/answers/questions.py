@@ -8,32 +8,19 @@ from uuid import UUID
 
 from service.domain.answers.browse.spec import BrowseRequest
 from service.domain.answers.navigation_request import NavigationRequest
-from service.domain.answers.readers import ReaderName
-from service.domain.memories.specs import kind_of
-from service.domain.values.errors import FailedPrecondition, InvalidInput
-from service.domain.values.memory_kinds import MemoryKind
+from service.domain.memories.specs import kinds_read_by
+from service.domain.values.errors import InvalidInput
+from service.domain.values.readers import ReaderName
 from service.domain.values.reasons import Reason
 from service.usecases.log.chunk_filter import ChunkFilter
-from service.usecases.log.lookup import refuse_unnavigable
+from service.usecases.log.lookup import refuse_other_kind
 from service.usecases.memories.consistency import Consistency
 from storage.memories.memories import StoredMemory
 
-#: The kinds of memories that these read; the others take no memory, or any.
-KINDS = {
-    ReaderName.PRISM: (MemoryKind.PRISM,),
-    ReaderName.MEMWALKER: (MemoryKind.TREE, MemoryKind.STATE),
-    ReaderName.PCC: (MemoryKind.STATE,),
-}
 #: What reads the log itself.
 OF_LOG = frozenset({ReaderName.DCISO, ReaderName.WHOLE})
 _BROWSING = frozenset({ReaderName.DCISO, ReaderName.AUTO})
 _NAVIGATING = frozenset({ReaderName.MEMWALKER, ReaderName.AUTO})
-#: Who reads a memory of each kind when nobody says.
-_OF_KIND = {
-    MemoryKind.PRISM: ReaderName.PRISM,
-    MemoryKind.TREE: ReaderName.MEMWALKER,
-    MemoryKind.STATE: ReaderName.PCC,
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +62,7 @@ class Question:
         reader = self.named_reader
         if reader in OF_LOG and self.memory:
             raise _invalid("memory", f"the reader {reader} reads the log itself: name no memory")
-        if reader in KINDS and not self.memory:
+        if not self.memory and kinds_read_by(reader):
             raise _invalid("memory", f"the reader {reader} reads a memory: name one")
         if self.navigation is not None and reader is not None and reader not in _NAVIGATING:
             raise _invalid("navigation", f"the reader {reader} does not navigate")
@@ -130,7 +117,8 @@ class Source:
 class ReadPlan:
     """How a question is read."""
 
-    reader: ReaderName
+    #: None: the one of the memory's kind, which has no name.
+    reader: ReaderName | None
     navigation: NavigationRequest | None
     #: Where the memory is; 0 without one.
     revision: int
@@ -149,9 +137,8 @@ def take(question: Question, source: Source, token_key: bytes) -> ReadPlan:
         token_key, source.session_key, head=source.head, incarnation=source.incarnation
     )
     memory = source.memory
-    # A state memory has the whole log at any time, and so has what reads the log.
-    behind = memory is not None and kind_of(memory.spec) is not MemoryKind.STATE
-    if memory is None or reader is ReaderName.AUTO or not behind:
+    # What reads the log has all of it.
+    if memory is None or reader is ReaderName.AUTO or memory.spec.has_whole_log:
         applied = source.head
     else:
         applied = memory.applied_position
@@ -167,28 +154,18 @@ def take(question: Question, source: Source, token_key: bytes) -> ReadPlan:
 
 def _reader(
     question: Question, memory: StoredMemory | None
-) -> tuple[ReaderName, NavigationRequest | None]:
+) -> tuple[ReaderName | None, NavigationRequest | None]:
     """Who reads, and how it navigates; None: not at all."""
     reader, navigation = question.named_reader, question.navigation
     if memory is None:
         assert reader is not None, "without a memory it is the automatic reader"
         return reader, navigation
-    kind = kind_of(memory.spec)
-    if reader in KINDS and kind not in KINDS[reader]:
-        raise _wrong_kind(question.memory, kind, reader)
     if navigation is not None and reader is None:
-        refuse_unnavigable(question.memory, memory.spec)
         reader = ReaderName.MEMWALKER
-    reader = reader or _OF_KIND[kind]
+    if reader is not None:
+        what = f"the reader {reader}"
+        refuse_other_kind(question.memory, memory.spec, *kinds_read_by(reader), what=what)
+    reader = reader or next(iter(memory.spec.ways.values()), None)
     if reader is ReaderName.MEMWALKER:
         navigation = replace(navigation or NavigationRequest(), options=question.options)
     return reader, navigation
-
-
-def _wrong_kind(name: str, kind: MemoryKind, reader: ReaderName) -> FailedPrecondition:
-    wanted = " and ".join(one.value for one in KINDS[reader])
-    return FailedPrecondition(
-        Reason.WRONG_MEMORY_KIND,
-        f"memory {name!r} is a {kind} memory; the reader {reader} is for {wanted} memories",
-        {"memory": name, "kind": kind, "wanted": KINDS[reader][0]},
-    )

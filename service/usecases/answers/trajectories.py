@@ -12,9 +12,11 @@ from service.domain.answers.trajectory import (
     Action,
     Event,
 )
-from service.domain.memories.specs import MemorySpec
+from service.domain.memories.specs import kinds_read_by
 from service.domain.prompting.fitting import TextTooLong
 from service.domain.prompting.flows import Fetch, FetchingFlow, ModelRequest
+from service.domain.values.memory_specs import MemorySpec
+from service.domain.values.readers import ReaderName
 from service.domain.values.tenancy import session_key
 from service.llm.gateway.driver import drive
 from service.llm.providers.facts import ModelFacts
@@ -24,7 +26,7 @@ from service.usecases.answers.readers.browse import BrowseTerms, ranked_in
 from service.usecases.answers.readers.browsed_log import BrowsedLog, BrowseHit
 from service.usecases.answers.readers.log_range import wanted_log_of
 from service.usecases.answers.readers.memwalker import Terms
-from service.usecases.log.lookup import find_navigable, session_not_found
+from service.usecases.log.lookup import find_memory, session_not_found
 from storage.answers import answers, listing, trajectories
 from storage.answers.answers import StoredAnswer
 from storage.answers.ratings import StoredRating
@@ -94,7 +96,7 @@ class Trajectories:
     async def statistics(self, tenant_id: UUID, session: str, memory: str) -> NavigationTotals:
         """What all navigations of a memory came to. Raises NotFound, FailedPrecondition."""
         async with self._database.transaction(tenant_id, name="trajectories") as tx:
-            stored = await find_navigable(tx, session, memory)
+            stored = await find_memory(tx, session, memory, *_navigable())
             return await trajectories.sum_up(tx, stored.session_key, stored.memory_id)
 
     async def export(
@@ -113,7 +115,7 @@ class Trajectories:
         this release would ask in other words is left out. Raises NotFound, FailedPrecondition.
         """
         async with self._database.transaction(tenant_id, name="trajectories") as tx:
-            stored = await find_navigable(tx, session, memory) if memory else None
+            stored = await find_memory(tx, session, memory, *_navigable()) if memory else None
             key = session_key(tenant_id, session)
             if stored is None and await sessions.get(tx, key) is None:
                 raise session_not_found(session)
@@ -190,6 +192,10 @@ class Trajectories:
             left_out=asked.left_out,
         )
         return terms.flow(asked.worded, log.frames), log.fetch
+
+
+def _navigable() -> Sequence[str]:
+    return kinds_read_by(ReaderName.MEMWALKER)
 
 
 class _NoRanks:

@@ -2,9 +2,8 @@
 
 from uuid import UUID
 
-from service.domain.memories.specs import MemorySpec, kind_of
 from service.domain.values.errors import Conflict, FailedPrecondition, NotFound, OutOfRange
-from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.memory_specs import MemorySpec
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import memory_id, session_key
 from storage.engine.claims import Claim
@@ -14,72 +13,32 @@ from storage.memories import memories, revisions
 from storage.memories.memories import StoredMemory
 
 
-async def find_memory(tx: Transaction, session: str, name: str) -> StoredMemory:
-    """A memory by its name. Raises NotFound."""
+async def find_memory(tx: Transaction, session: str, name: str, *wanted: str) -> StoredMemory:
+    """Returns a memory by its name, of one of the wanted kinds; none: of any.
+
+    Raises NotFound, FailedPrecondition (another kind).
+    """
     key = session_key(tx.tenant_id, session)
     stored = await memories.get(tx, key, memory_id(key, name))
     if stored is None:
         raise await missing(tx, session, name)
+    refuse_other_kind(name, stored.spec, *wanted)
     return stored
 
 
-async def find_prism(tx: Transaction, session: str, name: str) -> StoredMemory:
-    """A PRISM memory by its name. Raises NotFound, FailedPrecondition (another kind)."""
-    stored = await find_memory(tx, session, name)
-    refuse_other_kind(name, stored.spec, MemoryKind.PRISM)
-    return stored
-
-
-async def find_tree(tx: Transaction, session: str, name: str) -> StoredMemory:
-    """A tree by its name. Raises NotFound, FailedPrecondition (another kind)."""
-    stored = await find_memory(tx, session, name)
-    refuse_other_kind(name, stored.spec, MemoryKind.TREE)
-    return stored
-
-
-async def find_state(tx: Transaction, session: str, name: str) -> StoredMemory:
-    """A state memory by its name. Raises NotFound, FailedPrecondition (another kind)."""
-    stored = await find_memory(tx, session, name)
-    refuse_other_kind(name, stored.spec, MemoryKind.STATE)
-    return stored
-
-
-async def find_navigable(tx: Transaction, session: str, name: str) -> StoredMemory:
-    """A memory that can be navigated, by its name. Raises NotFound, FailedPrecondition."""
-    stored = await find_memory(tx, session, name)
-    refuse_unnavigable(name, stored.spec)
-    return stored
-
-
-def refuse_unnavigable(name: str, spec: MemorySpec) -> None:
-    """Raises FailedPrecondition for a memory that has no levels to go down."""
-    if kind_of(spec) is not MemoryKind.STATE:
-        refuse_other_kind(name, spec, MemoryKind.TREE)
-
-
-def refuse_other_kind(
-    name: str, spec: MemorySpec, wanted: MemoryKind, also: MemoryKind | None = None
-) -> None:
-    """Raises FailedPrecondition when a memory is not of the kind, or kinds, a call is for."""
-    kind = kind_of(spec)
-    if kind not in (wanted, also):
-        kinds = wanted if also is None else f"{wanted} or {also}"
+def refuse_other_kind(name: str, spec: MemorySpec, *wanted: str, what: str = "this") -> None:
+    """Raises FailedPrecondition when a memory is not of the kind, or kinds, that `what` is for."""
+    if wanted and spec.kind not in wanted:
+        kinds = " or ".join(wanted)
         raise FailedPrecondition(
             Reason.WRONG_MEMORY_KIND,
-            f"memory {name!r} is a {kind} memory; this is for {kinds} memories",
-            {"memory": name, "kind": kind, "wanted": kinds},
+            f"memory {name!r} is a {spec.kind} memory; {what} is for {kinds} memories",
+            {"memory": name, "kind": spec.kind, "wanted": kinds},
         )
 
 
-async def lock_memory(
-    tx: Transaction,
-    session: str,
-    name: str,
-    *,
-    kind: MemoryKind = MemoryKind.PRISM,
-    also: MemoryKind | None = None,
-) -> Claim:
-    """Returns a memory of a kind, or of the kind `also`, locked for a change by hand.
+async def lock_memory(tx: Transaction, session: str, name: str, *wanted: str) -> Claim:
+    """Returns a memory of one of the wanted kinds, locked for a change by hand.
 
     Raises NotFound, FailedPrecondition.
     """
@@ -87,7 +46,7 @@ async def lock_memory(
     held = await revisions.lock(tx, key, memory_id(key, name))
     if held is None:
         raise await missing(tx, session, name)
-    refuse_other_kind(name, held.spec, kind, also)
+    refuse_other_kind(name, held.spec, *wanted)
     return held
 
 

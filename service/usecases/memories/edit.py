@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from service.domain.memories.specs import kinds
 from service.domain.prism import losses
 from service.domain.prism.amendments import Amendment, Op
 from service.domain.prism.memory import PrismMemory
@@ -17,11 +18,9 @@ from service.domain.prism.revisions import InvalidEdit, Proposal, edited
 from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.evolution import Incompatible, check_extends
 from service.domain.prism.schemas.tree import Schema, render
-from service.domain.prism.spec import Encoding
-from service.domain.state.spec import StateSpec
+from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.values.errors import Conflict, InvalidInput
 from service.domain.values.json_values import parse
-from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.reasons import Reason
 from service.settings.config import Limits
 from service.usecases.log import metrics
@@ -44,7 +43,6 @@ from storage.memories.memories import StoredMemory
 from storage.memories.revisions import NewRevision
 from storage.prism import amendment_log, states
 from storage.prism.amendment_log import LoggedAmendment
-from storage.state import vectors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +96,7 @@ class Editor:
         """
         proposals = [_proposal(edit, number) for number, edit in enumerate(edits)]
         async with self._database.transaction(tenant_id, name="edit.change") as tx:
-            held = await _lock(tx, target)
+            held = await _lock(tx, target, PrismSpec.kind)
             before = await _load(tx, held, held.revision)
             rules = Rules(max_memory_bytes=self._limits.max_memory_bytes, may_remove=True)
             try:
@@ -133,49 +131,26 @@ class Editor:
     async def rollback(self, tenant_id: UUID, target: Target, revision: int) -> StoredMemory:
         """Restores the state of `revision`. Raises NotFound, Conflict, OutOfRange."""
         async with self._database.transaction(tenant_id, name="edit.rollback") as tx:
-            held = await _lock(tx, target, also=MemoryKind.STATE)
+            held = await _lock(tx, target, *kinds(lambda spec: spec.has_states))
             if revision > held.revision:
                 raise revision_not_found(target.memory, revision, held.revision)
-            if isinstance(held.spec, StateSpec):
-                stored = await _restore_vectors(tx, held, target, revision)
-            else:
-                stored = await self._restore_value(tx, held, target, revision)
+            await self._memories.restore(tx, held, revision, comment=target.comment)
+            stored = await find_memory(tx, target.session, target.memory)
             await store_result(tx, stored)
         self._memories.wake(tenant_id, stored)
         return stored
 
-    async def _restore_value(
-        self, tx: Transaction, held: Claim, target: Target, revision: int
-    ) -> StoredMemory:
-        restored = await _load(tx, held, revision)
-        new = NewRevision(
-            kind="rollback",
-            to_position=held.applied_position,
-            digest=_digest(restored),
-            value=restored.value_json,
-            base=restored.value_json,
-            comment=target.comment,
-            restored_revision=revision,
-            consolidated_tokens=0,
-            losses=losses.after_change(
-                held.losses,
-                restored.value,
-                Rules(max_memory_bytes=self._limits.max_memory_bytes),
-            ),
-        )
-        return await self._commit(tx, target, held, new)
-
     async def fold(self, tenant_id: UUID, target: Target) -> tuple[StoredMemory, bool]:
         """Writes the amendments into a new base; whether there were any. Raises NotFound."""
         async with self._database.transaction(tenant_id, name="edit") as tx:
-            held = await _lock(tx, target)
+            held = await _lock(tx, target, PrismSpec.kind)
             rows = await states.read_shown(tx, *item_key(held), held.revision)
             assert rows is not None, "the cursor's foreign key holds the revision"
-            if held.prism.encoding is Encoding.IN_PLACE or not rows.amendments:
+            if PrismSpec.of(held).encoding is Encoding.IN_PLACE or not rows.amendments:
                 unchanged = await find_memory(tx, target.session, target.memory)
                 return await store_result(tx, (unchanged, False))
             memory = PrismMemory.load(
-                held.prism.schema(), base_json=rows.base, amendments=rows.amendments
+                PrismSpec.of(held).schema(), base_json=rows.base, amendments=rows.amendments
             )
             new = NewRevision(
                 kind="fold",
@@ -196,7 +171,7 @@ class Editor:
             session = await sessions.lock_head(tx, stored.session_key)
             if session is None:
                 raise session_not_found(target.session)
-            held = await _lock(tx, target)
+            held = await _lock(tx, target, PrismSpec.kind)
             operation = await request_consolidation(tx, held, target.memory, goal=session.head)
             stored = await find_memory(tx, target.session, target.memory)
             await store_result(tx, operation)
@@ -204,14 +179,14 @@ class Editor:
         return operation
 
     async def update(
-        self, tenant_id: UUID, target: Target, kind: MemoryKind, changes: MemoryUpdate
+        self, tenant_id: UUID, target: Target, kind: str, changes: MemoryUpdate
     ) -> StoredMemory:
         """Gives a memory of a kind a schema with more fields, other models, or both.
 
         Raises NotFound, FailedPrecondition (another kind), Conflict, InvalidInput.
         """
         async with self._database.transaction(tenant_id, name="edit.update") as tx:
-            held = await _lock(tx, target, kind=kind)
+            held = await _lock(tx, target, kind)
             if changes.schema is not None:
                 await self._extend_schema(tx, target, held, changes.schema)
             if changes.models:
@@ -227,10 +202,10 @@ class Editor:
     ) -> None:
         """Commits the schema as a revision, unless the memory has it already."""
         source = render(schema)
-        if held.prism.shown_schema() == source:
+        if PrismSpec.of(held).shown_schema() == source:
             return
         try:
-            check_extends(held.prism.schema(), schema)
+            check_extends(PrismSpec.of(held).schema(), schema)
         except Incompatible as error:
             raise InvalidInput(
                 Reason.SCHEMA_INCOMPATIBLE,
@@ -258,33 +233,8 @@ class Editor:
         return await find_memory(tx, target.session, target.memory)
 
 
-async def _restore_vectors(
-    tx: Transaction, held: Claim, target: Target, revision: int
-) -> StoredMemory:
-    restored = await vectors.read_state(tx, *item_key(held), revision)
-    assert restored is not None, "revisions have no gaps, and none goes away"
-    new = NewRevision(
-        kind="rollback",
-        to_position=held.applied_position,
-        digest=restored.digest,
-        comment=target.comment,
-        restored_revision=revision,
-    )
-    with step_traces.commit(held, new) as traced:
-        await vectors.commit(tx, held, traced, restored.levels, None, has_work=None)
-    # With other vectors something else may be due.
-    await vectors.rouse(tx, *item_key(held))
-    return await find_memory(tx, target.session, target.memory)
-
-
-async def _lock(
-    tx: Transaction,
-    target: Target,
-    *,
-    also: MemoryKind | None = None,
-    kind: MemoryKind = MemoryKind.PRISM,
-) -> Claim:
-    held = await lock_memory(tx, target.session, target.memory, kind=kind, also=also)
+async def _lock(tx: Transaction, target: Target, *wanted: str) -> Claim:
+    held = await lock_memory(tx, target.session, target.memory, *wanted)
     expected = target.expected_revision
     if expected is not None and expected != held.revision:
         conflict = Conflict(
@@ -299,14 +249,8 @@ async def _lock(
 
 
 async def _load(tx: Transaction, held: Claim, revision: int) -> PrismMemory:
-    rows = await states.read_nearest(tx, *item_key(held), revision)
-    assert rows is not None, "revisions have no gaps, and none goes away"
-    return PrismMemory.load(
-        held.prism.schema(),
-        base_json=rows.base,
-        amendments=rows.amendments,
-        encoding=Encoding.IN_PLACE,
-    )
+    rows = await states.get_nearest(tx, *item_key(held), revision)
+    return rows.memory(PrismSpec.of(held).schema())
 
 
 def _proposal(edit: Edit, number: int) -> Proposal:

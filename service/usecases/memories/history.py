@@ -1,6 +1,6 @@
 """Looking back: the logs of a memory, where a value came from, what changed."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice
@@ -8,25 +8,23 @@ from uuid import UUID
 
 from service.domain.answers.citations import best_position
 from service.domain.log.chunks import LoggedChunk
+from service.domain.memories.specs import kinds
 from service.domain.prism.amending import Missing, settle, value_at
 from service.domain.prism.diffing import ValueDifference, differences
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.provenance import OriginSearch, Touch, ValueTracer, Write, search_path
 from service.domain.prism.schemas.tree import Mismatch, Schema
-from service.domain.prism.spec import Encoding
-from service.domain.state.working_context import by_level
+from service.domain.prism.spec import PrismSpec
 from service.domain.values.errors import InvalidInput
 from service.domain.values.json_values import Json, canonical, parse
-from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.paths import Path, PathError
 from service.domain.values.reasons import Reason
 from service.usecases.log.lookup import (
     find_memory,
-    find_prism,
     item_key,
-    refuse_other_kind,
     revision_not_found,
 )
+from service.usecases.memories.kinds import KindUseCases
 from storage.engine.database import Database, Transaction
 from storage.engine.listing import ListPage
 from storage.log import pages
@@ -35,7 +33,6 @@ from storage.memories.history import StoredRevision
 from storage.memories.memories import StoredMemory
 from storage.prism import amendment_log, states
 from storage.prism.amendment_log import AmendmentFilter, LoggedAmendment, LoggedRejection
-from storage.state import vectors
 
 #: Amendments of a path among which the origin of its value is looked for.
 ORIGIN_AMENDMENTS = 1000
@@ -103,8 +100,9 @@ class RevisionComparison:
 class History:
     """What clients ask about the past of memories."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, kinds: Mapping[str, KindUseCases]) -> None:
         self._database = database
+        self._kinds = kinds
 
     async def amendments(
         self,
@@ -122,7 +120,7 @@ class History:
         Raises NotFound.
         """
         async with self._database.snapshot(tenant_id, name="history") as tx:
-            stored = await find_prism(tx, session, name)
+            stored = await find_memory(tx, session, name, PrismSpec.kind)
             return stored, await amendment_log.page_amendments(
                 tx, *item_key(stored), after, limit, wanted, max_bytes=max_bytes
             )
@@ -142,7 +140,7 @@ class History:
         Raises NotFound.
         """
         async with self._database.snapshot(tenant_id, name="history") as tx:
-            stored = await find_prism(tx, session, name)
+            stored = await find_memory(tx, session, name, PrismSpec.kind)
             return stored, await amendment_log.page_rejections(
                 tx, *item_key(stored), after, limit, max_bytes=max_bytes
             )
@@ -170,8 +168,8 @@ class History:
     async def prefix(self, tenant_id: UUID, session: str, name: str, text: str) -> Path:
         """A path as it is stored. Raises NotFound, InvalidInput."""
         async with self._database.transaction(tenant_id, name="history") as tx:
-            stored = await find_prism(tx, session, name)
-        return _place(stored.prism.schema(), None, text, "path_prefix")
+            stored = await find_memory(tx, session, name, PrismSpec.kind)
+        return _place(PrismSpec.of(stored).schema(), None, text, "path_prefix")
 
     async def provenance(
         self,
@@ -191,10 +189,10 @@ class History:
         at least one more than fits. Raises NotFound, OutOfRange, InvalidInput.
         """
         async with self._database.snapshot(tenant_id, name="history") as tx:
-            stored = await find_prism(tx, session, name)
+            stored = await find_memory(tx, session, name, PrismSpec.kind)
             at = stored.revision if revision is None else revision
             memory, applied_position = await _load_state(tx, stored, at)
-            place = _place(stored.prism.schema(), memory.value, path, "path")
+            place = _place(PrismSpec.of(stored).schema(), memory.value, path, "path")
             held = value_at(memory.value, place)
             page, first = await _trace(tx, stored, place, held, at, before, limit + 1)
             entries = await _explain(tx, stored, page, first, max_bytes)
@@ -219,37 +217,23 @@ class History:
         """Returns where (name, revision) and (name, revision) differ: both of PRISM memories,
         or of state memories. Raises NotFound, FailedPrecondition, OutOfRange."""
         compared: list[ComparedState] = []
-        kind: MemoryKind | None = None
+        wanted = kinds(lambda spec: spec.has_states)
         async with self._database.snapshot(tenant_id, name="history") as tx:
             for name, revision in sides:
-                stored = await find_memory(tx, session, name)
-                if kind is None:
-                    is_state = stored.kind == MemoryKind.STATE
-                    kind = MemoryKind.STATE if is_state else MemoryKind.PRISM
-                refuse_other_kind(name, stored.spec, kind)
+                stored = await find_memory(tx, session, name, *wanted)
+                wanted = (stored.kind,)
                 at = stored.revision if revision is None else revision
-                compared.append(await _comparable(tx, stored, at))
+                if at > stored.revision:
+                    raise revision_not_found(name, at, stored.revision)
+                value, applied = await self._kinds[stored.kind].state(tx, stored, at)
+                compared.append(
+                    ComparedState(memory=stored, revision=at, applied_position=applied, value=value)
+                )
         old, new = compared
         found = differences(old.value, new.value)
         return RevisionComparison(
             old=old, new=new, differences=tuple(islice(found, skip, skip + limit + 1))
         )
-
-
-async def _comparable(tx: Transaction, stored: StoredMemory, revision: int) -> ComparedState:
-    """Returns what two memories of a kind are compared by. Raises OutOfRange."""
-    if stored.kind != MemoryKind.STATE:
-        memory, applied_position = await _load_state(tx, stored, revision)
-        value = memory.value
-    else:
-        if revision > stored.revision:
-            raise revision_not_found(stored.name, revision, stored.revision)
-        state = await vectors.read_state(tx, *item_key(stored), revision)
-        assert state is not None, "revisions have no gaps, and none goes away"
-        value, applied_position = by_level(state), state.applied_position
-    return ComparedState(
-        memory=stored, revision=revision, applied_position=applied_position, value=value
-    )
 
 
 async def _load_state(
@@ -258,15 +242,8 @@ async def _load_state(
     """Returns a memory at a revision, and how far it was applied then. Raises OutOfRange."""
     if revision > stored.revision:
         raise revision_not_found(stored.name, revision, stored.revision)
-    rows = await states.read_nearest(tx, *item_key(stored), revision)
-    assert rows is not None, "revisions have no gaps, and none goes away"
-    memory = PrismMemory.load(
-        stored.prism.schema(),
-        base_json=rows.base,
-        amendments=rows.amendments,
-        encoding=Encoding.IN_PLACE,
-    )
-    return memory, rows.applied_position
+    rows = await states.get_nearest(tx, *item_key(stored), revision)
+    return rows.memory(PrismSpec.of(stored).schema()), rows.applied_position
 
 
 def _place(schema: Schema, value: Json, text: str, field: str) -> Path:

@@ -1,21 +1,17 @@
 """Creating, reading and listing memories."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 from uuid import UUID, uuid4
 
 from service.domain.log.read_tokens import ReadToken
 from service.domain.memories.long_operations import OperationId, OperationKind
-from service.domain.memories.specs import MemorySpec
-from service.domain.prism.memory import PrismMemory
-from service.domain.prism.spec import Encoding, PrismSpec
-from service.domain.state.spec import StateSpec
-from service.domain.state.vectors import first_state
+from service.domain.prism.spec import PrismSpec
 from service.domain.values.errors import AlreadyExists, Exhausted, PalimpsestError
-from service.domain.values.memory_kinds import MemoryKind, MemoryStatus
+from service.domain.values.memory_kinds import MemoryStatus
+from service.domain.values.memory_specs import MemorySpec
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
@@ -41,15 +37,16 @@ from service.usecases.memories.consistency import (
     progress_of,
     refuse_stopped,
 )
+from service.usecases.memories.kinds import KindUseCases
 from service.usecases.memories.long_operations import FoundOperation, request
 from service.usecases.memories.progress_watcher import ProgressWatcher
+from storage.engine.claims import Claim
 from storage.engine.database import Database, Transaction
 from storage.engine.listing import ListPage
 from storage.log import sessions
 from storage.memories import flushing, memories, stalls
 from storage.memories.memories import StoredMemory, Unmade
 from storage.prism import states
-from storage.state import vectors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,13 +82,14 @@ class ValueReader(Protocol):
         """
 
 
-class Compressions(Protocol):
-    """Waits for the compressions of state memories."""
+@runtime_checkable
+class CatchesUp(Protocol):
+    """Waits for what is due in a value that has the whole log at any time."""
 
     async def catch_up(
         self, tenant_id: UUID, session: str, name: str, *, deadline: float | None
     ) -> None:
-        """Returns once none is due.
+        """Returns once nothing is due.
 
         Raises NotFound, FailedPrecondition (stalled), Exhausted (held), DeadlineExceeded.
         """
@@ -132,8 +130,8 @@ class Memories:
         watcher: ProgressWatcher,
         token_key: bytes,
         limits: Limits,
-        values: Mapping[MemoryKind, ValueReader],
-        compressions: Compressions,
+        kinds: Mapping[str, KindUseCases],
+        values: Mapping[str, ValueReader],
     ) -> None:
         """`values` reads the kinds of memories whose values are not stored whole."""
         self._database = database
@@ -141,8 +139,8 @@ class Memories:
         self._watcher = watcher
         self._token_key = token_key
         self._limits = limits
+        self._kinds = kinds
         self._values = values
-        self._compressions = compressions
 
     async def create(
         self,
@@ -178,17 +176,11 @@ class Memories:
         spec: MemorySpec,
         rebuilt_from: str | None,
     ) -> tuple[StoredMemory, FoundOperation | None]:
-        empty = None
-        if isinstance(spec, PrismSpec):
-            empty = PrismMemory.create(spec.schema()).value_json
-        first = None
-        if isinstance(spec, StateSpec):
-            spec.check(backlog_chunks=self._limits.backlog_chunks)
-            first = first_state(spec)
-        digest = hashlib.sha256((empty or "").encode()).digest() if first is None else first.digest
+        spec.check(backlog_chunks=self._limits.backlog_chunks)
+        first = self._kinds[spec.kind].first(spec)
         key = session_key(tenant_id, session)
         identity = memory_id(key, name)
-        if first is None and rebuilt_from is None and not is_open():
+        if first.write is None and rebuilt_from is None and not is_open():
             async with self._database.direct(tenant_id, name="memories") as direct:
                 made = await memories.create_at_once(
                     direct,
@@ -196,8 +188,8 @@ class Memories:
                     memory_id=identity,
                     name=name,
                     spec=spec,
-                    value=empty,
-                    digest=digest,
+                    value=first.value,
+                    digest=first.digest,
                     max_memories=self._limits.max_memories,
                 )
             if isinstance(made, Unmade):
@@ -217,16 +209,16 @@ class Memories:
                 spec=spec,
                 rebuilt_from=rebuilt_from,
                 head=held.head,
-                value=empty,
-                digest=digest,
+                value=first.value,
+                digest=first.digest,
             )
             if isinstance(created, Unmade):
                 raise self._refusal(created, session, name)
             if created.count > self._limits.max_memories:
                 raise self._refusal(Unmade.TOO_MANY, session, name)
-            if first is not None:
-                await vectors.add_first(tx, key, identity, first.current)
-            elif rebuilt_from is not None:
+            if first.write is not None:
+                await first.write(tx, key, identity)
+            if rebuilt_from is not None and not spec.has_whole_log:
                 # It reads the log as it is now: its operation waits for that.
                 await flushing.flush(tx, key, identity, held.head)
             operation = None
@@ -281,7 +273,7 @@ class Memories:
         """
         stored, value = await self._caught_up(tenant_id, session, name, consistency, deadline)
         if value is None:
-            return await self._values[MemoryKind(stored.kind)].read(tenant_id, session, name)
+            return await self._values[stored.kind].read(tenant_id, session, name)
         return self._reading(stored, value, stored.revision, stored.applied_position)
 
     async def catch_up(
@@ -310,10 +302,10 @@ class Memories:
         wanted = consistency.wanted_position(
             self._token_key, key, head=stored.head, incarnation=stored.incarnation
         )
-        if stored.kind == MemoryKind.STATE:
-            # All of the log is in its value; what may be missing is a compression.
-            if consistency.fully_applied:
-                await self._compressions.catch_up(tenant_id, session, name, deadline=deadline)
+        if stored.spec.has_whole_log:
+            values = self._values[stored.kind]
+            if consistency.fully_applied and isinstance(values, CatchesUp):
+                await values.catch_up(tenant_id, session, name, deadline=deadline)
         elif stored.applied_position < wanted:
             await self._wait(tenant_id, stored, wanted, deadline)
             stored, value = await self._read_newest(tenant_id, key, session, name)
@@ -322,6 +314,11 @@ class Memories:
     def read_token(self, stored: StoredMemory, position: int) -> str:
         """Returns the token of the log of a memory up to `position`."""
         return read_token(self._token_key, stored, position)
+
+    async def restore(self, tx: Transaction, held: Claim, revision: int, *, comment: str) -> None:
+        """Commits a new revision of a locked memory with the state of an earlier one."""
+        use_cases = self._kinds[held.spec.kind]
+        await use_cases.restore(tx, held, revision, comment=comment, limits=self._limits)
 
     async def read_revision(
         self, tenant_id: UUID, session: str, name: str, revision: int
@@ -334,17 +331,12 @@ class Memories:
             async with self._database.transaction(tenant_id, name="memories") as tx:
                 raise await missing(tx, session, name)
         stored, rows = found
-        values = self._values.get(MemoryKind(stored.kind))
+        values = self._values.get(stored.kind)
         if values is not None:
             return await values.read(tenant_id, session, name, revision=revision)
         if rows is None:
             raise revision_not_found(name, revision, stored.revision)
-        value = PrismMemory.load(
-            stored.prism.schema(),
-            base_json=rows.base,
-            amendments=rows.amendments,
-            encoding=Encoding.IN_PLACE,
-        )
+        value = rows.memory(PrismSpec.of(stored).schema())
         return self._reading(stored, value.value_json, revision, rows.applied_position)
 
     async def read_position(
@@ -353,10 +345,8 @@ class Memories:
         """The newest value that holds no chunk behind `position`. Raises NotFound, OutOfRange."""
         async with self._database.transaction(tenant_id, name="memories") as tx:
             stored = await find_memory(tx, session, name)
-        if stored.kind == MemoryKind.STATE:
-            return await self._values[MemoryKind(stored.kind)].read(
-                tenant_id, session, name, position=position
-            )
+        if stored.spec.has_whole_log:
+            return await self._values[stored.kind].read(tenant_id, session, name, position=position)
         if position > stored.applied_position:
             raise position_not_applied(name, position, stored.applied_position)
         async with self._database.transaction(tenant_id, name="memories") as tx:
@@ -439,7 +429,7 @@ class Memories:
         progress = progress_of(stored)
         refuse_stopped(stored.name, wanted, progress)
         key = (stored.session_key, stored.memory_id)
-        if stored.lingers:
+        if stored.spec.lingers:
             async with self._database.transaction(tenant_id, name="memories") as tx:
                 woken = await flushing.end_wait(tx, *key, wanted)
             self._wake_ups.add(
@@ -490,8 +480,8 @@ class Memories:
     def wake(self, tenant_id: UUID, stored: StoredMemory) -> None:
         """Wake-ups at a memory that is behind, or is to be consolidated or closed."""
         asked = (stored.consolidate_position, stored.seal_position)
-        # A state memory at the head may have a level of vectors that is full.
-        behind = stored.applied_position < stored.head or stored.kind == MemoryKind.STATE
+        # One that is at the head may still have something that is due.
+        behind = stored.applied_position < stored.head or stored.spec.has_whole_log
         wanted = behind or asked != (None, None)
         if wanted and stored.status == "active":
             self._wake_ups.add([_item(tenant_id, *item_key(stored))])

@@ -13,9 +13,10 @@ from service.domain.operations.verifying.differences import Difference
 from service.domain.operations.verifying.log import LogCheck
 from service.domain.values.tenancy import memory_id, session_key
 from service.usecases.log.lookup import memory_not_found, session_not_found
-from service.usecases.operations.verify_memories import verify_memory
+from service.usecases.memories.kinds import Findings, KindUseCases
 from storage.engine.database import Database, Transaction
 from storage.log import deleting, sessions
+from storage.memories import memories
 from storage.operations import verifying
 from storage.operations.verifying import SessionRow
 from storage.spend import sums
@@ -53,8 +54,9 @@ class LocatedDifference:
 class Verifier:
     """Compares sessions with what they come to."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, kinds: Mapping[str, KindUseCases]) -> None:
         self._database = database
+        self._kinds = kinds
 
     async def session_names(self, tenant_id: UUID) -> AsyncGenerator[str]:
         """The names of all sessions, in order."""
@@ -84,7 +86,7 @@ class Verifier:
         for name in names:
             part, count = f"memory {name}", 0
             async with self._database.snapshot(tenant_id, name="verify") as tx:
-                checked = verify_memory(tx, key, memory_id(key, name))
+                checked = verify_memory(tx, self._kinds, key, memory_id(key, name))
                 async with aclosing(checked) as differences:
                     async for difference in differences:
                         if isinstance(difference, int):
@@ -231,6 +233,25 @@ async def _session(tx: Transaction, session: str) -> SessionRow:
 
 def _owner(names: Mapping[UUID, str], session_key: UUID, owner_id: UUID) -> str:
     return "session" if owner_id == session_key else f"memory {names.get(owner_id, owner_id)}"
+
+
+async def verify_memory(
+    tx: Transaction, kinds: Mapping[str, KindUseCases], session_key: UUID, memory_id: UUID
+) -> Findings:
+    """Yields what differs in a memory. `tx` is a snapshot."""
+    try:
+        stored = await memories.get(tx, session_key, memory_id)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        # Only of what nobody of the service wrote: then it may be anything.
+        yield Difference(name="memory.spec", place="memory", said=f"it cannot be read: {error}")
+        return
+    if stored is None:
+        said = "its id is not that of its name"
+        yield Difference(name="memory.name", place="memory", said=said)
+        return
+    async with aclosing(kinds[stored.kind].verify(tx, stored)) as differences:
+        async for one in differences:
+            yield one
 
 
 def _sum_found(place: str, off: SumOff) -> LocatedDifference:

@@ -8,7 +8,6 @@ from uuid import UUID
 from service.domain.prism import asking as prism
 from service.domain.prism import schedules
 from service.domain.prism.amendments import Amendment
-from service.domain.prism.memory import PrismMemory
 from service.domain.prism.schedules import LoggedStep, StepLog, Tokens
 from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.prompting.tokens import TOKEN_BYTES, estimate_tokens
@@ -75,38 +74,35 @@ class Comparer:
 
     async def compare(self, tenant_id: UUID, stored: StoredMemory) -> Compared | None:
         """The comparison; None when the memory has made no step."""
-        model = stored.prism.model or self._config.model
+        spec = PrismSpec.of(stored)
+        model = spec.model or self._config.model
         async with self._alone:
             async with self._database.transaction(tenant_id, name="costs") as tx:
                 facts = await self._read(tx, stored)
             if facts is None:
                 return None
             prices = self._prices(model)
-            return await asyncio.to_thread(_compared, facts, stored.prism, model, prices)
+            return await asyncio.to_thread(_compared, facts, spec, model, prices)
 
     async def _read(self, tx: Transaction, stored: StoredMemory) -> _Facts | None:
         key = (stored.session_key, stored.memory_id)
         steps = await costs.newest_steps(tx, *key, MAX_STEPS)
         if not steps:
             return None
-        newest = await states.read_nearest(tx, *key, stored.revision)
-        assert newest is not None, "a memory has its newest state"
+        newest = await states.get_nearest(tx, *key, stored.revision)
         room = max(MAX_STEP_BYTES // max(len(newest.base), 1), 1)
         steps = steps[-room:]
         first = steps[0].revision
-        rows = await states.read_nearest(tx, *key, first - 1)
-        assert rows is not None, "a revision has the one before it"
-        schema = stored.prism.schema()
-        before = PrismMemory.load(
-            schema, base_json=rows.base, amendments=rows.amendments, encoding=Encoding.IN_PLACE
-        )
+        rows = await states.get_nearest(tx, *key, first - 1)
+        schema = PrismSpec.of(stored).schema()
+        before = rows.memory(schema)
         revisions = await costs.revisions_from(tx, *key, first)
         replies = await self._replies(tx, stored, steps)
         logged, folds = _logged(steps, revisions, replies)
         log = StepLog(
             schema=schema,
             steps=logged,
-            task_tokens=estimate_tokens(self._task(stored.prism)),
+            task_tokens=estimate_tokens(self._task(PrismSpec.of(stored))),
             base_json=before.value_json,
         )
         return _Facts(

@@ -1,17 +1,15 @@
 """Costs: what the calls of a session or a memory came to, and why caches differed."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
 from service.domain.prompting.flows import Purpose
 from service.domain.spend.costs import LogCost, added
 from service.domain.state.accounting import Accounting
-from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import session_key
 from service.usecases.log.lookup import find_memory, session_not_found
-from service.usecases.spend.accounting import read_accounting
-from service.usecases.spend.comparing import Compared, Comparer
+from service.usecases.spend.comparing import Compared
 from storage.engine.database import Database, Transaction
 from storage.log import sessions
 from storage.memories.memories import StoredMemory
@@ -26,6 +24,10 @@ _READING = (
     Purpose.SUMMARIZE.value,
     Purpose.COMPRESS.value,
 )
+#: What only some kinds of memories have.
+CostDetail = Compared | Accounting
+#: Reads that of a memory, from all lines of its costs; the last is as `account` has it.
+ReadsDetail = Callable[[UUID, StoredMemory, Sequence[CostLine], int], Awaitable[CostDetail | None]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,18 +49,17 @@ class Cost:
     residuals: Sequence[ResidualLine]
     #: Calls that revised or consolidated a memory, summarized for a tree, or compressed.
     reading: LogCost
-    #: None unless a PRISM memory's whole costs were asked for, and it has made a step.
-    compared: Compared | None
-    #: None unless a state memory's whole costs were asked for, and its session has a step.
-    accounting: Accounting | None
+    #: None unless a memory's whole costs were asked for, and its kind has any for that memory.
+    detail: CostDetail | None
 
 
 class Costs:
     """What clients ask about costs."""
 
-    def __init__(self, database: Database, comparer: Comparer) -> None:
+    def __init__(self, database: Database, details: Mapping[str, ReadsDetail]) -> None:
+        """`details` are those that some kinds of memories have."""
         self._database = database
-        self._comparer = comparer
+        self._details = details
 
     async def spend(
         self,
@@ -112,19 +113,14 @@ class Costs:
             assert wanted.session_key is not None, "the proto requires a session"
             lines = await costs.lines(tx, wanted.session_key, wanted)
             classes = await costs.residuals(tx, wanted.session_key, wanted)
-            kind = stored.kind if stored is not None and asked.days == spend.Days() else None
-            accounting = None
-            if stored is not None and kind == MemoryKind.STATE:
-                accounting = await read_accounting(tx, stored, lines, system_tokens)
-        compared = None
-        if stored is not None and kind == MemoryKind.PRISM:
-            compared = await self._comparer.compare(tenant_id, stored)
+        detail = None
+        if stored is not None and stored.kind in self._details and asked.days == spend.Days():
+            detail = await self._details[stored.kind](tenant_id, stored, lines, system_tokens)
         return Cost(
             total=spend.added(line.spend for line in lines),
             residuals=classes,
             reading=added(line.cost for line in lines if line.purpose in _READING),
-            compared=compared,
-            accounting=accounting,
+            detail=detail,
         )
 
 

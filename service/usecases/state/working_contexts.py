@@ -12,13 +12,12 @@ from service.domain.state.triggers import SizedStep
 from service.domain.state.vectors import StateVector
 from service.domain.state.working_context import WorkingContext, is_due
 from service.domain.values.errors import DeadlineExceeded, Exhausted, OutOfRange
-from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import memory_id, session_key
 from service.llm.providers.facts import ModelFacts
 from service.settings.config import Limits
 from service.usecases.log.lookup import (
-    find_state,
+    find_memory,
     item_key,
     memory_not_found,
     missing,
@@ -131,7 +130,7 @@ class WorkingContexts:
         if consistency != LATEST:
             await self._caught_up(tenant_id, session, name, consistency, deadline)
         async with self._database.transaction(tenant_id, name="context") as tx:
-            stored = await find_state(tx, session, name)
+            stored = await find_memory(tx, session, name, StateSpec.kind)
             found = await vectors.list_page(
                 tx,
                 item_key(stored),
@@ -195,7 +194,7 @@ class WorkingContexts:
         if found is None:
             async with self._database.transaction(tenant_id, name="context") as tx:
                 raise await missing(tx, session, name)
-        refuse_other_kind(name, found.memory.spec, MemoryKind.STATE)
+        refuse_other_kind(name, found.memory.spec, StateSpec.kind)
         return found
 
     async def _wait(
@@ -230,7 +229,7 @@ class WorkingContexts:
             raise self._too_large(found)
         stored = found.memory
         context = _context_of(found)
-        due = is_due(stored.state, context, flush_position=flush_position, now=now)
+        due = is_due(StateSpec.of(stored), context, flush_position=flush_position, now=now)
         return ContextReading(
             memory=stored,
             context=self._shown(stored, context),
@@ -242,9 +241,9 @@ class WorkingContexts:
     def _shown(self, stored: StoredMemory, context: WorkingContext) -> WorkingContext:
         if self._facts is None:
             return context
-        facts = self._facts(stored.state)
+        facts = self._facts(StateSpec.of(stored))
         window = facts.window_tokens
-        found = shown(context, stored.state, window_tokens=window, count=facts.count)
+        found = shown(context, StateSpec.of(stored), window_tokens=window, count=facts.count)
         if found is None:
             most = int(window * CONTEXT_SHARE)
             why = f"{len(context.recent)} chunks are recent, and the vectors leave no room for them"
@@ -286,7 +285,7 @@ def _context_of(found: StoredContext) -> WorkingContext:
 def _is_behind(found: StoredContext) -> bool:
     """Whether something is due. Of so many chunks that they pass a limit the worker says
     it, unless their number does: it has looked at them when the memory is idle."""
-    spec = found.memory.state
+    spec = StateSpec.of(found.memory)
     if not found.is_whole:
         return _is_wanted(found) or (_goes_by_content(spec) and not found.memory.is_idle)
     context = _context_of(found)
@@ -296,7 +295,7 @@ def _is_behind(found: StoredContext) -> bool:
 def _is_wanted(found: StoredContext) -> bool:
     """Whether something is due whatever the recent chunks are."""
     assert found.state is not None, "the context of now has a revision"
-    spec, state = found.memory.state, found.state
+    spec, state = StateSpec.of(found.memory), found.state
     return (
         found.recent_chunks >= spec.max_period
         or found.flush_position > state.applied_position

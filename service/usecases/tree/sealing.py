@@ -2,10 +2,10 @@
 
 from uuid import UUID
 
-from service.domain.values.memory_kinds import MemoryKind
+from service.domain.tree.spec import TreeSpec
 from service.usecases.log.idempotency import store_result
 from service.usecases.log.lookup import (
-    find_tree,
+    find_memory,
     item_key,
     missing,
     refuse_other_kind,
@@ -31,7 +31,7 @@ class Sealer:
         A second call changes nothing. Raises NotFound, FailedPrecondition (no tree).
         """
         async with self._database.transaction(tenant_id, name="trees") as tx:
-            stored = await find_tree(tx, session, name)
+            stored = await find_memory(tx, session, name, TreeSpec.kind)
             # In the order in which a step locks them.
             held_session = await sessions.lock_head(tx, stored.session_key)
             if held_session is None:
@@ -39,9 +39,9 @@ class Sealer:
             held = await revisions.lock(tx, *item_key(stored))
             if held is None:
                 raise await missing(tx, session, name)
-            refuse_other_kind(name, held.spec, MemoryKind.TREE)
+            refuse_other_kind(name, held.spec, TreeSpec.kind)
             operation = await request_seal(tx, held, name, goal=held_session.head)
-            stored = await find_tree(tx, session, name)
+            stored = await find_memory(tx, session, name, TreeSpec.kind)
             await store_result(tx, operation)
         self._memories.wake(tenant_id, stored)
         return operation

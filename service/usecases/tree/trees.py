@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from service.domain.tree.nodes import TextOffset
+from service.domain.tree.spec import TreeSpec
 from service.domain.values.errors import NotFound
 from service.domain.values.reasons import Reason
 from service.usecases.log.lookup import (
-    find_tree,
+    find_memory,
     item_key,
 )
 from service.usecases.memories.memories import Memories
@@ -33,13 +34,15 @@ class Trees:
     ) -> tuple[StoredMemory, Outline]:
         """The tree, now or as of a revision. Raises NotFound, FailedPrecondition, OutOfRange."""
         async with self._database.transaction(tenant_id, name="trees") as tx:
-            stored = await find_tree(tx, session, name)
+            stored = await find_memory(tx, session, name, TreeSpec.kind)
             return stored, await read_outline(tx, stored, revision)
 
     async def node(self, tenant_id: UUID, session: str, name: str, node_id: str) -> StoredNode:
         """A node by its id. Raises NotFound, FailedPrecondition."""
         async with self._database.transaction(tenant_id, name="trees") as tx:
-            return await _find_node(tx, await find_tree(tx, session, name), node_id)
+            return await _find_node(
+                tx, await find_memory(tx, session, name, TreeSpec.kind), node_id
+            )
 
     async def children(
         self, tenant_id: UUID, session: str, name: str, node_id: str, after: int, limit: int
@@ -49,7 +52,7 @@ class Trees:
         Raises NotFound, FailedPrecondition.
         """
         async with self._database.transaction(tenant_id, name="trees") as tx:
-            stored = await find_tree(tx, session, name)
+            stored = await find_memory(tx, session, name, TreeSpec.kind)
             above = (await _find_node(tx, stored, node_id)).node
             found = await views.read_children(tx, *item_key(stored), above.level, above.number)
         return stored, [one for one in found if one.node.number > after][:limit]
@@ -71,7 +74,7 @@ class Trees:
         NotFound, FailedPrecondition.
         """
         async with self._database.transaction(tenant_id, name="trees") as tx:
-            stored = await find_tree(tx, session, name)
+            stored = await find_memory(tx, session, name, TreeSpec.kind)
             found = await views.list_level(
                 tx, *item_key(stored), level, after, limit, max_bytes=max_bytes
             )
@@ -91,7 +94,7 @@ class Trees:
         `start` is None for the first of it. Raises NotFound, FailedPrecondition.
         """
         async with self._database.transaction(tenant_id, name="trees") as tx:
-            stored = await find_tree(tx, session, name)
+            stored = await find_memory(tx, session, name, TreeSpec.kind)
             node = (await _find_node(tx, stored, node_id)).node
             parts = await views.read_text(
                 tx,

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import palimpsest
 from palimpsest import Edit
+from service.app.kinds import use_cases
 from service.cli.commands import app
 from service.domain.values.errors import NotFound
 from service.domain.values.tenancy import DEFAULT_TENANT
@@ -122,7 +123,7 @@ class Copy:
 async def verified(url: str, memory: str | None) -> list[LocatedDifference]:
     database = Database.connect(url, pool_size=2, name="test")
     try:
-        told = Verifier(database).verify(DEFAULT_TENANT, SESSION, memory)
+        told = Verifier(database, use_cases()).verify(DEFAULT_TENANT, SESSION, memory)
         return [one async for one in told if isinstance(one, LocatedDifference)]
     finally:
         await database.close()

@@ -6,16 +6,17 @@ from uuid import UUID
 
 import pytest
 
+from service.app.kinds import KINDS
 from service.domain.answers import whole
 from service.domain.answers.browse.spec import BrowseOption
 from service.domain.answers.browse.wording import UNDERSTAND
 from service.domain.answers.navigation_request import NavigationRequest
-from service.domain.answers.readers import ReaderName
 from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer
 from service.domain.answers.whole import WHOLE
 from service.domain.prompting.flows import ModelRequest
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state import asking as pcc
+from service.domain.values.readers import ReaderName
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id
 from service.domain.values.work_items import WorkItem
 from service.llm.providers.facts import ModelFacts
@@ -65,7 +66,7 @@ def without_browsing(database: Database, script: Script) -> Answerer:
     def facts(_: str) -> ModelFacts:
         return ModelFacts(window_tokens=32_768, count=estimate_tokens)
 
-    return Answerer(database, gateway(script, database), facts, b"marker", NEVER_WHOLE)
+    return Answerer(database, gateway(script, database), facts, b"marker", NEVER_WHOLE, kinds=KINDS)
 
 
 def says(subject: str = "state", answer: str = "It is in box 7.") -> Any:
@@ -150,7 +151,7 @@ async def test_the_reader_whole_refuses_a_log_that_does_not_fit(database: Databa
 
     script = Script()
     calling = gateway(script, database)
-    await Answerer(database, calling, facts, b"marker", SMALL).make(item)
+    await Answerer(database, calling, facts, b"marker", SMALL, kinds=KINDS).make(item)
     stored, _ = await read_told(database, item)
     assert (stored.status, stored.attempts, script.asked) == ("failed", 0, [])
     assert "the log has " in stored.failure
@@ -318,9 +319,14 @@ async def browsed(
     def facts(_: str) -> ModelFacts:
         return ModelFacts(window_tokens=32_768, count=estimate_tokens)
 
-    others = Answerer(database, calling, facts, b"marker", NEVER_WHOLE)
+    others = Answerer(database, calling, facts, b"marker", NEVER_WHOLE, kinds=KINDS)
     known = Knowledge(
-        facts=facts, prices=None, config=NEVER_WHOLE, marker_key=b"marker", browses=True
+        kinds=KINDS,
+        facts=facts,
+        prices=None,
+        config=NEVER_WHOLE,
+        marker_key=b"marker",
+        browses=True,
     )
     auto = AutoReader(
         database,

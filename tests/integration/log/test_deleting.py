@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from service.app.memories import memories_of
+from service.app.kinds import memories_of
 from service.dispatch.queue import QueueDispatcher
 from service.domain.calls.ledger import CallInProgress, CallScope, Gone, Lease, Reservation
 from service.domain.memories.long_operations import OperationId, OperationKind

@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from service.app.memories import memories_of
+from service.app.kinds import memories_of, use_cases
 from service.domain.memories.specs import MemorySpec
 from service.domain.prism.memory import PrismMemory
 from service.domain.prompting.flows import ModelRequest, Purpose
@@ -215,7 +215,7 @@ async def test_a_page_of_provenance_reads_no_more_of_the_past_than_it_needs(
     for number in range(60):
         edits = [Edit(op=None, path="$.topics.t", value_json=f'"{number}"')]
         await editor.revise(DEFAULT_TENANT, TARGET, edits)
-    look, shown = History(database), []
+    look, shown = History(database, use_cases()), []
     before: tuple[int, int] | None = None
     for _ in range(3):
         with statements() as sent:
@@ -238,7 +238,7 @@ async def test_rollbacks_do_not_cost_a_query_each(database: Database) -> None:
         newest = (await read(database)).revision
         await editor.rollback(DEFAULT_TENANT, TARGET, newest)
     with statements() as sent:
-        found = await History(database).provenance(
+        found = await History(database, use_cases()).provenance(
             DEFAULT_TENANT, "s", "m", "$.topics.t", revision=None, before=None, limit=100
         )
     assert [one.amendment.revision for one in found.entries] == list(range(39, 0, -2))

@@ -8,13 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 import palimpsest
-from service.app.memories import memories_of
+from service.app.kinds import memories_of
 from service.cli.commands import app
 from service.domain.prism.amendments import Op
 from service.domain.prism.losses import LossKind, losses_of
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.pacing import BYTE_SHARE
-from service.domain.prism.spec import Encoding
+from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.prompting.flows import ModelRequest, Purpose
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.values.tenancy import DEFAULT_TENANT
@@ -85,7 +85,7 @@ async def load(database: Database) -> PrismMemory:
         rows = await states.read_nearest(tx, KEY, MEMORY, stored.revision)
     assert rows is not None
     return PrismMemory.load(
-        stored.prism.schema(),
+        PrismSpec.of(stored).schema(),
         base_json=rows.base,
         amendments=rows.amendments,
         encoding=Encoding.IN_PLACE,

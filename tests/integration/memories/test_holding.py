@@ -11,7 +11,7 @@ from sqlalchemy import select, text, update
 
 import palimpsest
 from palimpsest import sync
-from service.app.memories import memories_of
+from service.app.kinds import memories_of
 from service.domain.calls.ledger import CallInProgress, CallScope, Lease, Reservation
 from service.domain.prompting.flows import ModelReply
 from service.domain.spend.budgets import BudgetLimits, BudgetOwner, BudgetPeriod, BudgetScope

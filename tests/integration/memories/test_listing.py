@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import insert, update
 
-from service.app.memories import memories_of
+from service.app.kinds import memories_of
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.settings.config import Limits
 from service.usecases.log.wake_ups import WakeUps

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from service.app.memories import memories_of
+from service.app.kinds import memories_of, use_cases
 from service.domain.prism.amendments import Op
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.spec import Encoding, PrismSpec, StepScope
 from service.domain.prompting.flows import ModelRequest
 from service.domain.values.errors import PalimpsestError
 from service.domain.values.json_values import canonical
-from service.domain.values.memory_kinds import MemoryKind, OnFailure
+from service.domain.values.memory_kinds import OnFailure
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.domain.values.work_items import WorkItem
 from service.llm.providers.failures import ModelFailure
@@ -114,7 +114,7 @@ class World:
         self.watcher = ProgressWatcher(database)
         self.memories = memories_of(database, wake_ups, self.watcher, b"token-key", limits)
         self.editor = Editor(database, self.memories, limits)
-        self.history = History(database)
+        self.history = History(database, use_cases())
         self.watches = Watches(database, self.watcher, limits)
         self.appender = Appender(database, wake_ups, b"token-key", limits)
         self.expected = {name: model.Expected() for name in SPECS}
@@ -274,10 +274,10 @@ class World:
     async def update_schema(self, name: str) -> None:
         target = self._target(name)
         more = f"extra_{self.changes}: str\n"
-        known = (await self.stored(name)).prism.schema_source
+        known = PrismSpec.of(await self.stored(name)).schema_source
         schema = parse_source(f"{known.rstrip()}\n    {more}")
         stored = await self.editor.update(
-            DEFAULT_TENANT, target, MemoryKind.PRISM, MemoryUpdate(schema=schema)
+            DEFAULT_TENANT, target, PrismSpec.kind, MemoryUpdate(schema=schema)
         )
         self._acked(name, "schema", stored, target)
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from service.app.memories import memories_of
+from service.app.kinds import memories_of
 from service.domain.prism.amendments import Amendment, Op, Rejection
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.spec import Coercion, Encoding, Operations

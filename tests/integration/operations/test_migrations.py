@@ -209,7 +209,7 @@ async def test_a_memory_with_no_more_than_it_needs_goes_on(stored: str) -> None:
         await database.close()
     assert found is not None
     assert (found.revision, found.applied_position) == (2, 2)
-    assert found.prism.encoding is Encoding.AMENDMENTS
+    assert PrismSpec.of(found).encoding is Encoding.AMENDMENTS
 
 
 #: Appends a lone step whose order is not said.

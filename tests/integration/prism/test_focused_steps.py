@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.app.memories import memories_of
+from service.app.kinds import memories_of
 from service.domain.prism import losses, pacing, prompts
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.pacing import SizedChunk

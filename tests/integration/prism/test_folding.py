@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.app.memories import memories_of
+from service.app.kinds import memories_of
 from service.domain.prism.folding import FoldState
 from service.domain.prism.spec import ADAPTIVE_FOLD_TOKENS, Encoding
 from service.domain.prompting.flows import ModelRequest

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.app.memories import memories_of
+from service.app.kinds import memories_of
 from service.domain.prompting.faults import Fault
 from service.domain.prompting.flows import ModelRequest
 from service.domain.values.memory_kinds import OnFailure

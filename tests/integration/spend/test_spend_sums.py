@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import insert, text
 
+from service.app.kinds import use_cases
 from service.domain.calls.ledger import CallScope, Lease, Reservation
 from service.domain.prompting.flows import Purpose
 from service.domain.spend.budgets import BudgetPeriod
@@ -412,7 +413,7 @@ async def test_sums_that_are_off_are_told_and_set_right_beside_the_service(
 ) -> None:
     await make(database, ["a"])
     await pay(database, 50, 7)
-    verifier = Verifier(database)
+    verifier = Verifier(database, use_cases())
 
     async def told() -> list[str]:
         found = [one async for one in verifier.verify(DEFAULT_TENANT, "s")]

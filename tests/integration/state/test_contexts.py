@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from palimpsest.v1.memories_pb2 import Memory
-from service.app.memories import memories_of
+from service.app.kinds import memories_of
 from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state.spec import StateSpec

@@ -11,7 +11,6 @@ from service.domain.answers.trajectory import (
 )
 from service.domain.prompting.flows import ModelRequest
 from service.domain.prompting.tokens import estimate_tokens
-from service.domain.state.navigating import navigation_spec
 from service.domain.tree.fetches import BestLeaves, Children, Text
 from service.domain.tree.nodes import NodeView
 from service.domain.values.tenancy import DEFAULT_TENANT
@@ -50,7 +49,8 @@ async def opened(rows: StateRows) -> StateReader | None:
         rows.database,
         DEFAULT_TENANT,
         asked,
-        spec=navigation_spec(rows.spec),
+        spec=rows.spec.as_tree(),
+        count=estimate_tokens,
         cutter=first_piece,
         tail_bytes=1 << 23,
     )
@@ -162,7 +162,7 @@ async def test_every_step_is_in_one_leaf_whatever_its_size(database: Database) -
     assert reader is not None
     found = await leaves_of(reader)
     assert "".join(text for _, text in found) == "".join(texts)
-    limit = navigation_spec(rows.spec).segment_tokens
+    limit = rows.spec.as_tree().segment_tokens
     assert all(estimate_tokens(text) <= limit for _, text in found)
     assert all(before.end == after.start for (before, _), (after, _) in pairwise(found))
     under = [view for view, _ in found if view.node_id.startswith("1.2.")]

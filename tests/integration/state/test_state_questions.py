@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from service.app.kinds import KINDS
 from service.domain.answers.navigation_request import NavigationRequest
 from service.domain.answers.trajectory import (
     EventKind,
@@ -253,7 +254,9 @@ async def test_a_context_that_fits_no_prompt_fails_and_says_what_to_do(
 
         item = await ask(rows)
         script = Script(reply=says("x"))
-        await Answerer(database, gateway(script, database), facts, b"marker", CONFIG).make(item)
+        await Answerer(
+            database, gateway(script, database), facts, b"marker", CONFIG, kinds=KINDS
+        ).make(item)
         stored = await read_answer(database, item)
         assert (stored.status, script.asked) == ("failed", [])
         return stored.failure

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from service.domain.answers.browse.spec import BrowseOption, BrowseRequest
-from service.domain.answers.readers import ReaderName
 from service.domain.answers.trajectory import Event
 from service.domain.prompting.flows import ModelRequest
 from service.domain.prompting.tokens import estimate_tokens
+from service.domain.values.readers import ReaderName
 from service.domain.values.work_items import WorkItem
 from storage.engine.database import Database
 from tests.integration.support.stored_answers import store_question

@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from service.app.memories import memories_of
+from service.app.kinds import memories_of
 from service.domain.memories.specs import MemorySpec
 from service.domain.values import fault_hook
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key

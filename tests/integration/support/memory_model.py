@@ -77,7 +77,7 @@ class Past:
 
     @property
     def schema(self) -> Schema:
-        return self.stored.prism.schema()
+        return PrismSpec.of(self.stored).schema()
 
 
 async def read_past(database: Database, stored: StoredMemory) -> Past:
@@ -98,7 +98,7 @@ async def read_past(database: Database, stored: StoredMemory) -> Past:
             Amendment(path=Path.parse(a.path), op=a.op, value=parse(a.value))
             for a in by_revision.get(one.revision, [])
         ]
-        values.append(amend(stored.prism.schema(), values[-1], made))
+        values.append(amend(PrismSpec.of(stored).schema(), values[-1], made))
     return Past(stored=stored, revisions=revisions, amendments=by_revision, values=values)
 
 
@@ -149,11 +149,11 @@ async def check_prompts(database: Database, past: Past, expected: Expected) -> N
             past.schema,
             base_json=rows.base,
             amendments=rows.amendments,
-            encoding=past.stored.prism.encoding,
+            encoding=PrismSpec.of(past.stored).encoding,
         )
         read = tuple(range(one.from_position + 1, one.to_position + 1))
         asked = expected.asked.get(read, [])
-        due = [[s.text for s in _due(past.stored.prism, memory, ask)] for ask in asked]
+        due = [[s.text for s in _due(PrismSpec.of(past.stored), memory, ask)] for ask in asked]
         assert any(_memory_shown(ask) == texts for ask, texts in zip(asked, due, strict=True)), one
 
 

@@ -8,7 +8,7 @@ from hypothesis.stateful import initialize, precondition, rule
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.spec import Encoding, PrismSpec, StepScope
 from service.domain.values.errors import Conflict
-from service.domain.values.memory_kinds import MemoryKind, OnFailure
+from service.domain.values.memory_kinds import OnFailure
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.usecases.memories.edit import Edit, MemoryUpdate, Target
 from storage.memories.memories import StoredMemory
@@ -164,13 +164,13 @@ class PrismMachine(MemoryMachine):
 
     async def _change_schema(self, name: str, is_new: bool) -> None:
         stored = await self.stored(name)
-        source = stored.prism.schema_source.rstrip()
+        source = PrismSpec.of(stored).schema_source.rstrip()
         # A rebuilt memory begins with the fields that were added, at revision 0.
         more = f"\n    extra{source.count('extra')}: str\n" if is_new else "\n"
         behind = await self.editor.update(
             DEFAULT_TENANT,
             self._target(stored, 0),
-            MemoryKind.PRISM,
+            PrismSpec.kind,
             MemoryUpdate(schema=parse_source(source + more)),
         )
         assert behind.revision == stored.revision + is_new
@@ -184,5 +184,5 @@ class PrismMachine(MemoryMachine):
 
     async def _rebuild(self, name: str, encoding: Encoding) -> None:
         stored = await self.stored(name)
-        spec = replace(stored.prism, encoding=encoding)
+        spec = replace(PrismSpec.of(stored), encoding=encoding)
         await self.make(f"m{len(self.memory_names)}", spec, rebuilt_from=name)

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 from uuid import UUID
 
+from service.app.kinds import KINDS
 from service.domain.memories.specs import MemorySpec
 from service.domain.prism.spec import FOLD_TOKENS, Encoding, PrismSpec
 from service.domain.prompting.flows import ModelRequest, Purpose
@@ -148,7 +149,7 @@ def answerer(
     def facts(_: str) -> ModelFacts:
         return ModelFacts(window_tokens=window, count=estimate_tokens)
 
-    return Answerer(database, calls, facts, b"marker", config, ranks=ranks)
+    return Answerer(database, calls, facts, b"marker", config, kinds=KINDS, ranks=ranks)
 
 
 def prism_method(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from service.app.memories import memories_of
+from service.app.kinds import memories_of
 from service.domain.values.errors import Exhausted
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem

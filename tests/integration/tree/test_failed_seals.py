@@ -2,6 +2,7 @@
 
 import pytest
 
+from service.app.kinds import use_cases
 from service.domain.memories.long_operations import Operation, OperationState
 from service.domain.operations.verifying.differences import Difference
 from service.domain.prompting.flows import ModelRequest
@@ -9,7 +10,7 @@ from service.domain.tree.nodes import SummarySource
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.llm.providers.failures import ModelFailure
 from service.usecases.memories.long_operations import find, request_seal
-from service.usecases.operations.verify_memories import verify_memory
+from service.usecases.operations.verify import verify_memory
 from storage.engine.database import Database
 from storage.log import sessions
 from storage.memories import revisions, stalls
@@ -98,7 +99,7 @@ async def test_a_seal_after_one_that_failed_has_all_of_the_log(
     assert_is_tree(tree, 3, sealed=True)
     assert max(node.to_position for node in tree.values()) == 11 + more
     async with database.transaction(DEFAULT_TENANT) as tx:
-        found = [one async for one in verify_memory(tx, KEY, MEMORY)]
+        found = [one async for one in verify_memory(tx, use_cases(), KEY, MEMORY)]
     # `make` writes a first revision of its own.
     assert {str(one.place) for one in found if isinstance(one, Difference)} <= {"revision 0"}
     assert not set(faulty.paid) & set(works.paid), "nothing is paid twice"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from service.app.kinds import KINDS
 from service.domain.answers.navigation_request import NavigationRequest
 from service.domain.answers.trajectory import (
     Action,
@@ -301,7 +302,9 @@ async def test_a_text_that_fits_no_prompt_fails_at_once(database: Database) -> N
     item = await ask(database, revision=1, applied=1)
     script = Script(reply=Moves("word"))
     config: Config = CONFIG
-    await Answerer(database, gateway(script, database), facts, b"marker", config).make(item)
+    await Answerer(database, gateway(script, database), facts, b"marker", config, kinds=KINDS).make(
+        item
+    )
     stored, _ = await read_told(database, item)
     assert (stored.status, script.asked) == ("failed", [])
     assert "window" in stored.failure

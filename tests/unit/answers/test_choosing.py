@@ -28,25 +28,28 @@ from service.domain.answers.choosing import (
     problem_of,
 )
 from service.domain.answers.navigation_request import NavigationRequest
-from service.domain.answers.readers import ReaderName
+from service.domain.prism.spec import PrismSpec
 from service.domain.spend.prices import ModelPrices
-from service.domain.values.memory_kinds import MemoryKind
+from service.domain.state.spec import StateSpec
+from service.domain.tree.spec import TreeSpec
+from service.domain.values.memory_specs import MemorySpec
+from service.domain.values.readers import ReaderName
 from tests.support.prices import PLAIN
 
 LOG = SessionFacts(head=1000, log_tokens=400_000, whole_tokens=None)
-SHAPES: dict[MemoryKind, dict[str, int]] = {
-    MemoryKind.PRISM: {"shown_tokens": 2000},
-    MemoryKind.TREE: {"shown_tokens": 2000, "leaf_tokens": 1000, "levels": 3},
-    MemoryKind.STATE: {"shown_tokens": 3000, "leaf_tokens": 1000, "levels": 4},
+SHAPES: dict[type[MemorySpec], dict[str, int]] = {
+    PrismSpec: {"shown_tokens": 2000},
+    TreeSpec: {"shown_tokens": 2000, "leaf_tokens": 1000, "levels": 3},
+    StateSpec: {"shown_tokens": 3000, "leaf_tokens": 1000, "levels": 4},
 }
-NAMES = {MemoryKind.PRISM: "notes", MemoryKind.TREE: "book", MemoryKind.STATE: "run"}
+NAMES = {PrismSpec: "notes", TreeSpec: "book", StateSpec: "run"}
 
 
-def memory(kind: MemoryKind, **changes: Any) -> MemoryFacts:
+def memory(kind: type[MemorySpec], **changes: Any) -> MemoryFacts:
     values: dict[str, Any] = {
-        "memory_id": UUID(int=list(MemoryKind).index(kind) + 1),
+        "memory_id": UUID(int=list(SHAPES).index(kind) + 1),
         "name": NAMES[kind],
-        "kind": kind,
+        "spec": kind,
         "applied_position": 1000,
         "revision": 7,
         "window_tokens": 32_768,
@@ -56,7 +59,7 @@ def memory(kind: MemoryKind, **changes: Any) -> MemoryFacts:
     return MemoryFacts(**values)
 
 
-NOTES, BOOK, RUN = (memory(kind) for kind in (MemoryKind.PRISM, MemoryKind.TREE, MemoryKind.STATE))
+NOTES, BOOK, RUN = map(memory, (PrismSpec, TreeSpec, StateSpec))
 
 
 def facts(*memories: MemoryFacts, **changes: Any) -> SessionFacts:
@@ -262,7 +265,7 @@ def test_a_reason_says_what_was_weighed() -> None:
     option=st.sampled_from([one for one in BrowseOption if one is not BrowseOption.AUTO]),
     kept=st.lists(
         st.tuples(
-            st.sampled_from(list(MemoryKind)),
+            st.sampled_from(list(SHAPES)),
             st.integers(0, 1000),
             st.sampled_from(["", "is stalled"]),
         ),
@@ -274,7 +277,7 @@ def test_a_reason_says_what_was_weighed() -> None:
 def test_what_is_chosen_can_be_read(
     subject: QuerySubject,
     option: BrowseOption,
-    kept: list[tuple[MemoryKind, int, str]],
+    kept: list[tuple[type[MemorySpec], int, str]],
     head: int,
     wanted: int,
 ) -> None:

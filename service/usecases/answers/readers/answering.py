@@ -15,6 +15,7 @@ from service.llm.providers.facts import ModelFacts
 from service.settings.config import Config
 from service.usecases.answers.ask import occasion
 from service.usecases.answers.text_streaming import stream_text
+from service.usecases.memories.kinds import KindUseCases
 from storage.answers import trajectories
 from storage.answers.answers import StoredAnswer, StoredCitation
 from storage.engine.database import Database
@@ -133,6 +134,18 @@ class ReaderKit:
     #: Derives the marks about texts from outside.
     marker_key: bytes
     config: Config
+
+
+class ReadKind(Protocol):
+    """A kind of memory, as far as its memories are asked."""
+
+    @property
+    def use_cases(self) -> KindUseCases:
+        """What is different for memories of this kind."""
+
+    @property
+    def reader(self) -> Callable[[ReaderKit], MemoryReader]:
+        """Makes what answers the questions that name no other reader."""
 
 
 class LooksUp(Protocol):

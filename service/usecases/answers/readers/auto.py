@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from service.domain.answers.browse.spec import BrowseRequest, Understanding
 from service.domain.answers.browse.understanding import choosable, understand
 from service.domain.answers.choosing import Choice, choose, fallback, obvious
-from service.domain.answers.readers import ReaderName
 from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer, reply_fields
 from service.domain.prompting.fitting import TextTooLong
 from service.domain.prompting.flows import ModelReply, ModelRequest
+from service.domain.values.readers import ReaderName
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.driver import drive
 from service.usecases.answers.readers.answering import AnswerCalls, MadeAnswer, MemoryReader

@@ -1,21 +1,19 @@
 """Navigating: a worker answers a question from the levels of a memory, move by move."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 from uuid import UUID
 
 from service.domain.answers.citations import best_excerpt, best_position
 from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer
-from service.domain.memories.specs import MemorySpec, kind_of
 from service.domain.prompting.flows import Fetch, FetchingFlow
-from service.domain.state.navigating import navigation_spec
 from service.domain.state.spec import StateSpec
 from service.domain.tree.navigation import TreeQuestion, navigate
 from service.domain.tree.nodes import NodeView
-from service.domain.tree.spec import TreeSpec
+from service.domain.tree.spec import Navigable, TreeSpec
 from service.domain.tree.trajectory import Navigation, Statistics
-from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.memory_specs import MemorySpec
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.driver import drive
 from service.llm.providers.facts import ModelFacts
@@ -59,6 +57,13 @@ class LevelsReader(Protocol):
         """What has text itself, with that text, chunk by chunk."""
 
 
+#: What reads the levels of memories, by their kind.
+LEVELS: Mapping[str, type[TreeReader] | type[StateReader]] = {
+    TreeSpec.kind: TreeReader,
+    StateSpec.kind: StateReader,
+}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Terms:
     """What decides how a navigation's prompts look besides the memory's levels."""
@@ -81,8 +86,9 @@ class Terms:
         facts: Callable[[str], ModelFacts],
         marker_key: bytes,
     ) -> "Terms":
-        """Those of a tree or a state memory; `facts` knows models."""
-        spec = kept if isinstance(kept, TreeSpec) else _levels_spec(kept)
+        """Those of a memory that has levels; `facts` knows models."""
+        assert isinstance(kept, Navigable), "other kinds are refused"
+        spec = kept.as_tree()
         building = spec.model or default_model
         model = spec.navigation_model or building
         return cls(
@@ -100,20 +106,12 @@ class Terms:
 
         Of text that has no node yet it holds at most `tail_bytes`.
         """
-        if kind_of(asked.spec) is MemoryKind.STATE:
-            return await StateReader.open(
-                database,
-                tenant_id,
-                asked,
-                spec=self.spec,
-                cutter=first_piece,
-                tail_bytes=tail_bytes,
-            )
-        return await TreeReader.open(
+        return await LEVELS[asked.spec.kind].open(
             database,
             tenant_id,
             asked,
-            facts=self.building_facts,
+            spec=self.spec,
+            count=self.building_facts.count,
             cutter=first_piece,
             tail_bytes=tail_bytes,
         )
@@ -176,22 +174,18 @@ class Navigator:
         return Navigation(text="", no_answer=why, leaves=(), reasoning="", statistics=Statistics())
 
 
-def _levels_spec(kept: MemorySpec) -> TreeSpec:
-    assert isinstance(kept, StateSpec), "other kinds are refused"
-    return navigation_spec(kept)
-
-
 def _made(
     navigation: Navigation, citations: Sequence[StoredCitation], asked: StoredAnswer, model: str
 ) -> MadeAnswer:
     why = navigation.no_answer
-    kind = "tree" if kind_of(asked.spec) is MemoryKind.TREE else "memory"
     return MadeAnswer(
         text=navigation.text,
         citations=citations,
         model=model,
         no_answer=why,
-        failure="" if why is None else NO_ANSWER_TEXTS[why].format(kind=kind),
+        failure=""
+        if why is None
+        else NO_ANSWER_TEXTS[why].format(kind=LEVELS[asked.spec.kind].noun),
         statistics=navigation.statistics,
         guessed=navigation.guessed,
     )

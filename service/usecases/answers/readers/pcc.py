@@ -3,6 +3,7 @@
 from service.domain.answers.trajectory import NoAnswer
 from service.domain.state import asking as pcc
 from service.domain.state.asking import StateAnswerDraft
+from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep
 from service.domain.state.working_context import WorkingContext
 from service.domain.values.work_items import WorkItem
@@ -37,7 +38,7 @@ class ContextReader:
 
         Raises ModelFailure, TextTooLong.
         """
-        spec = asked.state
+        spec = StateSpec.of(asked)
         model = spec.model or self._kit.config.model
         facts = self._kit.facts(model)
         async with self._kit.database.transaction(item.tenant_id, name="answer") as tx:

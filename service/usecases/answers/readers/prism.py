@@ -2,6 +2,7 @@
 
 from service.domain.prism import asking as prism
 from service.domain.prism.memory import PrismMemory
+from service.domain.prism.spec import PrismSpec
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.driver import drive
 from service.llm.offloading import beside
@@ -25,7 +26,7 @@ class PrismReader:
 
         Raises ModelFailure, NoUse.
         """
-        spec = asked.prism
+        spec = PrismSpec.of(asked)
         model = spec.model or self._kit.config.model
         facts = self._kit.facts(model)
         async with self._kit.database.transaction(item.tenant_id, name="answer") as tx:

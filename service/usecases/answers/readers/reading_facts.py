@@ -1,29 +1,24 @@
 """What the automatic reader knows of a session before it chooses, gathered at one moment."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
 from service.domain.answers import whole
 from service.domain.answers.choosing import MemoryFacts, SessionFacts
-from service.domain.memories.specs import kind_of
 from service.domain.prompting.tokens import TOKEN_BYTES
 from service.domain.spend.prices import ModelPrices
-from service.domain.state.navigating import navigation_spec
-from service.domain.tree.spec import TreeSpec
-from service.domain.values.memory_kinds import MemoryKind
+from service.domain.tree.spec import Navigable, TreeSpec
 from service.llm.offloading import beside
 from service.llm.providers.facts import ModelFacts
 from service.settings.config import Config
+from service.usecases.answers.readers.answering import ReadKind
 from service.usecases.answers.readers.whole import read_log
-from storage.answers import reading_facts
 from storage.answers.answers import StoredAnswer
-from storage.answers.reading_facts import MemorySizes
 from storage.engine.database import Transaction
 from storage.log import sessions
 from storage.memories import memories
 from storage.memories.memories import StoredMemory
-from storage.state import vectors
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +34,8 @@ class Gathered:
 class Knowledge:
     """What is known of models, and of what this process can do."""
 
+    #: By the names of the kinds of memories.
+    kinds: Mapping[str, ReadKind]
     facts: Callable[[str], ModelFacts]
     #: None: prices are not known.
     prices: Callable[[str], ModelPrices] | None
@@ -55,9 +52,6 @@ async def gather(tx: Transaction, asked: StoredAnswer, known: Knowledge) -> Gath
     session = await sessions.get(tx, key)
     assert session is not None, "the answer's foreign key holds its session"
     stored = await memories.list_all(tx, key)
-    contexts = await _contexts(tx, stored)
-    behind = [applied for applied, _ in contexts.values()]
-    sizes = await reading_facts.read_sizes(tx, key, behind=behind, upto=head)
     model = asked.wanted_model or known.config.model
     # Too many where there is much metadata, which no model reads: it only orders the choices.
     log_tokens = -(-session.content_bytes // TOKEN_BYTES)
@@ -65,7 +59,7 @@ async def gather(tx: Transaction, asked: StoredAnswer, known: Knowledge) -> Gath
         head=head,
         log_tokens=log_tokens,
         whole_tokens=await _whole_tokens(tx, asked, known.facts(model), known),
-        memories=[_memory(one, head, log_tokens, sizes, contexts, known) for one in stored],
+        memories=[await _memory(tx, one, head, log_tokens, known) for one in stored],
         named=asked.memory_name,
         wanted_position=asked.wanted_position,
         navigation=asked.navigation,
@@ -95,51 +89,23 @@ async def _whole_tokens(
     )
 
 
-#: Of each state memory up to where its vectors stand for the log, and their bytes.
-Contexts = Mapping[UUID, tuple[int, int]]
-
-
-async def _contexts(tx: Transaction, stored: Sequence[StoredMemory]) -> Contexts:
-    found: dict[UUID, tuple[int, int]] = {}
-    for one in stored:
-        if kind_of(one.spec) is MemoryKind.STATE:
-            state = await vectors.read_state(tx, one.session_key, one.memory_id, one.revision)
-            assert state is not None, "a memory has the revision that it is at"
-            held = sum(len(vector.text.encode()) for vector in state.stack)
-            found[one.memory_id] = state.applied_position, held
-    return found
-
-
-def _memory(
-    stored: StoredMemory,
-    head: int,
-    log_tokens: int,
-    sizes: MemorySizes,
-    contexts: Contexts,
-    known: Knowledge,
+async def _memory(
+    tx: Transaction, stored: StoredMemory, head: int, log_tokens: int, known: Knowledge
 ) -> MemoryFacts:
-    kind = kind_of(stored.spec)
-    levels: TreeSpec | None = None
-    shown_bytes = sizes.values.get(stored.memory_id, 0)
-    if kind is MemoryKind.TREE:
-        levels = stored.tree
-        shown_bytes = levels.max_children * levels.summary_tokens * TOKEN_BYTES
-    elif kind is MemoryKind.STATE:
-        applied, held = contexts[stored.memory_id]
-        levels, shown_bytes = navigation_spec(stored.state), held + sizes.behind[applied]
-    leaf_tokens = levels.segment_tokens if levels else 0
-    model = (levels.navigation_model if levels else "") or stored.spec.model
-    model = model or known.config.model
+    spec = stored.spec
+    levels = spec.as_tree() if isinstance(spec, Navigable) else None
+    shown_bytes = await known.kinds[spec.kind].use_cases.shown_bytes(tx, stored, head)
+    model = (levels.navigation_model if levels else "") or spec.model or known.config.model
     return MemoryFacts(
         memory_id=stored.memory_id,
         name=stored.name,
-        kind=kind,
-        applied_position=head if kind is MemoryKind.STATE else stored.applied_position,
+        spec=type(spec),
+        applied_position=head if spec.has_whole_log else stored.applied_position,
         revision=stored.revision,
         stopped=_stopped(stored),
         sealed=stored.status == "sealed",
         shown_tokens=-(-shown_bytes // TOKEN_BYTES),
-        leaf_tokens=leaf_tokens,
+        leaf_tokens=levels.segment_tokens if levels else 0,
         levels=_levels(log_tokens, levels) if levels else 0,
         window_tokens=known.facts(model).window_tokens,
         prices=known.prices(model) if known.prices else None,

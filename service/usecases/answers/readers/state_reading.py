@@ -5,7 +5,7 @@ that the navigation sees. What no vector covers, because a rollback or a level t
 left it out, is not shown.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -60,6 +60,9 @@ class ContextForest:
 class StateReader:
     """What a navigation looks up. It changes nothing and may be asked in parallel."""
 
+    #: What a sentence calls the memory.
+    noun = "memory"
+
     def __init__(
         self,
         database: Database,
@@ -92,6 +95,7 @@ class StateReader:
         asked: StoredAnswer,
         *,
         spec: TreeSpec,
+        count: Callable[[str], int],
         cutter: Cutter,
         tail_bytes: int,
     ) -> "StateReader | None":

@@ -13,7 +13,6 @@ from service.domain.tree.nodes import NodeView, TextOffset
 from service.domain.tree.segmenting import Cut, SegmentPiece, joined
 from service.domain.tree.spec import TreeSpec
 from service.llm.offloading import beside
-from service.llm.providers.facts import ModelFacts
 from service.usecases.answers.readers.log_range import log_of
 from service.usecases.answers.readers.tails import pieces_between, read_tail
 from service.usecases.answers.readers.tree_retrieval import TailText, best_leaves
@@ -36,6 +35,9 @@ class Held:
 
 class TreeReader:
     """What a navigation looks up. It changes nothing and may be asked in parallel."""
+
+    #: What a sentence calls the memory.
+    noun = "tree"
 
     def __init__(
         self,
@@ -63,16 +65,16 @@ class TreeReader:
         tenant_id: UUID,
         asked: StoredAnswer,
         *,
-        facts: ModelFacts,
+        spec: TreeSpec,
+        count: Callable[[str], int],
         cutter: Cutter,
         tail_bytes: int,
     ) -> "TreeReader | None":
         """The tree that a question is asked of; None when there is no text.
 
-        `facts` are those of the model that builds it. Of text that has no leaf it holds at most
+        `count` is that of the model that builds it. Of text that has no leaf it holds at most
         `tail_bytes`.
         """
-        spec: TreeSpec = asked.tree
         async with database.transaction(tenant_id, name="answer") as tx:
             tops = await views.read_tops(tx, asked.session_key, asked.memory_id, asked.revision)
         tail = await read_tail(
@@ -83,9 +85,7 @@ class TreeReader:
             max_bytes=tail_bytes,
             left_out=asked.left_out,
         )
-        forest = await beside(
-            _forest, [view_of(top.node) for top in tops], tail.cuts, spec, facts.count
-        )
+        forest = await beside(_forest, [view_of(top.node) for top in tops], tail.cuts, spec, count)
         if forest is None:
             return None
         named = {f"t.{number}": cut for number, cut in enumerate(tail.cuts, 1)}

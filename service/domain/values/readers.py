@@ -1,4 +1,4 @@
-"""Readers: the ways to answer a question."""
+"""Readers, and the ways in which they read."""
 
 from enum import StrEnum
 
@@ -18,3 +18,17 @@ class ReaderName(StrEnum):
     WHOLE = "whole"
     #: Chooses one of these.
     AUTO = "auto"
+
+
+class Way(StrEnum):
+    """A way to read."""
+
+    PRISM = "prism"
+    CONTEXT = "context"
+    TREE = "tree"
+    #: The levels of a state memory.
+    LEVELS = "levels"
+    #: Browsing: what retrieval names; all of it; newest first until one answers.
+    RANK = "rank"
+    ALL = "all"
+    SCAN = "scan"

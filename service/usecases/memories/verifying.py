@@ -1,0 +1,70 @@
+"""What verifications of all kinds of memories share."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from typing import Generic, TypeVar
+
+from service.domain.operations.verifying.chain import ChainCheck, MemoryRow, RevisionRow
+from service.domain.operations.verifying.differences import Difference
+from storage.engine.database import Transaction
+from storage.memories.memories import StoredMemory
+from storage.operations import verifying
+
+#: Revisions between two words of progress.
+PROGRESS_REVISIONS = 1000
+
+_Row = TypeVar("_Row")
+
+
+class RevisionChain:
+    """The revisions of a memory, each told to the check that all kinds share."""
+
+    def __init__(self, tx: Transaction, stored: StoredMemory) -> None:
+        self._rows = verifying.revisions(tx, stored.session_key, stored.memory_id)
+        self._check = ChainCheck()
+        self._stored = stored
+        self.count = 0
+
+    async def rows(self) -> AsyncGenerator[tuple[RevisionRow, Iterable[Difference | int]]]:
+        """Every revision, with what is to be told before what it brought."""
+        async for row in self._rows:
+            self.count += 1
+            told: list[Difference | int] = list(self._check.revision(row))
+            if self.count % PROGRESS_REVISIONS == 0:
+                told.append(self.count)
+            yield row, told
+
+    def finish(self) -> Iterable[Difference | int]:
+        """What the memory's row says of them."""
+        stored = self._stored
+        row = MemoryRow(
+            revision=stored.revision,
+            applied_position=stored.applied_position,
+            status=stored.status,
+            head=stored.head,
+            has_open_letter=stored.stall is not None,
+        )
+        return [*self._check.finish(row), self.count]
+
+
+class RowsAhead(Generic[_Row]):
+    """Rows that belong to revisions, in order of these; looks one row ahead."""
+
+    def __init__(self, rows: AsyncIterator[tuple[int, _Row]]) -> None:
+        self._rows = rows
+        self._next: tuple[int, _Row] | None = None
+        self._is_begun = False
+
+    async def of(self, revision: int) -> list[_Row]:
+        """Those of a revision; those of earlier ones that nobody asked for are left out."""
+        found: list[_Row] = []
+        while (one := await self._peek()) is not None and one[0] <= revision:
+            if one[0] == revision:
+                found.append(one[1])
+            self._next = await anext(self._rows, None)
+        return found
+
+    async def _peek(self) -> tuple[int, _Row] | None:
+        if not self._is_begun:
+            self._is_begun = True
+            self._next = await anext(self._rows, None)
+        return self._next

@@ -1,0 +1,121 @@
+"""What the use cases need of PRISM memories."""
+
+import hashlib
+from collections.abc import AsyncGenerator
+from uuid import UUID
+
+from service.domain.operations.verifying.differences import Difference
+from service.domain.operations.verifying.prism import PrismCheck, PrismRevision
+from service.domain.prism import losses
+from service.domain.prism.amendments import Amendment
+from service.domain.prism.memory import PrismMemory
+from service.domain.prism.rules import Rules
+from service.domain.prism.schemas.tree import Mismatch
+from service.domain.prism.spec import PrismSpec
+from service.domain.values.json_values import Json
+from service.domain.values.memory_specs import MemorySpec
+from service.settings.config import Limits
+from service.usecases.log.lookup import item_key
+from service.usecases.memories import step_traces
+from service.usecases.memories.kinds import Findings, FirstRevision, KindUseCases
+from service.usecases.memories.verifying import RevisionChain, RowsAhead
+from storage.engine.claims import Claim
+from storage.engine.database import Transaction
+from storage.memories import revisions
+from storage.memories.memories import StoredMemory
+from storage.memories.revisions import NewRevision
+from storage.operations import verifying
+from storage.prism import states
+
+
+class PrismUseCases(KindUseCases):
+    """What is different for PRISM memories."""
+
+    def first(self, spec: MemorySpec) -> FirstRevision:
+        """Returns the empty memory of the schema. Raises SchemaInvalid."""
+        assert isinstance(spec, PrismSpec), "the registry has it for these"
+        value = PrismMemory.create(spec.schema()).value_json
+        return FirstRevision(digest=hashlib.sha256(value.encode()).digest(), value=value)
+
+    async def shown_bytes(self, tx: Transaction, stored: StoredMemory, upto: int) -> int:
+        """Returns the size of the newest value."""
+        return await states.value_bytes(tx, *item_key(stored))
+
+    async def state(self, tx: Transaction, stored: StoredMemory, revision: int) -> tuple[Json, int]:
+        """Returns the value at a revision that exists, and its applied position."""
+        rows = await states.get_nearest(tx, *item_key(stored), revision)
+        return rows.memory(PrismSpec.of(stored).schema()).value, rows.applied_position
+
+    async def restore(
+        self, tx: Transaction, held: Claim, revision: int, *, comment: str, limits: Limits
+    ) -> None:
+        """Commits a new revision with the value of an earlier one."""
+        rows = await states.get_nearest(tx, *item_key(held), revision)
+        restored = rows.memory(PrismSpec.of(held).schema())
+        new = NewRevision(
+            kind="rollback",
+            to_position=held.applied_position,
+            digest=hashlib.sha256(restored.value_json.encode()).digest(),
+            value=restored.value_json,
+            base=restored.value_json,
+            comment=comment,
+            restored_revision=revision,
+            consolidated_tokens=0,
+            losses=losses.after_change(
+                held.losses, restored.value, Rules(max_memory_bytes=limits.max_memory_bytes)
+            ),
+        )
+        with step_traces.commit(held, new) as traced:
+            await revisions.commit_revision(tx, held, traced, has_work=None)
+
+    async def verify(self, tx: Transaction, stored: StoredMemory) -> Findings:
+        """Yields what differs in a memory. `tx` is a snapshot."""
+        key = (stored.session_key, stored.memory_id)
+        chain, check = RevisionChain(tx, stored), PrismCheck(PrismSpec.of(stored).schema())
+        amended = RowsAhead(_amended(tx, *key))
+        bases = RowsAhead(verifying.saved(tx, "prism_base", *key))
+        snapshots = RowsAhead(verifying.saved(tx, "prism_snapshot", *key))
+        async for row, told in chain.rows():
+            for one in told:
+                yield one
+            restored = None
+            if row.restored_revision is not None:
+                restored = await _restored(tx, stored, row.restored_revision)
+            whole = PrismRevision(
+                row=row,
+                amendments=await amended.of(row.revision),
+                base=next(iter(await bases.of(row.revision)), None),
+                snapshot=next(iter(await snapshots.of(row.revision)), None),
+                restored=restored,
+            )
+            for difference in check.revision(whole):
+                yield difference
+        newest = await verifying.newest_value(tx, *key)
+        if newest is None:
+            yield Difference(name="prism.value", place="newest value", said="there is none")
+        else:
+            revision, value, unsaved = newest
+            for difference in check.finish(
+                revision=stored.revision, stored_revision=revision, value=value, unsaved=unsaved
+            ):
+                yield difference
+        for one in chain.finish():
+            yield one
+
+
+async def _amended(
+    tx: Transaction, session_key: UUID, memory_id: UUID
+) -> AsyncGenerator[tuple[int, tuple[int, Amendment | None]]]:
+    async for revision, ordinal, one in verifying.amendments(tx, session_key, memory_id):
+        yield revision, (ordinal, one)
+
+
+async def _restored(tx: Transaction, stored: StoredMemory, revision: int) -> Json:
+    """The state of an earlier revision, which was compared before; None if it cannot be read."""
+    try:
+        rows = await states.read_nearest(tx, stored.session_key, stored.memory_id, revision)
+        if rows is None:
+            return None
+        return rows.memory(PrismSpec.of(stored).schema()).value
+    except (Mismatch, ValueError):
+        return None

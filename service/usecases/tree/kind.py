@@ -1,0 +1,124 @@
+"""What the use cases need of trees."""
+
+from uuid import UUID
+
+from service.domain.operations.verifying.tree import LeafText, TreeCheck
+from service.domain.prompting.tokens import TOKEN_BYTES, estimate_tokens
+from service.domain.tree.nodes import Node, TextOffset
+from service.domain.tree.segmenting import SegmentPiece, joined, piece_of
+from service.domain.tree.spec import TreeSpec
+from service.usecases.log.lookup import find_memory
+from service.usecases.memories.kinds import Findings, KindUseCases
+from service.usecases.memories.memories import MemoryReading, reading_of
+from service.usecases.memories.verifying import RevisionChain, RowsAhead
+from service.usecases.tree.outline import read_outline
+from storage.engine.database import Database, Transaction
+from storage.log import chunks
+from storage.memories.memories import StoredMemory
+from storage.operations import verifying
+from storage.tree import trees
+
+
+class TreeUseCases(KindUseCases):
+    """What is different for trees."""
+
+    async def shown_bytes(self, tx: Transaction, stored: StoredMemory, upto: int) -> int:
+        """Returns the size of the summaries of one node's children, at most."""
+        spec = TreeSpec.of(stored)
+        return spec.max_children * spec.summary_tokens * TOKEN_BYTES
+
+    async def verify(self, tx: Transaction, stored: StoredMemory) -> Findings:
+        """Yields what differs in a memory. `tx` is a snapshot."""
+        key = (stored.session_key, stored.memory_id)
+        chain = RevisionChain(tx, stored)
+        check = TreeCheck(trees.digest, TreeSpec.of(stored).max_children)
+        levels = [
+            RowsAhead(verifying.nodes(tx, *key, level))
+            for level in await verifying.levels(tx, *key)
+        ]
+        leaves = _LeafTexts(tx, *key)
+        async for row, told in chain.rows():
+            for one in told:
+                yield one
+            nodes = [node for level in levels for node in await level.of(row.revision)]
+            for difference in check.revision(row, nodes):
+                yield difference
+            for node in nodes:
+                if node.level == 0:
+                    for difference in check.leaf(node, await leaves.under(node)):
+                        yield difference
+        for difference in check.finish(is_sealed=stored.status == "sealed"):
+            yield difference
+        for one in chain.finish():
+            yield one
+
+
+class _LeafTexts:
+    """What the log has under leaves that come one after the other."""
+
+    def __init__(self, tx: Transaction, session_key: UUID, memory_id: UUID) -> None:
+        self._tx = tx
+        self._key = (session_key, memory_id)
+
+    async def under(self, leaf: Node) -> LeafText:
+        """The text of a leaf, compared with what is stored of it."""
+        text = await self._text(leaf.start, leaf.end)
+        if text is None:
+            return LeafText(tokens=None, has_words=False)
+        kept = trees.indexed(text)
+        same = await verifying.has_words(self._tx, *self._key, leaf.number, kept)
+        return LeafText(tokens=estimate_tokens(text), has_words=same)
+
+    async def _text(self, start: TextOffset, end: TextOffset) -> str | None:
+        """From `start` to before `end`; None when the log has no such places."""
+        pieces: list[SegmentPiece] = []
+        after = start.position - 1
+        while after < end.last_position:
+            limit = min(verifying.PAGE_CHUNKS, end.last_position - after)
+            page = await chunks.read(self._tx, self._key[0], after, limit)
+            for logged in page:
+                whole = piece_of(logged)
+                upto = end.offset if logged.position == end.position else len(whole.text)
+                begin = start.offset if logged.position == start.position else 0
+                if upto > len(whole.text) or (begin and begin >= len(whole.text)):
+                    return None
+                part = whole.text[begin:upto]
+                pieces.append(
+                    SegmentPiece(
+                        position=whole.position, offset=begin, text=part, whole=whole.whole
+                    )
+                )
+            if len(page) < limit or page[-1].position != after + limit:
+                return None
+            after += limit
+        return joined(pieces)
+
+
+class TreeValues:
+    """Reads trees as the values of memories."""
+
+    def __init__(self, database: Database, token_key: bytes) -> None:
+        self._database = database
+        self._token_key = token_key
+
+    async def read(
+        self,
+        tenant_id: UUID,
+        session: str,
+        name: str,
+        *,
+        revision: int | None = None,
+        position: int | None = None,
+    ) -> MemoryReading:
+        """Returns the outline at a revision, or the newest. Raises NotFound, OutOfRange."""
+        assert position is None, "a tree has a revision for each position"
+        async with self._database.transaction(tenant_id, name="memories") as tx:
+            stored = await find_memory(tx, session, name)
+            outline = await read_outline(tx, stored, revision)
+        return reading_of(
+            self._token_key,
+            stored,
+            outline.value_json(),
+            outline.revision,
+            outline.applied_position,
+        )
