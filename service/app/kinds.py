@@ -1,4 +1,4 @@
-"""The registry of the kinds of memories: what use cases, values and answers need of each.
+"""Registers the kinds of memories, with what processes need of each.
 
 `service.domain.memories.specs` has the specs of the same kinds.
 """
@@ -29,7 +29,7 @@ from storage.engine.database import Database
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kind:
+class RegisteredKind:
     """A kind of memory."""
 
     use_cases: KindUseCases
@@ -40,14 +40,14 @@ class Kind:
 
 
 #: All kinds of memories, by name.
-KINDS: dict[str, Kind] = {
-    PrismSpec.kind: Kind(use_cases=PrismUseCases(), reader=PrismReader),
-    TreeSpec.kind: Kind(
+KINDS: dict[str, RegisteredKind] = {
+    PrismSpec.kind: RegisteredKind(use_cases=PrismUseCases(), reader=PrismReader),
+    TreeSpec.kind: RegisteredKind(
         use_cases=TreeUseCases(),
         reader=Navigator,
         values=lambda database, _, token_key, __: TreeValues(database, token_key),
     ),
-    StateSpec.kind: Kind(
+    StateSpec.kind: RegisteredKind(
         use_cases=StateUseCases(),
         reader=ContextReader,
         values=lambda *wired: StateValues(WorkingContexts(*wired)),

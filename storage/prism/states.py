@@ -1,4 +1,4 @@
-"""States: what a PRISM memory held at any of its revisions."""
+"""Reads what a PRISM memory held at any of its revisions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The registry of specs: the kinds of memories that there are."""
+"""Registers the specs of all kinds of memories."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

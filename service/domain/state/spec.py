@@ -95,7 +95,7 @@ class StateSpec(MemorySpec):
             )
 
     def as_tree(self) -> TreeSpec:
-        """Returns how its levels are navigated: as a tree that says nothing of it is."""
+        """Returns how its levels are navigated, as a tree that says nothing of it is."""
         return TreeSpec(
             summary_tokens=min(self.state_tokens, MAX_SUMMARY_TOKENS),
             model=self.model,

@@ -1,4 +1,4 @@
-"""The base of all specs: how a memory is kept, and what all memories of its kind have in common."""
+"""The base of all specs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace

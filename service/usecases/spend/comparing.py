@@ -1,4 +1,4 @@
-"""Comparing: what a memory's newest steps would have come to, had it been folded otherwise."""
+"""Compares what a memory's newest steps cost with other ways of folding."""
 
 import asyncio
 from collections.abc import Callable, Sequence

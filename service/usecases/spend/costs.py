@@ -1,4 +1,4 @@
-"""Costs: what the calls of a session or a memory came to, and why caches differed."""
+"""Reports what the calls of a session or a memory cost, and why caches differed."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

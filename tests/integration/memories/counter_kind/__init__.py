@@ -1,0 +1,1 @@
+"""A fourth kind of memory, which counts the chunks of its log. It lives in the tests alone."""
