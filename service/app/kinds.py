@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from service.domain.prism.spec import PrismSpec
 from service.domain.state.spec import StateSpec
@@ -17,14 +18,19 @@ from service.usecases.answers.readers.prism import PrismReader
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.kinds import KindUseCases
 from service.usecases.memories.memories import Memories, ValueReader
+from service.usecases.memories.memory_method import MemoryMethod
 from service.usecases.memories.progress_watcher import ProgressWatcher
+from service.usecases.memories.step_tools import StepTools
 from service.usecases.prism.kind import PrismUseCases
+from service.usecases.prism.method import PrismMethod
 from service.usecases.spend.accounting import read_accounting
 from service.usecases.spend.comparing import Comparer
 from service.usecases.spend.costs import Costs
 from service.usecases.state.kind import StateUseCases, StateValues
+from service.usecases.state.method import StateMethod
 from service.usecases.state.working_contexts import WorkingContexts
 from service.usecases.tree.kind import TreeUseCases, TreeValues
+from service.usecases.tree.method import TreeMethod
 from storage.engine.database import Database
 
 
@@ -33,6 +39,8 @@ class RegisteredKind:
     """A kind of memory."""
 
     use_cases: KindUseCases
+    #: Advances memories.
+    method: Callable[[StepTools], MemoryMethod[Any, Any]]
     #: Answers the questions that name no other reader.
     reader: Callable[[ReaderKit], MemoryReader]
     #: Reads values; None: the newest one is stored whole with the memory.
@@ -41,14 +49,18 @@ class RegisteredKind:
 
 #: All kinds of memories, by name.
 KINDS: dict[str, RegisteredKind] = {
-    PrismSpec.kind: RegisteredKind(use_cases=PrismUseCases(), reader=PrismReader),
+    PrismSpec.kind: RegisteredKind(
+        use_cases=PrismUseCases(), method=PrismMethod, reader=PrismReader
+    ),
     TreeSpec.kind: RegisteredKind(
         use_cases=TreeUseCases(),
+        method=TreeMethod,
         reader=Navigator,
         values=lambda database, _, token_key, __: TreeValues(database, token_key),
     ),
     StateSpec.kind: RegisteredKind(
         use_cases=StateUseCases(),
+        method=StateMethod,
         reader=ContextReader,
         values=lambda *wired: StateValues(WorkingContexts(*wired)),
     ),

@@ -7,10 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from service.domain.calls.ledger import CallScope
-from service.domain.memories.specs import MemorySpec
-from service.domain.prism.spec import PrismSpec
-from service.domain.state.spec import StateSpec
-from service.domain.tree.spec import TreeSpec
+from service.domain.values.memory_specs import MemorySpec
 
 
 class Fenced(Exception):
@@ -63,21 +60,3 @@ class Claim:
             occasion=occasion,
             incarnation=self.incarnation,
         )
-
-    @property
-    def prism(self) -> PrismSpec:
-        """The spec of a memory that is known to be a PRISM memory."""
-        assert isinstance(self.spec, PrismSpec), "the caller looked at the kind"
-        return self.spec
-
-    @property
-    def tree(self) -> TreeSpec:
-        """The spec of a memory that is known to be a tree."""
-        assert isinstance(self.spec, TreeSpec), "the caller looked at the kind"
-        return self.spec
-
-    @property
-    def state(self) -> StateSpec:
-        """The spec of a memory that is known to be a state memory."""
-        assert isinstance(self.spec, StateSpec), "the caller looked at the kind"
-        return self.spec

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 from service.domain.memories.specs import spec_from_json
-from service.domain.values.memory_kinds import MemoryKind, MemoryStatus
+from service.domain.values.memory_kinds import MemoryStatus
 from service.domain.values.memory_specs import MemorySpec
 from storage.engine.database import Transaction
 from storage.engine.ready import Ready
@@ -289,10 +289,10 @@ _FIND_KIND = Ready(
 )
 
 
-async def find_kind(tx: Transaction, session_key: UUID, memory_id: UUID) -> MemoryKind | None:
+async def find_kind(tx: Transaction, session_key: UUID, memory_id: UUID) -> str | None:
     """What a memory is; None when there is none."""
     found = await tx.fetch(_FIND_KIND, {"session": session_key, "memory": memory_id})
-    return MemoryKind(found[0][0]) if found else None
+    return found[0][0] if found else None
 
 
 async def list_all(tx: Transaction, session_key: UUID) -> Sequence[StoredMemory]:

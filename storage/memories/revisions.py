@@ -17,7 +17,6 @@ from sqlalchemy import and_, func, literal, update
 from service.domain.memories.specs import spec_from_json
 from service.domain.prism.amendments import Amendment, Rejection
 from service.domain.values.json_values import canonical
-from service.domain.values.memory_kinds import MemoryKind
 from service.telemetry.names import Attribute, Metric
 from storage.calls import intents
 from storage.engine import trace_contexts
@@ -84,15 +83,13 @@ def _claimed(tx: Transaction, row: Sequence[Any]) -> Claim:
     return Claim(**{**held, **known})
 
 
-async def claim(
-    tx: Transaction, session_key: UUID, memory_id: UUID, kind: MemoryKind
-) -> Claim | None:
+async def claim(tx: Transaction, session_key: UUID, memory_id: UUID, kind: str) -> Claim | None:
     """Takes a memory with work into this worker's hands; None when there is nothing to do.
 
     Only one of `kind`: a worker of another kind could not read it. Raises the epoch, so that
     whoever held it before can commit nothing any more.
     """
-    values = {"session": session_key, "memory": memory_id, "of_kind": kind.value}
+    values = {"session": session_key, "memory": memory_id, "of_kind": kind}
     rows = await tx.fetch(statements.TAKE, values)
     return _claimed(tx, rows[0]) if rows else None
 

@@ -11,8 +11,8 @@ from uuid import UUID
 from sqlalchemy import func, select
 
 from service.domain.memories.specs import spec_from_json
+from service.domain.state.spec import StateSpec
 from service.domain.state.vectors import VectorLevels
-from service.domain.values.memory_kinds import MemoryKind
 from storage.engine.claims import Claim
 from storage.engine.database import LAZILY, Transaction
 
@@ -72,7 +72,7 @@ async def look(tx: Transaction, session_key: UUID, memory_id: UUID) -> IdleState
         epoch=epoch,
         revision=revision,
         applied_position=applied_position,
-        spec=spec_from_json(MemoryKind.STATE, spec, None),
+        spec=spec_from_json(StateSpec.kind, spec, None),
         attempts=attempts,
         flush_position=flush_position,
     )

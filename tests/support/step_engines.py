@@ -5,7 +5,6 @@ from typing import Any
 
 from service.app.method_registry import engines_of
 from service.domain.spend.prices import ModelPrices
-from service.domain.values.memory_kinds import MemoryKind
 from service.llm.gateway.gateway import Gateway
 from service.llm.providers.facts import ModelFacts
 from service.settings.config import Config
@@ -17,7 +16,7 @@ from tests.support.prices import PLAIN
 
 
 def step_engine(
-    kind: MemoryKind,
+    kind: str,
     database: Database,
     calls: Gateway,
     config: Config,

@@ -31,7 +31,6 @@ from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.spec import MEMORY_TOKENS, SERVICE_LINGER_MS, PrismSpec
 from service.domain.prompting.flows import ModelRequest, Purpose
 from service.domain.spend.prices import ModelPrices, cost_micro_usd
-from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.llm.offline.prompt import Prompt
@@ -438,7 +437,7 @@ async def _talk(
         )
         config = Config(message_linger_seconds=linger, drain_seconds=3600)
         calls = gateway(world, database, config=config)
-        engine = step_engine(MemoryKind.PRISM, database, calls, config, facts, prices)
+        engine = step_engine(PrismSpec.kind, database, calls, config, facts, prices)
         await _drive(world, engine)
         kept = await connection.execute(
             "SELECT value FROM prism_value WHERE session_key = %s", (item.session_key,)

@@ -27,7 +27,6 @@ from service.domain.prompting.ends import End
 from service.domain.prompting.flows import ModelRequest
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.values.json_values import Json, canonical
-from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.llm.providers.facts import ModelFacts
@@ -185,7 +184,7 @@ async def _prism_method(
     calls = gateway(scripted, database, index=index, lease_seconds=60.0, config=config)
     try:
         prices = Prices(config).of(model)
-        yield database, step_engine(MemoryKind.PRISM, database, calls, config, FACTS, prices)
+        yield database, step_engine(PrismSpec.kind, database, calls, config, FACTS, prices)
     finally:
         await index.close()
         await database.close()

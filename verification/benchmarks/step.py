@@ -18,7 +18,6 @@ from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.spec import PrismSpec
 from service.domain.prompting.flows import ModelRequest
 from service.domain.prompting.tokens import estimate_tokens
-from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.llm.providers.facts import ModelFacts
@@ -119,7 +118,7 @@ async def _prism_method(
     config = Config(drain_seconds=3600)
     try:
         prices = Prices(config).of(MODEL)
-        yield database, step_engine(MemoryKind.PRISM, database, calls, config, FACTS, prices)
+        yield database, step_engine(PrismSpec.kind, database, calls, config, FACTS, prices)
     finally:
         await index.close()
         await database.close()

@@ -30,7 +30,7 @@ import psycopg
 import palimpsest
 from service.domain.prompting.flows import ModelRequest
 from service.domain.prompting.tokens import estimate_tokens
-from service.domain.values.memory_kinds import MemoryKind
+from service.domain.tree.spec import TreeSpec
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.llm.providers.facts import ModelFacts
@@ -260,7 +260,7 @@ async def _paused(servers: Servers, chunks: Sequence[str]) -> dict[str, Any]:
     index = RedisPrefixIndex(servers.valkey.url)
     calls = gateway(PausingModel(), database, index=index, lease_seconds=10.0)
     config = Config(build_concurrency=CONCURRENCY, drain_seconds=MAX_SECONDS, model=MODEL)
-    engine = step_engine(MemoryKind.TREE, database, calls, config, FACTS)
+    engine = step_engine(TreeSpec.kind, database, calls, config, FACTS)
     key = session_key(DEFAULT_TENANT, "bench")
     item = WorkItem(
         kind=WorkKind.MEMORY,

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from service.domain.memories.specs import MemorySpec
+from service.domain.values.memory_specs import MemorySpec
 from service.usecases.memories.memory_method import MemoryChange
 from service.usecases.memories.step_engine import StepEngine
 from storage.engine.claims import Claim

@@ -19,14 +19,14 @@ from uuid import uuid4
 import psycopg
 
 from service.app.kinds import KINDS, memories_of
-from service.domain.memories.specs import MemorySpec, kind_of
+from service.domain.memories.specs import SPECS
 from service.domain.prism.spec import FOLD_TOKENS, Encoding, PrismSpec
 from service.domain.prompting.ends import End
 from service.domain.prompting.flows import ModelRequest
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
-from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.memory_specs import MemorySpec
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.llm.providers.facts import ModelFacts
@@ -319,8 +319,7 @@ class Worker:
         self.ledger = ledger
         self.gateway._replays = _Replays(world.counted)  # type: ignore[assignment]
         self._engines = {
-            kind: step_engine(kind, self.database, self.gateway, CONFIG, FACTS)
-            for kind in MemoryKind
+            kind: step_engine(kind, self.database, self.gateway, CONFIG, FACTS) for kind in SPECS
         }
         if hold is not None:
             for engine in self._engines.values():
@@ -343,7 +342,7 @@ class Worker:
     async def drain(self, item: WorkItem) -> float | None:
         """Advances a memory. Raises StorageError."""
         specs = {memory_id(self.world.key, name): s for name, s in self.world._specs.items()}
-        return await self._engines[kind_of(specs[item.item_id])].drain(item)
+        return await self._engines[specs[item.item_id].kind].drain(item)
 
     async def handle(self, item: WorkItem) -> None:
         """Does what a wake-up is for. Raises StorageError."""

@@ -7,8 +7,7 @@ from typing import Any
 from service.domain.prism.spec import PrismSpec
 from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
-from service.domain.values.memory_kinds import MemoryKind
-from service.domain.values.memory_specs import MemorySpec as MemorySpec
+from service.domain.values.memory_specs import MemorySpec
 from service.domain.values.readers import ReaderName
 
 #: The spec of each kind of memory, by the kind's name.
@@ -23,11 +22,6 @@ def kinds(which: Callable[[type[MemorySpec]], bool]) -> Sequence[str]:
 def kinds_read_by(reader: ReaderName | None) -> Sequence[str]:
     """Returns the kinds of memories that a reader reads; none when it reads the log, or any."""
     return kinds(lambda spec: reader in spec.ways.values())
-
-
-def kind_of(spec: MemorySpec) -> MemoryKind:
-    """The kind of memory that a spec is for."""
-    return MemoryKind(spec.kind)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,14 +1,6 @@
-"""Kinds and statuses of memories, and what all of them let their owner choose."""
+"""Statuses of memories, and what all of them let their owner choose."""
 
 from enum import StrEnum
-
-
-class MemoryKind(StrEnum):
-    """What a memory is."""
-
-    PRISM = "prism"
-    TREE = "tree"
-    STATE = "state"
 
 
 class MemoryStatus(StrEnum):

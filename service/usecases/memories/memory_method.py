@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from service.domain.prompting.flows import Flow
-from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.work_items import WorkItem
 from service.usecases.memories.step_tools import StepTools
 from storage.engine.claims import Claim
@@ -148,7 +147,7 @@ class PartFailed(Exception):
 class MemoryMethod(ABC, Generic[FoundT, WorkT]):
     """What is different in each kind of memory, when a worker advances one."""
 
-    kind: ClassVar[MemoryKind]
+    kind: ClassVar[str]
     claim: ClassVar[ClaimTransaction]
 
     def __init__(self, tools: StepTools) -> None:

@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from service.domain.values.memory_kinds import MemoryKind
 from service.llm.providers.failures import ModelFailure
 from service.telemetry import meter
 from service.telemetry.names import Attribute, MessagingOperation, Metric
@@ -26,12 +25,12 @@ _SECONDS = meter().create_histogram(
 
 
 @contextmanager
-def timed(kind: MemoryKind) -> Iterator[None]:
+def timed(kind: str) -> Iterator[None]:
     """Records how long a step of a memory took, and what it failed of, or was ended by."""
     known = {
         Attribute.MESSAGING_SYSTEM: "palimpsest",
         Attribute.MESSAGING_OPERATION_NAME: MessagingOperation.STEP,
-        Attribute.MESSAGING_DESTINATION_NAME: kind.value,
+        Attribute.MESSAGING_DESTINATION_NAME: kind,
     }
     start = time.perf_counter()
     try:

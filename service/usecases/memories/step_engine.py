@@ -16,7 +16,7 @@ from opentelemetry.trace import Span
 
 from service.domain.calls.ledger import Gone
 from service.domain.values.errors import BudgetExhausted
-from service.domain.values.memory_kinds import MemoryKind, OnFailure
+from service.domain.values.memory_kinds import OnFailure
 from service.domain.values.work_items import WorkItem
 from service.llm.offloading import beside
 from service.telemetry.names import Attribute
@@ -56,7 +56,7 @@ class StepEngine(Generic[WorkT]):
         self._failures = StepFailures(tools)
 
     @property
-    def kind(self) -> MemoryKind:
+    def kind(self) -> str:
         """The kind of memories that it advances."""
         return self._method.kind
 

@@ -8,7 +8,6 @@ from typing import Any
 import structlog
 from opentelemetry.trace import Span, SpanContext
 
-from service.domain.memories.specs import kind_of
 from service.telemetry import logs, tracing
 from service.telemetry.names import Attribute, GenAiOperation
 from service.usecases.memories.memory_method import StepPart
@@ -56,7 +55,7 @@ async def step(
         causes = await _appends(database, held, part.after_position, part.to_position)
     with (
         logs.about(revision=held.revision + 1),
-        tracing.process(kind_of(held.spec).value, causes, _of(held)) as span,
+        tracing.process(held.spec.kind, causes, _of(held)) as span,
     ):
         span.set_attribute(Attribute.FROM_POSITION, part.after_position)
         span.set_attribute(Attribute.TO_POSITION, part.to_position)

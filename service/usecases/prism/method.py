@@ -20,7 +20,6 @@ from service.domain.prism.pacing import Need, SizedChunk, StepBounds, Wish
 from service.domain.prism.rules import Rules
 from service.domain.prism.spec import PrismSpec, StepScope
 from service.domain.prompting.flows import Flow
-from service.domain.values.memory_kinds import MemoryKind
 from service.llm.offloading import beside
 from service.llm.providers.facts import ModelFacts
 from service.usecases.memories.memory_method import (
@@ -55,13 +54,13 @@ Found = tuple[PrismRows, Sequence[LoggedChunk]]
 class PrismMethod(MemoryMethod[Found, PrismWork]):
     """Says what PRISM memories need, in one worker process."""
 
-    kind = MemoryKind.PRISM
+    kind = PrismSpec.kind
     claim = ClaimTransaction(name="claim.prism", occasion="revise")
 
     async def read(self, tx: Transaction, held: Claim) -> Found:
         """Reads the memory and the next chunks."""
         rows = await states.read_for_prompts(
-            tx, held.session_key, held.memory_id, held.revision, held.prism.encoding
+            tx, held.session_key, held.memory_id, held.revision, PrismSpec.of(held).encoding
         )
         assert rows is not None, "the cursor's foreign key holds the revision"
         return rows, await chunks.read(tx, held.session_key, held.applied_position, READ_CHUNKS)
@@ -69,7 +68,7 @@ class PrismMethod(MemoryMethod[Found, PrismWork]):
     async def load(self, held: Claim, found: Found) -> PrismWork:
         """Loads the memory, and counts the tokens of the chunks."""
         rows, read = found
-        spec = held.prism
+        spec = PrismSpec.of(held)
         model = self._tools.model(held)
         facts = self._tools.facts(model)
         # A large memory takes long; leases are renewed meanwhile.

@@ -43,7 +43,7 @@ class PrismWork:
     @property
     def spec(self) -> PrismSpec:
         """How the memory is kept."""
-        return self.held.prism
+        return PrismSpec.of(self.held)
 
     def moved(self, new: NewRevision, memory: PrismMemory) -> "PrismWork":
         """Returns the work after the next revision, which is `new`."""

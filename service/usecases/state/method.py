@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 
 from service.domain.state.compressing import Compression
+from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep, least_due
 from service.domain.state.vectors import State
 from service.domain.state.working_context import WorkingContext, is_due
-from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.work_items import WorkItem
 from service.llm.offloading import beside
 from service.usecases.memories.memory_method import (
@@ -41,7 +41,7 @@ READ_BYTES = 1024 * 1024
 class StateMethod(MemoryMethod[State, StateWork]):
     """Says what state memories need, in one worker process."""
 
-    kind = MemoryKind.STATE
+    kind = StateSpec.kind
     claim = ClaimTransaction(name="claim.state", occasion="compress")
 
     async def stays_idle(self, item: WorkItem) -> bool:
@@ -50,7 +50,7 @@ class StateMethod(MemoryMethod[State, StateWork]):
             found = await idle.look(tx, item.session_key, item.item_id)
             if found is None:
                 return True
-            held, spec = found.held, found.held.state
+            held, spec = found.held, StateSpec.of(found.held)
             waiting = found.head - held.applied_position
             is_flushed = waiting > 0 and held.flush_position > held.applied_position
             if is_flushed or found.levels.full_level(spec.episode_vectors) is not None:
@@ -74,7 +74,7 @@ class StateMethod(MemoryMethod[State, StateWork]):
             return None
         steps = [SizedStep.of(logged) for logged in stored.recent]
         context = WorkingContext(state=stored.state, recent=steps)
-        return None if is_due(held.state, context, now=stored.now) else context
+        return None if is_due(StateSpec.of(held), context, now=stored.now) else context
 
     async def read(self, tx: Transaction, held: Claim) -> State:
         """Reads the vectors in use."""
@@ -186,6 +186,6 @@ async def _leave(tx: Transaction, held: Claim, context: WorkingContext) -> int |
         tx,
         held,
         context.head,
-        wake_position=wake_position(held.state, context),
-        ready_at=idle_at(held.state, context),
+        wake_position=wake_position(StateSpec.of(held), context),
+        ready_at=idle_at(StateSpec.of(held), context),
     )

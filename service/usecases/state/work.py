@@ -173,7 +173,7 @@ class StateWork:
     @property
     def spec(self) -> StateSpec:
         """How the memory is kept."""
-        return self.held.state
+        return StateSpec.of(self.held)
 
     @property
     def read_position(self) -> int:

@@ -14,9 +14,10 @@ from service.domain.prompting.flows import Flow
 from service.domain.tree.nodes import TextOffset
 from service.domain.tree.planning import Planned, TreePlan
 from service.domain.tree.segmenting import Segmenter
+from service.domain.tree.spec import TreeSpec
 from service.domain.tree.summarizing import Summary, compress, summarize
 from service.domain.values.errors import BudgetExhausted
-from service.domain.values.memory_kinds import MemoryKind, OnFailure
+from service.domain.values.memory_kinds import OnFailure
 from service.telemetry import tracing
 from service.telemetry.names import Attribute
 from service.usecases.memories import step_traces
@@ -48,7 +49,7 @@ from storage.tree.trees import Growth
 class TreeMethod(MemoryMethod[Growth, TreeWork]):
     """Grows summary trees in one worker process."""
 
-    kind = MemoryKind.TREE
+    kind = TreeSpec.kind
     claim = ClaimTransaction(name="claim.tree")
 
     async def read(self, tx: Transaction, held: Claim) -> Growth:
@@ -57,7 +58,7 @@ class TreeMethod(MemoryMethod[Growth, TreeWork]):
 
     async def load(self, held: Claim, found: Growth) -> TreeWork:
         """Plans what is due, and goes on where the last leaf ends."""
-        spec = held.tree
+        spec = TreeSpec.of(held)
         plan = TreePlan(found.nodes, found.grouped, found.tops, max_children=spec.max_children)
         segmenter = Segmenter(spec.segment_tokens, self._tools.cut, found.end)
         model = self._tools.model(held)

@@ -60,7 +60,7 @@ class TreeWork:
     @property
     def spec(self) -> TreeSpec:
         """How the tree is kept."""
-        return self.held.tree
+        return TreeSpec.of(self.held)
 
     def skip(self, planned: Planned, cause: str) -> Summary:
         """Stands for a summary that the model did not give: the beginning of the text."""

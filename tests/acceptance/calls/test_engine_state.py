@@ -9,7 +9,6 @@ from pydantic import SecretStr
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state.spec import StateSpec
 from service.domain.state.vectors import VectorSource
-from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.llm.providers.facts import ModelFacts
 from service.llm.providers.transport import LitellmTransport
@@ -57,7 +56,7 @@ async def test_a_real_model_keeps_a_state_within_its_size(servers: Servers) -> N
             model = LitellmTransport(config)
             facts = ModelFacts(window_tokens=WINDOW_TOKENS, count=estimate_tokens)
             calls = gateway(model, database, lease_seconds=60.0, config=config)
-            worker = step_engine(MemoryKind.STATE, database, calls, config, facts)
+            worker = step_engine(StateSpec.kind, database, calls, config, facts)
             await make(database, STEPS, SPEC)
             assert await worker.drain(ITEM) is None
             evaluated = server.evaluated_tokens()

@@ -9,7 +9,6 @@ import pytest
 
 from service.domain.answers.browse.pieces import Browsed, Frame, Span
 from service.domain.answers.browse.spec import BrowseAction, BrowseOption, BrowseRequest
-from service.domain.values.readers import ReaderName
 from service.domain.answers.trajectory import EventKind, NoAnswer
 from service.domain.prompting.ends import End
 from service.domain.prompting.flows import FetchingFlow, ModelRequest, Purpose, Segment, SegmentKind

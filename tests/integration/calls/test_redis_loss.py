@@ -7,7 +7,7 @@ import pytest
 from redis.asyncio import Redis
 from sqlalchemy import text
 
-from service.domain.values.memory_kinds import MemoryKind
+from service.domain.prism.spec import PrismSpec
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.llm.providers.facts import ModelFacts
 from service.llm.providers.prices import Prices
@@ -60,7 +60,7 @@ async def run(database: Database, redis_url: str, disturb: Disturb | None) -> li
     facts = ModelFacts(window_tokens=32_768, count=len)
     try:
         prices = Prices(CONFIG).of(SPEC.model)
-        await step_engine(MemoryKind.PRISM, database, calls, CONFIG, facts, prices).drain(ITEM)
+        await step_engine(PrismSpec.kind, database, calls, CONFIG, facts, prices).drain(ITEM)
     finally:
         await index.close()
         await redis.aclose()

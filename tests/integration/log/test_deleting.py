@@ -11,9 +11,9 @@ from service.app.kinds import memories_of
 from service.dispatch.queue import QueueDispatcher
 from service.domain.calls.ledger import CallInProgress, CallScope, Gone, Lease, Reservation
 from service.domain.memories.long_operations import OperationId, OperationKind
+from service.domain.prism.spec import PrismSpec
 from service.domain.prompting.flows import Purpose
 from service.domain.values.errors import AlreadyExists, Conflict, InvalidInput, NotFound
-from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem, WorkKind
@@ -433,12 +433,12 @@ async def test_a_worker_of_a_deleted_memory_does_not_commit_to_its_successor(
 ) -> None:
     await make(database, ["a"])
     async with database.transaction(DEFAULT_TENANT) as tx:
-        held = await revisions.claim(tx, KEY, MEMORY, MemoryKind.PRISM)
+        held = await revisions.claim(tx, KEY, MEMORY, PrismSpec.kind)
     assert held is not None
     await deleter(database).delete_memory(DEFAULT_TENANT, "s", "m", allow_missing=False)
     await all_memories(database).create(DEFAULT_TENANT, "s", "m", SPEC)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        again = await revisions.claim(tx, KEY, MEMORY, MemoryKind.PRISM)
+        again = await revisions.claim(tx, KEY, MEMORY, PrismSpec.kind)
     assert again is not None
     assert again.epoch > held.epoch
 

@@ -7,11 +7,11 @@ import psycopg
 import pytest
 
 from service.app.kinds import memories_of, use_cases
-from service.domain.memories.specs import MemorySpec
 from service.domain.prism.memory import PrismMemory
+from service.domain.prism.spec import PrismSpec
 from service.domain.prompting.flows import ModelRequest, Purpose
 from service.domain.values.errors import Exhausted, PalimpsestError
-from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.memory_specs import MemorySpec
 from service.domain.values.paths import Path
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id
@@ -184,7 +184,7 @@ async def test_a_retry_of_all_leaves_out_no_memory_that_is_locked(
 async def test_a_retry_of_all_waits_for_a_step(database: Database) -> None:
     await make(database, ["a"])
     async with database.transaction(DEFAULT_TENANT) as tx:
-        held = await revisions.claim(tx, KEY, MEMORY, MemoryKind.PRISM)
+        held = await revisions.claim(tx, KEY, MEMORY, PrismSpec.kind)
         assert held is not None
         await stalls.add_dead_letter(tx, held, to_position=1, cause="no", resolution=None)
         await stalls.stall(tx, held)

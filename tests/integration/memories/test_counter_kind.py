@@ -7,10 +7,13 @@ import pytest
 
 from service.app import kinds
 from service.app.kinds import memories_of, use_cases
+from service.app.method_registry import MethodRegistry, engines_of
 from service.domain.memories import specs
+from service.domain.prompting.tokens import estimate_tokens
 from service.domain.values.errors import FailedPrecondition, NotFound, OutOfRange
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem, WorkKind
+from service.llm.providers.facts import ModelFacts
 from service.settings.config import Limits
 from service.usecases.answers.ask import Asker, AskStarted
 from service.usecases.answers.interest import Interest
@@ -22,18 +25,19 @@ from service.usecases.memories.edit import Editor, Target
 from service.usecases.memories.history import History
 from service.usecases.memories.memories import Memories
 from service.usecases.memories.progress_watcher import ProgressWatcher
+from service.usecases.memories.step_tools import StepTools
 from service.usecases.operations.deleting import Deleter, Remover
 from service.usecases.operations.verify import LocatedDifference, Verifier
 from storage.answers import answers
 from storage.engine.database import Database
 from storage.log import sessions
-from storage.memories import revisions
 from tests.integration.memories.counter_kind import rows
 from tests.integration.memories.counter_kind.kind import COUNTER
 from tests.integration.memories.counter_kind.spec import CounterSpec
 from tests.integration.support.scripted import CONFIG, ITEM, KEY, Script, answerer
 from tests.integration.support.writing import append_texts, drop_wake_ups
 from tests.support.gateways import gateway
+from tests.support.prices import PLAIN
 
 TOKEN_KEY = b"token-key"
 SESSION = (DEFAULT_TENANT, "s")
@@ -58,13 +62,18 @@ async def counters(url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 
 
 async def step(database: Database) -> None:
-    """Counts until the counter is at the head."""
-    more = True
-    while more:
-        async with database.transaction(DEFAULT_TENANT) as tx:
-            held = await revisions.lock(tx, KEY, ITEM.item_id)
-            assert held is not None
-            more = await rows.count(tx, held, CounterSpec.of(held).step_chunks)
+    """Runs a worker's engine until the counter is at the head."""
+    script = Script()
+    tools = StepTools(
+        database=database,
+        gateway=gateway(script, database),
+        facts=lambda _: ModelFacts(window_tokens=32_768, count=estimate_tokens),
+        prices=lambda _: PLAIN,
+        marker_key=b"marker",
+        config=CONFIG,
+    )
+    assert await MethodRegistry(database, engines_of(tools)).drain(ITEM) is None
+    assert script.asked == []
 
 
 async def newest(memories: Memories) -> tuple[str, int, int]:

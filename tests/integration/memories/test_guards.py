@@ -10,7 +10,6 @@ from sqlalchemy import text
 
 import migrations
 from service.domain.prism.spec import PrismSpec
-from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from storage import tables
 from storage.engine.claims import Claim, Fenced
@@ -47,7 +46,7 @@ async def held(database: Database) -> Claim:
             value="{}",
             digest=b"",
         )
-        claimed = await revisions.claim(tx, KEY, MEMORY, MemoryKind.PRISM)
+        claimed = await revisions.claim(tx, KEY, MEMORY, PrismSpec.kind)
     assert claimed is not None
     return claimed
 
@@ -70,7 +69,7 @@ async def test_a_worker_that_lost_the_memory_commits_nothing(
     database: Database, held: Claim
 ) -> None:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        later = await revisions.claim(tx, KEY, MEMORY, MemoryKind.PRISM)
+        later = await revisions.claim(tx, KEY, MEMORY, PrismSpec.kind)
     assert later is not None
     assert later.epoch == held.epoch + 1
     with pytest.raises(Fenced):
@@ -194,7 +193,7 @@ async def test_every_row_of_a_tenant_is_hidden_from_others(database: Database, h
             assert found[0][0] == 0, table.name
         changed = await tx.execute(text("UPDATE memory SET epoch = 99"))
         assert changed == 0
-        assert await revisions.claim(tx, KEY, MEMORY, MemoryKind.PRISM) is None
+        assert await revisions.claim(tx, KEY, MEMORY, PrismSpec.kind) is None
 
 
 @pytest.mark.parametrize("table", ["claim", "wanted", "worker"])

@@ -13,10 +13,10 @@ import palimpsest
 from palimpsest import sync
 from service.app.kinds import memories_of
 from service.domain.calls.ledger import CallInProgress, CallScope, Lease, Reservation
+from service.domain.prism.spec import PrismSpec
 from service.domain.prompting.flows import ModelReply
 from service.domain.spend.budgets import BudgetLimits, BudgetOwner, BudgetPeriod, BudgetScope
 from service.domain.values.errors import Exhausted
-from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.gateway import Gateway
@@ -195,7 +195,7 @@ async def test_a_budget_that_is_raised_while_a_memory_is_about_to_be_held_wakes_
         tenant_id=DEFAULT_TENANT, session_key=KEY, memory_id=MEMORY, occasion="revise:1:1"
     )
     async with database.transaction(DEFAULT_TENANT) as tx:
-        claim = await revisions.claim(tx, KEY, MEMORY, MemoryKind.PRISM)
+        claim = await revisions.claim(tx, KEY, MEMORY, PrismSpec.kind)
         assert claim is not None
         with pytest.raises(Exhausted) as refused:
             await budgets.check(tx, scope, tokens=1, micro_usd=None)
@@ -215,7 +215,7 @@ async def test_who_lost_a_memory_cannot_hold_it(database: Database) -> None:
     work = await worker._claim(ITEM)
     assert not isinstance(work, StepWait)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        assert await revisions.claim(tx, KEY, MEMORY, MemoryKind.PRISM) is not None
+        assert await revisions.claim(tx, KEY, MEMORY, PrismSpec.kind) is not None
     with pytest.raises(Fenced):
         await worker._advance(work, Turn(until=math.inf))
     assert (await read(database)).held_reason is None

@@ -14,7 +14,6 @@ from service.app.kinds import memories_of
 from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.log.read_tokens import ReadToken
 from service.domain.prism.spec import MEMORY_TOKENS, SERVICE_LINGER_MS, PrismSpec
-from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.readers import ReaderName
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id
 from service.domain.values.work_items import WorkItem
@@ -274,7 +273,7 @@ async def test_a_worker_that_is_about_to_wait_does_not(
     await make(database, [], **SERVICE)
     await say(database)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        held = await revisions.claim(tx, KEY, MEMORY, MemoryKind.PRISM)
+        held = await revisions.claim(tx, KEY, MEMORY, PrismSpec.kind)
         (now,) = (await tx.fetch("SELECT now()"))[0]
     assert held is not None
     task = reading(database, watcher, Woken(), token(1))

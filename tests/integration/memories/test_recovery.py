@@ -7,10 +7,10 @@ from functools import partial
 import pytest
 
 from service.domain.calls.conditions import Condition
+from service.domain.prism.spec import PrismSpec
 from service.domain.prompting.faults import Fault
 from service.domain.prompting.flows import ModelRequest
 from service.domain.prompting.tokens import estimate_tokens
-from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.llm.gateway.circuits import SEVERAL, Circuits
@@ -52,7 +52,7 @@ class Deployment:
         )
         calls = gateway(script, database, circuits=self.circuits)
         facts = ModelFacts(window_tokens=32_768, count=estimate_tokens)
-        self.engine = step_engine(MemoryKind.PRISM, database, calls, CONFIG, facts)
+        self.engine = step_engine(PrismSpec.kind, database, calls, CONFIG, facts)
 
         async def wake_up(items: object) -> None:
             """Nothing listens: the test looks for what is runnable."""

@@ -2,10 +2,9 @@
 
 import pytest
 
-from service.domain.memories.specs import MemorySpec
 from service.domain.prompting.flows import ModelRequest
 from service.domain.state.spec import StateSpec
-from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.memory_specs import MemorySpec
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.llm.providers.failures import ModelFailure
 from storage.engine.database import Database
@@ -60,6 +59,6 @@ async def test_what_was_paid_for_is_used_when_the_model_was_away(database: Datab
     await state_method(database, script).drain(ITEM)
     async with database.transaction(DEFAULT_TENANT) as tx:
         assert await stalls.retry(tx, KEY, MEMORY)
-        held = await revisions.claim(tx, KEY, MEMORY, MemoryKind.STATE)
+        held = await revisions.claim(tx, KEY, MEMORY, StateSpec.kind)
     assert held is not None
     assert held.retries == 0

@@ -9,9 +9,9 @@ import pytest
 from service.app.kinds import memories_of
 from service.domain.prism.amendments import Amendment, Op, Rejection
 from service.domain.prism.memory import PrismMemory
-from service.domain.prism.spec import Coercion, Encoding, Operations
+from service.domain.prism.spec import Coercion, Encoding, Operations, PrismSpec
 from service.domain.prompting.flows import ModelRequest, Purpose
-from service.domain.values.memory_kinds import MemoryKind, OnFailure, ReplyFormat
+from service.domain.values.memory_kinds import OnFailure, ReplyFormat
 from service.domain.values.paths import Path
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.llm.providers.failures import ModelFailure
@@ -101,7 +101,7 @@ async def test_a_wish_for_what_is_flushed_already_is_not_put_off(database: Datab
     await prism_method(database, Script()).drain(ITEM)
     await append_texts(database, "s", ["b"], first=2)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        held = await revisions.claim(tx, KEY, MEMORY, MemoryKind.PRISM)
+        held = await revisions.claim(tx, KEY, MEMORY, PrismSpec.kind)
         assert held is not None
         await flushing.want_consolidation(tx, held, 1)
     async with database.transaction(DEFAULT_TENANT) as tx:
@@ -120,7 +120,7 @@ async def test_a_step_may_have_any_number_of_amendments(database: Database) -> N
     )
     rejections = tuple(Rejection(proposal=f"{n}", reason="no") for n in range(count))
     async with database.transaction(DEFAULT_TENANT) as tx:
-        held = await revisions.claim(tx, KEY, MEMORY, MemoryKind.PRISM)
+        held = await revisions.claim(tx, KEY, MEMORY, PrismSpec.kind)
         assert held is not None
         new = revisions.NewRevision(
             kind="step",

@@ -12,10 +12,11 @@ import pytest
 
 from service.domain.answers.answer_updates import Listener
 from service.domain.answers.reply_streaming import TextPiece
+from service.domain.prism.spec import PrismSpec
+from service.domain.tree.spec import TreeSpec
 from service.domain.tree.trajectory import Statistics
 from service.domain.values.call_bound import CallBound
 from service.domain.values.errors import BudgetExhausted
-from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id
 from service.domain.values.work_items import WorkItem
 from service.settings.config import Limits
@@ -362,7 +363,7 @@ async def test_a_step_is_told_behind_its_commit_and_what_is_rolled_back_never(
     await make(database, ["a"])
     told = Told(database)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        held = await revisions.claim(tx, KEY, MEMORY, MemoryKind.PRISM)
+        held = await revisions.claim(tx, KEY, MEMORY, PrismSpec.kind)
         assert held is not None
     new = revisions.NewRevision(kind="step", to_position=1, digest=b"")
 
@@ -385,7 +386,7 @@ async def test_whatever_stops_a_memory_is_told_and_what_lets_it_go_on(database: 
     await make(database, ["a"], TREE)
     told = Told(database)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        held = await revisions.claim(tx, KEY, MEMORY, MemoryKind.TREE)
+        held = await revisions.claim(tx, KEY, MEMORY, TreeSpec.kind)
         assert held is not None
     async with database.transaction(DEFAULT_TENANT) as tx:
         await waiting.back_off_memory(tx, held, model=None, cause="no reply", seconds=9)

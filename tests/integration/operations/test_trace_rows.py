@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from opentelemetry.trace import SpanContext, TraceFlags
 
-from service.domain.values.memory_kinds import MemoryKind
+from service.domain.prism.spec import PrismSpec
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.settings.config import Limits
 from service.usecases.log import append_traces
@@ -96,7 +96,7 @@ async def test_a_commit_and_its_context_are_written_together_or_not_at_all(
 ) -> None:
     await make(database, ["a", "b"])
     async with database.transaction(DEFAULT_TENANT) as tx:
-        held = await claim(tx, KEY, MEMORY, MemoryKind.PRISM)
+        held = await claim(tx, KEY, MEMORY, PrismSpec.kind)
     assert held is not None
     new = NewRevision(kind="step", to_position=1, digest=b"", value='{"topics":{}}')
     for number in (1, 2):

@@ -7,8 +7,9 @@ import pytest
 
 from service.domain.prompting.faults import Fault
 from service.domain.spend.budgets import BudgetPeriod
+from service.domain.state.spec import StateSpec
 from service.domain.state.vectors import VectorSource
-from service.domain.values.memory_kinds import MemoryKind, OnFailure
+from service.domain.values.memory_kinds import OnFailure
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.llm.providers.failures import ModelFailure
 from storage.engine.database import Database
@@ -279,7 +280,7 @@ async def test_a_memory_that_was_taken_over_is_not_left_idle(database: Database)
         found = await idle.look(direct, KEY, MEMORY)
     assert found is not None
     async with database.transaction(DEFAULT_TENANT) as tx:
-        assert await revisions.claim(tx, KEY, MEMORY, MemoryKind.STATE) is not None
+        assert await revisions.claim(tx, KEY, MEMORY, StateSpec.kind) is not None
     async with database.direct(DEFAULT_TENANT) as direct:
         assert await idle.leave(direct, found.held, 2, wake_position=3) == 2
         assert (await row_of(database)).has_work

@@ -9,7 +9,6 @@ from sqlalchemy import update
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state.spec import StateSpec
 from service.domain.state.vectors import State, StateVector, VectorLevels, VectorSource, first_state
-from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from storage.engine.claims import Claim
 from storage.engine.database import Database
@@ -125,7 +124,7 @@ class StateRows:
             .where(memory.c.session_key == KEY, memory.c.memory_id == STATE)
             .values(has_work=True)
         )
-        held = await revisions.claim(tx, KEY, STATE, MemoryKind.STATE)
+        held = await revisions.claim(tx, KEY, STATE, StateSpec.kind)
         assert held is not None
         return held
 

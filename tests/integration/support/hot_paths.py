@@ -16,11 +16,11 @@ from service.dispatch.turns import Turns
 from service.domain.calls.ledger import CallScope, HeldCall, Lease
 from service.domain.log.appending import SERVER_PRODUCER, Request, Submission
 from service.domain.log.chunks import Chunk, ChunkKind
-from service.domain.memories.specs import MemorySpec
 from service.domain.spend.budgets import BudgetPeriod
 from service.domain.state.spec import StateSpec
 from service.domain.state.vectors import first_state
 from service.domain.values.memory_kinds import MemoryStatus
+from service.domain.values.memory_specs import MemorySpec
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.settings.config import Config, Limits

@@ -8,7 +8,6 @@ from typing import Any
 
 from service.domain.prompting.flows import ModelRequest
 from service.domain.values.json_values import canonical
-from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.work_items import WorkItem
 from service.llm.providers.facts import ModelFacts
 from service.llm.providers.failures import ModelFailure
@@ -126,7 +125,7 @@ def worker_of(kind: str, database: Database, model: Model) -> Worker:
     """A worker of memories of this kind, as another process has it."""
     facts = ModelFacts(window_tokens=WINDOW_TOKENS, count=lambda text: len(text) // 4)
     calls = gateway(model, database, lease_seconds=SHORT_LEASE_SECONDS)
-    return Worker(step_engine(MemoryKind(kind), database, calls, CONFIG, facts))
+    return Worker(step_engine(kind, database, calls, CONFIG, facts))
 
 
 class Death:

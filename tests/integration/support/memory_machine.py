@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from service.app.kinds import memories_of
-from service.domain.memories.specs import MemorySpec
 from service.domain.values import fault_hook
+from service.domain.values.memory_specs import MemorySpec
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.settings.config import Limits

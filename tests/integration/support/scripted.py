@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID
 
 from service.app.kinds import KINDS
-from service.domain.memories.specs import MemorySpec
 from service.domain.prism.spec import FOLD_TOKENS, Encoding, PrismSpec
 from service.domain.prompting.flows import ModelRequest, Purpose
 from service.domain.prompting.tokens import estimate_tokens
@@ -17,7 +16,7 @@ from service.domain.spend.prices import ModelPrices
 from service.domain.state.spec import StateSpec
 from service.domain.state.vectors import first_state
 from service.domain.tree.spec import TreeSpec
-from service.domain.values.memory_kinds import MemoryKind
+from service.domain.values.memory_specs import MemorySpec
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.llm.gateway.gateway import Gateway
@@ -164,7 +163,7 @@ def prism_method(
     """Returns a worker's engine of PRISM memories, whose model has a window of so many tokens."""
     facts = ModelFacts(window_tokens=window, count=estimate_tokens)
     calls = calls or gateway(script, database, lease_seconds=SHORT_LEASE_SECONDS)
-    return step_engine(MemoryKind.PRISM, database, calls, config, facts, prices)
+    return step_engine(PrismSpec.kind, database, calls, config, facts, prices)
 
 
 def tree_method(
@@ -179,7 +178,7 @@ def tree_method(
     script.reply = script.reply or summary_reply
     facts = ModelFacts(window_tokens=window, count=estimate_tokens)
     calls = calls or gateway(script, database, lease_seconds=SHORT_LEASE_SECONDS)
-    return step_engine(MemoryKind.TREE, database, calls, config, facts)
+    return step_engine(TreeSpec.kind, database, calls, config, facts)
 
 
 def state_method(
@@ -194,7 +193,7 @@ def state_method(
     script.reply = script.reply or vector_reply
     facts = ModelFacts(window_tokens=window, count=estimate_tokens)
     calls = calls or gateway(script, database, lease_seconds=SHORT_LEASE_SECONDS)
-    return step_engine(MemoryKind.STATE, database, calls, config, facts)
+    return step_engine(StateSpec.kind, database, calls, config, facts)
 
 
 async def make(

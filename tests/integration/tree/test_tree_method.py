@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from service.app.method_registry import MethodRegistry
+from service.domain.memories.specs import SPECS
 from service.domain.prompting.faults import Fault
 from service.domain.spend.budgets import BudgetPeriod
 from service.domain.tree.nodes import SummarySource
-from service.domain.values.memory_kinds import MemoryKind, OnFailure
+from service.domain.values.memory_kinds import OnFailure
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id
 from service.domain.values.work_items import WorkItem
 from service.llm.providers.failures import ModelFailure
@@ -419,14 +420,14 @@ async def test_each_memory_is_advanced_by_those_of_its_kind(database: Database) 
     asked: list[str] = []
 
     class Engine:
-        def __init__(self, kind: MemoryKind) -> None:
+        def __init__(self, kind: str) -> None:
             self.kind = kind
 
         async def drain(self, item: WorkItem, *, stop: asyncio.Event | None = None) -> float:
             asked.append(self.kind)
             return 1.5
 
-    engines: Any = {kind: Engine(kind) for kind in MemoryKind}
+    engines: Any = {kind: Engine(kind) for kind in SPECS}
     methods = MethodRegistry(database, engines)
     assert await methods.drain(ITEM) == 1.5
     assert await methods.drain(ITEM) == 1.5

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from service.domain.prism.spec import PrismSpec
 from service.domain.tree.nodes import Node, SummarySource, TextOffset
 from service.domain.tree.spec import TreeSpec
-from service.domain.values.memory_kinds import MemoryKind
 from service.domain.values.tenancy import DEFAULT_TENANT
 from storage.engine.claims import Claim, Fenced
 from storage.engine.database import Database
@@ -49,7 +49,7 @@ def parent(level: int, number: int, first: int, children: int, start: int, end: 
 
 async def claimed(database: Database) -> Claim:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        held = await revisions.claim(tx, KEY, MEMORY, MemoryKind.TREE)
+        held = await revisions.claim(tx, KEY, MEMORY, TreeSpec.kind)
     assert held is not None
     return held
 
@@ -135,13 +135,13 @@ async def test_nobody_works_on_a_sealed_tree(database: Database) -> None:
     assert (await read(database)).status == "sealed"
     assert not await want_seal(database, 1)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        assert await revisions.claim(tx, KEY, MEMORY, MemoryKind.TREE) is None
+        assert await revisions.claim(tx, KEY, MEMORY, TreeSpec.kind) is None
 
 
 async def test_a_memory_is_claimed_by_those_of_its_kind(database: Database) -> None:
     await make(database, ["a"], TREE)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        assert await revisions.claim(tx, KEY, MEMORY, MemoryKind.PRISM) is None
+        assert await revisions.claim(tx, KEY, MEMORY, PrismSpec.kind) is None
     assert await claimed(database)
 
 

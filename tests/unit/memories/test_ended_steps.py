@@ -8,7 +8,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 from opentelemetry.trace import StatusCode
 
-from service.domain.values.memory_kinds import MemoryKind
+from service.domain.prism.spec import PrismSpec
 from service.telemetry import tracing
 from service.usecases.memories import metrics
 from tests.support.exported import exported
@@ -19,7 +19,7 @@ async def release() -> None:
     begun = asyncio.Event()
 
     async def step() -> None:
-        with tracing.process("prism", (), {}), metrics.timed(MemoryKind.PRISM):
+        with tracing.process("prism", (), {}), metrics.timed(PrismSpec.kind):
             begun.set()
             await asyncio.Event().wait()
 

@@ -16,6 +16,7 @@ from storage.engine.database import Database, Transaction
 from storage.memories import history
 from storage.memories.memories import StoredMemory
 from tests.integration.memories.counter_kind import rows
+from tests.integration.memories.counter_kind.method import CounterMethod
 
 
 class CounterUseCases(KindUseCases):
@@ -92,6 +93,7 @@ class CounterReader:
 
 COUNTER = RegisteredKind(
     use_cases=CounterUseCases(),
+    method=CounterMethod,
     reader=CounterReader,
     values=lambda database, _, token_key, __: CounterValues(database, token_key),
 )

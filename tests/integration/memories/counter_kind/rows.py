@@ -5,7 +5,6 @@ from uuid import UUID
 
 from storage.engine.claims import Claim
 from storage.engine.database import Transaction
-from storage.log import chunks as log
 from storage.memories import revisions
 from storage.memories.revisions import NewRevision
 
@@ -61,13 +60,8 @@ async def read(tx: Transaction, session_key: UUID, memory_id: UUID, revision: in
     return int(rows[0][0]) if rows else None
 
 
-async def count(tx: Transaction, held: Claim, step_chunks: int) -> bool:
-    """Commits a step over the next chunks; returns whether there were any. Raises Fenced."""
-    key, applied = held.session_key, held.applied_position
-    found = await log.read(tx, key, applied, step_chunks)
-    if found:
-        upto = found[-1].position
-        new = NewRevision(kind="step", to_position=upto, digest=digest(upto))
-        await revisions.advance(tx, held, new, has_work=True)
-        await add(tx, key, held.memory_id, held.revision + 1, applied + len(found))
-    return bool(found)
+async def commit(tx: Transaction, held: Claim, new: NewRevision, chunks: int) -> bool:
+    """Writes the next revision; returns whether there is more to do. Raises Fenced."""
+    has_work = await revisions.advance(tx, held, new, has_work=True)
+    await add(tx, held.session_key, held.memory_id, held.revision + 1, chunks)
+    return has_work
