@@ -1,6 +1,6 @@
 """Registers the specs of all kinds of memories."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,10 +30,6 @@ class SpecChanges:
 
     #: Fields of its spec, for each kind of memory that they are for.
     fields: Mapping[str, Mapping[str, Any]]
-
-    def kinds(self) -> Collection[str]:
-        """Returns the kinds of memories that have what is to change."""
-        return self.fields.keys()
 
     def made(self, spec: MemorySpec) -> MemorySpec:
         """Returns the spec with the changes, which are all for its kind."""

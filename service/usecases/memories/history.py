@@ -19,11 +19,7 @@ from service.domain.values.errors import InvalidInput
 from service.domain.values.json_values import Json, canonical, parse
 from service.domain.values.paths import Path, PathError
 from service.domain.values.reasons import Reason
-from service.usecases.log.lookup import (
-    find_memory,
-    item_key,
-    revision_not_found,
-)
+from service.usecases.log.lookup import find_memory, item_key, revision_not_found
 from service.usecases.memories.kinds import KindUseCases
 from storage.engine.database import Database, Transaction
 from storage.engine.listing import ListPage

@@ -1,9 +1,9 @@
 """Creating, reading and listing memories."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 from uuid import UUID, uuid4
 
 from service.domain.log.read_tokens import ReadToken
@@ -64,9 +64,10 @@ class MemoryReading:
     token: str
 
 
-class ValueReader(Protocol):
+class ValueReader(ABC):
     """Reads the values of memories of one kind."""
 
+    @abstractmethod
     async def read(
         self,
         tenant_id: UUID,
@@ -81,15 +82,10 @@ class ValueReader(Protocol):
         Raises NotFound, OutOfRange.
         """
 
-
-@runtime_checkable
-class CatchesUp(Protocol):
-    """Waits for what is due in a value that has the whole log at any time."""
-
-    async def catch_up(
+    async def catch_up(  # noqa: B027 - most have nothing to wait for
         self, tenant_id: UUID, session: str, name: str, *, deadline: float | None
     ) -> None:
-        """Returns once nothing is due.
+        """Returns once nothing is due in a value that has the whole log at any time.
 
         Raises NotFound, FailedPrecondition (stalled), Exhausted (held), DeadlineExceeded.
         """
@@ -303,8 +299,8 @@ class Memories:
             self._token_key, key, head=stored.head, incarnation=stored.incarnation
         )
         if stored.spec.has_whole_log:
-            values = self._values[stored.kind]
-            if consistency.fully_applied and isinstance(values, CatchesUp):
+            if consistency.fully_applied:
+                values = self._values[stored.kind]
                 await values.catch_up(tenant_id, session, name, deadline=deadline)
         elif stored.applied_position < wanted:
             await self._wait(tenant_id, stored, wanted, deadline)

@@ -26,7 +26,7 @@ class Rebuilder:
         """
         old, new = names
         source = await self._memories.get(tenant_id, session, old)
-        for kind in changes.kinds():
+        for kind in changes.fields:
             refuse_other_kind(old, source.spec, kind)
         spec = changes.made(source.spec)
         # A model that is not named anew is taken over, and may be allowed no more.

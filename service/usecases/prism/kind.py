@@ -114,8 +114,6 @@ async def _restored(tx: Transaction, stored: StoredMemory, revision: int) -> Jso
     """The state of an earlier revision, which was compared before; None if it cannot be read."""
     try:
         rows = await states.read_nearest(tx, stored.session_key, stored.memory_id, revision)
-        if rows is None:
-            return None
-        return rows.memory(PrismSpec.of(stored).schema()).value
+        return None if rows is None else rows.memory(PrismSpec.of(stored).schema()).value
     except (Mismatch, ValueError):
         return None

@@ -13,7 +13,7 @@ from service.settings.config import Limits
 from service.usecases.log.lookup import item_key
 from service.usecases.memories import step_traces
 from service.usecases.memories.kinds import Findings, FirstRevision, KindUseCases
-from service.usecases.memories.memories import MemoryReading
+from service.usecases.memories.memories import MemoryReading, ValueReader
 from service.usecases.memories.verifying import RevisionChain
 from service.usecases.state.working_contexts import WorkingContexts
 from storage.engine.claims import Claim
@@ -98,7 +98,7 @@ async def _state(tx: Transaction, memory: StoredMemory | Claim, revision: int) -
     return state
 
 
-class StateValues:
+class StateValues(ValueReader):
     """Reads working contexts as the values of memories."""
 
     def __init__(self, contexts: WorkingContexts) -> None:

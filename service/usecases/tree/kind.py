@@ -9,7 +9,7 @@ from service.domain.tree.segmenting import SegmentPiece, joined, piece_of
 from service.domain.tree.spec import TreeSpec
 from service.usecases.log.lookup import find_memory
 from service.usecases.memories.kinds import Findings, KindUseCases
-from service.usecases.memories.memories import MemoryReading, reading_of
+from service.usecases.memories.memories import MemoryReading, ValueReader, reading_of
 from service.usecases.memories.verifying import RevisionChain, RowsAhead
 from service.usecases.tree.outline import read_outline
 from storage.engine.database import Database, Transaction
@@ -94,7 +94,7 @@ class _LeafTexts:
         return joined(pieces)
 
 
-class TreeValues:
+class TreeValues(ValueReader):
     """Reads trees as the values of memories."""
 
     def __init__(self, database: Database, token_key: bytes) -> None:

@@ -7,10 +7,7 @@ from service.domain.tree.nodes import TextOffset
 from service.domain.tree.spec import TreeSpec
 from service.domain.values.errors import NotFound
 from service.domain.values.reasons import Reason
-from service.usecases.log.lookup import (
-    find_memory,
-    item_key,
-)
+from service.usecases.log.lookup import find_memory, item_key
 from service.usecases.memories.memories import Memories
 from service.usecases.tree.outline import Outline, read_outline
 from storage.engine.database import Database, Transaction

@@ -9,7 +9,7 @@ from service.domain.values.work_items import WorkItem
 from service.usecases.answers.readers.answering import MadeAnswer, ReaderKit
 from service.usecases.log.lookup import find_memory, item_key, revision_not_found
 from service.usecases.memories.kinds import Findings, FirstRevision, KindUseCases
-from service.usecases.memories.memories import MemoryReading, reading_of
+from service.usecases.memories.memories import MemoryReading, ValueReader, reading_of
 from service.usecases.memories.verifying import RevisionChain
 from storage.answers.answers import StoredAnswer, StoredCitation
 from storage.engine.database import Database, Transaction
@@ -47,7 +47,7 @@ class CounterUseCases(KindUseCases):
             yield one
 
 
-class CounterValues:
+class CounterValues(ValueReader):
     """Reads counts as the values of memories."""
 
     def __init__(self, database: Database, token_key: bytes) -> None:
