@@ -12,9 +12,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import IO, Any
 
 from tests import ROOT
@@ -109,14 +111,28 @@ class Forker:
     ) -> Forked:
         """Starts `palimpsest` with these arguments; its standard output is `stdout`."""
         ours, theirs = os.pipe()
-        order = {"arguments": list(arguments), "environment": dict(environment)}
         try:
-            pid = self._ask(order, theirs, stderr)
+            with open(os.devnull, "rb") as nothing:
+                forked = self.begin(arguments, environment, (nothing.fileno(), theirs, stderr))
         finally:
             os.close(theirs)
-        forked = Forked(self, arguments, pid)
         forked.stdout = os.fdopen(ours)
         return forked
+
+    def begin(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        streams: tuple[int, int, int],
+        folder: Path = ROOT,
+    ) -> Forked:
+        """Starts `palimpsest` in a folder, with these for its three standard streams."""
+        order = {
+            "arguments": list(arguments),
+            "environment": dict(environment),
+            "folder": str(folder),
+        }
+        return Forked(self, arguments, self._ask(order, *streams))
 
     def exit_code(self, pid: int) -> int:
         """Returns the exit code of a child that has ended."""
@@ -152,6 +168,51 @@ def close() -> None:
         forker.cache_clear()
 
 
+def run(
+    arguments: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    seconds: float,
+    folder: Path = ROOT,
+    stdin: bytes | IO[bytes] = b"",
+) -> "subprocess.CompletedProcess[str]":
+    """Runs a command of `palimpsest` to its end, forked where this run forks.
+
+    Raises TimeoutExpired after `seconds`, and ends it.
+    """
+    with (
+        tempfile.TemporaryFile() as given,
+        tempfile.TemporaryFile() as out,
+        tempfile.TemporaryFile() as err,
+    ):
+        if isinstance(stdin, bytes):
+            given.write(stdin)
+            given.seek(0)
+        source = given if isinstance(stdin, bytes) else stdin
+        started: Forked | subprocess.Popen[bytes]
+        if _enabled:
+            streams = (source.fileno(), out.fileno(), err.fileno())
+            started = forker().begin(arguments, environment, streams, folder)
+        else:
+            command = [sys.executable, "-m", "service.cli", *arguments]
+            started = subprocess.Popen(
+                command, cwd=folder, env=environment, stdin=source, stdout=out, stderr=err
+            )
+        try:
+            code = started.wait(seconds)
+        except subprocess.TimeoutExpired:
+            started.kill()
+            started.wait()
+            raise
+        said = [_all_of(one) for one in (out, err)]
+    return subprocess.CompletedProcess(list(arguments), code, *said)
+
+
+def _all_of(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode()
+
+
 class _Become(BaseException):
     """Unwinds a forked child to `main`, where it runs its command."""
 
@@ -176,7 +237,7 @@ def _serve(orders: socket.socket) -> None:
     """Forks to order until the tests have ended. Raises _Become in each child."""
     orders.send(b"0")
     while True:
-        said, handles, _, _ = socket.recv_fds(orders, ORDER_BYTES, 2)
+        said, handles, _, _ = socket.recv_fds(orders, ORDER_BYTES, 3)
         if not said:
             return
         order = json.loads(said)
@@ -188,8 +249,9 @@ def _serve(orders: socket.socket) -> None:
         if not pid:
             orders.close()
             _die_with_parent()
-            os.dup2(handles[0], 1)
-            os.dup2(handles[1], 2)
+            for number, handle in enumerate(handles):
+                os.dup2(handle, number)
+            os.chdir(order["folder"])
             os.environ.clear()
             os.environ.update(order["environment"])
         for handle in handles:

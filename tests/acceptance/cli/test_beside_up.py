@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from service.local import running
 from service.settings.config import Config
 from service.settings.deployments import Deployment
+from tests.support import forking
 from tests.support.fake_model import FakeModel, fake_model
 from tests.support.harness import EVENTUALLY_SECONDS
 
@@ -54,13 +55,7 @@ def model() -> Iterator[FakeModel]:
 def palimpsest(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A command with none of our variables."""
     environment = {name: one for name, one in os.environ.items() if "PALIMPSEST" not in name}
-    return subprocess.run(
-        [sys.executable, "-m", "service.cli", *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return forking.run(arguments, environment=environment, seconds=EVENTUALLY_SECONDS)
 
 
 def test_doctor_and_verify_find_what_runs(folder: Path, model: FakeModel) -> None:

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from service.cli.commands import app
 from service.cli.tasks import TASKS
+from tests.support import forking
 from tests.support.embedded import children_of, naming
 from tests.support.harness import Servers, eventually
 
@@ -35,17 +36,8 @@ RUN_SECONDS = 300
 
 
 def run(*arguments: str, stdin: Any = b"", **environment: Any) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "service.cli", *arguments],
-        input=stdin,
-        capture_output=True,
-        check=False,
-        timeout=RUN_SECONDS,
-        env={**os.environ, "COLUMNS": "200", **environment},
-    )
-    return subprocess.CompletedProcess(
-        done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
-    )
+    variables = {**os.environ, "COLUMNS": "200", **environment}
+    return forking.run(arguments, environment=variables, seconds=RUN_SECONDS, stdin=stdin)
 
 
 def succeed(*arguments: str, stdin: Any = b"", **environment: Any) -> str:

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.cli.test_cli import assert_one_clear_line, run, succeed
+from tests.support import forking
 from tests.support.harness import Servers, api, worker
 
 # Servers, an API and a worker of its own; several times that on a busy machine.
@@ -75,14 +74,8 @@ def read(path: Path) -> dict[str, Any]:
 
 def evaluate(folder: Path, *arguments: str, **environment: Any) -> str:
     asked = ("eval", "--dataset", str(dataset(folder)), "--limit", "3", *arguments)
-    done = subprocess.run(
-        [sys.executable, "-m", "service.cli", *asked],
-        capture_output=True,
-        check=False,
-        timeout=SECONDS,
-        env={**os.environ, "COLUMNS": "200", **environment},
-        text=True,
-    )
+    variables = {**os.environ, "COLUMNS": "200", **environment}
+    done = forking.run(asked, environment=variables, seconds=SECONDS)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -3,11 +3,11 @@
 import os
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 from palimpsest import sync
 from tests import ROOT
+from tests.support import forking
 
 LIST = (ROOT / "README.md").read_text().partition("## Keep it running")[2].partition("## ")[0]
 PROGRAM = ".venv/bin/palimpsest"
@@ -80,12 +80,5 @@ def ran(folder: Path, address: str, *arguments: str) -> subprocess.CompletedProc
 
 
 def command(folder: Path, address: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(Path(sys.executable).parent / "palimpsest"), *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-        env={**os.environ, "PALIMPSEST_ADDRESS": address},
-    )
+    variables = {**os.environ, "PALIMPSEST_ADDRESS": address}
+    return forking.run(arguments, environment=variables, seconds=200, folder=folder)

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 from uuid import uuid4
@@ -14,6 +12,7 @@ import palimpsest
 from evaluation.asking import ask, request_of
 from evaluation.datasets import Question
 from palimpsest import Answer, Session
+from tests.support import forking
 from tests.support.fake_model import FakeModel, fake_model
 from tests.support.harness import Servers, api, worker
 
@@ -196,13 +195,10 @@ async def test_the_command_line_and_the_evaluation_tell_them_apart(
     service: tuple[str, FakeModel], session: Session
 ) -> None:
     def run(*arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "service.cli", *arguments, "-s", session.id],
-            env={**os.environ, "PALIMPSEST_ADDRESS": service[0]},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        variables = {**os.environ, "PALIMPSEST_ADDRESS": service[0]}
+        words = (*arguments, "-s", session.id)
+        done = forking.run(words, environment=variables, seconds=SECONDS)
+        assert done.returncode == 0, done.stderr
         return done.stdout
 
     says(service, answers(NONE))

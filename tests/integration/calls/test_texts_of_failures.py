@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from tests.integration.support.canary import (
     log_statements,
     make_producer,
 )
+from tests.support import forking
 from tests.support.harness import Servers, api, eventually, worker
 from tests.support.volumes import CannotMount, Volume
 
@@ -445,12 +445,7 @@ async def test_commands_and_processes_that_the_database_refuses_tell_no_texts(
 async def _run(
     command: tuple[str, ...], url: str, address: str
 ) -> "subprocess.CompletedProcess[str]":
+    variables = {**os.environ, "PALIMPSEST_DATABASE_URL": url, "PALIMPSEST_ADDRESS": address}
     return await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "service.cli", *command],
-        env={**os.environ, "PALIMPSEST_DATABASE_URL": url, "PALIMPSEST_ADDRESS": address},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=WAIT_SECONDS,
+        forking.run, command, environment=variables, seconds=WAIT_SECONDS
     )

@@ -1,7 +1,7 @@
 """Sessions over gRPC: their metadata, etags, deletion, and requests that come again."""
 
+import os
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from uuid import uuid4
 
@@ -10,6 +10,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 import palimpsest
 from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
+from tests.support import forking
 from tests.support.harness import Servers, api
 
 
@@ -127,13 +128,8 @@ async def test_a_page_size_above_the_limit_is_the_limit(client: palimpsest.Clien
 
 
 def command(address: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "service.cli", "session", *arguments, "--address", address],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    words = ("session", *arguments, "--address", address)
+    return forking.run(words, environment=os.environ, seconds=100)
 
 
 def test_the_command_line(address: str) -> None:

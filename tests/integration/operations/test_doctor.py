@@ -45,6 +45,13 @@ def levels(found: dict[str, list[Finding]]) -> dict[str, list[Severity]]:
     }
 
 
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    """Servers whose commits wait for the disk: doctor complains about others."""
+    with Servers.started() as started:
+        yield started
+
+
 @pytest.fixture
 def config(servers: Servers, url: str) -> Config:
     return Config(database_url=SecretStr(url), redis_url=SecretStr(servers.valkey.url))

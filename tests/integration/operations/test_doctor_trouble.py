@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from unittest import mock
 from uuid import UUID, uuid4
@@ -28,6 +28,13 @@ from tests.support.harness import Servers
 
 OTHER = UUID("9d5f4c6e-7a43-5d0b-8f0e-2f4f7d1a0002")
 Admin = psycopg.AsyncConnection[Any]
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    """Servers whose commits wait for the disk: doctor complains about others."""
+    with Servers.started() as started:
+        yield started
 
 
 @pytest.fixture

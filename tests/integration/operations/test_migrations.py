@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from uuid import uuid4
@@ -34,6 +33,7 @@ from storage.search.chunk_text import AS_TEXT
 from storage.tree import views
 from tests.integration.support.scripted import Script, prism_method
 from tests.integration.support.writing import append_chunks
+from tests.support import forking
 from tests.support.harness import Servers, with_database
 
 KEY = session_key(DEFAULT_TENANT, "s")
@@ -93,13 +93,8 @@ def stored(servers: Servers, url: str) -> str:
 
 
 def migrate(url: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "service.cli", "migrate"],
-        env={**os.environ, "PALIMPSEST_DATABASE_URL": url},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    variables = {**os.environ, "PALIMPSEST_DATABASE_URL": url}
+    return forking.run(("migrate",), environment=variables, seconds=200)
 
 
 def test_revisions_are_four_digits_one_after_the_other() -> None:

@@ -1,8 +1,8 @@
 """Searching over gRPC, by the client and by the command line; no worker, no embedding model."""
 
 import json
+import os
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,6 +16,7 @@ from palimpsest import sync
 from palimpsest.v1 import chunks_pb2, session_service_pb2, session_service_pb2_grpc
 from palimpsest.v1.common_pb2 import TimeRange
 from storage.search.words import TAIL_CHUNKS
+from tests.support import forking
 from tests.support.harness import Servers, api
 
 STORY = (
@@ -183,13 +184,8 @@ async def test_the_same_without_await(session: palimpsest.Session, address: str)
 
 
 def command(address: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "service.cli", *arguments, "--address", address],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    words = (*arguments, "--address", address)
+    return forking.run(words, environment=os.environ, seconds=100)
 
 
 async def test_the_command_line(session: palimpsest.Session, address: str) -> None:
