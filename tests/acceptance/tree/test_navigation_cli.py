@@ -102,7 +102,7 @@ def test_a_memory_that_is_no_tree_has_no_way_to_explain(at: dict[str, str]) -> N
         ("trajectory", "stats", *named(at, "m")),
         ("trajectory", "export", *named(at, "m")),
     ):
-        assert_one_clear_line(run(*command, **at), "is a prism memory; this is for tree memories")
+        assert_one_clear_line(run(*command, **at), "is for tree or state memories")
 
 
 def test_an_answer_that_does_not_fit_the_schema_says_so(at: dict[str, str], tmp_path: Path) -> None:

@@ -98,7 +98,9 @@ async def test_what_is_for_prism_memories_leaves_a_tree_alone(
     before = await rows(database)
     refused = await refusal(client, getattr(stub(client.channel), call), request_)
     assert refused.reason == "WRONG_MEMORY_KIND"
-    wanted = "prism or state" if call == "RollbackMemory" else "prism"
+    # What is compared with a PRISM memory is one too; without another memory, of either kind.
+    compares = call == "DiffMemories" and not request_.other_memory
+    wanted = "prism or state" if compares or call == "RollbackMemory" else "prism"
     assert refused.metadata == {"memory": TREE, "kind": "tree", "wanted": wanted}
     assert await rows(database) == before
 

@@ -120,4 +120,4 @@ async def test_what_cannot_be_asked_is_refused(session: palimpsest.Session) -> N
     with pytest.raises(palimpsest.FailedPrecondition) as refused:
         await session.memory("notes").ask("What?", beam=2)
     assert refused.value.reason == "WRONG_MEMORY_KIND"
-    assert refused.value.metadata == {"memory": "notes", "kind": "prism", "wanted": "tree"}
+    assert refused.value.metadata == {"memory": "notes", "kind": "prism", "wanted": "tree or state"}
