@@ -25,12 +25,12 @@ from storage.engine.errors import Busy, Full, StorageError, Unreachable
 from tests.integration.support.canary import (
     CANARY,
     CHUNK,
-    KEY,
     PostgresLog,
     assert_silent,
     chunk,
     log_statements,
     make_producer,
+    row,
 )
 from tests.support import forking
 from tests.support.harness import Servers, api, eventually, worker
@@ -97,23 +97,12 @@ async def _row(database: Database, text: str = CANARY) -> None:
 
 async def _rows(database: Database) -> None:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.execute(CHUNK, [chunk(at, at) for at in (1, 2)])
+        await tx.execute(tables.chunk.insert(), [row(at) for at in (1, 2)])
 
 
 async def _core(database: Database) -> None:
-    texts = dict.fromkeys(("role", "text", "observation", "thought", "action"), CANARY)
-    values = {
-        "tenant_id": DEFAULT_TENANT,
-        "session_key": KEY,
-        "position": 1,
-        "kind": "text",
-        "producer_id": CANARY,
-        "producer_sequence": 1,
-        "digest": b"0" * 32,
-        **texts,
-    }
     async with database.transaction(DEFAULT_TENANT) as tx:
-        await tx.execute(tables.chunk.insert().values(values))
+        await tx.execute(tables.chunk.insert().values(row(1)))
 
 
 async def _batch(database: Database) -> None:

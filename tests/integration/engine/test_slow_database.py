@@ -115,5 +115,6 @@ async def test_a_server_that_stands_still_is_given_up(
 
 async def test_a_server_that_may_not_write_is_no_defect(single: Database) -> None:
     with pytest.raises(Unreachable, match="read-only"):
-        await through_driver(single, "CREATE TABLE t ()")
+        async with single.direct(DEFAULT_TENANT) as tx:
+            await tx.pipeline(("CREATE TABLE t ()",), snapshot=True)
     assert isinstance(translate(psycopg.errors.IdleInTransactionSessionTimeout()), Unreachable)

@@ -10,6 +10,7 @@ import pytest
 
 import palimpsest
 from service.domain.values.tenancy import DEFAULT_TENANT
+from storage import tables
 from storage.engine.database import Database, Transaction
 from storage.engine.errors import StorageError
 from tests.integration.support.canary import (
@@ -20,6 +21,7 @@ from tests.integration.support.canary import (
     chunk,
     log_statements,
     make_producer,
+    row,
 )
 from tests.support.harness import Servers, api, worker
 
@@ -130,7 +132,7 @@ async def _wrong_value(tx: Transaction) -> None:
 
 
 async def _many_rows(tx: Transaction) -> None:
-    await tx.execute(CHUNK, [chunk(at, at) for at in (1, 0)])
+    await tx.execute(tables.chunk.insert(), [row(at) for at in (1, 0)])
 
 
 async def _one_batch(database: Database) -> None:

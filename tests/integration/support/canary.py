@@ -37,6 +37,20 @@ def chunk(position: int, sequence: int, text: str = CANARY) -> dict[str, object]
     }
 
 
+def row(position: int) -> dict[str, object]:
+    """The same as a row of the table, for SQLAlchemy's Core."""
+    return {
+        "tenant_id": DEFAULT_TENANT,
+        "session_key": KEY,
+        "position": position,
+        "kind": "text",
+        "producer_id": CANARY,
+        "producer_sequence": position,
+        "digest": b"0" * 32,
+        **dict.fromkeys(("role", "text", "observation", "thought", "action"), CANARY),
+    }
+
+
 class PostgresLog:
     """What PostgreSQL logs from now on."""
 

@@ -130,13 +130,18 @@ class Looks:
 
         patching.setattr(Transaction, "_sent", seen)
 
+    def forget(self) -> None:
+        """Forgets what ran until now."""
+        self._seen = []
+
     async def rows(self, database: Database) -> Counter[str]:
         """Rows that are looked at, by table, when all of them are run again; then it forgets."""
         looked: Counter[str] = Counter()
         seen, self._seen = self._seen, []
         for query, values in seen:
             async with database.transaction(DEFAULT_TENANT) as tx:
-                ((plan,),) = await tx.fetch(f"EXPLAIN (ANALYZE, FORMAT JSON) {query}", values)
+                explaining = f"EXPLAIN (ANALYZE, FORMAT JSON) {query}"
+                ((plan,),) = await tx.fetch(explaining, values, prepare=False)
             _count(plan[0]["Plan"], looked)
         return looked
 
