@@ -197,7 +197,8 @@ class Listener:
         if ask.purpose is Purpose.CONSOLIDATE:
             return self._shorter(Prompt(ask))
         seen = _seen(ask)
-        said = self._talk.said[Prompt(ask).text("TEXT")]
+        # A message follows its role in the prompt.
+        said = self._talk.said[Prompt(ask).text("TEXT").removeprefix("user: ")]
         changes = [self._change(one, seen) for one in said]
         return _reply([one for one in changes if one is not None])
 

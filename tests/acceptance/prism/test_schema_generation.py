@@ -158,7 +158,7 @@ def test_a_file_that_cannot_be_written_costs_no_schema(address: str, tmp_path: P
     dangling.symlink_to(nowhere)
     done = run("schema", "generate", *wanted, str(dangling), **at)
     assert_one_clear_line(done, f"cannot write {dangling}")
-    assert done.stdout.startswith("class ShipNotes:\n"), "what was paid for is printed"
+    assert done.stdout.startswith("class Notes:\n"), "what was paid for is printed"
 
 
 def test_a_schema_that_is_late_can_be_shown_later(servers: Servers) -> None:
@@ -172,6 +172,6 @@ def test_a_schema_that_is_late_can_be_shown_later(servers: Servers) -> None:
         assert "pending" in succeed("operation", "show", operation, **at)
         with worker(url):
             shown = succeed("operation", "wait", operation, "--timeout", "300", **at)
-        assert shown.startswith("class ShipNotes:\n")
+        assert shown.startswith("class Notes:\n")
         cancelled = json.loads(succeed("operation", "cancel", operation, "--json", **at))
         assert (cancelled["operation"], cancelled["state"]) == (operation, "done")

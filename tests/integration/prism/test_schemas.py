@@ -69,7 +69,8 @@ async def test_a_generated_schema_makes_a_memory_that_answers(session: Any) -> N
         await producer.append(TEXT)
         ack = await producer.flush()
     state = await memory.get(after=ack.read_token)
-    assert state.value["museums"]["ship museum"]["price"] == 9.5
+    price = "The price of a ticket is 9.50 euros."
+    assert price in state.value["museums"]["ship museum"]
     answer = await memory.ask("What is the ship museum?", after=ack.read_token)
     assert "collection of old ships" in answer.text
 

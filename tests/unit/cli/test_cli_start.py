@@ -65,7 +65,7 @@ def test_the_version_is_that_of_the_package() -> None:
 
 def test_who_asks_the_offline_model_loads_no_litellm() -> None:
     code = (
-        "import asyncio; from tests.unit.calls.test_transport import ASK, transport;"
-        " assert asyncio.run(transport().complete(ASK, 'offline/extractive')).text"
+        "import asyncio; from tests.unit.calls.test_transport import OFFLINE, transport;"
+        " assert asyncio.run(transport().complete(OFFLINE, 'offline/extractive')).text"
     )
     assert imported(code, ("service.llm.offline.model", "litellm")) == ["service.llm.offline.model"]
