@@ -15,7 +15,7 @@ from tests import ROOT
 #: Before a statement of a transaction, before its commit, and after it.
 STATEMENT, COMMIT, COMMITTED = "statement", "commit", "committed"
 #: Where each statement commits by itself, there is no statement before the commit.
-_BY_THEMSELVES = ("connection", "notify")
+_BY_THEMSELVES = ("without_tenant", "notify")
 
 #: `name:step`.
 Point = str
