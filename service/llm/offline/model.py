@@ -7,7 +7,7 @@ whatever schema it is given. The prompt's template says what is asked.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from service.domain.answers.browse.spec import BrowseAction, BrowseOption
@@ -277,7 +277,7 @@ def _piece(prompt: Prompt) -> str:
         return _browsed(prompt, BrowseAction.MOVE, [])
     # Where it may not pass a piece it takes its beginning.
     found = found or said[:1]
-    texts = [one.text for one in found]
+    texts = list(dict.fromkeys(one.text for one in found))
     if BrowseAction.ANSWER in offers and (share >= PLENTY or not extracts):
         return _browsed(prompt, BrowseAction.ANSWER, texts[:SHORT], found)
     if BrowseAction.MERGE in offers:
@@ -294,11 +294,11 @@ def _close(prompt: Prompt) -> str:
     found = best(said, prompt.query, LONG if is_long else SHORT)
     found = sorted(found, key=said.index) if is_long else found
     action = BrowseAction.AGGREGATION if is_long else BrowseAction.ANSWER
-    return _browsed(prompt, action, [one.text for one in found], found)
+    return _browsed(prompt, action, dict.fromkeys(one.text for one in found), found)
 
 
 def _browsed(
-    prompt: Prompt, action: BrowseAction, texts: Sequence[str], found: Sequence[Passage] = ()
+    prompt: Prompt, action: BrowseAction, texts: Iterable[str], found: Sequence[Passage] = ()
 ) -> str:
     quotes = [{"chunk": one.at[0], "words": one.text} for one in found]
     sources = sorted({int(one.at[0]) for one in found})

@@ -68,27 +68,35 @@ def sections(text: str) -> list[Section]:
     """Returns a text in sections; code and tables have one for each thing that they define."""
     if defined := [*_tables(text)] or [*_definitions(text)]:
         return defined
-    found: list[Section] = []
+    found = (Section(heading=title, sentences=tuple(prose(body))) for title, body in headed(text))
+    return [section for section in found if section.heading or section.sentences]
+
+
+def headed(text: str) -> Iterator[tuple[str, str]]:
+    """Yields the parts of a text with the heading above each, "" where there is none."""
     heading, body = "", list[str]()
     lines = [*text.splitlines(), ""]
     number = 0
     while number < len(lines) - 1:
         title, used = _heading(lines[number], lines[number + 1])
         if title:
-            found.append(Section(heading=heading, sentences=tuple(prose("\n".join(body)))))
+            yield heading, "\n".join(body)
             heading, body = title, []
         else:
             body.append(lines[number])
         number += used
-    found.append(Section(heading=heading, sentences=tuple(prose("\n".join(body)))))
-    return [section for section in found if section.heading or section.sentences]
+    yield heading, "\n".join(body)
 
 
 def _heading(line: str, following: str) -> tuple[str, int]:
     """The heading at a line, and how many lines it takes; "" and 1 when there is none."""
-    if markdown := _MARKDOWN_HEADING.match(line):
-        return markdown[1], 1
-    title = line.strip()
+    markdown = _MARKDOWN_HEADING.match(line)
+    title = markdown[1] if markdown else line.strip()
+    # A comment in code and a sentence above a rule are none.
+    if title.endswith((".", "。")):
+        return "", 1
+    if markdown:
+        return title, 1
     if _UNDERLINE.match(following) and 2 <= len(title) <= 100 and not _UNDERLINE.match(title):
         return title, 2
     return "", 1
