@@ -81,11 +81,16 @@ class Past:
 
 
 async def read_past(database: Database, stored: StoredMemory) -> Past:
-    """Reads the logs, and works the states out from nothing but amendments and rollbacks."""
+    """Reads the logs, and derives the states from amendments, rollbacks and the order of folds."""
     key = stored.session_key, stored.memory_id
     async with database.transaction(DEFAULT_TENANT) as tx:
         revisions = await history.list_revisions(tx, *key, -1, stored.revision + 1)
         logged = await amendment_log.list_amendments(tx, *key, after=(0, 0), limit=ALL)
+        rows = await tx.fetch(
+            "SELECT revision, value FROM prism_base WHERE memory_id = %(memory)s",
+            {"memory": stored.memory_id},
+        )
+    bases = {row.revision: parse(row.value) for row in rows}
     by_revision: dict[int, list[LoggedAmendment]] = {}
     for amendment in logged:
         by_revision.setdefault(amendment.revision, []).append(amendment)
@@ -98,7 +103,12 @@ async def read_past(database: Database, stored: StoredMemory) -> Past:
             Amendment(path=Path.parse(a.path), op=a.op, value=parse(a.value))
             for a in by_revision.get(one.revision, [])
         ]
-        values.append(amend(PrismSpec.of(stored).schema(), values[-1], made))
+        value = amend(PrismSpec.of(stored).schema(), values[-1], made)
+        if one.kind == "fold" and one.revision in bases:
+            # A fold may put the keys in another order, and changes nothing else.
+            assert bases[one.revision] == value, one
+            value = bases[one.revision]
+        values.append(value)
     return Past(stored=stored, revisions=revisions, amendments=by_revision, values=values)
 
 
