@@ -158,6 +158,10 @@ class MemoryMethod(ABC, Generic[FoundT, WorkT]):
         """Whether a memory has nothing to do yet, found out without claiming it."""
         return False
 
+    async def lost(self, held: Claim) -> StepWait:
+        """Says when a worker looks again at a memory whose result was thrown away."""
+        return StepWait()
+
     @abstractmethod
     async def read(self, tx: Transaction, held: Claim) -> FoundT:
         """Reads what `load` needs, in the transaction of the claim."""

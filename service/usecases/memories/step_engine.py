@@ -188,10 +188,7 @@ class StepEngine(Generic[WorkT]):
     async def _lost(self, held: Claim) -> float | None:
         """Returns what `drain` does when a result was thrown away."""
         FENCED.add(1)
-        async with self._database.transaction(held.tenant_id, name="step") as tx:
-            now = await revisions.lock(tx, held.session_key, held.memory_id)
-        if now is not None and now.epoch == held.epoch and now.seal_position is not None:
-            # It is to be sealed since, and what comes after the seal must not get into it.
-            return 0.0
-        _log.info("memory is in other hands", memory=str(held.memory_id))
-        return None
+        wait = await self._method.lost(held)
+        if wait.seconds is None:
+            _log.info("memory is in other hands", memory=str(held.memory_id))
+        return wait.seconds

@@ -77,6 +77,16 @@ class TreeMethod(MemoryMethod[Growth, TreeWork]):
             return StepWait()
         return StepBatch(work=work, run=partial(self._grow, work))
 
+    async def lost(self, held: Claim) -> StepWait:
+        """Has a worker look at once where a seal was asked for since the claim.
+
+        What comes after the seal must not get into the tree.
+        """
+        async with self._database.transaction(held.tenant_id, name="step") as tx:
+            now = await revisions.lock(tx, held.session_key, held.memory_id)
+        is_to_seal = now is not None and now.epoch == held.epoch and now.seal_position is not None
+        return StepWait(seconds=0.0 if is_to_seal else None)
+
     async def _grow(self, work: TreeWork, turn: Turn) -> TreeWork | StepWait:
         steps = PipelineSteps(
             read=work.log.read,
