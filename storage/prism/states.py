@@ -66,9 +66,9 @@ WHERE session_key = %(session)s AND memory_id = %(memory)s
     AND revision > (SELECT revision FROM saved) AND revision <= (SELECT %(revision)s::bigint)
 ORDER BY 1, 2
 """
-_VALUE_BYTES = """
-SELECT octet_length(value) FROM prism_value
-WHERE session_key = %(session)s AND memory_id = %(memory)s
+_VALUE_SIZES = """
+SELECT memory_id, octet_length(value) AS bytes FROM prism_value
+WHERE session_key = %(session)s AND memory_id = ANY(%(memories)s::uuid[])
 """
 _SHOWN_STATE = _STATE.format(saved=_BASE)
 _NEAREST_STATE = _STATE.format(saved=_NEAREST)
@@ -108,10 +108,12 @@ async def get_nearest(
     return rows
 
 
-async def value_bytes(tx: Transaction, session_key: UUID, memory_id: UUID) -> int:
-    """Returns the bytes of UTF-8 of a memory's newest value as canonical JSON."""
-    rows = await tx.fetch(_VALUE_BYTES, {"session": session_key, "memory": memory_id})
-    return int(rows[0][0]) if rows else 0
+async def value_sizes(
+    tx: Transaction, session_key: UUID, memory_ids: Sequence[UUID]
+) -> dict[UUID, int]:
+    """Returns the bytes of UTF-8 of each memory's newest value as canonical JSON."""
+    values = {"session": session_key, "memories": list(memory_ids)}
+    return {row.memory_id: row.bytes for row in await tx.fetch(_VALUE_SIZES, values)}
 
 
 async def _read(

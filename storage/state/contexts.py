@@ -4,7 +4,7 @@ A stalled memory may have a hundred thousand chunks behind it, so what is recent
 first, and its content is only read when it keeps to the limits.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -20,20 +20,23 @@ from storage.state.vectors import VECTOR_COLUMNS, vector_of
 #: Recent chunks whose sizes are read; of more the others count like these.
 MAX_SIZED_CHUNKS = 10_000
 
-_RECENT_BYTES = f"""
-SELECT coalesce(
-    sum({CONTENT_BYTES}) * greatest(%(upto)s - %(after)s, 1) / greatest(count(*), 1), 0
-)::bigint
-FROM chunk c
-WHERE c.session_key = %(session)s
-    AND c.position > %(after)s AND c.position <= least(%(upto)s, %(after)s + {MAX_SIZED_CHUNKS})
+_RECENT_SIZES = f"""
+SELECT r.after, coalesce(
+    sum({CONTENT_BYTES}) * greatest(%(upto)s - r.after, 1) / greatest(count(c.position), 1), 0
+)::bigint AS bytes
+FROM unnest(%(after)s::bigint[]) AS r (after)
+LEFT JOIN chunk c ON c.session_key = %(session)s
+    AND c.position > r.after AND c.position <= least(%(upto)s, r.after + {MAX_SIZED_CHUNKS})
+GROUP BY r.after
 """  # noqa: S608 - all of it is ours
 
 
-async def recent_bytes(tx: Transaction, session_key: UUID, *, after: int, upto: int) -> int:
-    """Returns the bytes of the chunks in (after, upto]; estimated of very many."""
-    rows = await tx.fetch(_RECENT_BYTES, {"session": session_key, "after": after, "upto": upto})
-    return int(rows[0][0])
+async def recent_sizes(
+    tx: Transaction, session_key: UUID, *, after: Collection[int], upto: int
+) -> dict[int, int]:
+    """Returns the bytes of the chunks in (one of `after`, upto]; estimated of very many."""
+    values = {"session": session_key, "after": sorted(set(after)), "upto": upto}
+    return {row.after: row.bytes for row in await tx.fetch(_RECENT_SIZES, values)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

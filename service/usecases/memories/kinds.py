@@ -5,7 +5,7 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -45,8 +45,13 @@ class KindUseCases(ABC):
         """Yields what differs in a memory. `tx` is a snapshot."""
 
     @abstractmethod
-    async def shown_bytes(self, tx: Transaction, stored: StoredMemory, upto: int) -> int:
-        """Returns about how much one prompt of a reader shows of it, if the log ends at `upto`."""
+    async def shown_bytes(
+        self, tx: Transaction, stored: Sequence[StoredMemory], upto: int
+    ) -> Sequence[int]:
+        """Returns about how much one prompt of a reader shows of each, if the log ends at `upto`.
+
+        All are of one session.
+        """
 
     async def state(self, tx: Transaction, stored: StoredMemory, revision: int) -> tuple[Json, int]:
         """Returns what is compared of a revision that exists, and its applied position.

@@ -1,7 +1,7 @@
 """What the use cases need of PRISM memories."""
 
 import hashlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from uuid import UUID
 
 from service.domain.operations.verifying.differences import Difference
@@ -37,9 +37,13 @@ class PrismUseCases(KindUseCases):
         value = PrismMemory.create(spec.schema()).value_json
         return FirstRevision(digest=hashlib.sha256(value.encode()).digest(), value=value)
 
-    async def shown_bytes(self, tx: Transaction, stored: StoredMemory, upto: int) -> int:
-        """Returns the size of the newest value."""
-        return await states.value_bytes(tx, *item_key(stored))
+    async def shown_bytes(
+        self, tx: Transaction, stored: Sequence[StoredMemory], upto: int
+    ) -> Sequence[int]:
+        """Returns the sizes of the newest values."""
+        ids = [one.memory_id for one in stored]
+        found = await states.value_sizes(tx, stored[0].session_key, ids)
+        return [found.get(one, 0) for one in ids]
 
     async def state(self, tx: Transaction, stored: StoredMemory, revision: int) -> tuple[Json, int]:
         """Returns the value at a revision that exists, and its applied position."""

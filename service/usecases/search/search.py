@@ -99,7 +99,7 @@ class SearchHit:
     """A chunk that fits."""
 
     position: int
-    #: Of the fusion; compares chunks of one page only.
+    #: The fusion's; compares chunks of one page only.
     score: float
     #: 1, 2, 3 …; 0: not found by them.
     words_rank: int

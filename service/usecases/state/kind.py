@@ -1,6 +1,6 @@
 """What the use cases need of state memories."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from service.domain.operations.verifying.state import StateCheck, StateRevision
@@ -35,13 +35,18 @@ class StateUseCases(KindUseCases):
             write=lambda tx, key, memory: vectors.add_first(tx, key, memory, first.current),
         )
 
-    async def shown_bytes(self, tx: Transaction, stored: StoredMemory, upto: int) -> int:
-        """Returns the size of the working context."""
-        state = await _state(tx, stored, stored.revision)
-        held = sum(len(vector.text.encode()) for vector in state.stack)
-        return held + await contexts.recent_bytes(
-            tx, stored.session_key, after=state.applied_position, upto=upto
+    async def shown_bytes(
+        self, tx: Transaction, stored: Sequence[StoredMemory], upto: int
+    ) -> Sequence[int]:
+        """Returns the sizes of the working contexts."""
+        used = [await _state(tx, one, one.revision) for one in stored]
+        recent = await contexts.recent_sizes(
+            tx, stored[0].session_key, after=[one.applied_position for one in used], upto=upto
         )
+        return [
+            sum(len(vector.text.encode()) for vector in one.stack) + recent[one.applied_position]
+            for one in used
+        ]
 
     async def state(self, tx: Transaction, stored: StoredMemory, revision: int) -> tuple[Json, int]:
         """Returns the vectors of a revision that exists by level, and its applied position."""

@@ -1,5 +1,6 @@
 """What the use cases need of trees."""
 
+from collections.abc import Sequence
 from uuid import UUID
 
 from service.domain.operations.verifying.tree import LeafText, TreeCheck
@@ -22,10 +23,12 @@ from storage.tree import trees
 class TreeUseCases(KindUseCases):
     """What is different for trees."""
 
-    async def shown_bytes(self, tx: Transaction, stored: StoredMemory, upto: int) -> int:
-        """Returns the size of the summaries of one node's children, at most."""
-        spec = TreeSpec.of(stored)
-        return spec.max_children * spec.summary_tokens * TOKEN_BYTES
+    async def shown_bytes(
+        self, tx: Transaction, stored: Sequence[StoredMemory], upto: int
+    ) -> Sequence[int]:
+        """Returns the sizes of the summaries of one node's children, at most."""
+        specs = [TreeSpec.of(one) for one in stored]
+        return [one.max_children * one.summary_tokens * TOKEN_BYTES for one in specs]
 
     async def verify(self, tx: Transaction, stored: StoredMemory) -> Findings:
         """Yields what differs in a memory. `tx` is a snapshot."""

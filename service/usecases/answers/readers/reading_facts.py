@@ -1,6 +1,6 @@
 """What the automatic reader knows of a session before it chooses, gathered at one moment."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -52,6 +52,7 @@ async def gather(tx: Transaction, asked: StoredAnswer, known: Knowledge) -> Gath
     session = await sessions.get(tx, key)
     assert session is not None, "the answer's foreign key holds its session"
     stored = await memories.list_all(tx, key)
+    shown = await _shown_bytes(tx, stored, head, known)
     model = asked.wanted_model or known.config.model
     # Too many where there is much metadata, which no model reads: it only orders the choices.
     log_tokens = -(-session.content_bytes // TOKEN_BYTES)
@@ -59,7 +60,7 @@ async def gather(tx: Transaction, asked: StoredAnswer, known: Knowledge) -> Gath
         head=head,
         log_tokens=log_tokens,
         whole_tokens=await _whole_tokens(tx, asked, known.facts(model), known),
-        memories=[await _memory(tx, one, head, log_tokens, known) for one in stored],
+        memories=[_memory(one, shown[one.memory_id], head, log_tokens, known) for one in stored],
         named=asked.memory_name,
         wanted_position=asked.wanted_position,
         navigation=asked.navigation,
@@ -89,12 +90,23 @@ async def _whole_tokens(
     )
 
 
-async def _memory(
-    tx: Transaction, stored: StoredMemory, head: int, log_tokens: int, known: Knowledge
+async def _shown_bytes(
+    tx: Transaction, stored: Sequence[StoredMemory], head: int, known: Knowledge
+) -> Mapping[UUID, int]:
+    """What one prompt shows of each memory, read for all memories of a kind together."""
+    found: dict[UUID, int] = {}
+    for kind in {one.spec.kind for one in stored}:
+        of_kind = [one for one in stored if one.spec.kind == kind]
+        sizes = await known.kinds[kind].use_cases.shown_bytes(tx, of_kind, head)
+        found |= {one.memory_id: size for one, size in zip(of_kind, sizes, strict=True)}
+    return found
+
+
+def _memory(
+    stored: StoredMemory, shown_bytes: int, head: int, log_tokens: int, known: Knowledge
 ) -> MemoryFacts:
     spec = stored.spec
     levels = spec.as_tree() if isinstance(spec, Navigable) else None
-    shown_bytes = await known.kinds[spec.kind].use_cases.shown_bytes(tx, stored, head)
     model = (levels.navigation_model if levels else "") or spec.model or known.config.model
     return MemoryFacts(
         memory_id=stored.memory_id,

@@ -1,5 +1,6 @@
 """What the use cases need of counters, with their values and their reader."""
 
+from collections.abc import Sequence
 from uuid import UUID
 
 from service.app.kinds import RegisteredKind
@@ -28,9 +29,11 @@ class CounterUseCases(KindUseCases):
             digest=rows.digest(0), write=lambda tx, key, memory: rows.add(tx, key, memory, 0, 0)
         )
 
-    async def shown_bytes(self, tx: Transaction, stored: StoredMemory, upto: int) -> int:
-        """Returns the size of a count."""
-        return len(str(stored.applied_position))
+    async def shown_bytes(
+        self, tx: Transaction, stored: Sequence[StoredMemory], upto: int
+    ) -> Sequence[int]:
+        """Returns the sizes of counts."""
+        return [len(str(one.applied_position)) for one in stored]
 
     async def verify(self, tx: Transaction, stored: StoredMemory) -> Findings:
         """Yields the revisions whose counts are not those of the log."""
