@@ -71,9 +71,9 @@ class MemoryInfo:
     #: Unique within the session.
     id: str
     kind: MemoryKind
-    #: Of a tree; None for others.
+    #: What only trees have; None for other kinds.
     tree: TreeSettings | None
-    #: Of a state memory; None for others.
+    #: What only state memories have; None for other kinds.
     state: StateSettings | None
     #: From here up to `skip_failures` of a PRISM memory; others have these empty.
     #: The shape of the memory, as class source, as the model is shown it.
@@ -112,10 +112,10 @@ class MemoryInfo:
     head: int
     #: The memory that it was rebuilt from; else empty.
     rebuilt_from: str
-    #: Of a state memory: no compression is due.
+    #: Whether a state memory has no compression that is due.
     idle: bool
     created_at: datetime
-    #: Of a PRISM memory: what its steps lost, though it continues; empty when all is well.
+    #: What the steps of a PRISM memory lost, though it continues; empty when all is well.
     losses: tuple[Loss, ...] = ()
 
 

@@ -33,7 +33,7 @@ class FoundChunk:
     text: str
     #: 1, 2, 3 …
     rank: int
-    #: Of the fusion; compares chunks of one result only.
+    #: The fusion's; compares chunks of one result only.
     score: float
     #: Its rank by words alone, and by vectors alone; None: not found by them.
     words_rank: int | None
