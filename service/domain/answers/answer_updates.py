@@ -1,4 +1,4 @@
-"""What is new of an answer: each listener hears all of it, once, in order."""
+"""Updates of an answer: each listener receives all of them, once, in order."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -8,48 +8,48 @@ from service.domain.answers.reply_streaming import TextPiece
 from service.domain.answers.trajectory import Event
 from service.domain.values.work_items import WorkItem
 
-#: Events, and pieces of text, of one answer that a look brings; the next look brings more.
+#: Events, and pieces of text, of one answer that one read returns at most.
 LOOK_EVENTS = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerUpdate:
-    """What is new of an answer that is being made."""
+    """New events and text of an answer that is being made."""
 
     #: In order.
     events: Sequence[Event] = ()
     pieces: Sequence[TextPiece] = ()
     #: The answer has ended; nothing follows.
     settled: bool
-    #: There may be more already than one look brings.
+    #: Whether more than one read returns may be there already.
     more: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListenerBatch:
-    """What a look brought for one listener."""
+    """Events and pieces of text that one read found."""
 
     events: Sequence[Event]
     pieces: Sequence[TextPiece]
 
 
-#: Of an answer that is as it was.
+#: Nothing is new.
 NOTHING = ListenerBatch(events=(), pieces=())
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class Listener:
-    """A call that hears an answer, and what it has heard."""
+    """A call that streams an answer, and how far it is."""
 
     item: WorkItem
-    #: Ordinals of the last event and the last piece that it heard.
+    #: Ordinals of the last event and the last piece that it received.
     event: int = 0
     piece: int = 0
-    #: Whether it listens to the text.
+    #: Whether it receives the text.
     hears_text: bool = field(default=False)
 
     def take(self, found: ListenerBatch, *, settled: bool) -> AnswerUpdate:
-        """What it has not heard of what a look found."""
+        """Returns what is new to this listener of what a read found."""
         events = tuple(_in_order(found.events, self.event))
         pieces = tuple(_in_order(found.pieces, self.piece))
         self.event += len(events)
@@ -64,16 +64,16 @@ _Ordered = TypeVar("_Ordered", Event, TextPiece)
 
 
 def _in_order(found: Sequence[_Ordered], heard: int) -> Iterator[_Ordered]:
-    """Those that follow the one that was heard last, without a gap."""
+    """Yields those that follow the last one that was received, without a gap."""
     for one in found:
-        # A look that began before the last ones were taken shows these again. Of events
-        # that are written at once one may be seen before those in front of it.
+        # A read that began before the last ones were taken finds these again. Of events
+        # that are written at once, a later one may be visible first.
         if one.ordinal == heard + 1:
             heard = one.ordinal
             yield one
 
 
 def _all_seen(found: Sequence[Event] | Sequence[TextPiece], heard: int) -> bool:
-    # Behind a full look there may be more, also behind one that began before the last
-    # were taken; behind a gap nothing can be sent.
+    # After a full read there may be more, even if it began before the last ones were taken.
+    # After a gap nothing can be sent.
     return len(found) < LOOK_EVENTS or found[0].ordinal > heard

@@ -1,8 +1,7 @@
-"""Choosing how to read: who answers a question, from which memory, and why.
+"""Chooses the reader of a question and the memory that it reads, and says why.
 
-The rules are a table, by what task understanding says that the question is about: tiers of
-ways, the first tier that has a way that can be taken, in it the one with the least expected
-price. What a way is expected to cost is estimated from sizes alone.
+A table has tiers of ways for each subject that task understanding names. The first tier with a
+possible way counts, and in it the way with the lowest price, estimated from sizes alone.
 """
 
 import math
@@ -105,7 +104,7 @@ class SessionFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """Who reads."""
+    """The reader that was chosen, and its memory."""
 
     reader: ReaderName
     #: None: the log itself is read.
@@ -131,12 +130,12 @@ class ReaderCandidate:
 
     @property
     def tokens(self) -> int:
-        """Of prompts and replies."""
+        """Tokens of prompts and replies."""
         return self.input_tokens + self.output_tokens
 
 
 def obvious(facts: SessionFacts) -> Choice | None:
-    """The choice where what the question is about does not matter; None where it does.
+    """Returns the choice if the question's subject does not matter, else None.
 
     A named memory is read by the one reader of its kind, and a log that fits is read whole.
     """
@@ -156,14 +155,14 @@ def obvious(facts: SessionFacts) -> Choice | None:
 
 
 def choose(facts: SessionFacts, understanding: Understanding) -> Choice:
-    """Who reads, when it has to be chosen."""
+    """Returns the choice for a question that has been understood."""
     candidates = _of_memories(facts)
     if facts.navigation is not None:
-        # Who says how to navigate wants that, where there is something to navigate.
+        # A question that says how to navigate is navigated, if any memory can be.
         navigable = [one for one in candidates if one.way in (Way.TREE, Way.LEVELS)]
         candidates = navigable or candidates
     else:
-        # Without being told to, a state memory's levels are read where it is named.
+        # Otherwise a state memory's levels are read only if the question names it.
         candidates = [one for one in candidates if one.way is not Way.LEVELS or facts.named]
     narrowed = bool(candidates) and (bool(facts.named) or facts.navigation is not None)
     if not narrowed and facts.browses:
@@ -179,9 +178,9 @@ def choose(facts: SessionFacts, understanding: Understanding) -> Choice:
 
 
 def fallback(facts: SessionFacts, why: str) -> Choice:
-    """Browsing, after the first choice found nothing; `why` says that, without a full stop.
+    """Returns browsing after the first choice found nothing; `why` has no full stop.
 
-    What retrieval names is read, where the question allows it: the cheapest look at a log.
+    It reads what retrieval names if the question allows that: the cheapest way.
     """
     allowed = choosable(facts.browsing or BrowseRequest())
     option = next(one for one in CHOSEN if one in allowed or not allowed.intersection(CHOSEN))
@@ -195,12 +194,12 @@ def fallback(facts: SessionFacts, why: str) -> Choice:
 def _best(
     candidates: Sequence[ReaderCandidate], subject: QuerySubject
 ) -> tuple[ReaderCandidate, list[ReaderCandidate]]:
-    """The way that is taken, and those that it was compared with."""
+    """Returns the best way, and those that it was compared with."""
     for tier in RULES[subject]:
         able = [one for way in tier for one in candidates if one.way is way]
         if able:
             return _cheapest(able)
-    # What is left serves less well, and is all there is.
+    # The others serve less well, and are all there is.
     return _cheapest(candidates)
 
 
@@ -214,7 +213,7 @@ def _cheapest(able: Sequence[ReaderCandidate]) -> tuple[ReaderCandidate, list[Re
 
 
 def problem_of(memory: MemoryFacts, facts: SessionFacts) -> str:
-    """Why a memory cannot be chosen; empty when it can."""
+    """Returns why a memory cannot be chosen; empty when it can."""
     if memory.stopped:
         return memory.stopped
     lag = max(facts.head - memory.applied_position, 0)
@@ -250,7 +249,7 @@ def _of_memory(way: Way, memory: MemoryFacts, facts: SessionFacts) -> ReaderCand
 
 
 def _of_log(facts: SessionFacts, understanding: Understanding) -> list[ReaderCandidate]:
-    """The options of browsing that the question allows."""
+    """Returns the ways of browsing that the question allows."""
     request = facts.browsing or BrowseRequest()
     allowed = choosable(request)
     ways = [way for way in (Way.RANK, Way.ALL, Way.SCAN) if _option(way, understanding) in allowed]

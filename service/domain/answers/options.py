@@ -1,7 +1,7 @@
 """Multiple choice: the options of a question, and which of them an answer is.
 
-A tree shows them in prompts of its own. What else reads is told them with the question, and its
-answer is brought to one of them where it is not one word for word.
+A tree shows them in prompts of its own. Other readers get them with the question, and an answer in
+other words is converted to one of them.
 """
 
 import re
@@ -25,7 +25,7 @@ _LETTER = re.compile(
 
 
 def worded(query: str, options: Sequence[str]) -> str:
-    """A question with its options, as readers that know of none are asked it."""
+    """Returns a question with its options, for readers that know no options."""
     if not options:
         return query
     listed = "\n".join(f"- {' '.join(option.split())}" for option in options)
@@ -33,13 +33,13 @@ def worded(query: str, options: Sequence[str]) -> str:
 
 
 def normal(answer: str) -> str:
-    """An answer in its comparable form: its words, whatever their case and what is between."""
+    """Returns the words of an answer, without case and punctuation, for comparison."""
     folded = unicodedata.normalize("NFKC", answer).casefold()
     return " ".join(_WORD.findall(folded)) or folded.strip()
 
 
 def same_option(answer: str, options: Sequence[str]) -> str | None:
-    """The option that an answer is, but for case and marks; None when it is in other words."""
+    """Returns the option that equals an answer but for case and punctuation, or None."""
     if answer in options:
         return answer
     same = [option for option in options if normal(option) == normal(answer)]
@@ -73,12 +73,12 @@ def chosen_option(answer: str, options: Sequence[str]) -> str:
 
 
 def options_schema(options: Sequence[str]) -> dict[str, Any]:
-    """The JSON Schema of one of the options; null where an answer is none of them."""
+    """Returns the JSON Schema of one of the options, or null for none of them."""
     return {"enum": [*options, None]}
 
 
 def likeliest(options: Sequence[str], texts: Iterable[str]) -> str:
-    """The option of whose words the texts have the largest share; the first of several."""
+    """Returns the first option of whose words the texts have the largest share."""
     known = {word for text in texts for word in normal(text).split()}
 
     def share(option: str) -> float:

@@ -1,4 +1,4 @@
-"""Replaying: a reading again, with the replies that its events recorded."""
+"""Replays a reading with the replies that its events recorded."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -10,14 +10,14 @@ from service.domain.prompting.flows import FetchingFlow, ModelReply, ModelReques
 
 
 class NotReplayable(Exception):
-    """Events that a reader of this release would not tell; one sentence."""
+    """The events are not those of a reader of this release; one sentence."""
 
 
 def own_events(events: Iterable[Event], before: int = 0) -> Sequence[Event]:
-    """What a reader told of an answer, numbered as it numbers them.
+    """Returns the events of the last reader of an answer, numbered from 1.
 
-    `before` it others were told: a choice, and what an earlier reader did. Behind it the
-    answer may have been shaped.
+    `before` it came the events of a choice and of an earlier reader. After it the answer may
+    have been shaped.
     """
     return [
         replace(event, ordinal=event.ordinal - before)
@@ -29,11 +29,10 @@ def own_events(events: Iterable[Event], before: int = 0) -> Sequence[Event]:
 def prompts_of(
     flow: FetchingFlow[Any], events: Iterable[Event]
 ) -> FetchingFlow[tuple[tuple[Event, ModelRequest], ...]]:
-    """Each event of a model call with the prompt of that call, in order.
+    """Returns each event of a model call with the prompt of that call, in order.
 
-    Yields what `flow` looks up, and nothing else, so that whatever drives it drives this
-    too. `events` are its own. Raises NotReplayable where they are not: another release
-    made them, or they are of another text.
+    Yields only what `flow` fetches, so that the same driver can run it. Raises NotReplayable
+    if `events` are not those of `flow`: another release made them, or from another text.
     """
     recorded = deque(events)
     replies = deque(event for event in recorded if event.template)

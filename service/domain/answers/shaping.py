@@ -1,4 +1,4 @@
-"""Shaping: an answer in words is brought into the form that a JSON Schema asks for.
+"""Shaping converts an answer in words to the form that a JSON Schema describes.
 
 One prompt has the schema, the question, the answer and what that rests on; the reply is a
 JSON value, which is held against the schema. One that does not fit is shown to the model

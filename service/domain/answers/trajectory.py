@@ -1,4 +1,4 @@
-"""Trajectories: what a reader looked at and did, event by event."""
+"""A trajectory lists what a reader read and did, event by event."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class EventKind(StrEnum):
     PIECE = "piece"
     #: Notes, or the whole answer, were made from what was extracted.
     AGGREGATION = "aggregation"
-    #: The answer was brought into the form that was asked for.
+    #: The answer was converted to the form that was asked for.
     SHAPING = "shaping"
     #: The reader is done.
     END = "end"
@@ -115,7 +115,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Emit(Fetch):
-    """Stores an event and shows it to whoever waits. Its reply is None."""
+    """Stores an event and streams it to waiting clients. Its reply is None."""
 
     event: Event
 
@@ -135,9 +135,9 @@ class EventSequence:
         reply: ModelReply | None = None,
         **said: Any,
     ) -> Event:
-        """The next event, of a model call if `ask` and `reply` are given.
+        """Returns the next event, of a model call if `ask` and `reply` are given.
 
-        `said` are further fields of it.
+        `said` are its further fields.
         """
         self._ordinal += 1
         if ask is not None and reply is not None:
@@ -147,7 +147,7 @@ class EventSequence:
 
 
 def reply_fields(replies: Sequence[ModelReply]) -> dict[str, Any]:
-    """Fields of an event that tell of replies: the words of the last, the tokens of all."""
+    """Returns an event's fields of replies: the words of the last, the tokens of all."""
     cached = [one.cached_tokens for one in replies]
     return {
         "reply": replies[-1].text if replies else "",

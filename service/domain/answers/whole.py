@@ -1,4 +1,4 @@
-"""Reading whole: one prompt with all of a log, for logs that fit the window.
+"""Answers from one prompt with all of a log, for logs that fit the window.
 
 The log comes in blocks of a fixed number of chunks, each a segment between marks of its
 own: a log that grows gives prompts that begin alike up to its last full block, and the
@@ -70,7 +70,7 @@ _QUOTATION = " \t\"'“”„«»‘’`*…"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PositionQuote:
-    """Words that a model says stand at a position; nobody looked."""
+    """Words that a model says are at a position; not checked yet."""
 
     position: int
     text: str
@@ -78,13 +78,13 @@ class PositionQuote:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WholeDraft:
-    """An answer, and what it says it rests on."""
+    """An answer, and the quotes that it rests on."""
 
-    #: Empty when there is none; with an ellipsis behind it when it was cut off.
+    #: Empty when there is none; ends with an ellipsis when it was cut off.
     text: str
     #: The most important first.
     quotes: tuple[PositionQuote, ...] = ()
-    #: Whether the text lacks its end; an ellipsis stands behind it then.
+    #: Whether the text lacks its end; it ends with an ellipsis then.
     is_cut: bool = False
     no_answer: NoAnswer | None = None
     #: The replies, in their order; none of an empty log.
@@ -99,7 +99,7 @@ def answer(
     window_tokens: int,
     count: Count,
 ) -> Flow[WholeDraft]:
-    """The answer that a log gives, by position and text of its chunks.
+    """Answers from a log, given by position and text of its chunks.
 
     `count` and `window_tokens` are the model's. Raises TextTooLong when the log does not
     fit into the window, NoUse when the model refuses it.
@@ -148,10 +148,7 @@ def needed_tokens(
     window_tokens: int,
     count: Count,
 ) -> int | None:
-    """Tokens of the prompt and the reply; None when they pass the window.
-
-    It counts no further than to that.
-    """
+    """Returns the tokens of prompt and reply; None as soon as they exceed the window."""
     room = _room(window_tokens)
     tokens = 0
     for segment in _segments(chunks, query, marker_key):
@@ -162,7 +159,7 @@ def needed_tokens(
 
 
 def too_long(log_tokens: str, room: int) -> TextTooLong:
-    """The refusal of a log that no prompt has room for."""
+    """Returns the error for a log that no prompt has room for."""
     return TextTooLong(
         f"the log has {log_tokens} with the question, and the model's window has room for"
         f" {max(room, 0)} tokens: ask the reader dciso instead, or auto"
@@ -194,7 +191,7 @@ def _segments(chunks: Sequence[tuple[int, str]], query: str, key: bytes) -> Iter
 
 
 def _blocks(chunks: Sequence[tuple[int, str]]) -> Iterator[Sequence[tuple[int, str]]]:
-    """The chunks in runs that end at multiples of BLOCK_CHUNKS."""
+    """Yields the chunks in runs that end at multiples of BLOCK_CHUNKS."""
     begin = 0
     for number, (position, _) in enumerate(chunks, 1):
         if position % BLOCK_CHUNKS == 0 or number == len(chunks):

@@ -1,4 +1,4 @@
-"""Conditions: what keeps every call from a model, seen by all processes of a deployment."""
+"""Conditions that block every call to a model, shared by all processes of a deployment."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -9,7 +9,7 @@ from service.domain.prompting.flows import ModelReply, Purpose
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallScope:
-    """Who asks, and on which occasion."""
+    """The owner of a call, and its occasion."""
 
     tenant_id: UUID
     session_key: UUID
@@ -62,7 +62,7 @@ class Call:
     latency_ms: int
     #: Which deployment of the model was asked; empty where there is one only.
     deployment: str = ""
-    #: Why the provider's cache had other tokens than predicted; None when nobody said.
+    #: Why the provider's cache had other tokens than predicted; None when unknown.
     residual: str | None = None
     #: Of the reply's tokens, those spent on thinking; None is unknown.
     reasoning_tokens: int | None = None
@@ -72,7 +72,7 @@ class Call:
     said: str = ""
 
     def as_reply(self) -> ModelReply | None:
-        """What whoever asked gets; None for a call that failed."""
+        """Returns the reply for the flow that asked; None for a call that failed."""
         if self.reply is None:
             return None
         return ModelReply(
@@ -89,13 +89,13 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reservation:
-    """What a call may come to, before it is made."""
+    """The most that a call may use, before it is made."""
 
     purpose: Purpose
     #: Model as provider/name.
     model: str
     deployment: str
-    #: Tokens of prompt and reply at most, as far as they can be told.
+    #: Tokens of prompt and reply at most, estimated.
     tokens: int
     #: Their price in millionths of a US dollar; None when no price is known.
     micro_usd: int | None
@@ -105,7 +105,7 @@ class Reservation:
 class Lease:
     """The right to make a call, until it runs out or is renewed."""
 
-    #: Rises whenever somebody else takes the call over.
+    #: Fencing token: rises whenever another executor takes the call over.
     fence: int
 
 
@@ -130,7 +130,7 @@ class Gone(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallInProgress:
-    """Somebody else has the right to make the call."""
+    """Another executor has the right to make the call."""
 
     #: After so long the right runs out, unless it is renewed.
     seconds: float

@@ -38,7 +38,7 @@ class CachedPrefix:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PrefixQuery:
-    """What is warm of a prompt, and what else one look tells."""
+    """What is warm of a prompt, and what else one lookup found."""
 
     #: Of the memory, or of the session for calls that no memory makes.
     memory_key: str

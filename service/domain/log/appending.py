@@ -1,4 +1,4 @@
-"""Appending: what becomes of a batch, decided without a database.
+"""Decides what becomes of an appended batch, without a database.
 
 Under the session's row lock the state of session and producer is known; `plan`
 says which chunks are new and get which positions, which were sent before, and what
@@ -44,7 +44,7 @@ class SubmittedChunk:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What tells that an append without a producer was sent before."""
+    """Identifies an append without a producer, to recognise a repeat."""
 
     #: The client's own name for it, unique within the session.
     request_id: str
@@ -77,7 +77,7 @@ class Submission:
     expected_head: int | None
     #: At least one, with consecutive sequences.
     chunks: tuple[SubmittedChunk, ...]
-    #: None: it is stored each time that it comes, or its sequences tell.
+    #: None: each repeat is stored, or its sequences identify it.
     request: Request | None = None
     #: The incarnation of the session that its stream was opened in; None without a stream.
     incarnation: int | None = None

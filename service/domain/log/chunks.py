@@ -43,7 +43,7 @@ class Chunk:
     observed_first: bool | None = False
     #: The conversation within the session that it belongs to; empty: none.
     thread: str = ""
-    #: Who said it, or where it is from; empty: not given.
+    #: Its speaker or origin; empty: not given.
     source: str = ""
     #: When it happened, where its producer says so.
     occurred_at: datetime | None = None

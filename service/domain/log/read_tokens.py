@@ -1,4 +1,4 @@
-"""Tokens: what a client carries from a write to a read, and from page to page.
+"""Tokens that a client passes from a write to a read, and from page to page.
 
 A token is signed with a key of the deployment, so that it can be trusted when it
 comes back, and says which session and incarnation it belongs to, so that it is

@@ -74,7 +74,7 @@ class OperationError:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperationTarget:
-    """What tells how far a memory is."""
+    """How far a memory is."""
 
     #: As MemorySpec has it.
     has_whole_log: bool
@@ -93,7 +93,7 @@ class OperationTarget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DraftFacts:
-    """What tells how far the generation of a schema is."""
+    """How far the generation of a schema is."""
 
     status: str
     failure: str

@@ -1,6 +1,6 @@
 """What `palimpsest doctor` finds, and when a number is one to worry about.
 
-Numbers in, sentences out: who reads them from a database or a socket is elsewhere.
+Numbers in, sentences out: other modules read them from a database or a socket.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,21 +13,21 @@ from service.domain.prism.losses import Loss, LossKind
 
 #: The oldest PostgreSQL that is tested, as its server_version_num.
 OLDEST_POSTGRES = 150_000
-#: Two clocks that are further apart than this confuse who reads logs, in seconds.
+#: Two clocks that are further apart than this confuse readers of logs, in seconds.
 CLOCK_SECONDS = 2.0
-#: Work that nobody has touched for so long is stuck: longer than a call with all its tries.
+#: Work that no worker has touched for so long is stuck: longer than a call with all its tries.
 STUCK_SECONDS = 900.0
-#: Answers and drafts that wait for so long are told, in seconds.
+#: Answers and drafts that wait for so long are reported, in seconds.
 PENDING_SECONDS = 600.0
 #: The intent of a call whose lease ran out so long ago has been forgotten, in seconds.
 INTENT_SECONDS = 3600.0
 #: A wake-up that waits for so long says that there are too few workers, in seconds.
 WAKE_UP_SECONDS = 60.0
-#: Chunks whose words are not indexed that are told.
+#: So many chunks whose words are not indexed are reported.
 INDEX_CHUNKS = 10_000
-#: An embedded PostgreSQL keeps a gigabyte of its write-ahead log; with less free it is told.
+#: An embedded PostgreSQL keeps a gigabyte of its write-ahead log; with less free it is reported.
 LOW_DISK_BYTES = 2 * 1024**3
-#: A memory so many chunks behind is told: a tenth of what appends are refused at.
+#: A memory so far behind is reported, as a share of the backlog at which appends are refused.
 BACKLOG_SHARE = 0.1
 
 
@@ -55,29 +55,29 @@ class Finding:
 
 
 def ok(name: str, said: str) -> Finding:
-    """What is as it should be."""
+    """Returns a finding without a problem."""
     return Finding(name=name, level=Severity.OK, said=said)
 
 
 def warn(name: str, said: str, advice: str) -> Finding:
-    """What somebody should know."""
+    """Returns a finding that operators should know."""
     return Finding(name=name, level=Severity.WARN, said=said, advice=advice)
 
 
 def bad(name: str, said: str, advice: str) -> Finding:
-    """What does not work."""
+    """Returns a finding of something that does not work."""
     return Finding(name=name, level=Severity.BAD, said=said, advice=advice)
 
 
 def judge_server(version: str, number: int) -> Finding:
-    """The release of PostgreSQL."""
+    """Judges the release of PostgreSQL."""
     if number < OLDEST_POSTGRES:
         return bad("database", f"PostgreSQL {version}", "use PostgreSQL 15 or later")
     return ok("database", f"PostgreSQL {version}")
 
 
 def judge_disk(place: str, free_bytes: int, *, is_full: bool) -> Finding:
-    """The room on a disk that an embedded PostgreSQL writes to."""
+    """Judges the room on a disk that an embedded PostgreSQL writes to."""
     said = f"{free_bytes / 1024**2:,.0f} MB free at {place}"
     if is_full:
         return bad("disk", f"full: {said}", "make room; nothing acked is lost, and all goes on")
@@ -87,7 +87,7 @@ def judge_disk(place: str, free_bytes: int, *, is_full: bool) -> Finding:
 
 
 def judge_writes(*, is_standby: bool, is_read_only: bool, waiting: int) -> Finding:
-    """Whether a server takes writes; `waiting`: commits that wait for a synchronous standby."""
+    """Judges whether a server accepts writes; `waiting` commits await a synchronous standby."""
     if is_standby:
         advice = "promote it, or name the primary; several hosts can be named"
         return bad("writes", "the server is a standby and takes no writes", advice)
@@ -102,7 +102,7 @@ def judge_writes(*, is_standby: bool, is_read_only: bool, waiting: int) -> Findi
 
 
 def judge_durability(settings: dict[str, str]) -> Finding:
-    """Whether a commit is on disk when it is acked."""
+    """Judges whether a commit is on disk when it is acked."""
     lost = [name for name in ("fsync", "full_page_writes") if settings.get(name) == "off"]
     if lost:
         said = f"the server has {' and '.join(lost)} off: a power cut loses what was acked"
@@ -122,7 +122,7 @@ _LOGGED_ALWAYS = ("log_min_duration_statement", "log_min_duration_sample")
 
 
 def judge_logged(settings: dict[str, str]) -> Finding:
-    """Whether the server's log gets texts of users. Statements of ours hold no values."""
+    """Judges whether the server logs texts of users. Our own statements have no values."""
     logs = settings.get("log_statement") in ("mod", "all") or any(
         not settings.get(name, "-1").startswith("-") for name in _LOGGED_ALWAYS
     )
@@ -141,7 +141,7 @@ def judge_logged(settings: dict[str, str]) -> Finding:
 
 
 def judge_clock(off_seconds: float, round_trip_seconds: float) -> Finding:
-    """The clock of this machine against the database's: `off_seconds` is ours less theirs."""
+    """Compares this machine's clock with the database's: `off_seconds` is ours less theirs."""
     doubt = round_trip_seconds / 2
     if abs(off_seconds) - doubt > CLOCK_SECONDS:
         way = "ahead of" if off_seconds > 0 else "behind"
@@ -154,7 +154,7 @@ def judge_clock(off_seconds: float, round_trip_seconds: float) -> Finding:
 
 
 def judge_migration(found: str | None, newest: str, known: frozenset[str]) -> Finding:
-    """Where the database is, against this release."""
+    """Compares the database's migration with this release."""
     if found is None:
         return bad("migrations", "the database is not migrated", "run `palimpsest migrate`")
     if found == newest:
@@ -173,7 +173,7 @@ def judge_migration(found: str | None, newest: str, known: frozenset[str]) -> Fi
 
 
 def judge_role(role: str, *, unfit: str, open_tables: tuple[str, ...]) -> Finding:
-    """Whether row-level security binds us; `unfit` says why it does not."""
+    """Judges whether row-level security binds us; `unfit` says why it does not."""
     if unfit:
         return bad("rights", unfit, "connect with a login that takes on palimpsest_app")
     if open_tables:
@@ -185,7 +185,7 @@ def judge_role(role: str, *, unfit: str, open_tables: tuple[str, ...]) -> Findin
 def judge_queue(
     *, queued: int, running: int, oldest_seconds: float, workers: int, silent: int
 ) -> list[Finding]:
-    """Work that waits, and the workers that say that they live."""
+    """Judges the waiting work, and the workers that send heartbeats."""
     said = f"{queued} items wait, the oldest for {oldest_seconds:.0f} s; {running} in hand"
     if queued and oldest_seconds > WAKE_UP_SECONDS:
         advice = "start more workers, or raise PALIMPSEST_WORKER_CONCURRENCY"
@@ -209,10 +209,10 @@ def judge_queue(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryCounts:
-    """What the memories of a tenant are like, in numbers, with some by name."""
+    """Counts of a tenant's memories, with some names."""
 
     total: int
-    #: They gave up and wait for somebody.
+    #: They gave up and wait for an operator.
     stalled: tuple[str, ...]
     #: Why, each with how many gave up for it; the most frequent first.
     causes: tuple[tuple[str, int], ...]
@@ -221,7 +221,7 @@ class MemoryCounts:
     #: Their calls fail, and those of others do not, as far as is known; and by what the first.
     failing: tuple[str, ...]
     failing_by: str
-    #: They have work, are due, and nobody has touched them for STUCK_SECONDS.
+    #: They have work, are due, and no worker has touched them for STUCK_SECONDS.
     stuck: tuple[str, ...]
     #: Chunks that the slowest active one is behind its session's head.
     behind: int
@@ -229,7 +229,7 @@ class MemoryCounts:
 
 
 def judge_memories(found: MemoryCounts, backlog_chunks: int) -> list[Finding]:
-    """Memories that do not go on."""
+    """Judges memories that make no progress."""
     findings: list[Finding] = []
     if found.stuck:
         said = f"{_some(found.stuck)} have work that nobody has touched for"
@@ -280,7 +280,7 @@ def _some(names: tuple[str, ...], shown: int = 3) -> str:
 
 
 def judge_conditions(conditions: Sequence[Condition], waiting: Mapping[str, int]) -> list[Finding]:
-    """Models that give no replies, each with how many memories wait for it."""
+    """Judges models that give no replies, each with how many memories wait for it."""
     findings = []
     for one in conditions:
         number = waiting.get(one.model, 0)
@@ -291,7 +291,7 @@ def judge_conditions(conditions: Sequence[Condition], waiting: Mapping[str, int]
 
 
 def judge_pending(name: str, pending: int, late: int, oldest_seconds: float) -> Finding:
-    """Answers or drafts that wait for a worker."""
+    """Judges answers or drafts that wait for a worker."""
     if late:
         said = f"{late} of {pending} wait since more than {PENDING_SECONDS / 60:.0f} minutes"
         said += f", the oldest since {oldest_seconds / 60:.0f}"
@@ -300,7 +300,7 @@ def judge_pending(name: str, pending: int, late: int, oldest_seconds: float) -> 
 
 
 def judge_intents(open_calls: int, forgotten: int) -> Finding:
-    """Calls that somebody meant to make."""
+    """Judges calls that were begun."""
     if forgotten:
         said = f"{forgotten} calls were begun and never ended, more than an hour ago"
         advice = "they count against budgets until their work is done again; retry what gave up"
@@ -309,7 +309,7 @@ def judge_intents(open_calls: int, forgotten: int) -> Finding:
 
 
 def judge_spend(*, adds_up: bool) -> Finding:
-    """The sums that budgets are checked against."""
+    """Judges the sums that budgets are checked against."""
     if adds_up:
         return ok("spend", "the running sums are what calls came to")
     said = "the running sums are not what calls came to, and budgets are checked against them"
@@ -317,7 +317,7 @@ def judge_spend(*, adds_up: bool) -> Finding:
 
 
 def judge_index(sessions: int, chunks: int, words_failure: str, failure: str) -> Finding:
-    """The search index against the log."""
+    """Compares the search index with the log."""
     said = f"{sessions} sessions have {chunks} chunks without words" if chunks else "up to date"
     if words_failure:
         advice = "look for `words not written` in the logs of workers"

@@ -1,7 +1,7 @@
-"""Amending: putting a value at a path of a memory, and taking one away.
+"""Puts values at paths of a memory, and removes them.
 
 `put`, `remove` and `amend` leave the old memory as it is and copy what lies on the way.
-`replay` changes a memory that nobody else holds, with the same result: what it costs
+`replay` changes a memory of the caller's own in place, with the same result: its cost
 grows with an amendment's depth and value, not with the memory.
 """
 
@@ -39,7 +39,7 @@ MISSING: Final = Missing()
 
 
 def value_at(value: Json, path: Path) -> Json | Missing:
-    """What is at `path`; MISSING when there is nothing."""
+    """Returns what is at `path`, or MISSING."""
     here = value
     for token in path.tokens:
         if isinstance(token, str):
@@ -54,9 +54,9 @@ def value_at(value: Json, path: Path) -> Json | Missing:
 
 
 def settle(schema: Schema, value: Json, path: Path) -> tuple[Path, Type]:
-    """The path with its keys and indexes settled, and the type at it.
+    """Returns the path with definite keys and indexes, and the type at it.
 
-    "-" becomes the index behind the last element, and an index that counts from the end
+    "-" becomes the index after the last element, and an index that counts from the end
     one that counts from the beginning. Raises Mismatch.
     """
     resolved, of = schema.type_at(path)
@@ -81,7 +81,7 @@ def _from_the_end(held: Json | Missing, index: int, at: Path) -> int:
 
 
 def put(schema: Schema, value: Json, path: Path, new: Json) -> Json:
-    """`value` with `new` at `path`; copies only what lies on the way.
+    """Returns `value` with `new` at `path`; copies only what lies on the way.
 
     Missing records, dicts, lists and tuples on the way are made. Raises Mismatch when
     an index lies beyond a list's end, or something known would be lost on the way.
@@ -90,7 +90,7 @@ def put(schema: Schema, value: Json, path: Path, new: Json) -> Json:
 
 
 def remove(schema: Schema, value: Json, path: Path) -> Json:
-    """`value` without what is at `path`; copies only what lies on the way.
+    """Returns `value` without what is at `path`; copies only what lies on the way.
 
     A key of a dict, a field of a record, or an element of a list, whose later elements
     move up. Raises Mismatch when nothing is there, or it is a part of a tuple.
@@ -99,17 +99,16 @@ def remove(schema: Schema, value: Json, path: Path) -> Json:
 
 
 def amend(schema: Schema, value: Json, amendments: Iterable[Amendment]) -> Json:
-    """`value` after the amendments, one after the other. Raises Mismatch."""
+    """Returns `value` after the amendments, one after the other. Raises Mismatch."""
     for one in amendments:
         value = _amend(schema, value, one, owned=False)
     return value
 
 
 def replay(schema: Schema, value: Json, amendments: Iterable[Amendment]) -> Json:
-    """The same as `amend`, but `value` is the callee's and changes in place.
+    """Returns the same as `amend`, but changes `value` in place.
 
-    Nothing of an amendment becomes a part of the memory: their values are copied.
-    Raises Mismatch; what `value` is then is not said.
+    Values of amendments are copied. Raises Mismatch, and leaves `value` undefined then.
     """
     for one in amendments:
         value = _amend(schema, value, one, owned=True)
@@ -155,7 +154,7 @@ def _remove(schema: Schema, value: Json, path: Path, *, owned: bool) -> Json:
 def _holder(
     schema: Schema, value: Json, path: Path, *, owned: bool
 ) -> tuple[Json, "_Container", Type | None]:
-    """The memory, what holds the last token of `path` in it, and that one's type."""
+    """Returns the memory, the container of `path`'s last token, and its type."""
     of = _bare(schema.root)
     top = here = _opened(of, value, path, 0, owned=owned)
     for depth, token in enumerate(path.tokens[:-1]):
@@ -170,7 +169,7 @@ _Container = dict[str, Json] | list[Json]
 
 
 def _opened(of: Type | None, here: Json, path: Path, depth: int, *, owned: bool) -> _Container:
-    """What holds `path`'s token number `depth`: `here`, its copy, or a new one."""
+    """Returns the container of `path`'s token number `depth`: `here`, its copy, or a new one."""
     match of:
         case RecordType() | DictType():
             keyed = True
@@ -193,7 +192,7 @@ def _opened(of: Type | None, here: Json, path: Path, depth: int, *, owned: bool)
 
 
 def _inner(of: Type | None, here: _Container, path: Path, depth: int) -> Type | None:
-    """The type behind token number `depth`, for which `here` has a place.
+    """Returns the type after token number `depth`, for which `here` has a place.
 
     None where a type does not say what is below it. Raises Mismatch.
     """

@@ -1,4 +1,4 @@
-"""Amendments: what a PRISM revision does to a memory (definition 3.4)."""
+"""Amendments, proposals and rejections of PRISM revisions (definition 3.4)."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,7 +20,7 @@ class Op(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A change that somebody would like: a model, or a person. Nothing of it is checked."""
+    """A change that a model or a person proposes. Nothing of it is checked."""
 
     #: Any of the ways in which a path is written.
     path: str
@@ -70,13 +70,13 @@ class Rejection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Revision:
-    """What one reply amounts to. Both parts may be empty."""
+    """The amendments and rejections of one reply. Both may be empty."""
 
     #: In the order in which they apply.
     amendments: tuple[Amendment, ...]
     #: In the order in which they were judged: a reply's removals come last.
     rejections: tuple[Rejection, ...]
-    #: Places that are in the memory and were not shown, which it would have changed.
+    #: Places that it would have changed, although the prompt did not show them.
     unseen: tuple[Path, ...] = ()
 
     @property

@@ -36,7 +36,7 @@ from service.domain.values.paths import Path, PathError
 ANSWER_OUTPUT_TOKENS = 2048
 #: What an answer is shown at most of a memory that the window has no room for.
 MAX_ANSWER_FOCUS_TOKENS = 32_000
-#: The window of a model of which nobody said how large it is.
+#: The window of a model whose size is unknown.
 DEFAULT_WINDOW_TOKENS = 32_768
 #: Replies that use up their bound, after which less is asked for.
 CUT_TRIES = 2
@@ -92,10 +92,10 @@ def revise_in_parts(
     most_tokens: int,
     focus: Focus = _on_all,
 ) -> Flow[Revision]:
-    """A step whose text is too long for one prompt: a model call for each part, in order.
+    """Runs a step whose text is too long for one prompt: a model call for each part, in order.
 
-    Each part is read with what the parts before it brought, and in halves when the reply to
-    it finds no room. Together they are revision `number`. Raises NoUse.
+    Each prompt shows the amendments of the parts before it. A part whose reply finds no room is
+    halved. Together they are revision `number`. Raises NoUse.
     """
     amendments: list[Amendment] = []
     rejections: list[Rejection] = []
@@ -136,12 +136,12 @@ def revise(
     most_tokens: int = GROWTH * STEP_OUTPUT_TOKENS,
     focus_tokens: int | None = None,
 ) -> Flow[Revision]:
-    """One step: what the chunks change in the memory (algorithm 1, line 3).
+    """Runs one step: the chunks' changes to the memory (algorithm 1, line 3).
 
     A reply has `output_tokens`, and where these were used up `most_tokens`. With `focus_tokens`
     the model is shown so much of the memory, what fits the chunks best. If its reply would
     change what is there and was not shown, the step is asked once more with that shown, as far
-    as it fits; a change of what is not shown even then is rejected. Where that brings nothing of
+    as it fits; a change of what is not shown even then is rejected. Where that gives nothing of
     use, the first reply counts. Raises NoUse.
     """
     texts = [logged.chunk.as_text() for logged in chunks]
@@ -203,9 +203,9 @@ def consolidate(
     most_tokens: int = GROWTH * CONSOLIDATION_OUTPUT_TOKENS,
     room_tokens: int | None = None,
 ) -> Flow[Revision]:
-    """The same memory in fewer words: updates and removals, no additions.
+    """Says the same memory in fewer words: updates and removals, no additions.
 
-    `budget_tokens` is what the memory should have at most; the model is told, and
+    `budget_tokens` is what the memory should have at most; the prompt says so, and
     nothing enforces it. Of `rules`, `add_only` and `may_remove` do not count. With
     `room_tokens`, a memory of which a reply could not change enough, or for which a prompt has
     no more room, is shown in parts, one prompt after the other, and a part whose reply finds no

@@ -1,4 +1,4 @@
-"""Focus: what a prompt shows of a memory that is too large for it.
+"""Focuses a prompt on the parts of a large memory that fit a text best.
 
 The names of its keys, how much there is where, and the entries that fit a text best. All of it
 follows from stored rows and the text alone, so that a step that is made again has the same

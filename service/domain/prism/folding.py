@@ -55,11 +55,6 @@ class PromptSizes:
             kept=kept_tokens(memory.base_json, memory.value_json, memory.live_tokens),
         )
 
-    @property
-    def dead(self) -> int:
-        """What a fold would free."""
-        return self.shown - self.live
-
 
 def kept_tokens(old: str, new: str, new_tokens: int) -> int:
     """About how many of the tokens of `new` are those that `old` begins with."""
@@ -140,7 +135,7 @@ class FoldState:
 
     @classmethod
     def anew(cls, revision: int) -> "FoldState":
-        """The state of a memory of which nothing is known.
+        """Returns the state of a memory of which nothing is known.
 
         Its last amendments are taken for new, all others for shown.
         """
@@ -148,10 +143,9 @@ class FoldState:
 
     @classmethod
     def from_json(cls, stored: Any, revision: int) -> "FoldState":
-        """The stored state, or one anew.
+        """Returns the stored state, or a new one if it is missing or of another revision.
 
-        When it is missing or from another revision: a change by hand, or a worker of
-        another release, came in between.
+        A change by hand, or a worker of another release, came in between then.
         """
         if not isinstance(stored, Mapping) or stored.get("revision") != revision:
             return cls.anew(revision)
@@ -178,7 +172,7 @@ class FoldState:
         }
 
     def stepped(self, sizes: PromptSizes, prices: ModelPrices) -> "FoldState":
-        """The state behind the next revision, before which a prompt showed this one."""
+        """Returns the state after the next revision, before which a prompt showed this one."""
         return replace(
             self,
             revision=self.revision + 1,
@@ -188,11 +182,11 @@ class FoldState:
         )
 
     def skipped(self) -> "FoldState":
-        """The state behind a revision that changed nothing and showed nothing."""
+        """Returns the state after a revision that changed nothing and showed nothing."""
         return replace(self, revision=self.revision + 1)
 
     def folded(self, changes: Changes) -> "FoldState":
-        """The state behind a fold."""
+        """Returns the state after a fold."""
         return replace(self, revision=self.revision + 1, rent=0.0, prompts=0, changes=changes)
 
 

@@ -1,4 +1,4 @@
-"""What a model is told to do: the fixed words of the prompts, put together by the rules.
+"""The fixed words of the prompts, assembled by the rules.
 
 `service.domain.prism.prompts` names the versions. A change of wording here is a new version
 there. Nothing in here comes from outside.
@@ -226,7 +226,7 @@ _END = "\nNow the real one.\n"
 
 
 def revise_instructions(rules: Rules, *, is_focused: bool = False) -> str:
-    """What a model is told before it revises a memory under these rules."""
+    """Returns the instructions for revising a memory under these rules."""
     ops = [Op.ADD, *([] if rules.add_only else [Op.UPDATE])]
     ops += [Op.REMOVE] if rules.may_remove else []
     said = [
@@ -246,7 +246,7 @@ def revise_instructions(rules: Rules, *, is_focused: bool = False) -> str:
 
 
 def consolidate_instructions(*, is_part: bool = False) -> str:
-    """What a model is told before it tidies a memory, or a part of one."""
+    """Returns the instructions for consolidating a memory, or a part of one."""
     tidied, changes = (_TIDIED_PART, _PART_CHANGES) if is_part else (_TIDIED, _TIDY_CHANGES)
     shown = f"An example:\n[SCHEMA]\n{_MUSEUM}[MEMORY]\n{tidied}{_reply(changes)}"
     told = _CONSOLIDATE % (_PART if is_part else _WHOLE)

@@ -1,8 +1,8 @@
-"""Losses: what the rejections of a memory's steps mean for those who read it.
+"""Tallies of what a memory lost by rejections, for its readers.
 
-A rejected proposal is in the log of rejections and nowhere else, and the memory goes on.
-These two tallies say so where the memory is read: facts that found no room, until there is
-room again; and a run of steps that lost more than they brought, until a step brings more.
+A rejected proposal is only in the log of rejections, and the memory goes on. One tally counts
+facts that found no room, until there is room again. The other counts a run of steps that
+rejected more than they amended, until a step amends more.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from service.domain.prism.revisions import has_room
 from service.domain.prism.rules import Rules
 from service.domain.values.json_values import Json
 
-#: Steps in a row that lost more than they brought, from which on it is told.
+#: So many steps in a row that rejected more than they amended are reported.
 RUN_STEPS = 3
 
 
@@ -55,7 +55,7 @@ class Loss:
 
 
 def losses_of(stored: Mapping[str, Any] | None) -> tuple[Loss, ...]:
-    """Returns what readers are told of a memory's stored tallies."""
+    """Returns what a memory's stored tallies say to its readers."""
     found = (_tally(stored, kind) for kind in LossKind)
     return tuple(
         one

@@ -1,4 +1,4 @@
-"""Pacing: what a memory needs before its next step, and how much that step may read.
+"""Decides what a memory needs before its next step, and how much that step may read.
 
 A memory never grows past the model's window: first the groups of chunks shrink, then its
 amendments are folded and it is consolidated, then the step fails and says why.

@@ -1,4 +1,4 @@
-"""The prompt templates, versioned: what a model is told, most stable part first.
+"""The versioned prompt templates, most stable part first.
 
 A change of wording is a new version; every call records the one it used. Text from
 outside stands between marks that are derived from the text itself with a secret key:

@@ -1,4 +1,4 @@
-"""Reading: what a reply proposes, in whichever form it was written.
+"""Reads the proposals of a reply, in whichever form it was written.
 
 One form is asked for: a JSON object with a list of changes, each with its op, its path
 and its value as JSON text. Others are read as well: sections of lines, each an object with

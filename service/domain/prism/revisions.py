@@ -1,8 +1,7 @@
-"""Revisions: what is proposed, judged against a memory, its schema and its rules.
+"""Judges proposals against a memory, its schema and its rules.
 
-Judging is total: whatever is proposed, the result is a list of amendments that apply and
-a list of rejections with their reasons. The format of replies is read in
-`service.domain.prism.reading`.
+Any proposals give a list of amendments that apply, and a list of rejections with their reasons.
+`service.domain.prism.reading` reads the format of replies.
 """
 
 from collections.abc import Callable, Iterable
@@ -48,7 +47,7 @@ MAX_PROPOSALS = 500
 #: A memory that was full has room again once it is no larger than this share of its limits.
 ROOM_SHARE = 0.9
 
-#: Whether something is at a place that whoever proposes was not shown, or not all of it.
+#: Whether the prompt did not show all of what is at a place.
 Hides = Callable[[Path], bool]
 
 _DEFAULT = Rules()
@@ -56,11 +55,11 @@ _NO_CHANGE = 'there is none, and it is not {"changes": []}'
 
 
 class _Unchanged(ValueError):
-    """A proposal that is there already: nothing is lost with it."""
+    """The value is there already: nothing is lost."""
 
 
 class _NoRoom(ValueError):
-    """A proposal that the memory is too large for."""
+    """The memory would be too large."""
 
 
 def hides_nothing(_: Path) -> bool:
@@ -75,7 +74,7 @@ def parse_reply(
     rules: Rules = _DEFAULT,
     hides: Hides = hides_nothing,
 ) -> Revision:
-    """What a model's reply proposes for a memory that holds `value`.
+    """Judges what a model's reply proposes for a memory whose value is `value`.
 
     Raises Unusable for a reply that is too long, and for one without a proposal, except one
     that says in one of the forms that nothing is to be changed.
@@ -91,7 +90,7 @@ def parse_reply(
 def parse_consolidation(
     text: str, schema: Schema, value: Json, rules: Rules, hides: Hides = hides_nothing
 ) -> Revision:
-    """What a reply proposes that says the same in fewer words. Raises Unusable.
+    """Judges a reply that says the same in fewer words. Raises Unusable.
 
     As `parse_reply`, but updates and removals are allowed and additions are not:
     nothing new has been read. When anything but a removal is rejected nothing is
@@ -104,7 +103,7 @@ def parse_consolidation(
 def consider(
     proposals: Iterable[Proposal], schema: Schema, value: Json, rules: Rules = _DEFAULT
 ) -> Revision:
-    """What of the proposals is valid, for edits by hand as well. Never raises.
+    """Judges proposals. Never raises.
 
     They apply strictly in their order, removals included: each sees what those before
     it did.
@@ -130,7 +129,7 @@ class InvalidEdit(ValueError):
 def edited(
     proposals: Iterable[Proposal], schema: Schema, value: Json, rules: Rules
 ) -> tuple[Amendment, ...]:
-    """What edits by hand come to, in their order: all of them. Raises Refused.
+    """Returns the amendments of edits by hand, in their order. Raises InvalidEdit.
 
     What is there already makes no amendment.
     """
@@ -203,7 +202,7 @@ class _Judge:
     bytes: int = -1
 
     def revision(self) -> Revision:
-        """What has been said so far."""
+        """Returns the judgements so far."""
         return Revision(
             amendments=tuple(self.amendments),
             rejections=tuple(self.rejections),
@@ -211,7 +210,7 @@ class _Judge:
         )
 
     def is_full(self) -> bool:
-        """Whether as much was heard as is considered."""
+        """Whether MAX_PROPOSALS are judged already."""
         return len(self.amendments) + len(self.rejections) >= MAX_PROPOSALS
 
     def reject(
@@ -234,7 +233,7 @@ class _Judge:
         self._take(proposal, *self._settle(proposal.path))
 
     def hear_removals(self, removals: Iterable[Proposal]) -> None:
-        """Takes removals in so that each means the place that whoever wrote it has seen.
+        """Takes removals in so that each means the place that its author saw.
 
         The last elements of a list go first, so that the others keep their indexes.
         """
@@ -345,7 +344,7 @@ class _Judge:
             )
 
     def _count(self, after: Json, path: Path, op: Op) -> None:
-        """Brings `bytes` up to `after`. Raises ValueError when the memory grows too large."""
+        """Updates `bytes` for `after`. Raises ValueError when the memory grows too large."""
         if self.bytes < 0:
             self.bytes = _bytes(self.value)
         change = _growth(self.value, after, path, op)

@@ -1,4 +1,4 @@
-"""Rules: what a memory lets a revision do to it, and how large it may become."""
+"""Rules for the revisions of a memory, and its limits of size."""
 
 from dataclasses import dataclass
 

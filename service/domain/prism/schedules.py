@@ -1,4 +1,4 @@
-"""Schedules: what a memory's prompts would have cost, had it been folded at other times.
+"""Simulates what a memory's prompts would have cost with other folds.
 
 Judges the policy of `service.domain.prism.folding` by a log: against the memory written in
 place, and against amendments that are never folded. `evaluation.hindsight` adds the best
@@ -32,7 +32,7 @@ class LoggedStep:
     """A step that a memory made: a prompt, and what its reply amended."""
 
     amendments: Sequence[Amendment]
-    #: Tokens behind the memory in the prompt: the chunk or chunks.
+    #: Tokens after the memory in the prompt: the chunk or chunks.
     chunk_tokens: int
     #: Tokens of the reply.
     output_tokens: int

@@ -15,14 +15,14 @@ from service.domain.values.readers import ReaderName, Way
 
 #: Schemas that a process keeps: reading one takes longer than most reads of a memory.
 KEPT_SCHEMAS = 256
-#: `fold_tokens` where nobody says: for memories that are folded by size, and for adaptive
+#: Defaults of `fold_tokens`: for memories that are folded by size, and for adaptive
 #: ones. Those fold long before that unless prompts cost more for it; it bounds what has
 #: to be read and replayed when a worker takes the memory.
 FOLD_TOKENS = 8000
 ADAPTIVE_FOLD_TOKENS = 100_000
 #: `memory_tokens` of a memory that is made without saying any: decision record 0053.
 MEMORY_TOKENS = 6000
-#: `linger_ms` where nobody says: while all that waits is messages, a step waits as long as the
+#: The default of `linger_ms`: while all that waits is messages, a step waits as long as the
 #: service's setting says. The release before takes it for no wait at all.
 SERVICE_LINGER_MS = -1
 
@@ -63,7 +63,7 @@ class StepScope(StrEnum):
 
 
 def default_fold_tokens(encoding: Encoding) -> int:
-    """What `fold_tokens` is where nobody says."""
+    """Returns the default of `fold_tokens`."""
     return ADAPTIVE_FOLD_TOKENS if encoding is Encoding.ADAPTIVE else FOLD_TOKENS
 
 

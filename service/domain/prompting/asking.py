@@ -1,7 +1,7 @@
 """Asking until a reply can be used: what every flow does about each end of a reply.
 
-A reply that is no use is asked for again, with what was wrong behind the same prompt: at
-temperature 0 the same prompt would bring the same reply. At most MAX_TRIES replies are paid
+A reply that is no use is asked for again, with what was wrong after the same prompt: at
+temperature 0 the same prompt would give the same reply. At most MAX_TRIES replies are paid
 for; then the flow fails, and says with what. Nothing but a complete reply that can be read is
 ever a success.
 """
@@ -81,8 +81,8 @@ THEN = {
     End.FILTER: Then.FAIL,
 }
 
-#: What is wrong with a reply that ended so, as the model is told, and whoever reads why a flow
-#: failed.
+#: What is wrong with a reply that ended so, for the model that is asked again and for the error
+#: of a flow that failed.
 FAULTS = {
     End.LENGTH: "it was too long, and was cut off before its end",
     End.THINKING: "all of it was thinking, and nothing was said",
@@ -229,7 +229,7 @@ def usable_or_cut(
 ) -> Flow[T]:
     """As `usable`, for prose of which a beginning is of use too.
 
-    `read` is told whether the text was cut off. That is asked for once more, with more room
+    `read` gets whether the text was cut off. Such a text is asked for once more, with more room
     if there is any; then, or where what there is is `enough`, it is read. `seen` gets the
     replies. Raises NoUse.
     """

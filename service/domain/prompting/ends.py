@@ -22,7 +22,7 @@ class End(StrEnum):
     EMPTY = "empty"
     #: Its tokens went into thinking; nothing was said.
     THINKING = "thinking only"
-    #: It calls a tool that nobody offered.
+    #: It calls a tool, although none was offered.
     TOOL_CALL = "tool call"
     #: The provider names an end that is none of these.
     UNKNOWN = "unknown"
@@ -49,7 +49,7 @@ def kept_reply(text: str, ended: str | None) -> tuple[str, End]:
 
 
 def is_kept_by_text(text: str, end: End) -> bool:
-    """Whether `kept_reply` finds the end of a reply without being told it."""
+    """Returns whether `kept_reply` finds the end of a reply by its text alone."""
     return kept_reply(text, None) == (text, end)
 
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Fault(StrEnum):
-    """Why a call brought no reply. Stored, and shown to operators."""
+    """Why a call has no reply. Stored, and shown to operators."""
 
     #: No connection, or none of its answers came in time.
     UNREACHABLE = "unreachable"

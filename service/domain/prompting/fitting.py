@@ -1,4 +1,4 @@
-"""Fitting: what a prompt shows, cut until the prompt fits into the model's window."""
+"""Shortens the texts of a prompt until it fits into the model's window."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise

@@ -37,7 +37,7 @@ class Segment:
     - A segment ends where a later prompt may go on differently, and nowhere else. What is
       appended is a segment of its own, so that two prompts share exactly the segments of
       their common beginning.
-    - `reusable` is told of a beginning: behind a segment that is not, none is. Text that
+    - `reusable` is about beginnings: after a segment that is not, none is. Text that
       grows or comes once is not when it stands between marks of its own, for the mark
       comes before it and changes with it. Text that never changes keeps its marks: a
       summary or a text of a tree may stand between them.
@@ -126,7 +126,7 @@ class ModelReply:
 class Fetch:
     """Reads something for a flow from the log or a memory, or has it stored.
 
-    Each method has its own; whoever drives a flow answers those of its method.
+    Each method has its own; the driver of a flow answers those of its method.
     """
 
     __slots__ = ()

@@ -6,7 +6,7 @@ import hmac
 def marked(text: str, key: bytes) -> str:
     """`text` between two marks that it cannot contain by chance or by design.
 
-    They are derived from the text with a secret key: nobody outside can imitate them, and
+    They are derived from the text with a secret key: outsiders cannot imitate them, and
     the same text has the same marks when a step is replayed.
     """
     mark = hmac.digest(key, text.encode(), "sha256").hex()[:24]

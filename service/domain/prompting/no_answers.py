@@ -56,9 +56,9 @@ def says_none(answer: str) -> bool:
 
 
 def may_say_none(unfinished: str) -> bool:
-    """Whether an answer that is being written says so, or may come to; also of a blank one.
+    """Returns whether an unfinished answer says so, or may still; also for a blank one.
 
-    Then nothing of it is told yet.
+    None of it is streamed then.
     """
     bare = unfinished.strip(_AROUND)
     if len(bare) > _LONGEST:

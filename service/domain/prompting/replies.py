@@ -58,7 +58,7 @@ def unmarked(text: str) -> str:
 def prose(reply: str, heading: str) -> str:
     """Returns the text of a reply without thoughts, and without a heading before it.
 
-    `heading` is a pattern of what some models call the text although they were told not to.
+    `heading` is a pattern of titles that some models write although the prompt forbids them.
     """
     text = said(reply).strip()
     found = re.match(rf"[#*\[ ]{{0,8}}(?:{heading})[\]*]{{0,3}} ?(?::\*{{0,2}}|\n)\s*", text, re.I)

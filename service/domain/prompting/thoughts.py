@@ -1,4 +1,4 @@
-"""Thoughts: what some models write before their reply."""
+"""Removes the thoughts that some models write before their reply."""
 
 import re
 

@@ -56,7 +56,7 @@ class Lists:
 
 
 def lists_of(groups: Mapping[int, bytes]) -> Lists:
-    """Of a word, by its groups."""
+    """Returns the lists of a word from its groups."""
     counted = _by_list(np.add, groups, _joined(groups)["holders"].astype(np.int64))
     return Lists(groups=groups, holders={block: int(one) for block, one in counted.items()})
 

@@ -52,7 +52,7 @@ _LISTED = re.compile(r"^[ \t]{0,16}\d{1,4}[.)][ \t]{1,8}(?=.{0,200}\d)", re.MULT
 class NoOrder(Exception):
     """No reply held an order, or nothing could be asked; the message is one sentence.
 
-    It may repeat what the model said when it refused, which is for whoever asked, not for logs.
+    It may repeat what the model said when it refused, which is for the client, not for logs.
     """
 
     def __init__(self, message: str, *, end: End | None = None) -> None:

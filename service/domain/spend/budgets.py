@@ -1,4 +1,4 @@
-"""Budgets: what may be spent in a day or altogether, and when a call is refused for it."""
+"""Budgets limit what may be spent in a day or altogether, and refuse calls beyond it."""
 
 import hashlib
 from collections.abc import Iterable
@@ -9,10 +9,10 @@ from enum import StrEnum
 from service.domain.values.call_bound import CallBound
 from service.domain.values.errors import BudgetExhausted
 
-#: A memory whose model has no price is looked at again after so long: the price is set in
-#: the configuration, and nobody tells the service when.
+#: A memory whose model has no price is checked again after so long: the price is set in
+#: the configuration, which sends no signal.
 PRICE_LOOK_SECONDS = 60.0
-#: How often what is left of a budget is looked at while calls under way reserve it.
+#: How often a budget is checked while calls under way reserve the rest of it.
 RESERVED_LOOK_SECONDS = 2.0
 
 
@@ -79,7 +79,7 @@ class Standing:
     spent_micro_usd: int
     #: Calls that are in `spent_tokens` and have no price, so not in `spent_micro_usd`.
     unpriced_calls: int
-    #: What calls under way may come to.
+    #: The most that calls under way may use.
     reserved_tokens: int
     reserved_micro_usd: int
     #: The next midnight UTC.

@@ -1,11 +1,11 @@
-"""Prices: what a model's tokens cost, and what its prefix cache does."""
+"""Prices of a model's tokens, and the behaviour of its prefix cache."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class CacheFamily(StrEnum):
-    """How a provider is told what of a prompt to keep."""
+    """How a provider learns what of a prompt to cache."""
 
     #: It keeps what ends at a mark of ours (Anthropic's cache_control and its kin).
     EXPLICIT = "explicit"

@@ -1,17 +1,17 @@
-"""What an agent loop over a session's steps comes to, in three ways (PCC, section 3.3).
+"""Counts the tokens of an agent loop over a session's steps, in three ways (PCC, section 3.3).
 
 At step t a loop reads its context and writes the step, so it processes the context and the
 step. With s_1 … s_T the tokens of the steps and P those of the task prompt:
 
 - The standard loop has the whole history in its context: P + s_1 + … + s_(t-1).
 - Full recursive summarization has P and a summary of everything before, and makes that summary
-  anew after every step, from the summary before and the step. Nobody ran it here: it is
+  anew after every step, from the summary before and the step. It was not run here: it is
   simulated, with L_M tokens for each summary, and none for the instructions of its prompts.
 - PCC has the vectors in use behind step t-1, and the steps behind them. P is in the first
   state vector, so nothing else stands for it.
 
 What the agent sends besides with every context, its system prompt and instructions, is L_sys
-(`system_tokens`): it is in no log, so whoever wants it counted says how long it is. It stands in
+(`system_tokens`): it is in no log, so the caller gives its length. It stands in
 every context of all three, so that the ratios without it are better than what an agent saves.
 
 All sums are exact. The paper's formulas put the means of this session in place of the lengths:
@@ -61,7 +61,7 @@ class StateTotals:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loop:
-    """What a loop comes to."""
+    """The tokens of a loop."""
 
     #: Tokens of all contexts.
     context_tokens: int
@@ -77,7 +77,7 @@ class Loop:
 
     @property
     def total_tokens(self) -> int:
-        """Of everything that a model reads or writes."""
+        """Tokens of everything that a model reads or writes."""
         return self.processed_tokens + self.compression_tokens
 
 
@@ -105,12 +105,12 @@ class Accounting:
 
     @property
     def standard_ratio(self) -> float:
-        """How many times the tokens of PCC the standard loop comes to."""
+        """Tokens of the standard loop as a multiple of PCC's."""
         return self.standard.total_tokens / self.pcc.total_tokens
 
     @property
     def recursive_ratio(self) -> float:
-        """How many times the tokens of PCC full recursive summarization comes to."""
+        """Tokens of full recursive summarization as a multiple of PCC's."""
         return self.recursive.total_tokens / self.pcc.total_tokens
 
 

@@ -9,7 +9,7 @@ from service.domain.prompting import sections
 from service.domain.prompting.asking import SaidAnswer
 from service.domain.prompting.sections import SourcesSection, header, loose_header
 
-#: What stands behind a loose header of steps, where it is one. Digits are never given back: a
+#: What follows a loose header of steps, where it is one. Digits are never given back: a
 #: number can be cut into two in each of its places, which takes exponential time.
 _ONLY_POSITIONS = r"(?:\d{1,19}+|steps?|and|to|none|[\s,;&#*•.\[\]()–—-]){0,400}+"
 #: The beginning of a word that may stand between positions.
@@ -21,7 +21,7 @@ _STEPS = SourcesSection(
     only_so_far=re.compile(_ONLY_POSITIONS + _BEGUN, re.IGNORECASE),
     loose_names=("steps", "positions", "sources"),
 )
-#: Positions with something between them, where a line begins or behind the word. What cannot
+#: Positions with something between them, at the start of a line or after the word. What cannot
 #: be a digit is never given back: lines without one would be looked at eight times each.
 _RUN = re.compile(
     r"(?:^[\s#*•\[(-]{0,8}+(?:\d{1,2}[.)][ \t]{1,4})??|\bsteps?+\b[\s#:\[(]{0,8}+)"
@@ -57,7 +57,7 @@ def _named(text: str, known: Collection[int]) -> Iterator[int]:
     for run in _RUN.finditer(text):
         for match in _POSITIONS.finditer(run[1]):
             first = int(match[1])
-            # A run may be named by numbers that nobody has.
+            # A run may have bounds at which there is no step.
             begin, end = bisect_left(left, first), bisect_right(left, int(match[2] or first))
             yield from left[begin:end]
             # So that many runs that name everything cost no more than one.

@@ -37,7 +37,7 @@ REPLY_SHARE = 1 / 4
 #: Of a vector that stands in, what the beginning of the steps has room for at least.
 STAND_IN_SHARE = 1 / 4
 
-#: What some models write before a paragraph although they were told not to.
+#: What some models write before a paragraph although the prompt forbids it.
 _HEADING = (
     r"(?:(?:the|my|new|updated|current|compressed) ){0,3}"
     r"(?:(?:memory )?state(?: vector)?|memory vector|paragraph|summary)(?: ?\([^()\n]{0,40}\))?"
@@ -347,7 +347,7 @@ class _Spoken:
 
     text: str
     tokens: int
-    #: Whether the reply came to its end.
+    #: Whether the reply is complete.
     is_whole: bool
     #: Replies so far that were too long, or cut off.
     times: int = 1

@@ -1,4 +1,4 @@
-"""Packing: what is compressed, in parts that fit into the model's window.
+"""Packs the texts to compress into parts that fit into the model's window.
 
 Nothing is left out and nothing comes twice: the texts of the parts, one after the other,
 are the texts.

@@ -1,17 +1,15 @@
-"""Tracing: which steps brought what a state vector says.
+"""Traces what a state vector says back to the steps that it is from.
 
-A vector is all that is left of the steps before it, and says nothing of where it has things
-from. But it is made from the vector before it and a few steps: what it says and the one
-before did not say came from these steps. So a statement of an answer is followed back along
-the vectors, each made from the next one on this way, as long as they still say it. The
-oldest of them brought it, and its own positions are where it came from: an episode's are its
-children's, and the way goes on among these; a vector of steps has chunks, and the one whose
-words fit best is cited. So every value leads down to a chunk of the log.
+A vector replaces the steps before it and names no sources. But it is made from the vector
+before it and a few steps: what only the newer one says is from these steps. So a statement of
+an answer is followed back along the vectors, each made from the next one on this way, as long
+as they still say it. The oldest of them is its origin. An episode's origin continues among its
+children. A vector of steps has chunks, and the one whose words fit best is cited. So every
+value leads down to a chunk of the log.
 
-Whether a vector says something is told by the words of the one sentence that has most of
-them. Words that all vectors of a way have tell nothing; one that few of them have tells most,
-such as the number that a value changed to. A model that says the same in other words is
-followed as far as enough words are the same.
+A vector says something if one of its sentences has enough of the words. Words that all vectors
+of a way have count nothing; rare ones count most, such as the number that a value changed to.
+A model that says the same in other words is followed as far as enough words are the same.
 """
 
 import math
@@ -75,9 +73,9 @@ def source(
 
 
 def linked(vectors: Sequence[StateVector]) -> tuple[Sequence[StateVector], bool]:
-    """Of vectors of one level, the newest first, those that each is made from the next.
+    """Returns the first vectors, newest first, that are each made from the next.
 
-    And whether that is all: the last one began anew.
+    Also returns whether that is all: the last one began anew.
     """
     continued = list(takewhile(lambda one: one.after_position < one.from_position, vectors))
     return vectors[: len(continued) + 1], len(continued) < len(vectors)
@@ -86,11 +84,11 @@ def linked(vectors: Sequence[StateVector]) -> tuple[Sequence[StateVector], bool]
 def origin(
     statement: str, way: Sequence[StateVector], *, around: str = "", from_first: bool = True
 ) -> int:
-    """Which vector of a way, the newest first, brought a statement: its index.
+    """Returns the index of the vector on a way, newest first, that a statement is from.
 
-    `from_first`: the first one says it; else the newest one that does is looked for, which
-    is how the children of an episode are looked through. Of a way that goes on behind its
-    last vector, that one's index says that the origin is not on it.
+    `from_first`: the first one says it; else the newest one that does is searched for, as
+    among the children of an episode. If the way goes on after its last vector, that one's index
+    means that the origin is not on it.
     """
     held = _held(statement, around, [one.text for one in way])
     weights = _rarity(held, statement, around, floor=0.0)

@@ -1,7 +1,7 @@
-"""Triggers: how many of the recent steps are compressed next, if any are due.
+"""Decides how many of the recent steps are compressed next, if any.
 
-A pure function of the log and of the vectors in use, but for a session that is idle now: so
-whoever reads a log again, after a crash or into another memory, cuts it at the same steps.
+A pure function of the log and of the vectors in use, but for a session that is idle now: so a
+worker that reads a log again, after a crash or into another memory, cuts it at the same steps.
 """
 
 import re

@@ -39,7 +39,7 @@ class VectorSource(StrEnum):
 class StateVector:
     """A state vector. It never changes."""
 
-    #: That brought it; 0 for the task prompt.
+    #: The revision that made it; 0 for the task prompt.
     revision: int
     #: 1 for a vector of steps; an episode is one above its children.
     level: int

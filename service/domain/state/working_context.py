@@ -34,12 +34,12 @@ class WorkingContext:
 
     @property
     def memory_tokens(self) -> int:
-        """Of the vectors, as their models count."""
+        """Tokens of the vectors, as their models count."""
         return sum(vector.tokens for vector in self.state.stack)
 
     @property
     def recent_tokens(self) -> int:
-        """Of the recent steps, by `estimate_tokens`."""
+        """Tokens of the recent steps, by `estimate_tokens`."""
         return sum(step.tokens for step in self.recent)
 
     @property

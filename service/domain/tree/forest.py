@@ -1,6 +1,6 @@
-"""The forest: how a reader meets a tree that is not closed yet.
+"""Shows readers a tree that is not closed yet.
 
-The nodes without a parent and the text that is not summarized stand under a root that is
+The nodes without a parent and the text that is not summarized are under a root that is
 made up for the reader; no model is asked for it.
 """
 

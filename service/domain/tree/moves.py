@@ -1,8 +1,8 @@
-"""Moves: what a reply of a navigation says, or why it says nothing that can be done.
+"""Reads the move in a reply of a navigation, or why there is none.
 
 Replies are read as models really write them: with markdown, talk around them, their parts
 in another order, as text or as JSON whichever was asked for. What is not clear is never
-guessed: it is unreadable, with a reason that the model is told.
+guessed: it is unreadable, with a reason for the next prompt.
 """
 
 from collections.abc import Collection

@@ -66,9 +66,9 @@ def navigate(
     marker_key: bytes,
     count: Count,
 ) -> FetchingFlow[Navigation]:
-    """The answer to a question from the tree below `root`.
+    """Answers a question from the tree below `root`.
 
-    Asks for moves, looks up children, texts and leaves, and tells each event right after
+    Asks for moves, fetches children, texts and leaves, and emits each event right after
     its call. `text_tokens` are the tree's, for the statistics; `count` is the model's.
     Of several options one is always chosen: the likeliest where no text gives the answer.
     Raises TextTooLong when a prompt cannot be made to fit into `window_tokens`, and NoUse
@@ -127,7 +127,7 @@ class _Navigation:
         return self.question.max_calls - self.recorder.calls
 
     def run(self) -> FetchingFlow[Navigation]:
-        """Round by round to the end: each asks up to `beam` open nodes at once."""
+        """Navigates round by round: each asks up to `beam` open nodes at once."""
         if self.root.view.is_leaf and self.root.view.text_tokens == 0:
             return (yield from self._fail(NoAnswer.EMPTY))
         if self.question.hybrid_leaves and not self.root.view.is_leaf:
@@ -151,7 +151,7 @@ class _Navigation:
                 return (yield from self._fail(NoAnswer.UNREADABLE))
 
     def _begin_at_root(self) -> bool:
-        """Whether there is still something to be found below the root."""
+        """Begins at the root; returns whether anything is left to find below it."""
         if self.began or self.root.node_id in self.exploration.refuted:
             return False
         self.began = True
@@ -172,7 +172,7 @@ class _Navigation:
         yield from self._tell(EventKind.RETRIEVAL, Action.NONE, shown=tuple(leaves))
 
     def _look_up(self, spots: Sequence[VisitedNode]) -> FetchingFlow[None]:
-        """What the prompts of these nodes show, where it is not known yet."""
+        """Fetches what the prompts of these nodes show, where it is not known yet."""
         missing = [
             spot for spot in spots if (spot.text if spot.view.is_leaf else spot.children) is None
         ]
@@ -189,7 +189,7 @@ class _Navigation:
                 spot.children = tuple(self.exploration.spot(view, spot) for view in held)
 
     def _enter_only_child(self) -> FetchingFlow[None]:
-        """There is one way down and none back: nobody needs to be asked."""
+        """Enters the only child without a model call: there is no choice."""
         children = _children(self.root)
         self.exploration.enter(self.root, children)
         ids = self.root.view.children
@@ -216,7 +216,7 @@ class _Navigation:
         asks = [self.prompts.remember(spot.handed_down()) for spot in long]
         for spot, ask, reply in zip(long, asks, (yield asks), strict=True):
             short = cut_to(_shortened(reply), limit, self.prompts.count)
-            # What came to nothing is not asked for again: it is cut like other memories.
+            # A memory with no usable reply is not asked for again: it is cut like others.
             spot.shortened = (short,) if short else spot.handed_down()
             yield from self._tell(
                 EventKind.WORKING_MEMORY,
@@ -396,7 +396,7 @@ class _Navigation:
         return replace(navigation, guessed=True)
 
     def _known(self) -> list[str]:
-        """What is known of the text: summaries of its parts, and what its leaves brought."""
+        """Returns what is known of the text: summaries of its parts, and findings of leaves."""
         if self.root.view.is_leaf:
             about = [self.root.text or ""]
         else:

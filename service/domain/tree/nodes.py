@@ -1,4 +1,4 @@
-"""Nodes: what a tree is made of, and the parts of the log that they cover."""
+"""Nodes of a tree, and the parts of the log that they cover."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -40,7 +40,7 @@ class Planned:
         return f"{self.level}.{self.number}"
 
     def __lt__(self, other: "Planned") -> bool:
-        # Parents first: text that nobody can find by its tree waits behind them.
+        # Parents first: new leaves wait until the text before them can be found by the tree.
         return (-self.level, self.order) < (-other.level, other.order)
 
 
@@ -55,8 +55,8 @@ class TreePlan:
         *,
         max_children: int,
     ) -> None:
-        """What is stored: how many nodes each level has, how many of these have a parent
-        (the first ones), and the others themselves."""
+        """Takes the stored nodes of each level: `nodes` counts them, `grouped` those that have a
+        parent (the first ones), and `tops` are the others."""
         self._nodes = list(nodes) or [0]
         self._grouped = list(grouped) or [0]
         self._max_children = max_children

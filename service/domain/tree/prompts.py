@@ -1,4 +1,4 @@
-"""The prompts of navigation: what many questions share first.
+"""The prompts of navigation, with the parts first that many questions share.
 
 Instructions, then the node's summaries or the leaf's text, then the working memory, last
 what was read before and the question. Text of stored nodes never changes, and so neither

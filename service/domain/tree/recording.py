@@ -1,4 +1,4 @@
-"""Recording: what a navigation did, as events, and what they come to."""
+"""Records a navigation as events, and counts them."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,7 +27,7 @@ class NavigationRecorder:
 
     @property
     def statistics(self) -> Statistics:
-        """What the events so far come to."""
+        """The counts of the events so far."""
         return replace(self._statistics, leaves_read=len(self._read), text_tokens=self.text_tokens)
 
     def move(

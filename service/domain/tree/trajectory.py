@@ -1,4 +1,4 @@
-"""What a navigation comes to."""
+"""The result of a navigation."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from service.domain.answers.trajectory import NoAnswer
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Statistics:
-    """What a navigation came to (table 4, figure 4)."""
+    """Counts of a navigation (table 4, figure 4)."""
 
     #: Model calls.
     calls: int = 0

@@ -1,4 +1,4 @@
-"""What the model is told when it navigates: the templates' fixed texts, versioned.
+"""The versioned fixed texts of the templates for navigation.
 
 The roles are those of the paper (table 5, navigation), the words are ours. A change of
 wording is a new version; every call records the one it used.

@@ -1,4 +1,4 @@
-"""Beginnings: how far two texts are alike from their start."""
+"""Finds how far two texts are alike from their start."""
 
 
 def common_characters(one: str, other: str, start: int = 0) -> int:

@@ -6,12 +6,12 @@
     ├── NotFound             what it names does not exist
     ├── AlreadyExists        what it makes exists, or differs from what exists
     ├── OutOfRange           a number beyond what there is
-    ├── Conflict             somebody else was first; read again and retry
+    ├── Conflict             another writer was first; read again and retry
     ├── Exhausted            a limit is used up; later it may not be
-    │   └── BudgetExhausted  … one that somebody set on what may be spent
+    │   └── BudgetExhausted  … a budget of what may be spent
     ├── FailedPrecondition   the thing is in a state that forbids it
     ├── DeadlineExceeded     not in time; says how far things are
-    ├── Cancelled            somebody cancelled what the client waits for
+    ├── Cancelled            what the client waits for was cancelled
     └── Unavailable          a part of the service cannot be reached; retry
 
 `service/rpc/errors.py` maps the tree to gRPC codes.
@@ -120,7 +120,7 @@ class OutOfRange(PalimpsestError):
 
 
 class Conflict(PalimpsestError):
-    """Somebody else was first: read again, then retry."""
+    """Another writer was first: read again, then retry."""
 
 
 class Exhausted(PalimpsestError):
@@ -141,7 +141,7 @@ class Exhausted(PalimpsestError):
 class BudgetExhausted(Exhausted):
     """A model call, `asked`, that a budget does not allow.
 
-    `resume_seconds` is when it may be allowed without anybody doing something; None when
+    `resume_seconds` is when it may be allowed without an operator's help; None when
     the budget has to be raised or deleted first. `waits_for_calls`: what is left is
     reserved by calls under way, and they may give some of it back when they end.
     """
@@ -172,7 +172,7 @@ class DeadlineExceeded(PalimpsestError):
 
 
 class Cancelled(PalimpsestError):
-    """Somebody cancelled what the client waits for."""
+    """What the client waits for was cancelled."""
 
 
 class Unavailable(PalimpsestError):

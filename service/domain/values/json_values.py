@@ -1,4 +1,4 @@
-"""JSON values: what a memory is made of, and its one canonical text."""
+"""JSON values, which memories are made of, and their one canonical text."""
 
 import hashlib
 import json

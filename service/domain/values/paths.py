@@ -1,4 +1,4 @@
-"""Paths: how an amendment names a place in a memory.
+"""Paths name places in a memory.
 
 Three ways of writing are read: that of the PRISM paper, `$.'attributes'.'Food'`
 (appendix D), RFC 9535 normalized paths, `$['attributes']['Food']`, and JSON
@@ -91,7 +91,7 @@ def _pointer(text: str) -> list[str | int]:
     return [part.replace("~1", "/").replace("~0", "~") for part in text[1:].split("/")]
 
 
-#: A negative one counts from the end (RFC 9535, section 2.3.3); the memory settles it.
+#: A negative one counts from the end (RFC 9535, section 2.3.3), as the memory resolves it.
 _INDEX = re.compile(r"\[\s*(0|-?[1-9][0-9]{0,9})\s*\]")
 #: `[]`, `[-]` and `[+]` name the place behind a list's last element, as "-" does in
 #: a JSON Pointer. Blanks are never given back: two runs of them would take quadratic time.

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class ReaderName(StrEnum):
-    """Who reads."""
+    """A reader of questions."""
 
     #: The final answer of a PRISM memory.
     PRISM = "prism"

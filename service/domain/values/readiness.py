@@ -10,7 +10,7 @@ SUCCESSES = 2
 
 @dataclass(slots=True)
 class Readiness:
-    """What the probes of one process came to; ready from the beginning."""
+    """The results of one process's probes; ready from the beginning."""
 
     ready: bool = True
     #: Why the newest probe failed; empty when it did not.

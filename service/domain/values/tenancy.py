@@ -1,4 +1,4 @@
-"""Names and keys: how a tenant's session and memory names become keys."""
+"""Turns a tenant's names of sessions and memories into keys."""
 
 from functools import lru_cache
 from uuid import UUID, uuid5

@@ -1,4 +1,4 @@
-"""Work items: what a worker can be woken for."""
+"""Work items that a worker can be woken for."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -27,7 +27,7 @@ from service.domain.prompting.shortening import shortened
 
 
 def close(reading: BrowseRun) -> FetchingFlow[Browsed]:
-    """The answer from all notes; without any there is none."""
+    """Answers from all notes; without notes there is no answer."""
     if not reading.notes:
         why = _why(reading)
         return (yield from fail(reading, why, reading.cause if why is NoAnswer.UNREADABLE else ""))
@@ -40,9 +40,9 @@ def close(reading: BrowseRun) -> FetchingFlow[Browsed]:
 
 
 def close_from(reading: BrowseRun, pieces: Sequence[BrowsePiece]) -> FetchingFlow[Browsed]:
-    """The answer from the pieces themselves, which fit into one prompt."""
+    """Answers from the pieces themselves, which fit into one prompt."""
     for piece in pieces:
-        # No move was chosen at any of them; where they stand is to be known all the same.
+        # No move was chosen at any of them, but their positions belong into the trajectory.
         yield from reading.tell(
             EventKind.PIECE, Action.NONE, frame=reading.frame(piece.frame.number)
         )
@@ -50,7 +50,7 @@ def close_from(reading: BrowseRun, pieces: Sequence[BrowsePiece]) -> FetchingFlo
 
 
 def fail(reading: BrowseRun, why: NoAnswer, cause: str = "") -> FetchingFlow[Browsed]:
-    """No answer; of a question with options a guess, where the text could be read."""
+    """Ends without an answer, or guesses if the question has options and a text was read."""
     options = reading.request.options
     if options and why in (NoAnswer.NOT_FOUND, NoAnswer.STEP_LIMIT):
         return (yield from guess(reading, options, why))
@@ -66,7 +66,7 @@ def fail(reading: BrowseRun, why: NoAnswer, cause: str = "") -> FetchingFlow[Bro
 
 
 def succeed(reading: BrowseRun, text: str, spans: Sequence[Span]) -> FetchingFlow[Browsed]:
-    """An answer, and where in the log it stands."""
+    """Ends with an answer and the places in the log that it rests on."""
     yield from reading.tell(EventKind.END, Action.ANSWER, text=text)
     found = best_fitting(text, tuple(dict.fromkeys(spans)), MAX_SPANS)
     return Browsed(
@@ -83,9 +83,9 @@ def _why(reading: BrowseRun) -> NoAnswer:
 
 
 def closing_actions(reading: BrowseRun) -> tuple[BrowseAction, ...]:
-    """How the answer may be: as was chosen at a piece, or as the query wants it.
+    """Returns the closing actions to offer: the one chosen at a piece, or the query's.
 
-    Where nobody has looked at the query the model chooses, as in section 4.4.
+    Without task understanding the model chooses, as in section 4.4.
     """
     allowed = tuple(one for one in CLOSING if one in reading.request.actions)
     wanted = reading.ending
@@ -140,7 +140,7 @@ def _answer(
 
 
 def _read_answer(reply: str) -> BrowseReplyParts:
-    """The answer of a reply; without text where it says that there is none. Raises Unusable."""
+    """Returns the answer of a reply; empty if it says that there is none. Raises Unusable."""
     said = split_reply(reply)
     if not said.is_null:
         return said
@@ -150,7 +150,7 @@ def _read_answer(reply: str) -> BrowseReplyParts:
 
 
 def _sourced(reading: BrowseRun, said: BrowseReplyParts, notes: Sequence[Note]) -> tuple[Span, ...]:
-    """Where the notes stand that an answer names, or else the place that fits it best."""
+    """Returns the places of the notes that an answer names, or the place that fits it best."""
     named = [notes[number - 1] for number in said.sources if 1 <= number <= len(notes)]
     if named:
         return tuple(span for note in named for span in note.spans)
@@ -159,7 +159,7 @@ def _sourced(reading: BrowseRun, said: BrowseReplyParts, notes: Sequence[Note]) 
 
 
 def _condense(reading: BrowseRun) -> FetchingFlow[None]:
-    """Makes one of each group of notes that fits into a prompt."""
+    """Condenses each group of notes that fits into a prompt to one note."""
     prompts, notes = reading.prompts, reading.notes
     costs = [note.cost for note in notes]
     groups = [[notes[at] for at in group] for group in grouped(costs, prompts.closing_free)]
@@ -202,7 +202,7 @@ def _condense(reading: BrowseRun) -> FetchingFlow[None]:
 
 
 def _retried(reading: BrowseRun, failed: dict[int, ModelRequest]) -> dict[int, ModelRequest]:
-    """Those to be asked again: none where the calls are needed for what comes after."""
+    """Returns those to ask again, as far as later steps do not need the calls."""
     # Never fewer than the levels above this one take, however the groups come out.
     spare = reading.calls_left - reading.closing_calls()
     return dict(list(failed.items())[: max(spare, 0)])

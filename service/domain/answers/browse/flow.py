@@ -50,9 +50,9 @@ def browse(
     marker_key: bytes,
     count: Count,
 ) -> FetchingFlow[Browsed]:
-    """The answer to a query from the pieces of a log, of at most `piece_tokens` each.
+    """Answers a query from the pieces of a log, of at most `piece_tokens` each.
 
-    Asks models, looks up `ReadPiece` and `RankPieces`, and tells each event. `count` and
+    Asks models, fetches `ReadPiece` and `RankPieces`, and emits each event. `count` and
     `window_tokens` are the model's; no prompt with its reply has more tokens than the
     smaller one of that and the request's. Raises TextTooLong when the query leaves no room.
     """
@@ -72,7 +72,7 @@ def browse(
         _look_for(reading, request.rewritten_query)
     option = yield from _understand(reading)
     if request.rewritten_query:
-        # Who understood the query chose to read all of the log for it, or not.
+        # The rewritten query was made together with the choice of the option.
         reading.subject = QuerySubject.OVERVIEW if option in _OF_THE_WHOLE else QuerySubject.FACT
     return (yield from _OPTIONS[option](reading))
 
@@ -89,7 +89,7 @@ def _look_for(reading: BrowseRun, words: str) -> None:
 
 
 def _understand(reading: BrowseRun) -> FetchingFlow[BrowseOption]:
-    """Algorithm 1, line 5: task understanding, where it is allowed and not done already."""
+    """Runs task understanding (algorithm 1, line 5) if it is allowed and not done already."""
     request = reading.request
     wanted = BrowseAction.TASK_UNDERSTANDING in request.actions and not request.rewritten_query
     allowed = choosable(request)

@@ -121,7 +121,7 @@ class BrowsePrompts:
         return self.closing_free - self._block_tokens - listed
 
     def _tokens_of(self, task_tokens: int, *, blocks: int) -> int:
-        """Of a prompt without its texts, for all queries of about this length."""
+        """Returns the tokens of a prompt without its texts, for queries of about this length."""
         step = max(self.window_tokens // QUERY_STEP_SHARE, 1)
         query = -(-self.count(self.query) // step) * step
         own = query + self.look_for_tokens + END_TOKENS
@@ -152,7 +152,7 @@ class BrowsePrompts:
 
     @cached_property
     def _piece_task_tokens(self) -> int:
-        """Of the longest instructions, whatever the actions: it decides the pieces' size."""
+        """Returns the tokens of the longest instructions: they decide the size of pieces."""
         return self.count(wording.piece_task(_OFFERED))
 
     @cached_property
@@ -165,13 +165,13 @@ class BrowsePrompts:
 
     @cached_property
     def _block_tokens(self) -> int:
-        """Of a title and the marks about a text: of some the one with most tokens."""
+        """Returns the most tokens that a title and the marks of a text have in some samples."""
         samples = (f"[QUESTION]\n{marked(str(number), self.marker_key)}" for number in range(16))
         return max(map(self._tokens, samples))
 
     @cached_property
     def _unseen_mark_tokens(self) -> int:
-        """Of a mark, what `count` does not see: an estimate by bytes sees too few."""
+        """Returns the tokens of a mark that `count` misses: an estimate by bytes is too low."""
         mark = marked("", self.marker_key).partition("\n")[0]
         return max(MOST_MARK_TOKENS - self.count(mark + "\n"), 0)
 

@@ -27,7 +27,7 @@ from service.domain.prompting.shortening import shortened
 #: Places that a note is said to rest on: it may be made of hundreds of pieces.
 MAX_NOTE_SPANS = 60
 #: Pieces whose text is held at once, and whose events come together: more than a driver asks
-#: at the same time, and few enough that who waits sees it go on.
+#: at the same time, and few enough that clients see progress.
 MAX_BATCH = 32
 
 ACTIONS = {
@@ -76,7 +76,7 @@ class BrowseRun:
     frames: Sequence[Frame]
     recorder: BrowseRecorder = field(default_factory=BrowseRecorder)
     order: ReadingOrder = ReadingOrder.FORWARD
-    #: None: nobody has looked at the query.
+    #: None: without task understanding.
     subject: QuerySubject | None = None
     #: How reading was ended at a piece; None: it was not, or by its end.
     ending: BrowseAction | None = None
@@ -104,7 +104,7 @@ class BrowseRun:
 
     @property
     def numbers(self) -> Sequence[int]:
-        """Of the pieces, in the order of reading."""
+        """The numbers of the pieces, in the order of reading."""
         forward = range(1, len(self.frames) + 1)
         return forward if self.order is ReadingOrder.FORWARD else forward[::-1]
 
@@ -145,7 +145,7 @@ class BrowseRun:
         return replies
 
     def tell(self, kind: EventKind, action: Action, **said: Any) -> FetchingFlow[None]:
-        """Tells the next event."""
+        """Emits the next event."""
         yield [Emit(event=self.recorder.event(kind, action, **said))]
 
     def affordable(self, wanted: int, cost: int, beside: int = 0) -> int:
@@ -197,8 +197,8 @@ class BrowseRun:
         """Asks what to do with each of these pieces, all at once, until their replies are read.
 
         After MAX_TRIES replies of no use, or where its text is refused, a piece is passed; without
-        calls for all of them the last are left out. Events are told, but of RETRIEVE, whose pieces
-        are not known yet.
+        calls for all of them the last are left out. Emits their events, except RETRIEVE, whose
+        pieces are not known yet.
         """
         cost = self._cost(offers)
         read: dict[int, Read] = {}

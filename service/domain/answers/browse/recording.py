@@ -1,4 +1,4 @@
-"""Recording: what browsing did, as events."""
+"""Records browsing as events."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +11,7 @@ from service.domain.answers.trajectory import Action, Event, EventKind, EventSeq
 class BrowseRecorder:
     """Makes the events of one browsing.
 
-    Which event carries what, for whoever exports them:
+    The fields of each event, for exports:
 
     - UNDERSTANDING: NONE, or INVALID; `targets` is the option, `text` the query in other
       words, `reasoning` the subject and the order.

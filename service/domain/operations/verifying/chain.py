@@ -42,7 +42,7 @@ class MemoryRow:
 
 
 class ChainCheck:
-    """Is told every revision in order, then what the memory's row says."""
+    """Checks every revision in order, then the memory's row."""
 
     def __init__(self) -> None:
         self._last: RevisionRow | None = None

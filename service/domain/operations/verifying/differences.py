@@ -1,11 +1,11 @@
-"""What a verification tells."""
+"""What a verification reports."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """Something stored that is not what the log and the amendments come to."""
+    """A stored value that does not follow from the log and the amendments."""
 
     #: What kind of thing differs, in two words with a dot: "chunk.digest".
     name: str

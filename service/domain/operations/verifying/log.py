@@ -7,7 +7,7 @@ from service.domain.operations.verifying.differences import Difference
 
 
 class LogCheck:
-    """Is told every chunk in order of position, then what the session and its producers say."""
+    """Checks every chunk in order of position, then the session and its producers."""
 
     def __init__(self) -> None:
         #: The position that was seen last.

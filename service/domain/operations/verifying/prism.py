@@ -24,15 +24,15 @@ class PrismRevision:
     #: Canonical JSON that was saved with it; None where nothing was.
     base: str | None = None
     snapshot: str | None = None
-    #: Of a rollback: the state that it brings back; None when that cannot be read.
+    #: Of a rollback: the state that it restores; None when that cannot be read.
     restored: Json = None
 
 
 class PrismCheck:
-    """Is told every revision in order, then the newest value.
+    """Checks every revision in order, then the newest value.
 
-    What does not follow is told once. Then nothing is compared until a base or a snapshot
-    has the digest of its revision: from there it goes on.
+    Reports a difference once. Then it compares nothing until a base or a snapshot has the
+    digest of its revision, and continues from there.
     """
 
     def __init__(self, schema: Schema) -> None:

@@ -1,4 +1,4 @@
-"""A state memory: which vectors are in use behind each revision, and where they come from."""
+"""Verifies a state memory: the vectors in use after each revision, and their origin."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,29 +21,29 @@ class StateRevision:
     """All that is stored of a revision."""
 
     row: RevisionRow
-    #: Which vectors are in use behind it; None when no row says so.
+    #: Which vectors are in use after it; None when no row says so.
     levels: VectorLevels | None
-    #: What it brought; None when it brought nothing.
+    #: Its new vector, if any.
     vector: StateVector | None
-    #: Of a rollback: the levels that it brings back.
+    #: Of a rollback: the levels that it restores.
     restored: VectorLevels | None = None
 
 
 class StateCheck:
-    """Is told every revision in order, with the vectors that were in use before."""
+    """Checks every revision in order, with the vectors that were in use before."""
 
     def __init__(self, spec: StateSpec) -> None:
         self._spec = spec
         self._levels = VectorLevels()
 
     def in_use(self) -> frozenset[int]:
-        """The vectors, by their revisions, that the next revision can need."""
+        """Returns the vectors, by their revisions, that the next revision can need."""
         return frozenset({TASK_REVISION, *(one for run in self._levels.runs for one in run)})
 
     def revision(
         self, one: StateRevision, vectors: Mapping[int, StateVector]
     ) -> Iterator[Difference]:
-        """The next revision; `vectors` has those in use before it, and its own."""
+        """Checks the next revision; `vectors` has those in use before it, and its own."""
         row = one.row
         wanted = self._wanted(one)
         if (one.vector is None) is not (row.kind == "rollback"):
@@ -62,7 +62,7 @@ class StateCheck:
         self._levels = wanted
 
     def _wanted(self, one: StateRevision) -> VectorLevels:
-        """The levels behind a revision, by those before it."""
+        """Returns the levels after a revision, by those before it."""
         number, stored = one.row.revision, one.levels or self._levels
         if one.row.kind == "create":
             return VectorLevels()

@@ -1,4 +1,4 @@
-"""A summary tree: its nodes against each other, the log, and the digests of its revisions."""
+"""Compares the nodes of a tree with each other, the log, and the revisions' digests."""
 
 import hashlib
 from collections import deque
@@ -25,7 +25,7 @@ class LeafText:
 
 
 class TreeCheck:
-    """Is told every revision in order, with its nodes, level by level."""
+    """Checks every revision in order, with its nodes, level by level."""
 
     def __init__(self, digest: Digest, max_children: int) -> None:
         self._digest = digest
@@ -41,7 +41,7 @@ class TreeCheck:
         self._ends: list[TextOffset] = []
 
     def revision(self, row: RevisionRow, nodes: Sequence[Node]) -> Iterator[Difference]:
-        """The next revision with the nodes that it brought, by level and number."""
+        """Checks the next revision with its new nodes, by level and number."""
         if row.revision == 0:
             wanted = hashlib.sha256(b"").digest()
             self._is_lost = False
@@ -50,7 +50,7 @@ class TreeCheck:
         if not self._is_lost and wanted != row.digest:
             said = "its digest is not that of the nodes that it brought, behind its parent's"
             yield Difference(name="tree.digest", place=row.place, said=said)
-        # The next one goes on from what is stored: one that differs is told once.
+        # The next one goes on from what is stored: each difference is reported once.
         self._parent = row.digest
         for node in nodes:
             yield from self._node(node)
@@ -60,7 +60,7 @@ class TreeCheck:
             yield Difference(name="tree.coverage", place=row.place, said=said)
 
     def leaf(self, node: Node, found: LeafText) -> Iterator[Difference]:
-        """A leaf, and what the log has under it."""
+        """Compares a leaf with the log."""
         if found.tokens is None:
             said = "it covers places that the log does not have"
             yield Difference(name="tree.coverage", place=_place(node), said=said)
@@ -73,16 +73,16 @@ class TreeCheck:
             yield Difference(name="tree.words", place=_place(node), said=said)
 
     def finish(self, *, is_sealed: bool) -> Iterator[Difference]:
-        """Whether the tree is closed: then everything is under one root."""
+        """Checks that a closed tree has one root."""
         tops = sum(len(level) for level in self._tops)
         if is_sealed and tops > 1:
             said = f"it is sealed, and {tops} nodes have no parent"
             yield Difference(name="tree.children", place="root", said=said)
 
     def _wanted(self, stored: bytes, nodes: Sequence[Node]) -> bytes:
-        """The digest of the nodes in the order in which they were made.
+        """Returns the digest of the nodes in the order in which they were made.
 
-        That is not stored, but follows from how trees grow: parents come right behind the
+        That is not stored, but follows from how trees grow: parents come right after the
         leaf that made them due, and the last leaves of a tree that is closed come together.
         """
         made = b""

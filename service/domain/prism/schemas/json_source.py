@@ -3,8 +3,8 @@
 A part of JSON Schema says the same as class source, and that part is read. Annotations
 are ignored, but for descriptions, which are guidance. What would change which values
 are valid is refused with its place: a memory that silently forgot a rule of its schema
-would be worse than one that was never made. So is a keyword that nobody knows, which is
-most often one that was misspelt. Required parts are no rule here: any part of a memory
+would be worse than one that was never made. Unknown keywords are refused as well: most are
+misspelt. Required parts are no rule here: any part of a memory
 may be missing until the text says it.
 """
 
@@ -112,7 +112,7 @@ class _Hint:
     """What a record may be called that has no title."""
 
     name: str
-    #: Somebody wrote the name for this record; it is not made from a property's.
+    #: The author named this record; the name is not made from a property's.
     written: bool
 
 

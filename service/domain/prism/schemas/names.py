@@ -1,4 +1,4 @@
-"""Names within a schema: what fields and classes may be called, and names made up.
+"""Checks the names of fields and classes in a schema, and makes up names.
 
 A schema is shown as class source, so its names are Python's. Python compares names in
 the normal form NFKC, so that is the only form that is the same when it is read again.
@@ -21,7 +21,7 @@ from service.domain.prism.schemas.tree import (
 )
 from service.domain.values.paths import MAX_KEY_CHARACTERS
 
-#: A class of that name could not be told from the type.
+#: A class of that name would be taken for the type.
 RESERVED = frozenset({"str", "int", "float", "bool"})
 
 
@@ -68,7 +68,7 @@ def class_name_for(field: str) -> str:
 class RecordNames:
     """The names of the records of one schema: one name for one record.
 
-    A name that somebody wrote goes before one that is made up; a name that is taken
+    A name that the author wrote precedes one that is made up; a name that is taken
     gets a number; records that say the same under the same name are one.
     """
 
@@ -106,7 +106,7 @@ def _same_fields(one: tuple[Field, ...], other: tuple[Field, ...]) -> bool:
 
 
 def _same(one: Type, other: Type) -> bool:
-    """Equal, with True and 1 told apart, and never walking into a record."""
+    """Returns whether types are equal: True is not 1, and records are not compared in depth."""
     match one, other:
         case RecordType(), RecordType():
             # Those within were compared when they were named.

@@ -1,7 +1,7 @@
 """The prompt that asks a model for a schema (arXiv 2412.18914, section 3.4), versioned.
 
 Three examples of our own show what is wanted. They never change within a version, so a
-provider's cache holds them for everybody who asks.
+provider's cache has them for every request.
 """
 
 from dataclasses import dataclass
@@ -124,7 +124,7 @@ rules.
 
 
 def generate_task() -> str:
-    """What is the same for everybody who asks for a schema."""
+    """Returns the part of the prompt that is the same for every request."""
     shown = (
         f"\nAn example:\n[DOMAIN]\n{one.domain}\n[EXAMPLE QUERY]\n{one.query}\n{one.source}"
         for one in EXAMPLES
