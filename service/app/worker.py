@@ -7,7 +7,8 @@ from functools import partial
 import structlog
 
 from service.app.method_registry import MethodRegistry
-from service.dispatch.port import Dispatcher, NotNow
+from service.dispatch.claimed_work import NotNow
+from service.dispatch.queue import QueueDispatcher
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.llm.gateway.bulkhead import LOOK_SECONDS as BULKHEAD_LOOK_SECONDS
 from service.llm.gateway.bulkhead import Bulkhead
@@ -49,7 +50,7 @@ class Worker:
         self,
         database: Database,
         signals: Signals,
-        dispatcher: Dispatcher,
+        dispatcher: QueueDispatcher,
         wake_ups: WakeUps,
         methods: MethodRegistry,
         answerer: Answerer,

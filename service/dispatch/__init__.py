@@ -1,1 +1,1 @@
-"""Dispatch: waking workers. What makes work exactly-once is not here but in storage."""
+"""Gives work to workers. What makes work exactly-once is not here but in storage."""

@@ -1,13 +1,12 @@
-"""What one worker has claimed, until it gives that back."""
+"""Keeps what one worker has claimed until the claims are released."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from uuid import uuid4
 
 import structlog
 
-from service.dispatch.port import Handler, NotNow
 from service.dispatch.turns import Turns
 from service.domain.values.fault_hook import boundary
 from service.domain.values.work_items import WorkItem
@@ -16,12 +15,24 @@ from storage.memories.queue import Done, WorkClass
 
 _log = structlog.get_logger("palimpsest.dispatch")
 
-#: An item whose handler failed is not taken again before so many seconds.
+#: Works on an item. Returns the seconds after which a worker tries it again, 0 for at once but
+#: after others; None when there is no more to do. Raises NotNow.
+Handler = Callable[[WorkItem], Awaitable[float | None]]
+
+#: An item whose handler failed is not claimed again before so many seconds.
 FAILED_SECONDS = 2.0
-#: An item that was taken so often within COUNT_SECONDS waits for as long: what always comes
+#: An item that was claimed so often within COUNT_SECONDS waits for as long: what always comes
 #: back must not keep a worker from the rest.
 MOST_TURNS = 100
 COUNT_SECONDS = 1.0
+
+
+class NotNow(Exception):
+    """An item cannot be worked on for so many seconds: no worker claims it meanwhile."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"not for {seconds} s")
+        self.seconds = seconds
 
 
 class ClaimedWork:
@@ -35,8 +46,8 @@ class ClaimedWork:
         wake: Callable[[], None],
         come_back: Callable[[float], None],
     ) -> None:
-        """`wake` is called when something is to be given back, `come_back` with the seconds
-        after which somebody should look for work."""
+        """`wake` is called when a claim is to be released, `come_back` with the seconds after
+        which the worker should query for work."""
         self.worker = uuid4()
         #: Whether the database knows that it lives.
         self.known = False
@@ -54,23 +65,23 @@ class ClaimedWork:
 
     @property
     def free(self) -> int:
-        """Places for more."""
+        """Returns the free slots."""
         return self._concurrency - len(self._running)
 
     @property
     def work_classes(self) -> Iterable[WorkClass]:
-        """Of each item that is worked on."""
+        """Returns the work class of each item that is worked on."""
         return [work_class for work_class, _ in self._running.values()]
 
     @property
     def items(self) -> Sequence[WorkItem]:
-        """All that others must not take."""
+        """Returns all items that other workers must not claim."""
         return [*self._running, *self._held, *self._done]
 
     def begin(self, work_class: WorkClass, item: WorkItem) -> None:
-        """Works on an item that was taken, unless it is here: its claim was lost, not the work.
+        """Works on a claimed item, unless it is here: then the claim was lost, not the work.
 
-        A crash of the server or a new primary takes the claims of all.
+        A crash of the database or a failover loses all claims.
         """
         if item in self._running or item in self._held or item in self._done:
             return
@@ -127,18 +138,18 @@ class ClaimedWork:
         self._wake()
 
     def release(self) -> Sequence[Done]:
-        """Returns what is to be given back; the caller gives it back."""
+        """Returns the claims to release; the caller releases them."""
         done, self._done = self._done, {}
         return list(done.values())
 
     def keep(self, done: Iterable[Done]) -> None:
-        """Takes back what could not be given back."""
+        """Keeps claims that could not be released, for the next try."""
         self._done = {**{one.item: one for one in done}, **self._done}
 
     async def end(self, seconds: float) -> None:
-        """Lets handlers end within so many seconds, and then cancels them.
+        """Waits up to so many seconds for the handlers, and then cancels them.
 
-        What is held back is to be given back at once: this worker will not come back to it.
+        Releases at once what is held back: this worker will not return to it.
         """
         self._is_ending = True
         for item in list(self._held):

@@ -1,20 +1,19 @@
-"""Dispatch by the tables that have the work: a worker takes what is runnable, when it has time.
+"""Dispatches work straight from the tables that have it: workers claim what is runnable.
 
-There is no queue to be filled and emptied, and none to be behind what the tables say. A worker
-that has slots free looks at the work classes of `storage.memories.queue`, when it is told of
-work, when a slot becomes free, when something it put off is due, and every `look_seconds` in any
-case.
+There is no queue to fill and empty, so none can disagree with the tables. A worker with free
+slots queries the work classes of `storage.memories.queue` when a wake-up arrives, when a slot
+becomes free, when something that it put off is due, and every `look_seconds` in any case.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 import structlog
 
-from service.dispatch.claimed_work import ClaimedWork
-from service.dispatch.port import DispatchStatistics, Handler
+from service.dispatch.claimed_work import ClaimedWork, Handler
 from service.domain.values.work_items import WorkItem
 from storage.engine.database import Database
 from storage.engine.errors import StorageError
@@ -23,16 +22,31 @@ from storage.memories.queue import WorkClass
 
 _log = structlog.get_logger("palimpsest.dispatch")
 
-#: Wait before the next look behind one that failed.
+#: Pause after a query that failed.
 RETRY_SECONDS = 1.0
-#: A look that left tenants out is followed by another one so soon.
+#: Pause after a query that left tenants out.
 MORE_SECONDS = 0.05
-#: Times at which a worker looks by itself at the most; what is more is found a little later.
+#: Timers of one worker, at most; work that is due without one is found a little later.
 MAX_DUE = 10_000
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DispatchStatistics:
+    """What waits and what runs."""
+
+    #: Items that could be worked on, and that no worker has claimed.
+    queued: int
+    #: Items that workers have claimed.
+    running: int
+    #: How long the oldest has been ready, in seconds; 0 when none is.
+    oldest_queued_seconds: float
+
+
 class QueueDispatcher:
-    """See `service.dispatch.port.Dispatcher`."""
+    """Gives work to workers.
+
+    Two workers may get the same item without harm: the epoch is the fencing token.
+    """
 
     def __init__(
         self,
@@ -51,11 +65,15 @@ class QueueDispatcher:
         self._offered: dict[WorkItem, None] = {}
 
     def wake(self) -> None:
-        """Looks for work at once: somebody said that there is some."""
+        """Queries for work at once."""
         self._some.set()
 
     async def wake_up(self, items: Sequence[WorkItem]) -> None:
-        """Tells the workers that there is work."""
+        """Wakes the workers. Call it after the commit that made the work.
+
+        A wake-up may be lost, which is logged; the work is then found a little later. Never
+        raises for an unreachable database.
+        """
         if not items:
             return
         try:
@@ -64,26 +82,27 @@ class QueueDispatcher:
             _log.warning("wake-ups lost; the work is found without", cause=str(error))
 
     async def want(self, memories: Sequence[WorkItem]) -> None:
-        """Lets memories go first."""
+        """Gives priority to memories that a client waits for. May be lost, as a wake-up."""
         if not memories:
             return
         try:
             await queue.want(self._database, memories)
         except StorageError as error:
-            _log.warning("not told that somebody waits", cause=str(error))
+            _log.warning("memories not given priority", cause=str(error))
 
     async def offer(self, items: Sequence[WorkItem]) -> None:
-        """Takes items that no look at the work classes shows; those of the last offer."""
+        """Replaces the items that are claimed as soon as there are slots, though no work class has
+        them."""
         self._offered = dict.fromkeys(items)
         self._some.set()
 
     async def run(
         self, handler: Handler, *, concurrency: int, stop: asyncio.Event, stop_seconds: float
     ) -> None:
-        """Works until `stop`; a lost database only interrupts it.
+        """Calls `handler` for items with work, at most `concurrency` at once, until `stop`.
 
-        When `stop` is set, handlers may end within `stop_seconds`; then they are
-        cancelled. The same when `run` itself is cancelled.
+        Handlers may then end within `stop_seconds` before they are cancelled; when `run` itself
+        is cancelled, so are they. A lost database only interrupts it.
         """
         claimed = ClaimedWork(handler, concurrency, wake=self._some.set, come_back=self._come_back)
         stopping = asyncio.create_task(stop.wait())
@@ -105,20 +124,20 @@ class QueueDispatcher:
             await self._leave(claimed)
 
     async def _fill(self, claimed: ClaimedWork) -> float:
-        """Gives back what is done, and takes as much as there is room for.
+        """Releases what is done, and claims as much as there are slots for.
 
-        Returns after how many seconds to look again.
+        Returns the seconds after which to query again.
         """
         self._some.clear()
         if not claimed.known:
-            # Until it is known that this worker lives, others free what it takes.
+            # Until it is known that this worker lives, others free what it claims.
             return self._look_seconds
         try:
             return await self._take(claimed)
         except StorageError as error:
             _log.warning("no work taken", cause=str(error))
         except Exception:
-            # The worker must outlive a defect: what it took without knowing is given back.
+            # The worker must outlive a defect: what it claimed without knowing is released.
             _log.exception("no work taken")
         return RETRY_SECONDS
 
@@ -134,7 +153,7 @@ class QueueDispatcher:
                 *(self._database, claimed.worker), done=done, looks=looks, total=free, bound=bound
             )
         except Exception:
-            # It is given back with the next look.
+            # It is released with the next query.
             claimed.keep(done)
             raise
         for work_class, item in taken.items:
@@ -144,20 +163,20 @@ class QueueDispatcher:
         return MORE_SECONDS if taken.more and not taken.items else self._look_seconds
 
     async def _take_offered(self, claimed: ClaimedWork) -> None:
-        # As many as of their work class: slots are kept for what somebody waits for.
+        # As many as of their work class: slots are reserved for what a client waits for.
         room = min(claimed.free, claimed.turns.bound(claimed.work_classes).items)
         items = list(islice(self._offered, room))
         if not items:
             return
         chosen = await queue.claim(self._database, claimed.worker, items)
         for item in items:
-            # What others have in hand is offered again, if it has to be.
+            # What others have claimed is offered again, if it has to be.
             self._offered.pop(item, None)
         for item in chosen:
             claimed.begin(WorkClass.INDEX, item)
 
     def _come_back(self, seconds: float) -> None:
-        """Looks again after so many seconds."""
+        """Queries again after so many seconds."""
         if self._due < MAX_DUE:
             self._due += 1
             asyncio.get_running_loop().call_later(seconds, self._is_due)
@@ -173,7 +192,7 @@ class QueueDispatcher:
             except StorageError as error:
                 _log.warning("heartbeat not written", cause=str(error))
             except Exception:
-                # Without a heartbeat others would take what is in hand here.
+                # Without a heartbeat others would take over what is claimed here.
                 _log.exception("heartbeat not written")
             else:
                 if not claimed.known:
@@ -182,15 +201,15 @@ class QueueDispatcher:
             await asyncio.sleep(self._heartbeat_seconds)
 
     async def _end(self, claimed: ClaimedWork, seconds: float) -> None:
-        """Lets handlers end, and meanwhile gives back what is done."""
+        """Waits for handlers to end, and meanwhile releases what is done."""
         async with asyncio.TaskGroup() as tasks:
             giving_back = tasks.create_task(self._give_back(claimed))
             await claimed.end(seconds)
-            # What it has not given back goes with the rest.
+            # What it has not released goes with the rest.
             giving_back.cancel()
 
     async def _give_back(self, claimed: ClaimedWork) -> None:
-        """Gives back what is done without taking more, until it is cancelled."""
+        """Releases what is done without claiming more, until it is cancelled."""
         while True:
             await self._some.wait()
             self._some.clear()
@@ -199,7 +218,7 @@ class QueueDispatcher:
                 continue
             try:
                 await queue.take(self._database, claimed.worker, done=done, looks=(), total=0)
-                # Others go on with it at once.
+                # So that others go on with it at once.
                 await self._database.notify([(queue.CHANNEL, "")], name="queue.hint")
                 continue
             except StorageError as error:
@@ -214,13 +233,13 @@ class QueueDispatcher:
     async def _leave(self, claimed: ClaimedWork) -> None:
         try:
             await queue.leave(self._database, claimed.worker)
-            # What this one leaves others go on with at once.
+            # So that others go on with its work at once.
             await self._database.notify([(queue.CHANNEL, "")], name="queue.hint")
         except StorageError as error:
             _log.warning("not signed off; what was in hand is freed later", cause=str(error))
 
     async def sweep(self) -> int:
-        """Frees what dead workers held."""
+        """Frees the items of dead workers; returns how many. For any worker, about every second."""
         try:
             freed = await queue.sweep(self._database, dead_after_seconds=self._dead_after_seconds)
         except StorageError as error:
@@ -231,7 +250,7 @@ class QueueDispatcher:
         return freed
 
     async def statistics(self) -> DispatchStatistics:
-        """Counts what there is to do. Raises ConnectionError."""
+        """Counts what waits and what runs. Raises ConnectionError."""
         try:
             facts = await queue.read_facts(
                 self._database, dead_after_seconds=self._dead_after_seconds

@@ -1,8 +1,8 @@
-"""Turns of the work classes: which work class the next free slots of a worker are for.
+"""Chooses the work classes for the next free slots of a worker.
 
 Stride scheduling (Waldspurger, 1995): each work class has a pass, which rises with each item by the
 inverse of its weight, and the work class with the least pass is next. So each work class gets its
-share of the slots, however much waits in another, and what a work class leaves the others have.
+share of the slots, however much waits in another, and the others get what it leaves.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,23 +19,25 @@ WEIGHTS: Mapping[WorkClass, int] = {
     WorkClass.SCHEMAS: 1,
     WorkClass.REMOVALS: 1,
 }
-#: Lanes for which nobody waits at this moment; they leave one slot in so many to the others.
+#: Work classes for which no client waits; they leave one slot in RESERVED_PLACES to the others.
 PATIENT = frozenset({WorkClass.RECENT, WorkClass.BACKLOG, WorkClass.INDEX, WorkClass.REMOVALS})
 RESERVED_PLACES = 8
 
 
 class Turns:
-    """Of one worker."""
+    """Schedules the slots of one worker."""
 
     def __init__(self, concurrency: int) -> None:
-        """`concurrency` is how many slots there are."""
+        """`concurrency` is the number of slots."""
         self._patient_places = concurrency - concurrency // RESERVED_PLACES
         self._pass = dict.fromkeys(WEIGHTS, 0.0)
         self._after = dict.fromkeys(WEIGHTS, NOBODY)
 
     def looks(self, free: int, claimed: Iterable[WorkClass]) -> Sequence[QueueScan]:
-        """The work classes to look at for `free` slots, in their order; `claimed` has the work
-        class of each item that is worked on. With `bound`."""
+        """Returns the work classes to query for `free` slots, in their order, within `bound`.
+
+        `claimed` has the work class of each item that is worked on.
+        """
         patient = self._patient(claimed)
         passes = dict(self._pass)
         shares = dict.fromkeys(WEIGHTS, 0)
@@ -56,7 +58,7 @@ class Turns:
             )
             for work_class in order
         ]
-        # What these leave is for whoever has work, those first that somebody waits for.
+        # What these leave is for any work class, those first for which a client waits.
         looks += [
             QueueScan(work_class=work_class, quota=free, after=self._after[work_class])
             for work_class in WEIGHTS
@@ -64,20 +66,20 @@ class Turns:
         return looks
 
     def bound(self, claimed: Iterable[WorkClass]) -> Bound:
-        """How many items may be taken of the work classes for which nobody waits."""
+        """Returns how many items of the patient work classes may be claimed."""
         return Bound(work_classes=PATIENT, items=max(self._patient(claimed), 0))
 
     def _patient(self, claimed: Iterable[WorkClass]) -> int:
         return self._patient_places - sum(work_class in PATIENT for work_class in claimed)
 
     def count(self, taken: QueueBatch) -> None:
-        """Takes down what a look brought."""
+        """Accounts for what a query claimed."""
         self._after.update(taken.ended)
         came = {work_class for work_class, _ in taken.items}
         for work_class, _ in taken.items:
             self._pass[work_class] += 1 / WEIGHTS[work_class]
         if came:
-            # Who had nothing to do saves nothing up.
+            # A work class without work saves nothing up.
             least = min(self._pass[work_class] for work_class in came)
             for work_class in taken.ended.keys() - came:
                 self._pass[work_class] = max(

@@ -1,19 +1,18 @@
-"""Gauges: what waits, what is behind and what is in use, for whoever watches a deployment.
+"""Exports gauges of a deployment: what waits, what is behind and what is in use.
 
-What is counted of all of it is measured by each API server, so that no process of a deployment
-has to be the only one: take one server's figures, or the greatest. What is counted of a process
-is that process's.
+Each API server measures the whole deployment, so that no process has to be the only one: read
+one server's figures, or the greatest. Gauges of a process are that process's own.
 """
 
 import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import structlog
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-from service.dispatch.port import Dispatcher, DispatchStatistics
 from service.domain.calls.conditions import Condition
 from service.llm.providers.labels import LABELS
 from service.telemetry import meter
@@ -22,6 +21,10 @@ from storage.engine.database import Database
 from storage.engine.errors import StorageError
 from storage.operations import measures
 from storage.operations.measures import Lag
+
+if TYPE_CHECKING:
+    # Executors export gauges, too, and must not load what only workers need.
+    from service.dispatch.queue import DispatchStatistics, QueueDispatcher
 
 _log = structlog.get_logger("palimpsest.gauges")
 
@@ -124,7 +127,7 @@ def observe_prefix_cache(is_reachable: Callable[[], bool], *, by: Meter | None =
 
 
 def observe_circuits(read: Callable[[], Sequence[Condition]], *, by: Meter | None = None) -> None:
-    """Adds the gauge of places that are left alone."""
+    """Adds the gauge of open circuits."""
 
     def counted(_: CallbackOptions) -> Iterable[Observation]:
         found = Counter((LABELS.of(one.model), one.fault.value) for one in read())
@@ -144,7 +147,7 @@ class DeploymentGauges:
     """Measures a deployment again and again; what could not be measured has no figures."""
 
     def __init__(
-        self, database: Database, dispatcher: Dispatcher, *, by: Meter | None = None
+        self, database: Database, dispatcher: "QueueDispatcher", *, by: Meter | None = None
     ) -> None:
         self._database = database
         self._dispatcher = dispatcher

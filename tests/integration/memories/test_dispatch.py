@@ -7,8 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from service.app.worker import Worker
-from service.dispatch.claimed_work import MOST_TURNS
-from service.dispatch.port import NotNow
+from service.dispatch.claimed_work import MOST_TURNS, NotNow
 from service.dispatch.turns import Turns
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem, WorkKind

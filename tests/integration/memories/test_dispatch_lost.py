@@ -161,7 +161,7 @@ async def test_wake_ups_to_a_database_that_is_gone_are_lost_quietly(
         assert await one.sweep() == 0
     said = capfd.readouterr().out
     assert "wake-ups lost" in said
-    assert "not told that somebody waits" in said
+    assert "memories not given priority" in said
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 
-from service.dispatch.port import DispatchStatistics
-from service.dispatch.queue import QueueDispatcher
+from service.dispatch.queue import DispatchStatistics, QueueDispatcher
 from service.domain.calls.conditions import Condition
 from service.domain.prompting.faults import Fault
 from service.domain.values.tenancy import DEFAULT_TENANT

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from service.dispatch.port import Handler
+from service.dispatch.claimed_work import Handler
 from service.dispatch.queue import QueueDispatcher
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem
