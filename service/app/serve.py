@@ -49,7 +49,6 @@ from service.usecases.search.search import Searcher
 from service.usecases.spend.budgets import Budgets
 from service.usecases.spend.comparing import Comparer
 from service.usecases.state.working_contexts import WorkingContexts
-from service.usecases.tree.sealing import Sealer
 from service.usecases.tree.trees import Trees
 from storage.engine.tasks import cancel
 
@@ -135,7 +134,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                 billing=BillingService(
                     costs_of(database, comparer), Budgets(database, wake_ups), pages
                 ),
-                trees=TreeService(trees, memories, pages, Sealer(database, memories)),
+                trees=TreeService(trees, memories, pages),
                 states=StateService(contexts, pages, config.limits),
                 operations=OperationService(operations, pages, stop),
             ),

@@ -12,7 +12,6 @@ from service.rpc.interceptors.idempotency import reply
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages
 from service.usecases.memories.memories import Memories
-from service.usecases.tree.sealing import Sealer
 from service.usecases.tree.trees import Trees
 from storage.memories.memories import StoredMemory
 
@@ -30,11 +29,10 @@ _Read = (
 class TreeService(tree_service_pb2_grpc.TreeServiceServicer):
     """See tree_service.proto."""
 
-    def __init__(self, trees: Trees, memories: Memories, pages: Pages, sealer: Sealer) -> None:
+    def __init__(self, trees: Trees, memories: Memories, pages: Pages) -> None:
         self._trees = trees
         self._memories = memories
         self._pages = pages
-        self._sealer = sealer
 
     async def GetTree(  # noqa: N802 - named by the proto
         self, request: tree_service_pb2.GetTreeRequest, context: Context
@@ -101,7 +99,7 @@ class TreeService(tree_service_pb2_grpc.TreeServiceServicer):
         self, request: tree_service_pb2.SealTreeRequest, context: Context
     ) -> operations_pb2.Operation:
         """Seals a tree."""
-        sealed = self._sealer.seal(current_tenant(), request.session, request.memory)
+        sealed = self._trees.seal(current_tenant(), request.session, request.memory)
         return await reply(sealed, operations.operation)
 
     async def _caught_up(self, request: _Read, context: Context) -> tuple[UUID, str, str]:

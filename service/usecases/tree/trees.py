@@ -1,4 +1,4 @@
-"""Trees as resources: their nodes, the text under these, and closing a tree."""
+"""Reads trees, their nodes and the text under these, and seals trees."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -7,15 +7,23 @@ from service.domain.tree.nodes import TextOffset
 from service.domain.tree.spec import TreeSpec
 from service.domain.values.errors import NotFound
 from service.domain.values.reasons import Reason
-from service.usecases.log.lookup import find_memory, item_key
+from service.usecases.log.idempotency import store_result
+from service.usecases.log.lookup import (
+    find_memory,
+    item_key,
+    lock_memory,
+    session_not_found,
+)
+from service.usecases.memories.long_operations import FoundOperation, request_seal
 from service.usecases.memories.memories import Memories
 from service.usecases.tree.outline import Outline, read_outline
 from storage.engine.database import Database, Transaction
+from storage.log import sessions
 from storage.memories.memories import StoredMemory
 from storage.tree import views
 from storage.tree.views import StoredNode, TextPart
 
-#: What a part of a text counts on a page besides its text, in bytes: its place.
+#: What a part of a text counts on a page besides its text, in bytes: its offsets.
 PART_BYTES = 32
 
 
@@ -29,13 +37,16 @@ class Trees:
     async def outline(
         self, tenant_id: UUID, session: str, name: str, revision: int | None
     ) -> tuple[StoredMemory, Outline]:
-        """The tree, now or as of a revision. Raises NotFound, FailedPrecondition, OutOfRange."""
+        """Returns the tree, now or as of a revision.
+
+        Raises NotFound, FailedPrecondition, OutOfRange.
+        """
         async with self._database.transaction(tenant_id, name="trees") as tx:
             stored = await find_memory(tx, session, name, TreeSpec.kind)
             return stored, await read_outline(tx, stored, revision)
 
     async def node(self, tenant_id: UUID, session: str, name: str, node_id: str) -> StoredNode:
-        """A node by its id. Raises NotFound, FailedPrecondition."""
+        """Returns a node by its id. Raises NotFound, FailedPrecondition."""
         async with self._database.transaction(tenant_id, name="trees") as tx:
             return await _find_node(
                 tx, await find_memory(tx, session, name, TreeSpec.kind), node_id
@@ -103,6 +114,24 @@ class Trees:
             )
         reached = parts[-1].end if parts else node.end
         return stored, parts, reached if reached < node.end else None
+
+    async def seal(self, tenant_id: UUID, session: str, name: str) -> FoundOperation:
+        """Requests that a tree is sealed once everything that is in the log now is in it.
+
+        A second call changes nothing. Raises NotFound, FailedPrecondition (no tree).
+        """
+        async with self._database.transaction(tenant_id, name="trees") as tx:
+            stored = await find_memory(tx, session, name, TreeSpec.kind)
+            # In the order in which a step locks them.
+            held_session = await sessions.lock_head(tx, stored.session_key)
+            if held_session is None:
+                raise session_not_found(session)
+            held = await lock_memory(tx, session, name, TreeSpec.kind)
+            operation = await request_seal(tx, held, name, goal=held_session.head)
+            stored = await find_memory(tx, session, name, TreeSpec.kind)
+            await store_result(tx, operation)
+        self._memories.wake(tenant_id, stored)
+        return operation
 
 
 async def _find_node(tx: Transaction, stored: StoredMemory, node_id: str) -> StoredNode:

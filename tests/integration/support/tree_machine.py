@@ -9,7 +9,7 @@ from service.domain.memories.long_operations import OperationKind
 from service.domain.tree.spec import TreeSpec
 from service.domain.values.memory_kinds import OnFailure
 from service.domain.values.tenancy import DEFAULT_TENANT
-from service.usecases.tree.sealing import Sealer
+from service.usecases.tree.trees import Trees
 from tests.integration.support.machine_workers import worker_of
 from tests.integration.support.memory_machine import CHUNKS, MemoryMachine
 
@@ -27,7 +27,7 @@ class TreeMachine(MemoryMachine):
         """Two trees of the same log."""
         spec = replace(SPEC, on_failure=on_failure)
         self.start(spec, replace(spec, max_children=children))
-        self.sealer = Sealer(self.database, self.memories)
+        self.trees = Trees(self.database, self.memories)
 
     @rule(memory=st.integers(0, 9), chunks=CHUNKS, meanwhile=st.booleans())
     def seal(self, memory: int, chunks: int, meanwhile: bool) -> None:
@@ -43,5 +43,5 @@ class TreeMachine(MemoryMachine):
         self.did("seal")
 
     async def _seal(self, name: str) -> None:
-        found = await self.sealer.seal(DEFAULT_TENANT, self.name, name)
+        found = await self.trees.seal(DEFAULT_TENANT, self.name, name)
         assert found.operation.kind is OperationKind.SEAL

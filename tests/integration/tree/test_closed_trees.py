@@ -15,7 +15,7 @@ from service.settings.config import Limits
 from service.usecases.log.append import Appender
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.progress_watcher import ProgressWatcher
-from service.usecases.tree.sealing import Sealer
+from service.usecases.tree.trees import Trees
 from storage.engine.database import Database
 from tests.integration.support.forests import KEY, SESSION, TREE, TREE_ID, make_tree
 from tests.integration.support.writing import drop_wake_ups, submission
@@ -37,7 +37,7 @@ class Told(WakeUps):
 
 async def seal(database: Database, wake_ups: WakeUps) -> None:
     memories = memories_of(database, wake_ups, ProgressWatcher(database), b"token-key", Limits())
-    await Sealer(database, memories).seal(DEFAULT_TENANT, SESSION, TREE)
+    await Trees(database, memories).seal(DEFAULT_TENANT, SESSION, TREE)
 
 
 async def change(database: Database, changes: str) -> None:
