@@ -21,7 +21,7 @@ from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages
 from service.rpc.streams import until_stopped, until_stopped_behind
 from service.settings.config import Limits
-from service.usecases.answers import answer_list, cancelling, rating
+from service.usecases.answers import stored_answers
 from service.usecases.answers.ask import Asker, AskStarted
 from service.usecases.answers.ask_many import ask_many
 from service.usecases.answers.questions import Question, naming
@@ -128,7 +128,7 @@ class AnswerService(answer_service_pb2_grpc.AnswerServiceServicer):
         """Cancels an answer."""
         answer_id = common.uuid(request.answer)
         return await reply(
-            cancelling.cancel(self._database, current_tenant(), request.session, answer_id),
+            stored_answers.cancel(self._database, current_tenant(), request.session, answer_id),
             self._messages.answer,
         )
 
@@ -150,7 +150,7 @@ class AnswerService(answer_service_pb2_grpc.AnswerServiceServicer):
         """Lists the answers of a session."""
         scope = f"answers/{request.session}/{request.memory}/{request.state}"
         status, is_running = STATUS_OF[request.state]
-        found = await answer_list.list_answers(
+        found = await stored_answers.list_answers(
             self._database,
             current_tenant(),
             request.session,
@@ -175,7 +175,7 @@ class AnswerService(answer_service_pb2_grpc.AnswerServiceServicer):
     ) -> answer_service_pb2.Answer:
         """Rates an answer."""
         said = request.rating
-        rated = rating.rate(
+        rated = stored_answers.rate(
             self._database,
             current_tenant(),
             request.session,

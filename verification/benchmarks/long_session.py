@@ -40,8 +40,8 @@ from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem
 from service.llm.offline.prompt import Prompt
 from service.usecases.answers.ask import occasion
-from service.usecases.answers.cancelling import cancel
 from service.usecases.answers.readers.browsed_log import BrowseHit
+from service.usecases.answers.stored_answers import cancel
 from storage.engine.database import Database
 from storage.spend import costs
 from storage.spend.spend import SpendFilter

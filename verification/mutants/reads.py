@@ -8,7 +8,7 @@ from uuid import uuid4
 from service.domain.log.read_tokens import ReadToken
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem, WorkKind
-from service.usecases.answers.cancelling import cancel
+from service.usecases.answers.stored_answers import cancel
 from service.usecases.memories.consistency import Consistency
 from service.usecases.memories.memories import Memories
 from storage.answers import answers

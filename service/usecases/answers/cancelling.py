@@ -1,37 +1,25 @@
-"""Cancelling: nobody wants an answer any more, and its worker stops making it."""
+"""Stops making answers that are cancelled, or that no client wants any more."""
 
 import asyncio
 from collections.abc import Coroutine
 from itertools import groupby
 from typing import Any
-from uuid import UUID
 
 import structlog
 
 from service.domain.calls.ledger import CallScope
-from service.domain.values.tenancy import session_key
-from service.domain.values.work_items import WorkItem, WorkKind
+from service.domain.values.work_items import WorkItem
 from service.llm.gateway.gateway import Gateway
-from service.usecases.answers.ask import AskDone, occasion, stored_answer
-from service.usecases.log.idempotency import store_result
+from service.usecases.answers.ask import occasion
 from storage.answers import interest
 from storage.engine.database import Database
-from storage.memories import job_results
 
 _log = structlog.get_logger("palimpsest.cancelling")
 
-#: How often a worker looks whether what it makes is cancelled or wanted by nobody, with one
-#: round trip for all of a tenant's; none when it makes nothing. Nobody tells workers of it: time
-#: alone abandons an answer, so a look stays, and to hear of all changes costs more than this one.
+#: How often a worker checks whether what it makes is cancelled or abandoned, with one round trip
+#: for all of a tenant's; none when it makes nothing. It polls because time alone abandons an
+#: answer, and because listening for all changes costs more than this query.
 LOOK_SECONDS = 0.5
-
-
-async def cancel(database: Database, tenant_id: UUID, session: str, answer_id: UUID) -> AskDone:
-    """The answer: cancelled, unless it had ended before. Raises NotFound."""
-    key = session_key(tenant_id, session)
-    async with database.transaction(tenant_id, name="answer") as tx:
-        await job_results.store(tx, WorkKind.ANSWER, key, answer_id, status="cancelled", failure="")
-        return await store_result(tx, await stored_answer(tx, session, answer_id))
 
 
 class ActiveAnswers:
@@ -60,7 +48,7 @@ class ActiveAnswers:
             self._ended.discard(task)
 
     async def look(self) -> None:
-        """Ends the work on answers that are cancelled, or wanted by nobody any more.
+        """Ends the work on answers that are cancelled or abandoned.
 
         Raises StorageError.
         """
@@ -73,8 +61,8 @@ class ActiveAnswers:
                 if item.item_id not in given_up or task in self._ended:
                     continue
                 self._ended.add(task)
-                # A call whose task is only cancelled goes on, for whoever asks again: what an
-                # abandoned answer has begun to pay for is there when it is resumed.
+                # A call whose task is only cancelled goes on: what an abandoned answer has begun
+                # to pay for is there when a client resumes it.
                 if given_up[item.item_id] == "cancelled":
                     self._gateway.call_off(_scope_of(item))
                 task.cancel()

@@ -15,9 +15,9 @@ from service.domain.values.work_items import WorkItem
 from service.usecases.answers.answer import Answerer
 from service.usecases.answers.ask import AskDone, Asker, AskStarted
 from service.usecases.answers.ask_many import ask_many
-from service.usecases.answers.cancelling import cancel
 from service.usecases.answers.interest import Interest
 from service.usecases.answers.questions import Question
+from service.usecases.answers.stored_answers import cancel
 from service.usecases.log.concurrency_limiter import ConcurrencyLimiter
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.consistency import Consistency

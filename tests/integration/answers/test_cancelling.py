@@ -12,8 +12,8 @@ from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem
 from service.usecases.answers.answer import Answerer
 from service.usecases.answers.ask import Asker
-from service.usecases.answers.cancelling import cancel
 from service.usecases.answers.interest import Interest
+from service.usecases.answers.stored_answers import cancel
 from service.usecases.log.concurrency_limiter import ConcurrencyLimiter
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.progress_watcher import ProgressWatcher

@@ -18,7 +18,7 @@ from service.domain.values.work_items import WorkItem
 from service.llm.providers.failures import ModelFailure
 from service.llm.providers.plans import CallPlan
 from service.llm.providers.transport import Completion
-from service.usecases.answers import cancelling, text_streaming
+from service.usecases.answers import stored_answers, text_streaming
 from storage.answers import answers, texts
 from storage.answers.answers import StoredAnswer
 from storage.engine.database import Database
@@ -258,7 +258,7 @@ async def test_a_cancelled_answer_ends_the_call_that_is_under_way(memory: Databa
     maker = answerer(memory, gateway(writing, memory), CONFIG)
     making = asyncio.create_task(maker.make(item))
     await writes.wait()
-    await cancelling.cancel(memory, DEFAULT_TENANT, "s", item.item_id)
+    await stored_answers.cancel(memory, DEFAULT_TENANT, "s", item.item_id)
     await maker.active.look()
     await making
     # The executor writes down what became of it, whoever waited.
