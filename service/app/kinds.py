@@ -23,9 +23,8 @@ from service.usecases.memories.progress_watcher import ProgressWatcher
 from service.usecases.memories.step_tools import StepTools
 from service.usecases.prism.kind import PrismUseCases
 from service.usecases.prism.method import PrismMethod
-from service.usecases.spend.accounting import read_accounting
 from service.usecases.spend.comparing import Comparer
-from service.usecases.spend.costs import Costs
+from service.usecases.spend.costs import Costs, read_accounting
 from service.usecases.state.kind import StateUseCases, StateValues
 from service.usecases.state.method import StateMethod
 from service.usecases.state.working_contexts import WorkingContexts

@@ -1,4 +1,4 @@
-"""Budgets: setting, listing and deleting them, and holding the memories they stop."""
+"""Sets, lists and deletes budgets, and holds the memories that they stop."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -95,7 +95,7 @@ class Budgets:
     async def page(
         self, tenant_id: UUID, session: str | None, after: tuple[str, str, str], limit: int
     ) -> Sequence[Standing]:
-        """Up to `limit` budgets behind `after`, of all or of one session. Raises NotFound."""
+        """Returns up to `limit` budgets after `after`, of one session or all. Raises NotFound."""
         async with self._database.transaction(tenant_id, name="budgets") as tx:
             if session is not None:
                 await _session(tx, session)
@@ -129,9 +129,9 @@ async def _session(tx: Transaction, session: str) -> UUID:
 
 
 async def hold(database: Database, held: Claim, error: BudgetExhausted) -> float | None:
-    """Puts off a memory whose call was refused; when its worker comes back, in seconds.
+    """Puts off a memory whose call was refused; returns when its worker retries, in seconds.
 
-    None when that is up to a worker that looks, or to whoever raises the budget. Raises Fenced.
+    None when a worker finds it later, or a client raises the budget. Raises Fenced.
     """
     async with database.transaction(held.tenant_id, name="budgets") as tx:
         try:

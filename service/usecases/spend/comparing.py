@@ -69,11 +69,11 @@ class Comparer:
         self._database = database
         self._prices = prices
         self._config = config
-        # It computes for a second or so: many at once would hold everybody up.
+        # It computes for a second or so: many at once would delay all other calls.
         self._alone = asyncio.Lock()
 
     async def compare(self, tenant_id: UUID, stored: StoredMemory) -> Compared | None:
-        """The comparison; None when the memory has made no step."""
+        """Returns the comparison; None when the memory has made no step."""
         spec = PrismSpec.of(stored)
         model = spec.model or self._config.model
         async with self._alone:
@@ -116,7 +116,7 @@ class Comparer:
     async def _replies(
         self, tx: Transaction, stored: StoredMemory, steps: Sequence[StepFacts]
     ) -> dict[int, LogCost]:
-        """What the ledger has for each of the steps."""
+        """Returns what the ledger has for each of the steps."""
         wanted = SpendFilter(memory_id=stored.memory_id)
         named = {f"revise:{one.revision}:{one.to_position}": one.revision for one in steps}
         found = await costs.occasions(tx, stored.session_key, wanted, list(named))
@@ -132,7 +132,7 @@ def _logged(
     revisions: Sequence[RevisionFacts],
     replies: dict[int, LogCost],
 ) -> tuple[Sequence[LoggedStep], tuple[int, ...]]:
-    """The steps as they are simulated, and those before which the memory was folded."""
+    """Returns the steps to simulate, and those before which the memory was folded."""
     number = -1
     changes: list[list[Amendment]] = []
     folds: set[int] = set()

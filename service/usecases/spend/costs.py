@@ -6,9 +6,10 @@ from uuid import UUID
 
 from service.domain.prompting.flows import Purpose
 from service.domain.spend.costs import LogCost, added
-from service.domain.state.accounting import Accounting
+from service.domain.state.accounting import Accounting, account
+from service.domain.state.spec import StateSpec
 from service.domain.values.tenancy import session_key
-from service.usecases.log.lookup import find_memory, session_not_found
+from service.usecases.log.lookup import find_memory, item_key, session_not_found
 from service.usecases.spend.comparing import Compared
 from storage.engine.database import Database, Transaction
 from storage.log import sessions
@@ -16,6 +17,7 @@ from storage.memories.memories import StoredMemory
 from storage.spend import costs, spend
 from storage.spend.costs import CostLine, ResidualLine
 from storage.spend.spend import Spend, SpendFilter, SpendLevel, SpendLine
+from storage.state import accounting
 
 #: Calls that read a log into a memory.
 _READING = (
@@ -26,7 +28,7 @@ _READING = (
 )
 #: What only some kinds of memories have.
 CostDetail = Compared | Accounting
-#: Reads that of a memory, from all lines of its costs; the last is as `account` has it.
+#: Reads that of a memory, from all lines of its costs; the last argument is as `account` has it.
 ReadsDetail = Callable[[UUID, StoredMemory, Sequence[CostLine], int], Awaitable[CostDetail | None]]
 
 
@@ -43,7 +45,7 @@ class CostQuery:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """What calls came to."""
+    """The total of calls."""
 
     total: Spend
     residuals: Sequence[ResidualLine]
@@ -71,7 +73,7 @@ class Costs:
         after: tuple[str, str, str] | None,
         limit: int,
     ) -> tuple[Spend, Sequence[SpendLine]]:
-        """The sum of all, and up to `limit` lines behind `after`. Raises NotFound."""
+        """Returns the sum of all, and up to `limit` lines after `after`. Raises NotFound."""
         async with self._database.transaction(tenant_id, name="costs") as tx:
             wanted, _ = await _filter(tx, asked)
             total = await spend.total(tx, wanted)
@@ -87,7 +89,7 @@ class Costs:
         after: tuple[str, str, str] | None,
         limit: int,
     ) -> tuple[Spend, Sequence[CostLine]]:
-        """The sum of all, and up to `limit` lines by purpose and model behind `after`.
+        """Returns the sum of all, and up to `limit` lines by purpose and model after `after`.
 
         `after` is memory, purpose and model. Raises NotFound.
         """
@@ -104,7 +106,7 @@ class Costs:
         return spend.added(one.spend for one in found), behind[:limit]
 
     async def cost(self, tenant_id: UUID, asked: CostQuery, *, system_tokens: int = 0) -> Cost:
-        """What a session or a memory came to. Raises NotFound.
+        """Returns what a session or a memory cost. Raises NotFound.
 
         `system_tokens`: of the system prompt of the agent, for the accounting of its steps.
         """
@@ -135,3 +137,29 @@ async def _filter(tx: Transaction, asked: CostQuery) -> tuple[SpendFilter, Store
     stored = await find_memory(tx, asked.session, asked.memory)
     wanted = SpendFilter(session_key=key, memory_id=stored.memory_id, days=asked.days)
     return wanted, stored
+
+
+async def read_accounting(
+    database: Database,
+    tenant_id: UUID,
+    stored: StoredMemory,
+    lines: Sequence[CostLine],
+    system_tokens: int,
+) -> Accounting | None:
+    """Returns the paper's accounting as of the row of a state memory; None without a step.
+
+    `lines` are all calls of this memory; `system_tokens` as `account` has them.
+    """
+    if not stored.head:
+        return None
+    async with database.transaction(tenant_id, name="costs") as tx:
+        sums = await accounting.read_sums(
+            tx, *item_key(stored), revision=stored.revision, head=stored.head
+        )
+    compressing = [line.spend for line in lines if line.purpose == Purpose.COMPRESS]
+    return account(
+        sums,
+        StateSpec.of(stored),
+        compression_tokens=sum(one.input_tokens + one.output_tokens for one in compressing),
+        system_tokens=system_tokens,
+    )
