@@ -1,4 +1,4 @@
-"""Watching: each revision of a memory is told once, in order, as it is committed."""
+"""Watches memories: yields each revision once, in order, as it is committed."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -8,10 +8,11 @@ from uuid import UUID
 
 from opentelemetry.trace import SpanContext
 
-from service.domain.values.errors import DeadlineExceeded, Exhausted
+from service.domain.values.errors import DeadlineExceeded
 from service.domain.values.reasons import Reason
 from service.settings.config import Limits
 from service.telemetry import tracing
+from service.usecases.log.concurrency_limiter import ConcurrencyLimiter
 from service.usecases.log.lookup import find_memory, item_key, memory_not_found, revision_not_found
 from service.usecases.memories.progress_watcher import ProgressWatcher
 from storage.engine import trace_contexts
@@ -22,18 +23,16 @@ from storage.memories.memories import StoredMemory
 from storage.prism import amendment_log
 from storage.prism.amendment_log import LoggedAmendment
 
-#: Revisions that one look at the history brings.
+#: Revisions that one query reads.
 READ_REVISIONS = 100
-#: Amendments that one look brings, and bytes of them, unless a single revision has more.
+#: Amendments that one query reads, and bytes of them, unless a single revision has more.
 READ_AMENDMENTS = 500
 READ_BYTES = 2 * 1024 * 1024
-#: When a client that met a full server may try again.
-BUSY_RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Started:
-    """The watch has begun: what comes behind this revision will be told."""
+    """The watch has begun: all revisions after this one follow."""
 
     after_revision: int
 
@@ -54,8 +53,9 @@ class Watches:
     def __init__(self, database: Database, watcher: ProgressWatcher, limits: Limits) -> None:
         self._database = database
         self._watcher = watcher
-        self._limits = limits
-        self._watches = 0
+        self._slots = ConcurrencyLimiter(
+            limits.max_watches, reason=Reason.TOO_MANY_WATCHES, who="watches"
+        )
 
     async def watch(
         self,
@@ -66,20 +66,12 @@ class Watches:
         *,
         deadline: float | None,
     ) -> AsyncGenerator[Started | Committed]:
-        """Tells every revision behind `after_revision`; None begins behind the newest.
+        """Yields every revision after `after_revision`; None begins after the newest.
 
         `deadline` is in the event loop's time. Raises NotFound, OutOfRange, Exhausted,
         and DeadlineExceeded at the end.
         """
-        if self._watches >= self._limits.max_watches:
-            raise Exhausted(
-                Reason.TOO_MANY_WATCHES,
-                f"this server has {self._watches} watches already: watch again after the delay",
-                {"limit": self._limits.max_watches},
-                retry_seconds=BUSY_RETRY_SECONDS,
-            )
-        self._watches += 1
-        try:
+        with self._slots.slot():
             async with self._database.transaction(tenant_id, name="watch") as tx:
                 stored = await find_memory(tx, session, name)
             told = stored.revision if after_revision is None else after_revision
@@ -89,8 +81,6 @@ class Watches:
             async with aclosing(self._follow(tenant_id, stored, told, deadline)) as commits:
                 async for committed in commits:
                     yield committed
-        finally:
-            self._watches -= 1
 
     async def _follow(
         self, tenant_id: UUID, stored: StoredMemory, told: int, deadline: float | None
@@ -156,7 +146,7 @@ class Watches:
 def _of_one_look(
     revisions: Sequence[StoredRevision], sizes: Mapping[int, int]
 ) -> Sequence[StoredRevision]:
-    """Those that come in one look together, but never a part of a revision."""
+    """Returns the revisions that one query reads together, but never a part of one."""
     amendments = content_bytes = 0
     for number, one in enumerate(revisions):
         amendments += one.amendments
