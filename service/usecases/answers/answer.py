@@ -1,4 +1,4 @@
-"""Answering: a worker makes the answer to a stored question."""
+"""Makes answers to stored questions, in workers."""
 
 from collections.abc import Callable, Mapping
 
@@ -53,7 +53,7 @@ class Answerer(OnDemandJob[StoredAnswer]):
             database=database, calls=calls, facts=facts, marker_key=marker_key, config=config
         )
         self._shaper = Shaper(calls, facts, marker_key)
-        #: What is being made here, so that it ends when somebody cancels it.
+        #: The answers that this process is making, so that they end when a client cancels them.
         self.active = ActiveAnswers(database, gateway)
         self._navigator = Navigator(kit)
         self._readers = {name: kind.reader(kit) for name, kind in kinds.items()}
@@ -75,7 +75,7 @@ class Answerer(OnDemandJob[StoredAnswer]):
         await self.active.run(item, super().make(item))
 
     async def find(self, tx: Transaction, item: WorkItem) -> StoredAnswer | None:
-        """The question."""
+        """Returns the question."""
         return await answers.get(tx, item.session_key, item.item_id)
 
     async def is_wanted(self, item: WorkItem, pending: StoredAnswer) -> bool:
@@ -116,15 +116,15 @@ class Answerer(OnDemandJob[StoredAnswer]):
             metrics.kept(Guard.ANSWER_SETTLED)
 
     def _reader(self, pending: StoredAnswer) -> MemoryReader:
-        """Who reads, and answers with one of the options where there are any."""
+        """Returns the reader, which answers with one of the options where there are any."""
         reader = self._who_reads(pending)
         if not pending.options or isinstance(reader, Navigator | AutoReader):
-            # Who navigates is shown the options, and whom the automatic reader chooses is here.
+            # A navigator is shown the options, and the automatic reader calls this for its choice.
             return reader
         return ChoosingReader(reader, self._shaper)
 
     def _who_reads(self, pending: StoredAnswer) -> MemoryReader:
-        """Whom the question names, else the reader of the memory's kind."""
+        """Returns the reader that the question names, else that of the memory's kind."""
         if pending.reader in self._log_readers:
             return self._log_readers[pending.reader]
         if pending.asked_memory is None:

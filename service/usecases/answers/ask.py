@@ -1,4 +1,4 @@
-"""Asking: a question is stored, a worker answers it, the client hears when."""
+"""Takes questions: stores each, waits for the worker that answers it, and streams the events."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -67,7 +67,7 @@ class AskDone:
     usage: tuple[UsageLine, ...]
 
 
-#: What a client is told.
+#: What a client receives of a question.
 AskEvent = AskWaiting | AskStarted | Event | TextPiece | AskDone
 
 
@@ -108,9 +108,9 @@ class Asker:
     async def ask(
         self, tenant_id: UUID, question: Question, *, deadline: float | None
     ) -> AsyncGenerator[AskEvent]:
-        """Waits until the memory is fresh enough, then for the answer, and says so.
+        """Waits until the memory is fresh enough, then for the answer, and yields both.
 
-        Each event of the reader is told as it happens, and the text if wanted. `deadline` is
+        Yields each event of the reader as it happens, and the text if wanted. `deadline` is
         in the event loop's time. Raises NotFound, InvalidInput, FailedPrecondition (stalled;
         another kind; answer failed), Cancelled, DeadlineExceeded, Exhausted.
         """
@@ -131,8 +131,8 @@ class Asker:
         after_piece: int,
         deadline: float | None,
     ) -> AsyncGenerator[Event | TextPiece | AskDone]:
-        """What comes behind the last event and the last piece of text that somebody heard,
-        and the answer. Raises as `ask`."""
+        """Yields what follows the last event and the last piece of text that the client has, and
+        the answer. Raises as `ask`."""
         item = _item(tenant_id, session_key(tenant_id, session), answer_id)
         with self._waiting.slot(), self._interest.wait(item) as call:
             stored = await self._join(item, session)
@@ -167,7 +167,7 @@ class Asker:
         return AskDone(answer=found[0], usage=found[1])
 
     async def _join(self, item: WorkItem, session: str) -> StoredAnswer:
-        """The answer, which goes on if it was abandoned. Raises NotFound."""
+        """Returns the answer, which goes on if it was abandoned. Raises NotFound."""
         async with self._database.transaction(item.tenant_id, name="ask") as tx:
             stored = await answers.get(tx, item.session_key, item.item_id)
             if stored is None:
@@ -212,7 +212,7 @@ class Asker:
     async def go_on(
         self, tenant_id: UUID, question: Question, begun: Begun, deadline: float | None
     ) -> AsyncGenerator[AskEvent]:
-        """All that is told of a question that has begun. Raises as `ask`."""
+        """Yields the events of a question that has begun. Raises as `ask`."""
         if isinstance(begun, Behind):
             async with aclosing(self._until_fresh(tenant_id, question, begun, deadline)) as waits:
                 async for waiting in waits:
@@ -255,7 +255,7 @@ class Asker:
     async def _follow(
         self, session: str, listener: Listener, call: Wait, deadline: float | None
     ) -> AsyncGenerator[Event | TextPiece | AskDone]:
-        """What is told of an answer until it is made, and the answer."""
+        """Yields the events of an answer until it is made, and the answer."""
         answer_id = listener.item.item_id
         looks = self._watcher.told(
             listener, deleted=_no_answer(session, answer_id), deadline=deadline
@@ -274,7 +274,7 @@ class Asker:
         yield answered
 
     async def _not_ready(self, item: WorkItem) -> DeadlineExceeded:
-        """The error of a question whose deadline came first."""
+        """Returns the error of a question whose deadline came first."""
         async with self._database.transaction(item.tenant_id, name="ask") as tx:
             cause = await waiting.find_cause(tx, item)
         why = "is still being made" if cause is None else f"waits for its model: {cause}"
@@ -343,7 +343,7 @@ def failure_of(stored: StoredAnswer) -> FailedPrecondition:
 
 
 async def _sources(tx: Transaction, questions: Sequence[Question]) -> dict[str, Source]:
-    """What the questions are asked of, by the names of memories. Raises NotFound."""
+    """Returns what the questions are asked of, by the names of memories. Raises NotFound."""
     session, names = questions[0].session, {one.memory for one in questions}
     key = session_key(tx.tenant_id, session)
     sources: dict[str, Source] = {}
@@ -370,13 +370,13 @@ async def _sources(tx: Transaction, questions: Sequence[Question]) -> dict[str, 
 async def _end_waits(
     tx: Transaction, questions: Sequence[Question], sources: Mapping[str, Source]
 ) -> Sequence[UUID]:
-    """Ends the waits for more chunks of the memories that are asked; those that were woken.
+    """Ends the waits for more chunks of the memories that are asked; returns the woken ones.
 
     A question to the session may be answered from any of its memories. The answer does not
     wait for them, unless it asks for that.
     """
     woken: list[UUID] = []
-    # In one order by all, since each locks its memories: first those of all, with no name.
+    # In the same order everywhere, since each locks its memories: first all, with no name.
     for name in sorted({one.memory for one in questions if one.named_reader not in OF_LOG}):
         source, stored = sources[name], sources[name].memory
         if stored is None:
@@ -397,7 +397,7 @@ async def stored_answer(tx: Transaction, session: str, answer_id: UUID) -> AskDo
 
 
 async def answer_not_found(tx: Transaction, session: str, answer_id: UUID) -> NotFound:
-    """The refusal of an answer that is not there: it, or its session."""
+    """Returns the refusal of an answer that is not there: it, or its session."""
     if await sessions.get(tx, session_key(tx.tenant_id, session)) is None:
         return session_not_found(session)
     return _no_answer(session, answer_id)
@@ -424,5 +424,5 @@ def _item(tenant_id: UUID, session_key: UUID, answer_id: UUID) -> WorkItem:
 
 
 def occasion(answer_id: UUID) -> str:
-    """The occasion of an answer's model calls, as the ledger names it."""
+    """Returns the occasion of an answer's model calls, as the ledger names it."""
     return f"answer:{answer_id}"

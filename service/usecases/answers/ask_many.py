@@ -12,11 +12,11 @@ from service.usecases.answers.questions import Question, naming
 from service.usecases.log.concurrency_limiter import ConcurrencyLimiter
 from storage.engine.errors import Busy, StorageError, Unreachable
 
-#: What is told and not yet taken, of all questions of a call together.
+#: Events of all questions of a call together that wait to be read.
 MAX_UNTAKEN = 64
 
-#: Of which question (0, 1, 2 …), and what is told of it; after its answer, or the reason why
-#: there is none, nothing.
+#: The number of a question (0, 1, 2 …), and one of its events; its answer, or the error in place
+#: of that, is the last.
 NumberedAskEvent = tuple[int, AskEvent | PalimpsestError | StorageError]
 
 
@@ -28,10 +28,10 @@ async def ask_many(
     *,
     deadline: float | None,
 ) -> AsyncGenerator[NumberedAskEvent]:
-    """What is told of all of them, as it comes.
+    """Yields the events of all of them, as they happen.
 
     Raises what is wrong with any of them before one is stored, as `Asker.ask`; and
-    Unavailable, behind all else that there is to tell, when this server stops.
+    Unavailable, after all other events, when this server stops.
     """
     _check(questions)
     with ExitStack() as slots:
@@ -46,8 +46,8 @@ async def ask_many(
                     async for event in events:
                         await told.put((number, event))
             except Exception as error:
-                # It is the last that is told of this question; what nobody foresaw is raised
-                # where it is taken.
+                # It is the last event of this question; an unexpected error is raised where it
+                # is read.
                 await told.put((number, error))
 
         tasks = [
@@ -63,7 +63,7 @@ async def ask_many(
                 if isinstance(event, AskDone | PalimpsestError | StorageError):
                     under_way -= 1
                 if isinstance(event, Unavailable) and event.reason is Reason.SERVER_STOPPING:
-                    # All of them end so: whoever has heard of an answer goes on elsewhere.
+                    # All of them end so: a client that has an answer's id resumes it elsewhere.
                     stopping = event
                     continue
                 yield number, event
@@ -73,7 +73,7 @@ async def ask_many(
             for task in tasks:
                 task.cancel()
             # Where the database goes away meanwhile, a cancellation becomes an error, which is
-            # told as well: nobody takes it, so it needs room.
+            # queued as well, and never read: it needs room.
             while not told.empty():
                 told.get_nowait()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,8 +1,8 @@
-"""Interest: which answers the clients of a server process wait for, so that no others cost.
+"""Records which answers the clients of a server process wait for, so that no others cost.
 
-The rows of answers say until when each is wanted. That is written when one is asked for, and
-again only for those that take long, and for those whose clients leave: all of a tenant at once,
-without a flush. So what a process cannot write any more expires by itself.
+Each answer's row has the time until which it is wanted. It is written with the question, and
+again only for answers that take long, and for those whose clients leave: all of a tenant at once,
+without a flush. So the interest of a process that dies expires by itself.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from storage.engine.errors import StorageError
 
 _log = structlog.get_logger("palimpsest.interest")
 
-#: Clients that leave within so long are written down together.
+#: Departures of clients within so long are written together.
 LEAVE_SECONDS = 0.1
-#: How often within the time that an answer stays wanted those that wait say so.
+#: How often the interest in an answer is renewed within the time that it lasts.
 RENEWALS = 3
 
 
@@ -34,7 +34,7 @@ RENEWALS = 3
 class Wait:
     """A call that waits for an answer."""
 
-    #: Whether the answer has ended, so that nobody has to be told when the call ends.
+    #: Whether the answer has ended, so that nothing is written when the call ends.
     ended: bool = False
 
 
@@ -48,9 +48,9 @@ class Interest:
         seconds: float,
         stopping: asyncio.Event | None = None,
     ) -> None:
-        """Answers stay wanted for `seconds` after the last that was heard of their clients.
+        """Answers stay wanted for `seconds` after the last renewal of their clients' interest.
 
-        Behind `stopping` nobody leaves: they go on at another process.
+        After `stopping` no departure is written: clients go on at another process.
         """
         self._database = database
         self.seconds = seconds
@@ -82,7 +82,7 @@ class Interest:
         await interest.want(tx, key, waiter=self.waiter, seconds=self.seconds, resumes=resumes)
 
     async def run(self) -> None:
-        """Writes down who left, and who still waits, until it is cancelled."""
+        """Writes departures, and renews the interest of calls that wait, until it is cancelled."""
         loop = asyncio.get_running_loop()
         every = self.seconds / RENEWALS
         renew_at = loop.time() + every
@@ -94,7 +94,7 @@ class Interest:
             left, self._left = self._left, set()
             self._some_left.clear()
             await self._write(left, interest.leave)
-            # Who came back meanwhile was taken for gone.
+            # A client that returned meanwhile was recorded as gone.
             await self._write(left & self._waiting.keys(), interest.renew)
             if loop.time() >= renew_at:
                 renew_at = loop.time() + every

@@ -1,4 +1,4 @@
-"""Questions: which reader takes them, and what they may not say together."""
+"""Checks questions, and chooses their readers."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -32,8 +32,8 @@ class Question:
     memory: str
     query: str
     consistency: Consistency
-    #: For trees and state memories; None: a tree is navigated as it is when nobody says, a
-    #: state memory is asked without.
+    #: For trees and state memories; None: a tree is navigated with the defaults, a state memory
+    #: is asked without.
     navigation: NavigationRequest | None = None
     #: None: the one of the memory's kind; without a memory the automatic one.
     reader: ReaderName | None = None
@@ -43,18 +43,18 @@ class Question:
     response_schema: Mapping[str, Any] | None = None
     #: Which chunks may be cited, and are read by what reads the log; None: all.
     filter: ChunkFilter | None = None
-    #: Whether the text is told as it is written.
+    #: Whether the text is streamed as it is written.
     tells_text: bool = False
     #: The model of readers that no memory's spec gives one; empty: the service's.
     model: str = ""
     #: Of a multiple-choice question; the answer is one of them, word for word.
     options: tuple[str, ...] = ()
-    #: Whether it is answered although nobody waits for that.
+    #: Whether it is answered although no client waits for that.
     unattended: bool = False
 
     @property
     def named_reader(self) -> ReaderName | None:
-        """The reader, as far as the question alone says it."""
+        """Returns the reader, as far as the question alone determines it."""
         return self.reader or (None if self.memory else ReaderName.AUTO)
 
     def check(self) -> None:
@@ -131,7 +131,10 @@ class ReadPlan:
 
 
 def take(question: Question, source: Source, token_key: bytes) -> ReadPlan:
-    """Who reads, and where. Raises InvalidInput (token), FailedPrecondition (another kind)."""
+    """Chooses the reader, and where it reads.
+
+    Raises InvalidInput (token), FailedPrecondition (another kind).
+    """
     reader, navigation = _reader(question, source.memory)
     wanted = question.consistency.wanted_position(
         token_key, source.session_key, head=source.head, incarnation=source.incarnation
@@ -155,7 +158,7 @@ def take(question: Question, source: Source, token_key: bytes) -> ReadPlan:
 def _reader(
     question: Question, memory: StoredMemory | None
 ) -> tuple[ReaderName | None, NavigationRequest | None]:
-    """Who reads, and how it navigates; None: not at all."""
+    """Returns the reader, and how it navigates; None: not at all."""
     reader, navigation = question.named_reader, question.navigation
     if memory is None:
         assert reader is not None, "without a memory it is the automatic reader"

@@ -1,4 +1,4 @@
-"""Response schemas held against values, by the jsonschema library."""
+"""Checks values against response schemas, by the jsonschema library."""
 
 import importlib
 import json
@@ -26,7 +26,7 @@ class TooCostly(Exception):
 
 
 def read_form(text: str) -> dict[str, Any]:
-    """The schema that a text is. Raises ValueError with a sentence."""
+    """Parses a schema. Raises ValueError with a sentence."""
     schema = read_schema(text)
     library: Any = importlib.import_module("jsonschema")
     try:
@@ -40,7 +40,7 @@ def read_form(text: str) -> dict[str, Any]:
 
 
 def checker(schema: Mapping[str, Any]) -> Callable[[Any], str]:
-    """Says what is wrong with a value, as a sentence; empty when it fits the schema."""
+    """Returns a check, which returns what is wrong with a value: a sentence, empty when it fits."""
     library: Any = importlib.import_module("jsonschema")
     # Without a registry of ours the library would ask the network for what it does not know.
     registry = importlib.import_module("referencing").Registry()
@@ -63,7 +63,7 @@ def _dialect(schema: Mapping[str, Any]) -> Any:
 
 
 def _bounded(dialect: Any) -> Any:
-    """The validator of a dialect, for one value: it bounds its steps and the time of patterns."""
+    """Returns the validator of a dialect for one value, with bounds on its steps and patterns."""
     library: Any = importlib.import_module("jsonschema")
     left = MAX_STEPS
 
@@ -106,7 +106,7 @@ def _unique(validator: Any, wanted: Any, value: Any, schema: Any) -> Iterator[An
 
 
 def _patterns() -> Any:
-    """The check of `pattern`, with one time for all strings of a value."""
+    """Returns the check of `pattern`, with one time for all strings of a value."""
     library: Any = importlib.import_module("jsonschema")
     # Now, so that the first value does not pay for it.
     importlib.import_module("regex")
@@ -140,7 +140,7 @@ def _compiled(pattern: str) -> Any:
 
 
 def _said(error: Any) -> str:
-    """A fault of the library in one line, with its place."""
+    """Returns a fault of the library in one line, with its place."""
     place = "".join(f"/{step}" for step in error.absolute_path)
     said = " ".join(str(error.message).split())
     whole = f"at {place}: {said}" if place else said

@@ -1,4 +1,4 @@
-"""Shaping: an answer is brought into the form that its question asks for."""
+"""Shapes answers into the form that their questions ask for."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,9 +21,9 @@ UNFIT_TEXT = "There is no answer in the form that was asked for: no reply of the
 
 
 def check_response_schema(text: str) -> dict[str, Any]:
-    """The JSON Schema that a question brings.
+    """Returns the JSON Schema of a question.
 
-    Raises InvalidInput for one that is none, is too large or too deep, or refers to
+    Raises InvalidInput for text that is none, is too large or too deep, or refers to
     something outside of itself.
     """
     try:
@@ -34,7 +34,7 @@ def check_response_schema(text: str) -> dict[str, Any]:
 
 
 class Shaper:
-    """Brings answers into their forms in one worker process."""
+    """Shapes answers in one worker process."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class Shaper:
         self._marker_key = marker_key
 
     async def shape(self, item: WorkItem, asked: StoredAnswer, made: MadeAnswer) -> MadeAnswer:
-        """The answer with its value, by the model that read; without one when none fits.
+        """Returns the answer with its value, by the model that read; without one when none fits.
 
         An answer that is none has nothing to be shaped, and stays as it is. Each try is
-        told as an event behind those of the reader. Raises ModelFailure.
+        an event after those of the reader. Raises ModelFailure.
         """
         if asked.response_schema is None or made.no_answer is not None:
             return made
@@ -76,9 +76,9 @@ class Shaper:
         *,
         after: int,
     ) -> tuple[Shaped, int]:
-        """What comes of an answer by a schema, and the ordinal of its last event.
+        """Shapes an answer by a schema; returns also the ordinal of its last event.
 
-        Its events come behind `after`, and behind all others there. Raises ModelFailure.
+        Its events follow `after`, and all others there. Raises ModelFailure.
         """
         model = made.model
         facts = self._facts(model)

@@ -1,8 +1,8 @@
 """Streams an answer's text while a model writes it, to the clients that wait for the answer.
 
-The model call never waits for this: what is written meanwhile is stored by a task of its
-own, a few times a second. Where that fails the answer is made all the same, and its text
-is sent when it is complete.
+The model call never waits for this: a task of its own stores what is written meanwhile, a
+few times a second. Where that fails the answer is made all the same, and its text is sent when
+it is complete.
 """
 
 import asyncio
@@ -31,17 +31,17 @@ LOOK_SECONDS = 0.02
 async def stream_text(
     database: Database, tenant_id: UUID, key: AnswerKey, find_text: Callable[[str], str]
 ) -> AsyncIterator[OnText]:
-    """Tells what `find_text` finds in a reply, of which the OnText gets what is written.
+    """Streams what `find_text` finds in a reply that is passed to the OnText as it is written.
 
     All that was found is streamed when this ends. Where a worker that died streamed the beginning,
-    it goes on behind that, or begins anew when the text is another one.
+    this goes on after that, or begins anew when the text is another one.
     """
     writer = _TextWriter(database, tenant_id, key, find_text)
     writing = asyncio.create_task(writer.run())
     try:
         yield writer.on_text
     except BaseException:
-        # Nobody can use the rest: the model is asked anew, or never.
+        # The rest is of no use: the model is asked anew, or never.
         writing.cancel()
         raise
     finally:
@@ -70,12 +70,12 @@ class _TextWriter:
         self._streamed: tuple[int, str] | None = None
 
     def on_text(self, text: str, restarts: bool) -> None:
-        """Takes what the model wrote."""
+        """Accepts what the model wrote."""
         self._reply = text if restarts else self._reply + text
         self._written.set()
 
     def end(self) -> None:
-        """Nothing more is written."""
+        """Marks the end: nothing more is written."""
         self._ended.set()
         self._written.set()
 
@@ -94,11 +94,11 @@ class _TextWriter:
         except StorageError as error:
             _log.warning("an answer's text is sent when it is complete", cause=str(error))
         except Exception:
-            # Who waits for the answer shall get it, whatever a reply does to this.
+            # The answer must be made, whatever a reply does to its streaming.
             _log.exception("streaming broke; the text is sent when it is complete")
 
     async def _pause(self) -> None:
-        """Waits for more, and some time, unless the end comes first."""
+        """Waits for more text, and some time, unless the end is first."""
         await self._written.wait()
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_SECONDS if self._streamed is None else PIECE_SECONDS):

@@ -1,4 +1,4 @@
-"""Trajectories, read afterwards: event by event, summed, and as examples to train with."""
+"""Reads trajectories: event by event, summed, and as examples to train with."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ from storage.log import sessions
 
 _log = structlog.get_logger("palimpsest.trajectories")
 
-#: Answers that one look of an export brings.
+#: Answers that one query of an export reads.
 EXPORT_ANSWERS = 50
 
 #: A reading again, None when there is no text, and what it looks up.
@@ -55,7 +55,7 @@ class TrainingExample:
     #: The prompt as the model saw it, and its reply as it came.
     prompt: str
     reply: str
-    #: What somebody thinks of the answer; None as long as nobody said.
+    #: A client's rating of the answer; None: there is none.
     rating: StoredRating | None
 
 
@@ -84,7 +84,10 @@ class Trajectories:
         limit: int,
         max_bytes: int,
     ) -> ListPage[Event]:
-        """Up to `limit` events behind an ordinal, about `max_bytes` of them. Raises NotFound."""
+        """Returns up to `limit` events after an ordinal, about `max_bytes` of them.
+
+        Raises NotFound.
+        """
         key = session_key(tenant_id, session)
         async with self._database.transaction(tenant_id, name="trajectories") as tx:
             if await answers.status(tx, key, answer_id) is None:
@@ -94,7 +97,7 @@ class Trajectories:
             )
 
     async def statistics(self, tenant_id: UUID, session: str, memory: str) -> NavigationTotals:
-        """What all navigations of a memory came to. Raises NotFound, FailedPrecondition."""
+        """Returns the totals of a memory's navigations. Raises NotFound, FailedPrecondition."""
         async with self._database.transaction(tenant_id, name="trajectories") as tx:
             stored = await find_memory(tx, session, memory, *_navigable())
             return await trajectories.sum_up(tx, stored.session_key, stored.memory_id)
@@ -108,11 +111,11 @@ class Trajectories:
         *,
         good: bool | None = None,
     ) -> AsyncGenerator[TrainingExample]:
-        """The moves of all navigations of a memory that found an answer, oldest first.
+        """Yields the moves of all navigations of a memory that found an answer, oldest first.
 
-        Without a memory those of all browsings of the session's log. Of these answers only,
-        if any are named; of those that somebody found good, or bad, if that is said. What
-        this release would ask in other words is left out. Raises NotFound, FailedPrecondition.
+        Without a memory those of all browsings of the session's log. Of the answers `ids` only,
+        if there are any; with `good` only of those that a client rated so. What this release
+        would ask in other words is left out. Raises NotFound, FailedPrecondition.
         """
         async with self._database.transaction(tenant_id, name="trajectories") as tx:
             stored = await find_memory(tx, session, memory, *_navigable()) if memory else None
@@ -137,9 +140,9 @@ class Trajectories:
     async def _moves(
         self, tenant_id: UUID, asked: StoredAnswer
     ) -> Sequence[tuple[Event, ModelRequest]]:
-        """The valid moves of one reading, with their prompts; none of another release's.
+        """Returns the valid moves of one reading with their prompts, if this release made them.
 
-        Events are as the reader tells them.
+        Events have the ordinals that the reader gave them.
         """
         before = _events_before(asked)
         async with self._database.transaction(tenant_id, name="trajectories") as tx:
@@ -211,7 +214,7 @@ async def _refuse(_: Fetch) -> Any:
 
 
 def _as_read(asked: StoredAnswer, spec: MemorySpec | None) -> StoredAnswer:
-    """An answer as its reader read it: by the automatic reader's choice, if it chose."""
+    """Returns an answer as its reader read it: by the automatic reader's choice, if it chose."""
     chosen = asked.chosen
     if chosen is None:
         return asked
@@ -227,7 +230,7 @@ def _as_read(asked: StoredAnswer, spec: MemorySpec | None) -> StoredAnswer:
 
 
 def _events_before(asked: StoredAnswer) -> int:
-    """Events in front of those of the reader that answered."""
+    """Returns how many events precede those of the reader that answered."""
     return 0 if asked.chosen is None else asked.chosen.events
 
 

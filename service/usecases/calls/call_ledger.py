@@ -1,4 +1,4 @@
-"""The gateway's ledger: an intent is on disk before a call, its reply before anybody uses it."""
+"""The gateway's ledger: an intent is on disk before a call, its reply before its first use."""
 
 import asyncio
 from collections.abc import Sequence
@@ -29,14 +29,14 @@ from storage.engine.errors import StorageError, Unreachable
 
 _log = structlog.get_logger("palimpsest.ledger")
 
-#: How long it is tried to store a reply: it is paid for.
+#: How long storing a reply is retried: it is paid for.
 STORE_SECONDS = 120.0
 #: Pause between two tries.
 STORE_PAUSE_SECONDS = 0.5
-#: Leases of one transaction, at the most: whoever ends a call meanwhile waits for it.
+#: Leases of one transaction, at most: a call that ends meanwhile waits for it.
 RENEWED_TOGETHER = 250
 
-#: What beginning a call comes to.
+#: The result of beginning a call.
 _Begun = ModelReply | CallInProgress | Lease
 
 
@@ -58,7 +58,7 @@ class CallLedger:
         self._outcomes: GroupCommit[CallOutcome, RecordedOutcome] = GroupCommit(self._record)
 
     async def begin(self, scope: CallScope, key: bytes, wanted: Reservation) -> _Begun:
-        """The reply that was paid for already, else the right to make the call, if it is free.
+        """Returns the reply that was paid for already, else the right to make the call, if free.
 
         Raises BudgetExhausted for a call that a budget does not allow, and Gone for one of a
         session that was deleted.
@@ -92,7 +92,7 @@ class CallLedger:
     async def _give_up(
         self, tenant_id: UUID, begun: Sequence[tuple[PendingReservation, _Begun]]
     ) -> None:
-        """Whoever wanted these calls is gone: the next one need not wait for their leases."""
+        """Releases the leases of calls whose callers are gone, so that the next need not wait."""
         held = [
             HeldCall(scope=wanted.scope, key=wanted.key, lease=lease)
             for wanted, lease in begun
@@ -107,7 +107,7 @@ class CallLedger:
             _log.warning("leases are left to run out", cause=str(error))
 
     async def renew(self, held: HeldCall) -> bool:
-        """Lets a lease hold from now on; False when somebody else has taken it."""
+        """Renews a lease; returns False when another worker has it."""
         is_held = await self._renewals.put(held.scope.tenant_id, held)
         if not is_held:
             metrics.kept(Guard.CALL_LEASE)
@@ -118,7 +118,7 @@ class CallLedger:
             return await call_ledger.renew(tx, held, self._lease_seconds, waits=True)
 
     async def renew_all(self, held: Sequence[HeldCall]) -> None:
-        """Lets leases of any tenants hold from now on, those that nobody else has taken."""
+        """Renews leases of any tenants, except those that other workers have."""
         in_order = sorted(held, key=lambda one: one.scope.tenant_id)
         for first in range(0, len(in_order), RENEWED_TOGETHER):
             some = in_order[first : first + RENEWED_TOGETHER]
@@ -128,9 +128,9 @@ class CallLedger:
     async def record(
         self, scope: CallScope, call: Call, lease: Lease, *, last: bool
     ) -> ModelReply | None:
-        """Writes a call; the reply that counts, or None for a failed call.
+        """Writes a call; returns the reply that counts, or None for a failed call.
 
-        With a reply, or the `last` try, the intent ends. When somebody else made the same
+        With a reply, or the `last` try, the intent ends. When another worker made the same
         call first, that reply counts.
         """
         is_last = last or call.reply is not None

@@ -8,10 +8,10 @@ T = TypeVar("T")
 
 
 async def for_one_client(work: Coroutine[Any, Any, T], call_off: Callable[[], None]) -> T:
-    """The result of `work`. Cancelled, it calls off what the work has under way.
+    """Returns the result of `work`. Cancelled, it calls off what the work has under way.
 
-    A model call goes on when whoever waits for it is only cancelled: somebody may ask again.
-    That is not so where each request has an occasion of its own.
+    A model call usually goes on when its caller is cancelled, since the client may ask again.
+    Where each request has an occasion of its own, no later request could use the reply.
     """
     task = asyncio.create_task(work)
     try:

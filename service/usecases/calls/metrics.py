@@ -1,4 +1,4 @@
-"""Metrics of model calls: what is written to the ledger is counted, once.
+"""Counts model calls, once each, when they are written to the ledger.
 
 Attributes are model and purpose, never a tenant, a session or a memory: there may be
 any number of those. Of models there is a bounded number of names.

@@ -1,4 +1,4 @@
-"""Appending: group commit of what producers send.
+"""Appends what producers send, by group commit.
 
 What waits while a commit is under way is written by the next one, across sessions
 of a tenant; when nothing is under way a chunk is written at once. A session is in one
@@ -33,6 +33,7 @@ from service.usecases.log.concurrency_limiter import BUSY_RETRY_SECONDS
 from service.usecases.log.database_words import unavailable
 from service.usecases.log.door import Door
 from service.usecases.log.group_commit import GroupCommit, Later
+from service.usecases.log.lookup import session_not_found
 from service.usecases.log.metrics import Guard
 from service.usecases.log.submissions import Appended, Opened, QueuedSubmission
 from service.usecases.log.wake_ups import WakeUps
@@ -84,7 +85,7 @@ class Appender:
 
     @property
     def unwritten_bytes(self) -> int:
-        """What was received and is not written yet, in bytes."""
+        """Returns what was received and is not written yet, in bytes."""
         return self._unwritten
 
     async def open(
@@ -96,7 +97,7 @@ class Appender:
         epoch: int,
         expected_head: int | None,
     ) -> Opened:
-        """Opens a producer: fences its lower epochs off and says where it stands.
+        """Opens a producer: fences off its lower epochs, and returns its last sequence.
 
         Raises NotFound or Conflict.
         """
@@ -120,11 +121,7 @@ class Appender:
         async with self._database.transaction(tenant_id, name="append.open") as tx:
             stored = await sessions.lock_head(tx, key)
             if stored is None:
-                raise NotFound(
-                    Reason.SESSION_NOT_FOUND,
-                    f"there is no session {session!r}",
-                    {"session": session},
-                )
+                raise session_not_found(session)
             seen = SessionState(
                 head=stored.head, incarnation=stored.incarnation, applied_position=stored.head
             )
@@ -140,7 +137,7 @@ class Appender:
         )
 
     async def room(self) -> None:
-        """Waits until more may be received, for whoever can hold its sender back."""
+        """Applies back-pressure: waits until more may be received."""
         await self._room.wait()
 
     def refuse_when_full(self) -> None:
@@ -199,7 +196,7 @@ class Appender:
     async def _commit(
         self, tenant_id: UUID, entries: Sequence[QueuedSubmission]
     ) -> Sequence[Appended | Exception | Later]:
-        """Writes a group, and returns what became of each of its entries."""
+        """Writes a group; returns the result of each of its entries."""
         rereads = 0
         while True:
             try:
@@ -239,7 +236,7 @@ class Appender:
     async def _append_fast_path(
         self, tx: Transaction, entries: Sequence[QueuedSubmission]
     ) -> AppendGroup | None:
-        """Writes a small group of one producer on a guess; None when that cannot be."""
+        """Writes a small group of one producer on a guess; returns None when it cannot."""
         producer = entries[0].producer
         last = self._last.pop(producer, None)
         if last is None or any(entry.producer != producer for entry in entries):
@@ -272,7 +269,7 @@ class Appender:
     ) -> AppendGroup:
         producers = list(dict.fromkeys(entry.producer for entry in entries))
         wanted = list(dict.fromkeys(one.request for one in entries if one.request))
-        # Whoever else has one of several sessions locked does not hold up the others.
+        # A lock of another transaction on one of several sessions does not delay the others.
         is_one = len({key for key, _ in producers}) == 1
         locked = await log.lock(tx, producers, wanted, waits=is_one)
         if not is_one:

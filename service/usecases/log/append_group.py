@@ -1,4 +1,4 @@
-"""What one transaction of a group commit writes: which submissions, and the states behind them."""
+"""Collects what one transaction of a group commit writes: submissions, and states after them."""
 
 from asyncio import Future
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from storage.engine.trace_contexts import Traced
 from storage.log import chunks as log
 from storage.log.requests import RequestKey
 
-#: A group of one producer up to this size is written in one round trip, if nobody else
+#: A group of one producer up to this size is written in one round trip, unless another one
 #: has written to its session since.
 FAST_PATH_CHUNKS = 8
 FAST_PATH_BYTES = 32 * 1024
@@ -53,7 +53,7 @@ class AppendGroup:
     raised: dict[log.ProducerKey, None] = field(default_factory=dict)
 
     def add(self, entry: QueuedSubmission, backlog_chunks: int) -> None:
-        """Takes a submission in, or raises why it is refused and stays as it was."""
+        """Adds a submission, or raises why it is refused and stays as it was."""
         submission = entry.submission
         key = submission.session_key
         if self._was_done(entry):
@@ -99,9 +99,9 @@ class AppendGroup:
             )
 
     def _was_done(self, entry: QueuedSubmission) -> bool:
-        """Accepts a submission whose request was done before; whether it was.
+        """Accepts a submission whose request was done before; returns whether it was.
 
-        Raises AlreadyExists when that was another one.
+        Raises AlreadyExists when that was another request.
         """
         request = entry.submission.request
         done = self.requests.get(entry.request) if entry.request else None
@@ -113,12 +113,12 @@ class AppendGroup:
         return True
 
     def is_small(self) -> bool:
-        """Whether it fits one round trip."""
+        """Returns whether it fits one round trip."""
         size = sum(chunk.placed.submitted.size_bytes for chunk in self.chunks)
         return 0 < len(self.chunks) <= FAST_PATH_CHUNKS and size <= FAST_PATH_BYTES
 
     def has_writes(self) -> bool:
-        """Whether there is anything new in it, be it only an epoch."""
+        """Returns whether there is anything new in it, be it only an epoch."""
         return bool(self.chunks or self.raised)
 
     def writes(
@@ -130,7 +130,7 @@ class AppendGroup:
         dict[RequestKey, DoneRequest],
         list[Traced],
     ]:
-        """Chunks, heads, producers, requests and contexts, as `log.write` takes them."""
+        """Returns the chunks, heads, producers, requests and contexts for `log.write`."""
         grown = dict.fromkeys(chunk.producer for chunk in self.chunks)
         return (
             self.chunks,
@@ -144,7 +144,7 @@ class AppendGroup:
 async def read_repeated(
     tx: Transaction, entries: Sequence[QueuedSubmission], locked: log.Locked
 ) -> dict[_Place, tuple[int, bytes]]:
-    """Position and digest of the chunks in `entries` that were stored before."""
+    """Returns the position and digest of the chunks in `entries` that were stored before."""
     unknown = ProducerState(epoch=0, last_sequence=0)
     wanted = [
         (*entry.producer, chunk.sequence)

@@ -1,4 +1,4 @@
-"""Traces of appends: each submission has a span, which what reads its chunks goes on from."""
+"""Traces appends: each submission has a span, which the readers of its chunks continue."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ from service.usecases.log.submissions import Appended
 def sent(
     submission: Submission, done: "asyncio.Future[Appended]", parent: Context | None
 ) -> SpanContext | None:
-    """Begins the `send` span of a submission, which ends with `done`; None: it is not sampled."""
+    """Begins the `send` span of a submission, which ends with `done`; None if it is not sampled."""
     call = tracing.sampled()
     if call is None and (parent is None or not tracing.is_on()):
         return None
@@ -22,7 +22,7 @@ def sent(
         SpanName.SEND,
         context=parent,
         kind=SpanKind.PRODUCER,
-        # Where it is no child of the call that brought it.
+        # Where it is no child of the call that sent it.
         links=[Link(call)] if call is not None and parent is not None else (),
         attributes={
             Attribute.MESSAGING_SYSTEM: "palimpsest",

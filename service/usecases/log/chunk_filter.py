@@ -1,4 +1,4 @@
-"""Which chunks a client wants, checked, and as storage takes it."""
+"""Checks which chunks a client wants, and converts that for storage."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -69,7 +69,7 @@ class ChunkFilter:
 
     @classmethod
     def from_json(cls, held: Mapping[str, Any]) -> "ChunkFilter":
-        """Returns what `to_json` was made of."""
+        """Returns the filter that `to_json` serialized."""
         sets = {name: frozenset(held[name]) for name in _SETS if name in held}
         times = {name: datetime.fromisoformat(held[name]) for name in _TIMES if name in held}
         kinds = frozenset(ChunkKind(one) for one in held.get("kinds", ()))

@@ -1,4 +1,4 @@
-"""What a client is told of a database that cannot do what it was asked."""
+"""Words the refusals of calls that the database cannot serve."""
 
 from service.domain.values.errors import FailedPrecondition, PalimpsestError, Unavailable
 from service.domain.values.reasons import Reason
@@ -9,7 +9,7 @@ FULL_RETRY_SECONDS = 5.0
 
 
 def unavailable(error: StorageError) -> PalimpsestError:
-    """Returns the refusal that fits; trying again is right with all but NotSupported."""
+    """Returns the refusal of a call; a client may retry all but NotSupported."""
     if isinstance(error, NotSupported):
         return FailedPrecondition(Reason.DATABASE_NOT_SUPPORTED, str(error), {"cause": str(error)})
     if isinstance(error, Full):

@@ -1,9 +1,9 @@
-"""The door before the queues: appends to sessions that do not exist are refused at it.
+"""Refuses appends to sessions that do not exist, before they are queued.
 
-A session that is known to exist gets in at once. One look at the database answers for all
-others that wait, and goes on beside the queues: appends to sessions that exist do not wait for
-it. That a session does not exist is never remembered, since another process may have created
-it a moment ago: a refusal rests on a look that began after its append had come.
+An append to a session that is known to exist passes at once. One query answers for all others
+that wait, beside the queues: appends to sessions that exist do not wait for it. That a session
+does not exist is never remembered, since another process may have created it a moment ago: a
+refusal rests on a query that began after its append had arrived.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ _log = structlog.get_logger("palimpsest.append")
 
 #: Sessions that a server process knows to exist.
 KNOWN_SESSIONS = 50_000
-#: Sessions that are looked for at once.
+#: Sessions that one query looks for.
 LOOK_SESSIONS = 1000
-#: Refusals that a server process gives at once, and how many a second after these. A client
-#: that errs is told at once. A flood is slowed down, since a refusal takes as much of the
+#: Refusals that a server process gives at once, and how many a second after these. A single
+#: mistake is refused at once. A flood is slowed down, since a refusal takes as much of the
 #: server's time as an append of another client.
 REFUSALS = 50
 REFUSALS_A_SECOND = 50.0
@@ -54,7 +54,7 @@ class Door:
         self._turned_away = turned_away
         #: Sessions that exist, those with the latest appends last.
         self._known: OrderedDict[UUID, None] = OrderedDict()
-        #: What waits for a look, by session, in the order in which it came.
+        #: What waits for a query, by session, in the order of arrival.
         self._waiting: OrderedDict[UUID, list[QueuedSubmission]] = OrderedDict()
         #: Sessions that are looked for now.
         self._looking: set[UUID] = set()
@@ -64,9 +64,9 @@ class Door:
         self._refused_bytes = 0
 
     def come(self, entry: QueuedSubmission) -> None:
-        """Takes an entry. The entries of a session are let in in the order in which they come."""
+        """Accepts an entry. The entries of a session pass in the order in which they arrive."""
         key = entry.submission.session_key
-        # Not before those of the session that wait, whoever has learned of it meanwhile.
+        # Not before those of the session that wait, though another call has found it meanwhile.
         if key in self._known and key not in self._waiting and key not in self._looking:
             self.know(key)
             self._let_in(entry)
@@ -77,7 +77,7 @@ class Door:
     def know(self, session_key: UUID) -> None:
         """Remembers that a session exists.
 
-        That it was deleted meanwhile the write finds out under the session's lock.
+        If it was deleted meanwhile, the write finds that out under the session's lock.
         """
         self._known[session_key] = None
         self._known.move_to_end(session_key)
@@ -85,7 +85,7 @@ class Door:
             self._known.popitem(last=False)
 
     def forget(self, session_key: UUID) -> None:
-        """Looks for a session again before anything else of it is let in."""
+        """Has a session queried again before another append to it passes."""
         self._known.pop(session_key, None)
 
     async def slow_down(self) -> None:
@@ -93,10 +93,10 @@ class Door:
         await asyncio.sleep(self._pace.wait_seconds())
 
     async def run(self) -> None:
-        """Looks for the sessions of those who wait, until it is cancelled."""
+        """Queries the sessions of the appends that wait, until it is cancelled."""
         while True:
             await self._some.wait()
-            # By tenant: a look sees the sessions of one.
+            # By tenant: a query sees the sessions of one.
             wanted: dict[UUID, list[UUID]] = {}
             for key, entries in list(self._waiting.items())[:LOOK_SESSIONS]:
                 wanted.setdefault(entries[0].tenant_id, []).append(key)
@@ -106,7 +106,7 @@ class Door:
                 self._some.clear()
 
     async def _look(self, tenant_id: UUID, keys: Sequence[UUID]) -> None:
-        # What comes while this look goes on waits for the next one.
+        # What arrives during this query waits for the next one.
         taken = {key: self._waiting.pop(key) for key in keys}
         self._looking = set(keys)
         try:
@@ -124,13 +124,13 @@ class Door:
             self._fail(taken, unavailable(error))
             return
         except Exception as error:
-            # The door must outlive a defect; whoever waits is told.
+            # The door must outlive a defect; the appends that wait are refused with it.
             _log.exception("looking for sessions failed")
             self._fail(taken, error)
             return
         for key in existing:
             self.know(key)
-            # With what came meanwhile, which would be overtaken else.
+            # With what arrived meanwhile, which would be overtaken else.
             for entry in [*taken.pop(key), *self._waiting.pop(key, [])]:
                 self._let_in(entry)
         for entry in (one for entries in taken.values() for one in entries):
@@ -159,17 +159,17 @@ class Door:
 
 
 class _Pace:
-    """When the next refusal is due: REFUSALS at once, then REFUSALS_A_SECOND."""
+    """Paces refusals: REFUSALS at once, then REFUSALS_A_SECOND."""
 
     def __init__(self) -> None:
         #: When all that were given or promised are paid for, in the event loop's time.
         self._paid_at = 0.0
 
     def wait_seconds(self) -> float:
-        """Counts a refusal; how long it has to wait, REFUSAL_SECONDS at most."""
+        """Counts a refusal; returns how long it has to wait, REFUSAL_SECONDS at most."""
         now = asyncio.get_running_loop().time()
         ahead = REFUSALS / REFUSALS_A_SECOND
-        # Bounded, so that after a flood nobody waits for long.
+        # Bounded, so that no client waits for long after a flood.
         latest = now + ahead + REFUSAL_SECONDS
         self._paid_at = min(max(self._paid_at, now) + 1 / REFUSALS_A_SECOND, latest)
         return max(self._paid_at - now - ahead, 0.0)

@@ -1,8 +1,8 @@
-"""Group commit: what waits while a commit is under way is written by the next one.
+"""Writes entries by group commit: those that wait during one commit share the next.
 
-A group has entries of one tenant. When nothing is under way an entry is written at once and waits
-for no company. When a group fails, each key of it is written by itself: one entry's trouble is
-not the others'. A commit that takes long steps aside: others begin meanwhile, without its keys.
+A group has entries of one tenant. When nothing is under way an entry is written at once, alone.
+When a group fails, each key of it is written by itself, so that one bad entry does not fail the
+others. A commit that takes long steps aside: others begin meanwhile, without its keys.
 """
 
 import asyncio

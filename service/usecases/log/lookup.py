@@ -1,4 +1,4 @@
-"""Looking up what a client names, and refusing what is not there."""
+"""Looks up what a client names, and refuses what is not there."""
 
 from uuid import UUID
 
@@ -51,14 +51,14 @@ async def lock_memory(tx: Transaction, session: str, name: str, *wanted: str) ->
 
 
 async def missing(tx: Transaction, session: str, name: str) -> NotFound:
-    """The refusal of a memory that is not there: it, or its session."""
+    """Returns the refusal of a memory that is not there: it, or its session."""
     if await sessions.get(tx, session_key(tx.tenant_id, session)) is None:
         return session_not_found(session)
     return memory_not_found(session, name)
 
 
 def memory_not_found(session: str, memory: str) -> NotFound:
-    """The refusal of a name that no memory has."""
+    """Returns the refusal of a name that no memory has."""
     return NotFound(
         Reason.MEMORY_NOT_FOUND,
         f"session {session!r} has no memory {memory!r}",
@@ -67,14 +67,14 @@ def memory_not_found(session: str, memory: str) -> NotFound:
 
 
 def session_not_found(session: str) -> NotFound:
-    """The refusal of a name that no session has."""
+    """Returns the refusal of a name that no session has."""
     return NotFound(
         Reason.SESSION_NOT_FOUND, f"there is no session {session!r}", {"session": session}
     )
 
 
 def revision_not_found(memory: str, revision: int, newest: int) -> OutOfRange:
-    """The refusal of a revision that is not there (yet)."""
+    """Returns the refusal of a revision that is not there (yet)."""
     return OutOfRange(
         Reason.REVISION_NOT_FOUND,
         f"memory {memory!r} has no revision {revision}; the newest is {newest}",
@@ -83,12 +83,12 @@ def revision_not_found(memory: str, revision: int, newest: int) -> OutOfRange:
 
 
 def item_key(stored: StoredMemory | Claim) -> tuple[UUID, UUID]:
-    """What storage calls a memory by."""
+    """Returns the key of a memory in storage."""
     return stored.session_key, stored.memory_id
 
 
 def position_not_applied(memory: str, position: int, applied_position: int) -> OutOfRange:
-    """The refusal of a position that a memory has not reached."""
+    """Returns the refusal of a position that a memory has not reached."""
     return OutOfRange(
         Reason.POSITION_NOT_APPLIED,
         f"memory {memory!r} is applied up to position {applied_position}, not yet {position}:"
@@ -98,7 +98,7 @@ def position_not_applied(memory: str, position: int, applied_position: int) -> O
 
 
 def being_deleted(what: str, name: str) -> Conflict:
-    """The refusal of a name whose rows are still being removed."""
+    """Returns the refusal of a name whose rows are still being removed."""
     return Conflict(
         Reason.BEING_DELETED,
         f"{what} {name!r} was deleted, and its rows are still being removed: try again soon",

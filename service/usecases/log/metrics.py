@@ -1,4 +1,4 @@
-"""What is counted of guards: each time that one kept something from going wrong.
+"""Counts how often each guard kept something from going wrong.
 
 Beside these there are `palimpsest.steps.fenced` (`service.usecases.memories.metrics`) and
 `palimpsest.database.refused` (`storage.engine.errors`), for keys that refused a write.
@@ -22,7 +22,7 @@ class Guard(StrEnum):
     REQUEST = "request"
     #: An append on a guess found the session or the producer changed, and locked it.
     APPEND_GUESS = "append.guess"
-    #: Whoever made a call had lost the right to it meanwhile.
+    #: A worker that made a call had lost its lease meanwhile.
     CALL_LEASE = "call.lease"
     #: A reply came when there was one to the same call: the first one counts.
     CALL_REPLY = "call.reply"

@@ -1,4 +1,4 @@
-"""Creating, reading and listing sessions, and reading their logs."""
+"""Creates, reads and lists sessions, and reads their logs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ class ChunkPage:
     """Chunks in order of position."""
 
     chunks: Sequence[LoggedChunk]
-    #: The session's head when they were read; no chunk is behind it.
+    #: The session's head when they were read; no chunk is after it.
     head: int
     #: Where the next page begins; 0 on the last.
     next_position: int
@@ -36,7 +36,7 @@ async def create(
     language: str,
     metadata: Mapping[str, str] | None = None,
 ) -> StoredSession:
-    """Makes a session that is searched in `language`. Raises AlreadyExists, Conflict,
+    """Creates a session that is searched in `language`. Raises AlreadyExists, Conflict,
     InvalidInput."""
     async with database.transaction(tenant_id, name="sessions") as tx:
         if not await sessions.has_language(tx, language):
@@ -94,7 +94,7 @@ async def update_metadata(
 async def list_after(
     database: Database, tenant_id: UUID, name: str, limit: int
 ) -> Sequence[StoredSession]:
-    """Up to `limit` sessions in order of name, behind `name`."""
+    """Returns up to `limit` sessions in order of name, after `name`."""
     async with database.transaction(tenant_id, name="sessions") as tx:
         return await sessions.list_after(tx, name, limit)
 

@@ -1,4 +1,4 @@
-"""What is appended: a submission that waits for its commit, and what becomes of it."""
+"""Defines what is appended: a submission that waits for its commit, and its results."""
 
 import asyncio
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ CHUNK_BYTES = 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opened:
-    """Where a producer stands."""
+    """The position of a producer."""
 
     #: Highest sequence that is durable; 0 when there is none.
     last_sequence: int
@@ -52,24 +52,24 @@ class QueuedSubmission:
 
     @property
     def producer(self) -> log.ProducerKey:
-        """Session and producer."""
+        """Returns session and producer."""
         return (self.submission.session_key, self.submission.producer_id)
 
     @property
     def request(self) -> RequestKey | None:
-        """Session and request id; None when it came by none."""
+        """Returns session and request id; None without a request id."""
         request = self.submission.request
         return None if request is None else (self.submission.session_key, request.request_id)
 
     @property
     def size(self) -> int:
-        """What it counts as while it waits, in bytes."""
+        """Returns what it counts as while it waits, in bytes."""
         chunks = self.submission.chunks
         return sum(chunk.size_bytes for chunk in chunks) + len(chunks) * CHUNK_BYTES
 
     def refuse(self, error: BaseException) -> None:
-        """Tells whoever waits why it is not written."""
+        """Fails the submission with the reason why it is not written."""
         if not self.done.done():
             self.done.set_exception(error)
-            # The stream may be gone before anybody asks.
+            # The stream may be gone before it reads the error.
             self.done.exception()

@@ -1,4 +1,4 @@
-"""Transactions that are tried again when they met others in the other order of locks."""
+"""Retries transactions that deadlocked with others."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -16,7 +16,7 @@ TRIES = 3
 async def tried_again(
     database: Database, tenant_id: UUID, work: Callable[[Transaction], Awaitable[T]], *, name: str
 ) -> T:
-    """Returns what `work` returns, run in a transaction of its own; a few times when it is Busy."""
+    """Runs `work` in a transaction of its own, up to TRIES times while it is Busy."""
     for number in range(1, TRIES + 1):
         try:
             async with database.transaction(tenant_id, name=name) as tx:

@@ -13,13 +13,13 @@ _log = structlog.get_logger("palimpsest.wake_ups")
 #: Passes items on.
 Passes = Callable[[Sequence[WorkItem]], Awaitable[None]]
 
-#: Items that wait at the most; what is more workers find by themselves.
+#: Items that wait, at most; workers find any others by themselves.
 MAX_WAITING = 10_000
 #: Items that are passed on together.
 BATCH_ITEMS = 1000
-#: Between two batches, in seconds: what comes meanwhile goes together.
+#: Between two batches, in seconds: what arrives meanwhile shares the next.
 PAUSE_SECONDS = 0.01
-#: How long passing some on may take: where wake-ups go may stand still.
+#: How long passing some on may take.
 WAKE_UP_SECONDS = 10.0
 
 
@@ -31,19 +31,19 @@ class WakeUps:
     """
 
     def __init__(self, wake_up: Passes, want: Passes | None = None) -> None:
-        """`want` takes memories that somebody waits for, which then go first."""
+        """`want` receives memories that a client waits for, which then have priority."""
         self._wake_up = wake_up
         self._want = want
-        #: What is to be passed on, and whether somebody waits for it.
+        #: What is to be passed on, and whether a client waits for it.
         self._waiting: dict[WorkItem, bool] = {}
         self._some = asyncio.Event()
-        #: Since this was last said in the log.
+        #: Since the last warning in the log.
         self._lost = 0
 
     def add(self, items: Iterable[WorkItem], *, wanted: bool = False) -> None:
         """Passes `items` on soon; an item that waits already is passed on once.
 
-        `wanted`: somebody waits for them.
+        `wanted`: a client waits for them.
         """
         for item in items:
             if len(self._waiting) < MAX_WAITING or item in self._waiting:

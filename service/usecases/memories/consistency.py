@@ -1,4 +1,4 @@
-"""Consistency of reads: what a client must see, and why it does not come."""
+"""Checks the consistency of reads, and words the errors of reads that cannot have it."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -18,7 +18,7 @@ from storage.memories.progress import Progress
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Consistency:
-    """How fresh a read must be; neither set means as it is, both that both are waited for."""
+    """How fresh a read must be: by neither it reads what is there, by both it waits for both."""
 
     #: A token from an ack or a write; empty or None: none.
     at_least: str | None = None
@@ -28,7 +28,7 @@ class Consistency:
     def wanted_position(
         self, token_key: bytes, session_key: UUID, *, head: int, incarnation: int
     ) -> int:
-        """The position that must be applied. Raises InvalidInput for a wrong token."""
+        """Returns the position that must be applied. Raises InvalidInput for a wrong token."""
         if not self.at_least:
             return head if self.fully_applied else 0
         try:
@@ -54,7 +54,7 @@ def _token_invalid(why: str) -> InvalidInput:
 
 
 def progress_of(stored: StoredMemory) -> Progress:
-    """How far a memory was when its row was read."""
+    """Returns how far a memory was when its row was read."""
     return Progress(
         revision=stored.revision,
         applied_position=stored.applied_position,
@@ -111,7 +111,7 @@ def not_applied_in_time(
     revision: int,
     waiting_cause: str | None = None,
 ) -> DeadlineExceeded:
-    """The error of a read whose deadline came first."""
+    """Returns the error of a read whose deadline came first."""
     why = "" if waiting_cause is None else f"; it waits for its model: {waiting_cause}"
     cause = {} if waiting_cause is None else {"cause": waiting_cause}
     late = DeadlineExceeded(

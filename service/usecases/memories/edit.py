@@ -1,8 +1,8 @@
-"""Editing: changes of a memory that no model makes. Each is a revision of its own.
+"""Edits memories by hand, without a model. Each change is a revision of its own.
 
-The memory's row is locked, the change is made from what it holds then, and the revision
-is committed. A worker that thinks about a step meanwhile finds the revision moved, throws
-its result away and begins again.
+An edit locks the memory's row, changes the value that it has then, and commits the revision.
+A worker with a step under way finds that the revision has moved, discards its result and begins
+again.
 """
 
 import hashlib
@@ -79,7 +79,7 @@ class MemoryUpdate:
 
 
 class Editor:
-    """What clients do to memories by hand."""
+    """Makes the changes that clients ask for, in one server process."""
 
     def __init__(self, database: Database, memories: Memories, limits: Limits) -> None:
         self._database = database
@@ -89,7 +89,7 @@ class Editor:
     async def revise(
         self, tenant_id: UUID, target: Target, edits: Sequence[Edit]
     ) -> tuple[StoredMemory, Sequence[LoggedAmendment]]:
-        """Makes all edits, or none; the memory, and the amendments that they came to.
+        """Makes all edits, or none; returns the memory and the amendments that resulted.
 
         What changes nothing makes no amendment, and by itself no revision. Raises
         NotFound, Conflict, InvalidInput.
@@ -141,7 +141,10 @@ class Editor:
         return stored
 
     async def fold(self, tenant_id: UUID, target: Target) -> tuple[StoredMemory, bool]:
-        """Writes the amendments into a new base; whether there were any. Raises NotFound."""
+        """Writes the amendments into a new base, and returns whether there were any.
+
+        Raises NotFound.
+        """
         async with self._database.transaction(tenant_id, name="edit") as tx:
             held = await _lock(tx, target, PrismSpec.kind)
             rows = await states.read_shown(tx, *item_key(held), held.revision)

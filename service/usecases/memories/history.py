@@ -1,4 +1,4 @@
-"""Looking back: the logs of a memory, where a value came from, what changed."""
+"""Reads the past of memories: their logs, where a value came from, what changed."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -34,7 +34,7 @@ from storage.prism.amendment_log import AmendmentFilter, LoggedAmendment, Logged
 ORIGIN_AMENDMENTS = 1000
 #: Chunks of an entry that are shown, in bytes with their metadata.
 ENTRY_CHUNK_BYTES = 256 * 1024
-#: Chunks of a page of entries, in bytes: what the path holds comes beside them.
+#: Chunks of a page of entries, in bytes; the value of the path is not counted.
 PROVENANCE_BYTES = 1024 * 1024
 #: Entries whose chunks are read at once.
 READ_ENTRIES = 4
@@ -48,7 +48,7 @@ class Explained:
     revision: StoredRevision
     #: Nothing has replaced it as a whole.
     in_effect: bool
-    #: It first brought the value that the path holds now.
+    #: It first wrote the value that the path has now.
     origin: bool
     #: Of the chunk that says it most clearly; 0 when none was read.
     best_position: int
@@ -94,7 +94,7 @@ class RevisionComparison:
 
 
 class History:
-    """What clients ask about the past of memories."""
+    """Answers what clients ask about the past of memories."""
 
     def __init__(self, database: Database, kinds: Mapping[str, KindUseCases]) -> None:
         self._database = database
@@ -162,7 +162,7 @@ class History:
             )
 
     async def prefix(self, tenant_id: UUID, session: str, name: str, text: str) -> Path:
-        """A path as it is stored. Raises NotFound, InvalidInput."""
+        """Returns a path as it is stored. Raises NotFound, InvalidInput."""
         async with self._database.transaction(tenant_id, name="history") as tx:
             stored = await find_memory(tx, session, name, PrismSpec.kind)
         return _place(PrismSpec.of(stored).schema(), None, text, "path_prefix")
@@ -260,7 +260,7 @@ class _TouchingAmendment:
 async def traced(
     tx: Transaction, key: tuple[UUID, UUID], path: Path, *, exists: bool, at_revision: int
 ) -> AsyncGenerator[tuple[LoggedAmendment, Touch]]:
-    """The amendments that touched `path` up to a revision, newest first."""
+    """Yields the amendments that touched `path` up to a revision, newest first."""
     line = await history.lineage(tx, *key, at_revision)
     tracer = ValueTracer(path, exists=exists)
     logged = amendment_log.touching(tx, *key, search_path(path), line)
@@ -287,9 +287,9 @@ async def _trace(
     before: tuple[int, int] | None,
     limit: int,
 ) -> tuple[Sequence[_TouchingAmendment], Write | None]:
-    """Up to `limit` of what touched the path behind `before`, and what first brought its value.
+    """Returns up to `limit` of what touched the path after `before`, and its value's first write.
 
-    Holds no more than that, however often the path was written.
+    Keeps no more than that in memory, however often the path was written.
     """
     exists = not isinstance(held, Missing)
     search = OriginSearch(None if isinstance(held, Missing) else held)
@@ -317,8 +317,8 @@ async def _explain(
     first: Write | None,
     max_bytes: int,
 ) -> tuple[Explained, ...]:
-    """The entries of a page; where their chunks have more than `max_bytes` not all, but more
-    than fit."""
+    """Returns the entries of a page; where their chunks have more than `max_bytes` not all, but
+    more than fit."""
     numbers = sorted({one.amendment.revision for one in page})
     revisions = await history.read_revisions(tx, *item_key(stored), numbers)
     explained: list[Explained] = []

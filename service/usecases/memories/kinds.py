@@ -1,4 +1,4 @@
-"""What the use cases need of each kind of memory, besides its spec: a subclass for each kind.
+"""Defines what the use cases need of each kind of memory, besides its spec.
 
 `service.app.kinds` has all of them.
 """

@@ -1,4 +1,4 @@
-"""LongOperations: reading, listing, waiting for and cancelling long work."""
+"""Reads, lists, awaits and cancels long operations."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing

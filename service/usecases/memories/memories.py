@@ -1,4 +1,4 @@
-"""Creating, reading and listing memories."""
+"""Creates, reads and lists memories."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -117,7 +117,7 @@ RETRY_MEMORIES = 200
 
 
 class Memories:
-    """What clients do with memories."""
+    """Does what clients ask of memories, in one server process."""
 
     def __init__(
         self,
@@ -249,7 +249,7 @@ class Memories:
                 )
 
     async def get(self, tenant_id: UUID, session: str, name: str) -> StoredMemory:
-        """A memory's row. Raises NotFound."""
+        """Returns a memory's row. Raises NotFound."""
         async with self._database.transaction(tenant_id, name="memories") as tx:
             return await find_memory(tx, session, name)
 
@@ -262,7 +262,7 @@ class Memories:
         *,
         deadline: float | None,
     ) -> MemoryReading:
-        """The newest value that `consistency` allows.
+        """Returns the newest value that `consistency` allows.
 
         `deadline` is in the event loop's time. Raises NotFound, InvalidInput (token),
         FailedPrecondition (stalled, sealed), Exhausted (held), DeadlineExceeded.
@@ -319,7 +319,7 @@ class Memories:
     async def read_revision(
         self, tenant_id: UUID, session: str, name: str, revision: int
     ) -> MemoryReading:
-        """The value as it was at `revision`. Raises NotFound, OutOfRange."""
+        """Returns the value as it was at `revision`. Raises NotFound, OutOfRange."""
         key = session_key(tenant_id, session)
         async with self._database.direct(tenant_id, name="memories") as direct:
             found = await states.read_past(direct, key, memory_id(key, name), revision)
@@ -338,7 +338,10 @@ class Memories:
     async def read_position(
         self, tenant_id: UUID, session: str, name: str, position: int
     ) -> MemoryReading:
-        """The newest value that holds no chunk behind `position`. Raises NotFound, OutOfRange."""
+        """Returns the newest value without a chunk after `position`.
+
+        Raises NotFound, OutOfRange.
+        """
         async with self._database.transaction(tenant_id, name="memories") as tx:
             stored = await find_memory(tx, session, name)
         if stored.spec.has_whole_log:
@@ -354,7 +357,7 @@ class Memories:
     async def list_after(
         self, tenant_id: UUID, session: str, after: str, limit: int | None
     ) -> ListPage[StoredMemory]:
-        """Returns the memories of a session behind the name `after`, by name. Raises NotFound."""
+        """Returns the memories of a session after the name `after`, by name. Raises NotFound."""
         key = session_key(tenant_id, session)
         async with self._database.transaction(tenant_id, name="memories") as tx:
             if await sessions.get(tx, key) is None:
@@ -376,7 +379,10 @@ class Memories:
             return await memories.list_of_all(tx, status=status, after=after, limit=limit)
 
     async def retry_all(self, tenant_id: UUID, session: str) -> int:
-        """Lets all stalled memories of a session go on, or of all; how many. Raises NotFound."""
+        """Retries all stalled memories of a session, or of all; returns their number.
+
+        Raises NotFound.
+        """
         key = session_key(tenant_id, session) if session else None
         retried, more = 0, True
 
@@ -397,7 +403,7 @@ class Memories:
         return retried
 
     async def retry(self, tenant_id: UUID, session: str, name: str) -> int:
-        """Lets a memory go on; returns 1 if it was stalled, else 0. Raises NotFound."""
+        """Retries a memory; returns 1 if it was stalled, else 0. Raises NotFound."""
         async with self._database.transaction(tenant_id, name="memories.retry") as tx:
             stored = await find_memory(tx, session, name)
             woken = await stalls.retry(tx, *item_key(stored))
@@ -456,13 +462,13 @@ class Memories:
         return reading_of(self._token_key, stored, value, revision, applied_position)
 
     async def flush(self, tenant_id: UUID, session: str, name: str) -> tuple[str, int]:
-        """Ends the wait for more chunks; the token of what is in the log, and its head.
+        """Ends the wait for more chunks; returns the token of what is in the log, and its head.
 
         An empty `name` means all memories of the session. Raises NotFound.
         """
         key = session_key(tenant_id, session)
         async with self._database.transaction(tenant_id, name="memories") as tx:
-            # Before the memories, as who appends does: each locks several of them.
+            # Before the memories, as appends do: each locks several of them.
             held = await sessions.lock_head(tx, key)
             if held is None:
                 raise session_not_found(session)
@@ -474,7 +480,7 @@ class Memories:
         return result
 
     def wake(self, tenant_id: UUID, stored: StoredMemory) -> None:
-        """Wake-ups at a memory that is behind, or is to be consolidated or closed."""
+        """Wakes a worker for a memory that is behind, or is to be consolidated or sealed."""
         asked = (stored.consolidate_position, stored.seal_position)
         # One that is at the head may still have something that is due.
         behind = stored.applied_position < stored.head or stored.spec.has_whole_log

@@ -44,7 +44,7 @@ class ClaimTransaction:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Turn:
-    """How long one worker may stay with one memory."""
+    """How long one worker may work on one memory."""
 
     #: The event loop's time at which it ends.
     until: float
@@ -53,7 +53,7 @@ class Turn:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is begun."""
+        """Returns whether nothing more is begun."""
         is_late = asyncio.get_running_loop().time() > self.until
         return is_late or (self.stop is not None and self.stop.is_set())
 
@@ -155,7 +155,7 @@ class MemoryMethod(ABC, Generic[FoundT, WorkT]):
         self._database = tools.database
 
     async def stays_idle(self, item: WorkItem) -> bool:
-        """Whether a memory has nothing to do yet, found out without claiming it."""
+        """Returns whether a memory has nothing to do yet, without claiming it."""
         return False
 
     async def lost(self, held: Claim) -> StepWait:

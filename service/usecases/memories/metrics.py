@@ -1,4 +1,4 @@
-"""What is counted of steps, whatever kind of memory makes them."""
+"""Counts steps, of memories of all kinds."""
 
 import time
 from collections.abc import Iterator

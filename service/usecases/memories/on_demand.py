@@ -134,7 +134,7 @@ class OnDemandJob(Generic[T]):
         waits = isinstance(error, ModelFailure) and error.is_deployment
         async with self._database.transaction(item.tenant_id, name="answer.back_off") as tx:
             if isinstance(error, ModelFailure) and waits:
-                # It stays asked for; whoever asked is told at the deadline, and can resume it.
+                # It stays pending; the client gets an error at its deadline, and can resume it.
                 seconds = self._pauses.next(item.item_id, error)
                 await waiting.back_off(
                     tx, item, model=error.waits_for, cause=cause, seconds=seconds
@@ -157,7 +157,7 @@ def _is_final(error: Exception) -> bool:
             # or the prompt, would not be shorter.
             return True
         case BudgetExhausted():
-            # Who waits is told, and can ask again.
+            # The client gets the error, and can ask again.
             return not error.waits_for_calls
         case ModelFailure():
             return is_final(error)

@@ -1,4 +1,4 @@
-"""Waiting for what a read must see, on behalf of all calls of a process."""
+"""Waits for what a read must see, on behalf of all calls of a process."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
@@ -24,16 +24,16 @@ from storage.search.progress import IndexProgress, read_index_progress
 
 _log = structlog.get_logger("palimpsest.consistency")
 
-#: Where commits of other processes are told: ids of what they changed, in hexadecimal.
+#: The channel on which commits send the ids of what they changed, in hexadecimal.
 CHANGES = "palimpsest_changes"
-#: What changes within so long shares one look.
+#: Changes within so long share one query.
 GATHER_SECONDS = 0.01
-#: How often all that wait are looked after whatever was told, since it may have been lost.
+#: How often all waits are checked without a notification, since one may have been lost.
 MISSED_SECONDS = 1.0
-#: How often it is said again what is waited for: a wish is forgotten after a while, and with the
-#: end of a step, although that may have failed.
+#: How often priority is requested again for what is waited for: it expires after a while, and
+#: with the end of a step, although that may have failed.
 WANT_SECONDS = 20.0
-#: Waits that one look is for at the most, and tenants that are looked at at once.
+#: Waits that one query is for, at most, and tenants that are queried at once.
 LOOK_WAITS, LOOK_TENANTS = 256, 4
 
 _Key = tuple[UUID, UUID]
@@ -41,13 +41,13 @@ _Key = tuple[UUID, UUID]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Seen:
-    """What one look found: by the ids of memories and sessions, and those that are settled."""
+    """What one query found: by the ids of memories and sessions, and those that have ended."""
 
     progress: dict[UUID, Progress | IndexProgress] = field(default_factory=dict)
     settled: set[UUID] = field(default_factory=set)
-    #: What there is for those who listen to answers.
+    #: The news for listeners of answers.
     told: dict[Listener, ListenerBatch] = field(default_factory=dict)
-    #: What is not there any more.
+    #: What was deleted.
     gone: set[UUID] = field(default_factory=set)
 
 
@@ -60,14 +60,14 @@ class _Wait:
     deleted: NotFound
     #: Whether the memory is to be worked on for it.
     is_wanted: bool = False
-    #: Of a call that hears the answer as it is made.
+    #: Of a call that streams the answer as it is made.
     listener: Listener | None = None
     #: Whether there may be something that it has not seen.
     due: bool = True
-    #: Done when it is to go on; None while the call does something else than to wait.
+    #: Done when the call is to go on; None while it does something else than wait.
     news: asyncio.Future[None] | None = None
-    #: What the look found that it goes on with: how far the memory or the index is, or whether the
-    #: answer or the schema has ended, and what there is to hear of the answer.
+    #: What the query found: how far the memory or the index is, or whether the answer or the schema
+    #: has ended, and the news of the answer.
     progress: Progress | IndexProgress | None = None
     settled: bool = False
     found: ListenerBatch = NOTHING
@@ -76,11 +76,11 @@ class _Wait:
 
     @property
     def idle(self) -> bool:
-        """Whether the call does nothing but wait."""
+        """Returns whether the call only waits."""
         return self.news is not None and not self.news.done()
 
     def show(self, seen: _Seen) -> None:
-        """Ends the wait if a look found something new."""
+        """Ends the wait if a query found something new."""
         identity = self.item.item_id
         if identity in seen.gone or self._is_another(seen.progress.get(identity)):
             self.gone = True
@@ -100,7 +100,7 @@ class _Wait:
         return progress.created_at != self.progress.created_at
 
     def end(self) -> None:
-        """Lets the call go on."""
+        """Resumes the call."""
         if self.news is not None and not self.news.done():
             self.news.set_result(None)
 
@@ -108,11 +108,11 @@ class _Wait:
 class ProgressWatcher:
     """Waits for memories, indexes, answers and schemas on behalf of all calls of a process.
 
-    Whoever commits a change tells so, by `wake`, and those who wait for what was changed are
-    looked after with one query for memories, for indexes, and for each kind of job. What
-    is told may be lost, with the process that committed or where nobody listened: so all that
-    wait are looked after each MISSED_SECONDS too. That look is the guarantee; being told only
-    makes it soon. It is also what sees that a pause has ended by itself.
+    A commit notifies this by `wake`, and the waits for what was changed are checked with one query
+    for memories, one for indexes, and one for each kind of job. A notification may be lost, with
+    the process that committed or with a connection: so all waits are also checked every
+    MISSED_SECONDS. That query is the guarantee; notifications only save time. It also finds that
+    a pause has ended by itself.
 
     Every wait raises Unavailable once the process stops, and `deleted`, which its caller gives it,
     once what it waits for is deleted.
@@ -125,18 +125,18 @@ class ProgressWatcher:
         reads: int = Limits().max_waiting_reads,
         want: Callable[[Sequence[WorkItem]], None] = lambda _: None,
     ) -> None:
-        """At most `reads` reads wait at once; asks and watches have bounds of their own.
+        """At most `reads` reads wait at once; asks and watches have limits of their own.
 
-        `want` is told each memory that somebody begins to wait for, to be worked on soon, and
+        `want` receives each memory when a call begins to wait for it, to be worked on soon, and
         again every WANT_SECONDS.
         """
         self._database = database
         self._want = want
-        #: Where reads wait that are to see what a memory does not have yet.
+        #: Limits the reads that wait for what a memory does not have yet.
         self._reads = ConcurrencyLimiter(reads, reason=Reason.TOO_MANY_READS, who="reads")
         #: All that wait, by the id of what they wait for, in hexadecimal.
         self._waits: dict[str, set[_Wait]] = {}
-        #: Those who are looked after next, in the order in which they came.
+        #: Waits that are checked next, in the order of arrival.
         self._due: dict[_Wait, None] = {}
         self._some_due = asyncio.Event()
         self._somebody = asyncio.Event()
@@ -146,13 +146,13 @@ class ProgressWatcher:
         database.on_change(self.wake)
 
     async def stop(self) -> None:
-        """Ends all that wait, and whoever begins to: another server is to be asked."""
+        """Ends all waits, and later ones at once: clients go on at another server."""
         self._stopped = True
         for wait in self._all():
             wait.end()
 
     def wake(self, words: Sequence[str] | None) -> None:
-        """Looks soon after those who wait for one of these ids; None: after all."""
+        """Checks soon the waits for one of these ids; None: all."""
         if words is None:
             self._look_soon(self._all())
         else:
@@ -168,7 +168,7 @@ class ProgressWatcher:
         deadline: float | None,
         is_wanted: bool = False,
     ) -> AsyncGenerator[Progress]:
-        """How far the memory is, now and at each change, until the deadline.
+        """Yields how far the memory is, now and at each change, until the deadline.
 
         `deadline` is in the event loop's time; None never ends. `is_wanted`: what it has not
         applied is waited for.
@@ -208,7 +208,7 @@ class ProgressWatcher:
                 yield wait.progress
 
     async def settled(self, item: WorkItem, *, deleted: NotFound, deadline: float | None) -> bool:
-        """Waits until the item is settled; False when the deadline came first."""
+        """Waits until the item has ended; returns False when the deadline was first."""
         with self._waiting(_Wait(item=item, deleted=deleted)) as wait:
             return await self._has_news(wait, deadline)
 
@@ -230,10 +230,10 @@ class ProgressWatcher:
     async def told(
         self, listener: Listener, *, deleted: NotFound, deadline: float | None
     ) -> AsyncGenerator[AnswerUpdate]:
-        """The events of an answer, and its text if wanted, as they are written.
+        """Yields the events of an answer, and its text if wanted, as they are written.
 
-        The last one says that the answer has ended; without that the deadline came first.
-        Any number of listeners may hear the same answer, each at its own pace.
+        The last update says that the answer has ended; without it the deadline was first.
+        Any number of listeners may stream the same answer, each at its own pace.
         """
         with self._waiting(_Wait(item=listener.item, deleted=deleted, listener=listener)) as wait:
             while await self._has_news(wait, deadline):
@@ -246,7 +246,7 @@ class ProgressWatcher:
 
     @contextmanager
     def _waiting(self, wait: _Wait) -> Iterator[_Wait]:
-        """Counts a call among those who wait."""
+        """Registers a call that waits."""
         word = wait.item.item_id.hex
         self._waits.setdefault(word, set()).add(wait)
         self._somebody.set()
@@ -260,10 +260,10 @@ class ProgressWatcher:
                 del self._waits[word]
 
     async def _has_news(self, wait: _Wait, deadline: float | None) -> bool:
-        """Waits until a look has found something new; False when the deadline came first.
+        """Waits until a query has found something new; returns False at the deadline.
 
-        Between two of these nobody looks: for a client that does not read its stream all that
-        it has not heard would be read, again and again.
+        Between two calls nothing is queried: for a client that does not read its stream, all its
+        unread events would be read again and again.
         """
         loop = asyncio.get_running_loop()
         if deadline is not None and loop.time() >= deadline:
@@ -292,13 +292,13 @@ class ProgressWatcher:
     def _look_soon(self, waits: Iterable[_Wait]) -> None:
         for wait in waits:
             wait.due = True
-            # One that does something else is looked after when it waits again.
+            # A call that does something else is checked when it waits again.
             if wait.idle:
                 self._due[wait] = None
                 self._some_due.set()
 
     async def run(self) -> None:
-        """Looks after those who wait until it is cancelled."""
+        """Checks waits until it is cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._look_after_due())
             tasks.create_task(self._look_after_all())
@@ -325,7 +325,7 @@ class ProgressWatcher:
             waits = self._all()
             if not waits:
                 self._somebody.clear()
-            # Some of them at a time, so that nobody else waits for a look at thousands.
+            # Some of them at a time, so that due waits do not queue after thousands.
             for first in range(0, len(waits), LOOK_WAITS):
                 await asyncio.sleep(MISSED_SECONDS * LOOK_WAITS / max(len(waits), LOOK_WAITS))
                 self._look_soon(waits[first : first + LOOK_WAITS])
@@ -336,7 +336,7 @@ class ProgressWatcher:
             by_tenant: dict[UUID, list[WorkItem]] = {}
             for item in dict.fromkeys(wait.item for wait in self._all() if wait.is_wanted):
                 by_tenant.setdefault(item.tenant_id, []).append(item)
-            # In turns, since only so many are passed on at once.
+            # Tenants take turns, since only so many items are passed on at once.
             turns = zip_longest(*by_tenant.values())
             if items := [item for turn in turns for item in turn if item is not None]:
                 self._want(items)
@@ -346,11 +346,11 @@ class ProgressWatcher:
             async with self._tenants:
                 seen = await self._see(tenant_id, waits)
         except StorageError as error:
-            # Those who wait go on until their deadlines.
+            # The waits go on until their deadlines.
             _log.warning("cannot look after waiting reads", cause=str(error))
         except Exception:
-            # The loop must outlive a defect: else nobody who waits would be looked after
-            # any more, in this process.
+            # The loop must outlive a defect: else no wait of this process would be checked any
+            # more.
             _log.exception("cannot look after waiting reads")
         else:
             for wait in waits:
@@ -377,6 +377,6 @@ class ProgressWatcher:
                 seen.gone.update(one.item_id for one in await job_results.missing(tx, made))
                 listening = [one.listener for one in waits if one.listener is not None]
                 if listening:
-                    # Behind that look, so that no event is missed of what has ended.
+                    # After that query, so that no event is missed of what has ended.
                     seen.told.update(await answer_news.read_new(tx, listening))
         return seen

@@ -26,8 +26,8 @@ _log = structlog.get_logger("palimpsest.recovery")
 
 #: How often a worker looks for conditions that have passed, in seconds.
 LOOK_SECONDS = 1.0
-#: It lists what waits at every so many looks at least: a condition may have passed in the
-#: moment in which work was put off.
+#: It lists what waits at least once in so many looks: a condition may have passed in the moment
+#: in which work was put off.
 IDLE_LOOKS = 5
 #: Items of one kind and tenant that a look wakes.
 WAKE_ITEMS = 500
@@ -105,7 +105,7 @@ def _noted() -> Iterator[None]:
 
 
 class Recovery:
-    """Looks after what waits, in one worker process. Any number of them may do so."""
+    """Wakes what waits for models, in one worker process. Any number of them may do so."""
 
     def __init__(
         self,
@@ -145,9 +145,9 @@ class Recovery:
             await self._forget_unwanted(found, {one.model for one in waits})
 
     async def _join_first(self, condition: Condition) -> None:
-        """Lets those wait with the others that stalled before it was known to be the model.
+        """Retries memories that stalled before it was known that the model is the cause.
 
-        The first memories that are refused cannot know that others will be, too.
+        They then wait with the others. The first that are refused cannot know that others will be.
         """
         key = condition.deployment, condition.since
         if not condition.fault.is_ambiguous or key in self._joined:
@@ -165,7 +165,7 @@ class Recovery:
         async with self._database.transaction(tenant_id, name="recovery") as tx:
             found = await waiting.list_ambiguous(tx, model)
         for key, memory_id in found:
-            # A worker takes it up again, and it meets the open circuit.
+            # A worker tries it again, and it meets the open circuit.
             async with self._database.transaction(tenant_id, name="recovery") as tx:
                 await stalls.retry(tx, key, memory_id)
 

@@ -77,7 +77,7 @@ class StepFailures:
     async def back_off(self, held: Claim, error: Exception) -> bool:
         """Delays the next try of a failed step; returns False when there is none.
 
-        A try counts when it was the step that failed, not the place that serves its model.
+        A try counts when it was the step that failed, not the deployment that serves its model.
         Raises Fenced.
         """
         if isinstance(error, ModelFailure) and error.is_deployment:
@@ -120,7 +120,7 @@ class StepFailures:
         )
 
     async def stall(self, held: Claim, to_position: int, error: Exception) -> None:
-        """Stops the memory until somebody retries it. Raises Fenced."""
+        """Stops the memory until a client retries it. Raises Fenced."""
         ambiguous = isinstance(error, ModelFailure) and error.fault.is_ambiguous
         async with self._database.transaction(held.tenant_id, name="failure.stall") as tx:
             await stalls.stall(tx, held)
@@ -135,7 +135,7 @@ class StepFailures:
 
 
 def is_final(error: Exception) -> bool:
-    """Whether the same step will fail again however often it is tried."""
+    """Returns whether the same step will fail again however often it is tried."""
     if isinstance(error, ModelFailure):
         of_step = not error.is_deployment and not error.fault.is_ambiguous
         return of_step and not error.retryable
@@ -143,13 +143,13 @@ def is_final(error: Exception) -> bool:
 
 
 def cause_of(error: Exception) -> str:
-    """An error in one line."""
+    """Returns an error in one line."""
     text = str(error).strip().splitlines()
     return (text[0] if text else type(error).__name__)[:MAX_CAUSE_CHARACTERS]
 
 
 def logged_cause_of(error: Exception) -> str:
-    """An error in one line, without words of the model: they may be those of a text."""
+    """Returns an error in one line, without words of the model: they may be those of a text."""
     if isinstance(error, NoUse | NoSchema):
         return error.plain[:MAX_CAUSE_CHARACTERS]
     return cause_of(error)

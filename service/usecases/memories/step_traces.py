@@ -1,4 +1,4 @@
-"""Traces of steps: each goes on from the appends that it reads, and its commit is gone on from."""
+"""Traces steps: each continues the appends that it reads, and watches continue its commit."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -23,7 +23,7 @@ _log = structlog.get_logger("palimpsest.traces")
 async def _appends(database: Database, held: Claim, after: int, upto: int) -> Sequence[SpanContext]:
     """Returns the spans that appended the chunks of (after, upto], those that were sampled.
 
-    Asks nobody where this process makes no spans.
+    Queries nothing where this process makes no spans.
     """
     if not tracing.is_on() or upto <= after:
         return ()
@@ -47,9 +47,9 @@ async def step(
     level: int | None = None,
     causes: Sequence[SpanContext] | None = None,
 ) -> AsyncIterator[Span]:
-    """Opens the span of a step, or of a part of one, and has the log say what it is about.
+    """Opens the span of a step, or of a part of one, and binds its revision to the log.
 
-    It goes on from its `causes`; None: from the appends that it reads.
+    It continues its `causes`; None: the appends that it reads.
     """
     if causes is None:
         causes = await _appends(database, held, part.after_position, part.to_position)
@@ -68,9 +68,9 @@ async def step(
 def commit(
     held: Claim, new: NewRevision, causes: Sequence[SpanContext] = ()
 ) -> Iterator[NewRevision]:
-    """Opens the span of what writes the next revision, and gives that with its trace.
+    """Opens the span of the write of the next revision, and yields that with its trace.
 
-    `causes`: the steps that it brings, where it is within none of them.
+    `causes`: the steps whose results it commits, where it is within none of them.
     """
     attributes = {
         Attribute.GEN_AI_OPERATION_NAME: GenAiOperation.UPDATE_MEMORY,

@@ -1,4 +1,4 @@
-"""What verifications of all kinds of memories share."""
+"""Verifies the revisions of memories of all kinds."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from typing import Generic, TypeVar
@@ -9,14 +9,14 @@ from storage.engine.database import Transaction
 from storage.memories.memories import StoredMemory
 from storage.operations import verifying
 
-#: Revisions between two words of progress.
+#: Revisions between two reports of progress.
 PROGRESS_REVISIONS = 1000
 
 _Row = TypeVar("_Row")
 
 
 class RevisionChain:
-    """The revisions of a memory, each told to the check that all kinds share."""
+    """Reads the revisions of a memory, and passes each to the check that all kinds share."""
 
     def __init__(self, tx: Transaction, stored: StoredMemory) -> None:
         self._rows = verifying.revisions(tx, stored.session_key, stored.memory_id)
@@ -25,7 +25,7 @@ class RevisionChain:
         self.count = 0
 
     async def rows(self) -> AsyncGenerator[tuple[RevisionRow, Iterable[Difference | int]]]:
-        """Every revision, with what is to be told before what it brought."""
+        """Yields every revision, with the differences and progress to report before its own."""
         async for row in self._rows:
             self.count += 1
             told: list[Difference | int] = list(self._check.revision(row))
@@ -34,7 +34,7 @@ class RevisionChain:
             yield row, told
 
     def finish(self) -> Iterable[Difference | int]:
-        """What the memory's row says of them."""
+        """Compares the memory's row with its revisions."""
         stored = self._stored
         row = MemoryRow(
             revision=stored.revision,
@@ -47,7 +47,7 @@ class RevisionChain:
 
 
 class RowsAhead(Generic[_Row]):
-    """Rows that belong to revisions, in order of these; looks one row ahead."""
+    """Reads rows that belong to revisions, in their order; reads one row ahead."""
 
     def __init__(self, rows: AsyncIterator[tuple[int, _Row]]) -> None:
         self._rows = rows
@@ -55,7 +55,7 @@ class RowsAhead(Generic[_Row]):
         self._is_begun = False
 
     async def of(self, revision: int) -> list[_Row]:
-        """Those of a revision; those of earlier ones that nobody asked for are left out."""
+        """Returns the rows of a revision; skips those of earlier ones."""
         found: list[_Row] = []
         while (one := await self._peek()) is not None and one[0] <= revision:
             if one[0] == revision:

@@ -1,4 +1,4 @@
-"""Deleting: sessions, memories and answers are gone at once; workers remove their rows.
+"""Deletes sessions, memories and answers at once; workers remove their rows.
 
 A small session's rows are removed before the call returns, so that its name is free again; of a
 large one workers remove them, batch by batch.
@@ -75,7 +75,7 @@ class Deleter:
             await store_result(tx, None)
 
     async def remove(self, tenant_id: UUID, key: UUID, item_id: UUID) -> None:
-        """Removes rows of what was deleted: all, or the first ones, and wakes a worker then."""
+        """Removes rows of what was deleted: all, or the first ones, and then wakes a worker."""
         removal: Removal | None = Removal(session_key=key, item_id=item_id)
         for _ in range(OWN_BATCHES):
             if removal is not None and not removal.is_done:
@@ -100,9 +100,9 @@ class Remover:
         self._drain_seconds = config.drain_seconds
 
     async def remove(self, item: WorkItem, *, stop: asyncio.Event | None = None) -> float | None:
-        """Removes batches until nothing is left; None then.
+        """Removes batches until nothing is left; returns None then.
 
-        Else 0: others get their turn, or `stop` is set. Raises StorageError.
+        Returns 0 when its turn ends, or `stop` is set, before that. Raises StorageError.
         """
         until = asyncio.get_running_loop().time() + self._drain_seconds
         removal: Removal | None = Removal(session_key=item.session_key, item_id=item.item_id)

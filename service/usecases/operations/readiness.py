@@ -1,4 +1,4 @@
-"""Watches whether this process can reach its database, and tells those who depend on it."""
+"""Watches whether this process can reach its database, and notifies a listener of changes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -38,7 +38,7 @@ class ReadinessWatch:
 
     @property
     def cause(self) -> str:
-        """Why the process is not ready; empty when it is."""
+        """Returns why the process is not ready; empty when it is."""
         if self._stop.is_set():
             return STOPPING
         if not self._has_begun:
@@ -47,9 +47,9 @@ class ReadinessWatch:
         return "" if self._readiness.ready else self._readiness.trouble
 
     async def begin(self, listener: Listener | None = None) -> None:
-        """Says that the process takes work from now on, having reached its database.
+        """Marks the process as accepting work, having reached its database.
 
-        `listener` is told whether the database is there: now, and each time that it changes.
+        `listener` is called with whether the database is there: now, and at each change.
         """
         self._has_begun, self._listener = True, listener
         # What was missing until now is there.
@@ -64,7 +64,7 @@ class ReadinessWatch:
             await asyncio.sleep(self._probe_seconds)
 
     async def probe(self) -> None:
-        """Looks once."""
+        """Probes once."""
         trouble = await self._trouble()
         if not self._readiness.note(trouble):
             return

@@ -1,4 +1,4 @@
-"""Distributions of other projects that write over our files (docs/decisions/0068)."""
+"""Finds distributions of other projects that write over our files (docs/decisions/0068)."""
 
 from importlib.metadata import PackageNotFoundError, version
 
@@ -10,7 +10,7 @@ _REPLACED = {
 
 
 def strangers() -> str:
-    """Returns what to know of those that are installed beside us; empty when none is."""
+    """Returns what those that are installed replace; empty when none is."""
     found = []
     for name, replaced in _REPLACED.items():
         try:

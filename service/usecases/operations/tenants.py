@@ -1,4 +1,4 @@
-"""The tenants of a deployment, for commands that look after more than one."""
+"""Reads the tenants of a deployment, for commands that work on more than one."""
 
 from collections.abc import AsyncGenerator
 from uuid import UUID
@@ -16,7 +16,7 @@ class NoTenant(Exception):
 
 
 async def all_tenants(database: Database) -> AsyncGenerator[Tenant]:
-    """Every tenant, by id. Raises StorageError."""
+    """Yields every tenant, by id. Raises StorageError."""
     after = UUID(int=0)
     while True:
         async with database.sweeping(name="tenants") as tx:
@@ -29,7 +29,7 @@ async def all_tenants(database: Database) -> AsyncGenerator[Tenant]:
 
 
 async def the_tenant(database: Database, wanted: str) -> Tenant:
-    """The tenant of that name or id. Raises NoTenant, StorageError."""
+    """Returns the tenant of that name or id. Raises NoTenant, StorageError."""
     async with database.sweeping(name="tenants") as tx:
         found = await tenants.find(tx, wanted)
     if not found:

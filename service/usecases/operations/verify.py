@@ -1,4 +1,4 @@
-"""Verifying a session: everything that follows from its log is recomputed and compared.
+"""Verifies sessions: recomputes everything that follows from their logs, and compares it.
 
 Each part is read in one snapshot, page by page, so that a session of any size is verified
 beside the service that works on it.
@@ -22,7 +22,7 @@ from storage.operations.verifying import SessionRow
 from storage.spend import sums
 from storage.spend.sums import SumOff
 
-#: Chunks between two words of progress.
+#: Chunks between two reports of progress.
 PROGRESS_CHUNKS = 10_000
 #: Sessions of one page of the list.
 PAGE_SESSIONS = 200
@@ -52,14 +52,14 @@ class LocatedDifference:
 
 
 class Verifier:
-    """Compares sessions with what they come to."""
+    """Compares what is stored of sessions with what follows from their logs."""
 
     def __init__(self, database: Database, kinds: Mapping[str, KindUseCases]) -> None:
         self._database = database
         self._kinds = kinds
 
     async def session_names(self, tenant_id: UUID) -> AsyncGenerator[str]:
-        """The names of all sessions, in order."""
+        """Yields the names of all sessions, in order."""
         after = ""
         while True:
             async with self._database.transaction(tenant_id, name="verify") as tx:
@@ -73,7 +73,7 @@ class Verifier:
     async def verify(
         self, tenant_id: UUID, session: str, memory: str | None = None
     ) -> AsyncGenerator[LocatedDifference | Looked]:
-        """What differs, and how far it is, as it is found; with `memory` of that one alone.
+        """Yields differences and progress as they are found; with `memory` of that one alone.
 
         Raises NotFound, StorageError.
         """
@@ -102,7 +102,7 @@ class Verifier:
                         yield one
 
     async def verify_tenant(self, tenant_id: UUID) -> AsyncGenerator[LocatedDifference | Looked]:
-        """The same of what is of no session: its sums, and what is left of deleted sessions.
+        """Verifies what belongs to no session: the sums, and what is left of deleted sessions.
 
         Raises StorageError.
         """
@@ -118,7 +118,7 @@ class Verifier:
         yield Looked(part="deletions", count=len(left), is_done=True)
 
     async def repair(self, tenant_id: UUID, session: str | None) -> None:
-        """Sets right the sums of a session, or of the tenant, beside the service.
+        """Repairs the sums of a session, or of the tenant, while the service runs.
 
         Raises StorageError.
         """
@@ -242,7 +242,7 @@ async def verify_memory(
     try:
         stored = await memories.get(tx, session_key, memory_id)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        # Only of what nobody of the service wrote: then it may be anything.
+        # Only of a row that the service did not write: then it may be anything.
         yield Difference(name="memory.spec", place="memory", said=f"it cannot be read: {error}")
         return
     if stored is None:

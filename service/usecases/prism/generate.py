@@ -14,7 +14,7 @@ class Generator(OnDemandJob[StoredSchemaDraft]):
     """Makes schemas in one worker process."""
 
     async def find(self, tx: Transaction, item: WorkItem) -> StoredSchemaDraft | None:
-        """The draft."""
+        """Returns the draft."""
         return await schema_drafts.get(tx, item.session_key, item.item_id)
 
     async def produce(self, item: WorkItem, pending: StoredSchemaDraft) -> None:

@@ -1,4 +1,4 @@
-"""What the use cases need of PRISM memories."""
+"""Defines what the use cases need of PRISM memories."""
 
 import hashlib
 from collections.abc import AsyncGenerator, Sequence

@@ -40,10 +40,10 @@ from storage.memories.revisions import NewRevision
 from storage.prism import states
 from storage.prism.states import PrismRows
 
-#: Chunks that one look at the log brings.
+#: Chunks that one query of the log reads.
 READ_CHUNKS = 64
-#: A step that waits for more chunks looks after them this often within its linger, but
-#: not sooner than the second figure, in seconds.
+#: A step that waits for more chunks queries this often within its linger, but not sooner than
+#: the second figure, in seconds.
 LINGER_LOOKS = 4
 MIN_LINGER_SECONDS = 0.2
 

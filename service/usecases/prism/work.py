@@ -31,9 +31,9 @@ class PrismWork:
     facts: ModelFacts
     prices: ModelPrices
     bounds: StepBounds
-    #: What the folding policy has counted; nobody looks at it where the encoding has none.
+    #: What the folding policy has counted; unused where the encoding has none.
     fold_state: FoldState
-    #: Chunks behind the cursor that were read already.
+    #: Chunks after the cursor that were read already.
     pending: Sequence[SizedChunk] = ()
     #: The log had no more than these a moment ago.
     has_all: bool = False

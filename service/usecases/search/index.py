@@ -38,7 +38,7 @@ EMBED_CHUNKS = 64
 EMBED_BYTES = 512 * 1024
 #: Sessions whose chunks one process embeds at once: memories need the worker as well.
 EMBED_AT_ONCE = 4
-#: Who finds as many at it comes back after this long.
+#: A worker that already embeds so many retries another session after this long.
 BUSY_SECONDS = 1.0
 #: Sessions that are noted at once for another model.
 NOTE_ITEMS = 500
@@ -67,7 +67,7 @@ class Indexer:
         self._embedding = asyncio.Semaphore(EMBED_AT_ONCE)
 
     async def index(self, item: WorkItem, *, stop: asyncio.Event | None = None) -> float | None:
-        """Indexes what a session has; the seconds after which somebody should come back.
+        """Indexes what a session has; returns the seconds after which a worker retries.
 
         None when there is no more to do now, or when `stop` is set, which ends it between
         two batches. Raises StorageError.
@@ -133,9 +133,9 @@ class Indexer:
                 await chunk_index.rest(tx, item.session_key)
 
     async def _write_words(self, item: WorkItem, place: IndexPlace) -> Words | None:
-        """Writes a batch; None when somebody else is at it."""
+        """Writes a batch; returns None when another worker is at it."""
         after = place.indexed_position
-        # Lists are written behind the words, so that a session with some to come is not done.
+        # Lists are written after the words, so that a session with some to come is not done.
         lists = posting_lists.is_due(place.listed_position, place.head)
         try:
             async with self._writing_words(item, place) as tx:
@@ -161,7 +161,7 @@ class Indexer:
     async def _write_lists(
         self, item: WorkItem, place: IndexPlace, after: int, indexed: int
     ) -> int | None:
-        """Lists a block of a long session; None when there is none, or somebody else is at it."""
+        """Lists a block of a long session; None when there is none, or another worker is at it."""
         async with self._writing_words(item, place, lists=True) as tx:
             if await sessions.keep(tx, item.session_key) is None:
                 return None
@@ -174,7 +174,7 @@ class Indexer:
     async def _writing_words(
         self, item: WorkItem, place: IndexPlace, *, lists: bool = False
     ) -> AsyncIterator[Transaction]:
-        # Words that are forgotten are written again, with the place that they came to.
+        # Words that are lost are written again, with the position that they reached.
         try:
             async with self._database.transaction(
                 item.tenant_id, lazily=True, name="index.words"
@@ -190,7 +190,7 @@ class Indexer:
             raise
 
     async def _write_vectors(self, item: WorkItem, embedder: Embedder, place: IndexPlace) -> bool:
-        """Writes a batch; False when it is not the time, or somebody else is at it."""
+        """Writes a batch; returns False when it is not due, or another worker is at it."""
         if self._embedding.locked():
             async with self._database.transaction(item.tenant_id, name="index") as tx:
                 await chunk_index.back_off(tx, item.session_key, BUSY_SECONDS)
@@ -252,7 +252,7 @@ class Indexer:
         elif isinstance(error, EmbeddingFailed) and not error.retryable:
             seconds = spread(MAX_SECONDS)
         else:
-            # What nobody foresaw may pass, as with steps.
+            # An unexpected error may pass, as with steps.
             asked = error.retry_seconds if isinstance(error, EmbeddingFailed) else None
             seconds = pause_seconds(self._first, place.attempts, asked_seconds=asked or 0.0)
         cause = cause_of(error)

@@ -1,4 +1,4 @@
-"""What the use cases need of state memories."""
+"""Defines what the use cases need of state memories."""
 
 from collections.abc import Mapping, Sequence
 from uuid import UUID

@@ -30,7 +30,7 @@ from storage.memories.revisions import NewRevision
 from storage.state import contexts, idle, vectors
 from storage.state.contexts import ContextBounds
 
-#: Chunks that one look at the log brings. Besides the steps of one compression a worker
+#: Chunks that one query of the log reads. Besides the steps of one compression a worker
 #: holds at most so many.
 READ_CHUNKS = 64
 #: Content, and metadata, of steps that are read to find out that nothing is due; with more
@@ -65,7 +65,7 @@ class StateMethod(MemoryMethod[State, StateWork]):
             return context is not None and await _leave(tx, held, context) is None
 
     async def _context(self, tx: Transaction, held: Claim) -> WorkingContext | None:
-        """The steps of a memory and what is in use, when nothing is due; else None."""
+        """Returns the steps of a memory and what is in use, when nothing is due; else None."""
         bounds = ContextBounds(
             chunks=READ_CHUNKS, content_bytes=READ_BYTES, metadata_bytes=READ_BYTES
         )
@@ -111,7 +111,7 @@ class StateMethod(MemoryMethod[State, StateWork]):
         return work.next_episode(level, found)
 
     async def _next_due(self, work: StateWork) -> tuple[StateWork, int | None]:
-        """How many of the steps are to be compressed, and the steps read up to there at least.
+        """Returns how many steps are to be compressed, and the steps read up to there at least.
 
         A flush and the clock say so only of a log that was read to its head just now.
         """
@@ -153,12 +153,12 @@ class StateMethod(MemoryMethod[State, StateWork]):
         )
 
     async def _idle(self, work: StateWork) -> StepWait | None:
-        """Leaves a memory whose steps stay recent; None when more came just now."""
+        """Leaves a memory whose steps stay recent; returns None when more have arrived."""
         async with self._database.direct(work.held.tenant_id, name="step.idle_state") as tx:
             head = await _leave(tx, work.held, work.context)
         if head is None:
             return StepWait()
-        # Else it was flushed or changed, or is in other hands, since this worker took it.
+        # Else it was flushed, changed or taken over since this worker claimed it.
         return None if head > work.read_position else StepWait(seconds=0.0)
 
 

@@ -31,14 +31,14 @@ from storage.memories.revisions import NewRevision
 
 
 def idle_at(spec: StateSpec, context: WorkingContext) -> datetime | None:
-    """When the recent steps are compressed because no more have come; None: never."""
+    """Returns when the recent steps are compressed because no more have come; None: never."""
     if not spec.idle_ms or not context.recent:
         return None
     return context.recent[-1].logged.created_at + timedelta(milliseconds=spec.idle_ms)
 
 
 def wake_position(spec: StateSpec, context: WorkingContext) -> int:
-    """Where the log gets by itself what the memory waits for, at the earliest."""
+    """Returns the earliest position at which an append alone makes a compression due."""
     # The first of the steps begins the wait for a session that is idle.
     least = 1 if spec.idle_ms and not context.recent else least_due(spec)
     return context.state.applied_position + least
@@ -64,24 +64,24 @@ class CompressionGroup:
 
     @property
     def occasion(self) -> str:
-        """Of its calls."""
+        """Returns the occasion of its calls."""
         if self.level == STEPS_LEVEL:
             return f"compress:{self.number}:{self.to_position}"
         return f"episode:{self.number}"
 
     @property
     def from_position(self) -> int:
-        """The positions behind this one …"""
+        """Returns the position after which the vector has something new …"""
         return self.vectors[0].from_position if self.vectors else self.cursor
 
     @property
     def to_position(self) -> int:
-        """… to this one are new in the vector."""
+        """Returns … up to this one."""
         return self.vectors[-1].to_position if self.vectors else self.steps[-1].position
 
     @property
     def cursor_behind(self) -> int:
-        """The cursor of the revision that it makes."""
+        """Returns the cursor of the revision that it makes."""
         return self.steps[-1].position if self.steps else self.cursor
 
     @property
@@ -119,20 +119,20 @@ class CompressionGroup:
         )
 
     def skipped(self, spec: StateSpec, count: Callable[[str], int]) -> Compression:
-        """What stands for a vector that no model gives."""
+        """Returns the stand-in for a vector that no model gives."""
         # The newest vector of a level stands for the whole level already.
         texts = [step.text for step in self.steps] or [self.vectors[-1].text]
         return stand_in(self._before_text, texts, spec=spec, count=count)
 
     def kind(self, made: VectorSource) -> str:
-        """Of its revision, by where the vector comes from."""
+        """Returns the kind of its revision, by the source of the vector."""
         # An episode reads no step, so it can skip none.
         if self.level > STEPS_LEVEL:
             return "episode"
         return "skip" if made is VectorSource.SKIPPED else "step"
 
     def vector(self, done: Compression) -> StateVector:
-        """What the revision brings."""
+        """Returns the vector of the revision."""
         before = self.before
         if before is None or before.revision == TASK_REVISION:
             after_position = self.from_position
@@ -153,7 +153,7 @@ class CompressionGroup:
         )
 
     def levels(self, levels: VectorLevels, spec: StateSpec) -> VectorLevels:
-        """The vectors in use behind its revision."""
+        """Returns the vectors in use after its revision."""
         if self.level == STEPS_LEVEL:
             return levels.with_steps(self.number, episode_vectors=spec.episode_vectors)
         return levels.with_episode(self.number, self.level)
@@ -167,33 +167,33 @@ class StateWork:
     state: State
     #: What is known about the model that is asked.
     facts: ModelFacts
-    #: Steps behind the cursor that were read already.
+    #: Steps after the cursor that were read already.
     steps: Sequence[SizedStep] = ()
 
     @property
     def spec(self) -> StateSpec:
-        """How the memory is kept."""
+        """Returns how the memory is kept."""
         return StateSpec.of(self.held)
 
     @property
     def read_position(self) -> int:
-        """All steps up to here are compressed, or in `steps`."""
+        """Returns the position up to which all steps are compressed, or in `steps`."""
         return self.context.head
 
     @property
     def full_level(self) -> int | None:
-        """The level whose vectors are to be compressed before more steps; None: none is."""
+        """Returns the level whose vectors are to be compressed before more steps; None: none is."""
         return self.state.levels.full_level(self.spec.episode_vectors)
 
     def due_anyway(self) -> int | None:
-        """How many steps are to be compressed, whatever else is in the log; None: who knows."""
+        """Returns how many steps are due whatever follows in the log; None: not known yet."""
         paid = self.held.paid_position
         if paid is not None and self.read_position >= paid:
             return sum(step.position <= paid for step in self.steps)
         return due(self.spec, self.context.known, self.steps)
 
     def due_at_head(self, now: datetime | None) -> int | None:
-        """How many are to be compressed if the log has no more than these; None: none yet."""
+        """Returns how many steps are due if the log has no more than these; None: none yet."""
         flush_position = self.held.flush_position
         return due(
             self.spec, self.context.known, self.steps, flush_position=flush_position, now=now
@@ -201,11 +201,11 @@ class StateWork:
 
     @property
     def context(self) -> WorkingContext:
-        """What is in use, as far as the log was read."""
+        """Returns what is in use, as far as the log was read."""
         return WorkingContext(state=self.state, recent=self.steps)
 
     def next_steps(self, number: int) -> CompressionGroup:
-        """The first of the steps that were read, for the next vector of steps."""
+        """Groups the first of the steps that were read, for the next vector of steps."""
         return CompressionGroup(
             number=self.held.revision + 1,
             level=STEPS_LEVEL,
@@ -215,7 +215,7 @@ class StateWork:
         )
 
     def next_episode(self, level: int, vectors: Sequence[StateVector]) -> CompressionGroup:
-        """The vectors of a full level, for the next one above it."""
+        """Groups the vectors of a full level, for the next one above it."""
         above = [one for one in self.state.stack if one.level == level + 1]
         return CompressionGroup(
             number=self.held.revision + 1,
@@ -226,7 +226,7 @@ class StateWork:
         )
 
     def state_behind(self, group: CompressionGroup, vector: StateVector) -> State:
-        """The vectors in use behind the revision that `group` makes."""
+        """Returns the vectors in use after the revision that `group` makes."""
         (task,) = first_state(self.spec).stack
         return State.of(
             group.number,

@@ -1,4 +1,4 @@
-"""Reading state memories: the working context now, at a position, or of a revision."""
+"""Reads state memories: the working context now, at a position, or of a revision."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -103,8 +103,10 @@ class WorkingContexts:
     async def read_revision(
         self, tenant_id: UUID, session: str, name: str, revision: int
     ) -> ContextReading:
-        """The vectors of a revision, with nothing recent. Raises NotFound,
-        FailedPrecondition (another kind), OutOfRange."""
+        """Returns the vectors of a revision, with nothing recent.
+
+        Raises NotFound, FailedPrecondition (another kind), OutOfRange.
+        """
         key = _key(tenant_id, session, name)
         async with self._database.direct(tenant_id, name="context") as direct:
             found = await contexts.read_revision(direct, key, self._bounds, revision)
@@ -190,7 +192,7 @@ class WorkingContexts:
     async def _known(
         self, tenant_id: UUID, session: str, name: str, found: StoredContext | None
     ) -> StoredContext:
-        """What was found, if it is a state memory. Raises NotFound, FailedPrecondition."""
+        """Returns what was found, if it is a state memory. Raises NotFound, FailedPrecondition."""
         if found is None:
             async with self._database.transaction(tenant_id, name="context") as tx:
                 raise await missing(tx, session, name)
@@ -200,9 +202,12 @@ class WorkingContexts:
     async def _wait(
         self, tenant_id: UUID, found: StoredContext, deadline: float | None
     ) -> StoredContext:
-        """The context once nothing is due. Chunks that are appended make nothing less due,
-        so it is read again when the memory has got on; or is idle, for a step that was on its
-        way may have ended a pause that the clock took for a long one."""
+        """Returns the context once nothing is due.
+
+        Appended chunks make nothing less due, so it is read again when the memory has a new
+        revision; or is idle, since a step that was being appended may have ended a pause that
+        seemed long enough by the clock.
+        """
         stored = found.memory
         _refuse_stopped(stored.name, progress_of(stored))
         cause = stored.waiting_cause
@@ -262,7 +267,7 @@ class WorkingContexts:
 
 
 def context_too_large(memory: str, why: str, limit: int, what: str) -> Exhausted:
-    """The refusal of a context that passes a limit."""
+    """Returns the refusal of a context that passes a limit."""
     return Exhausted(
         Reason.CONTEXT_TOO_LARGE,
         f"the working context of memory {memory!r} is too large: {why}; it may have {limit} {what}."
@@ -283,8 +288,11 @@ def _context_of(found: StoredContext) -> WorkingContext:
 
 
 def _is_behind(found: StoredContext) -> bool:
-    """Whether something is due. Of so many chunks that they pass a limit the worker says
-    it, unless their number does: it has looked at them when the memory is idle."""
+    """Returns whether something is due.
+
+    Of more chunks than a read may return only the worker knows, unless their number decides: it
+    has checked them when the memory is idle.
+    """
     spec = StateSpec.of(found.memory)
     if not found.is_whole:
         return _is_wanted(found) or (_goes_by_content(spec) and not found.memory.is_idle)
@@ -293,7 +301,7 @@ def _is_behind(found: StoredContext) -> bool:
 
 
 def _is_wanted(found: StoredContext) -> bool:
-    """Whether something is due whatever the recent chunks are."""
+    """Returns whether something is due whatever the recent chunks are."""
     assert found.state is not None, "the context of now has a revision"
     spec, state = StateSpec.of(found.memory), found.state
     return (
@@ -308,12 +316,12 @@ def _goes_by_content(spec: StateSpec) -> bool:
 
 
 def _refuse_stopped(memory: str, progress: Progress) -> None:
-    # Something is due behind the cursor, or at it: whatever stops the memory stops that.
+    # Something is due after the cursor, or at it: whatever stops the memory stops that.
     refuse_stopped(memory, progress.applied_position + 1, progress)
 
 
 def _beyond_head(stored: StoredMemory, position: int) -> OutOfRange:
-    # Not what other kinds say: what is not compressed is in a context all the same.
+    # Unlike other kinds: what is not compressed is in a context all the same.
     return OutOfRange(
         Reason.POSITION_NOT_APPLIED,
         f"the log of session {stored.session_name!r} ends at position {stored.head},"

@@ -1,4 +1,4 @@
-"""Feeding: long work over what is read in the meantime, beside the event loop."""
+"""Feeds pages that the event loop reads to long work in a thread."""
 
 import asyncio
 import threading
@@ -11,11 +11,11 @@ R = TypeVar("R")
 
 
 class _Stopped(Exception):
-    """Nobody waits for the work any more."""
+    """The caller does not wait for the work any more."""
 
 
 class _Feed(Iterator[T]):
-    """What an asynchronous iterator brings in pages, one by one, for a thread."""
+    """Iterates in a thread over the items of an asynchronous iterator of pages."""
 
     def __init__(self, pages: AsyncIterator[Sequence[T]], loop: asyncio.AbstractEventLoop) -> None:
         self._pages = pages
@@ -46,7 +46,7 @@ class _Feed(Iterator[T]):
             raise _Stopped
         self._awaited = asyncio.run_coroutine_threadsafe(self._read(), self._loop)
         if self._stopped.is_set():
-            # Since the look before, when there was nothing yet for `stop` to end.
+            # It was stopped since the check above, when there was nothing yet to cancel.
             self._awaited.cancel()
         return self._awaited.result()
 
@@ -55,9 +55,9 @@ class _Feed(Iterator[T]):
 
 
 async def in_thread(pages: AsyncIterator[Sequence[T]], work: Callable[[Iterator[T]], R]) -> R:
-    """What `work` makes in a thread of the items that `pages` brings.
+    """Runs `work` in a thread on the items of `pages`; returns its result.
 
-    A page is read when the ones before it are worked off, so that one is held at a time.
+    A page is read when the work has used up the one before, so that one is in memory at a time.
     Cancelled, the work ends at its next page.
     """
     feed = _Feed(pages, asyncio.get_running_loop())

@@ -1,4 +1,4 @@
-"""What the use cases need of trees."""
+"""Defines what the use cases need of trees."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -57,14 +57,14 @@ class TreeUseCases(KindUseCases):
 
 
 class _LeafTexts:
-    """What the log has under leaves that come one after the other."""
+    """Reads the text under consecutive leaves from the log."""
 
     def __init__(self, tx: Transaction, session_key: UUID, memory_id: UUID) -> None:
         self._tx = tx
         self._key = (session_key, memory_id)
 
     async def under(self, leaf: Node) -> LeafText:
-        """The text of a leaf, compared with what is stored of it."""
+        """Returns the text of a leaf, compared with what is stored of it."""
         text = await self._text(leaf.start, leaf.end)
         if text is None:
             return LeafText(tokens=None, has_words=False)
@@ -73,7 +73,7 @@ class _LeafTexts:
         return LeafText(tokens=estimate_tokens(text), has_words=same)
 
     async def _text(self, start: TextOffset, end: TextOffset) -> str | None:
-        """From `start` to before `end`; None when the log has no such places."""
+        """Returns the text from `start` to before `end`; None when the log has no such offsets."""
         pieces: list[SegmentPiece] = []
         after = start.position - 1
         while after < end.last_position:

@@ -78,9 +78,9 @@ class TreeMethod(MemoryMethod[Growth, TreeWork]):
         return StepBatch(work=work, run=partial(self._grow, work))
 
     async def lost(self, held: Claim) -> StepWait:
-        """Has a worker look at once where a seal was asked for since the claim.
+        """Retries at once where a seal was requested since the claim.
 
-        What comes after the seal must not get into the tree.
+        What follows the seal must not get into the tree.
         """
         async with self._database.transaction(held.tenant_id, name="step") as tx:
             now = await revisions.lock(tx, held.session_key, held.memory_id)
@@ -187,9 +187,9 @@ class TreeMethod(MemoryMethod[Growth, TreeWork]):
         self._stored(work, new)
 
     async def _idle(self, work: TreeWork) -> bool:
-        """Seals the tree where that is wanted, or leaves it at the head; False: come back.
+        """Seals the tree where that is wanted, or leaves it at the head; returns False to retry.
 
-        Nothing at all when there is more to read since.
+        Does nothing when there is more to read since.
         """
         held, position = work.held, work.log.position
         if work.is_done:
@@ -205,7 +205,7 @@ class TreeMethod(MemoryMethod[Growth, TreeWork]):
                 return True
             if position == held.applied_position:
                 work.is_done = await revisions.clear_work(tx, held)
-                # Else a seal is wanted since this worker took the memory.
+                # Else a seal was requested since this worker claimed the memory.
                 return work.is_done
             new = _empty(work, "step", position)
             await trees.commit(tx, held, new, (), {}, has_work=False)
@@ -245,10 +245,10 @@ def _kind(held: Claim, to_position: int, *, skipped: bool) -> str:
 
 
 def _empty(work: TreeWork, kind: str, to_position: int) -> NewRevision:
-    """A revision without nodes."""
+    """Returns a revision without nodes."""
     return NewRevision(kind=kind, to_position=to_position, digest=trees.digest(work.digest, ()))
 
 
 def _before(held: Claim, start: TextOffset) -> Claim:
-    """The memory as what failed at `start` finds it."""
+    """Returns the memory as what failed at `start` found it."""
     return replace(held, applied_position=start.position - 1)

@@ -1,4 +1,4 @@
-"""The outline of a tree: its levels, the nodes without a parent, the text behind them."""
+"""Reads the outline of a tree: its levels, the nodes without a parent, the text after them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Outline:
     tail: TextOffset | None
 
     def value_json(self) -> str:
-        """The tree as a memory's value: canonical JSON, as GetMemoryResponse describes it."""
+        """Returns the tree as a memory's value: canonical JSON as in GetMemoryResponse."""
         tail = self.tail
         return canonical(
             {
@@ -59,7 +59,7 @@ class Outline:
 async def read_outline(
     tx: Transaction, stored: StoredMemory, revision: int | None = None
 ) -> Outline:
-    """The outline as of a revision, None: the newest that `stored` has. Raises OutOfRange."""
+    """Returns the outline as of a revision; None: the newest of `stored`. Raises OutOfRange."""
     at = stored.revision if revision is None else revision
     if at > stored.revision:
         raise revision_not_found(stored.name, at, stored.revision)
@@ -83,7 +83,7 @@ async def read_outline(
 
 
 def shortened(texts: Sequence[str], max_bytes: int) -> Sequence[str]:
-    """The texts, each cut to its share where they have more than `max_bytes` together."""
+    """Returns the texts, each cut to its share where they have more than `max_bytes` together."""
     if sum(len(text.encode()) for text in texts) <= max_bytes:
         return texts
     share = max_bytes // len(texts)

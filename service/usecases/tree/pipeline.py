@@ -1,4 +1,4 @@
-"""A pipeline: reads ahead, makes nodes many at a time, and stores them in their order.
+"""Builds trees in a pipeline: reads ahead, makes many nodes at once, stores them in order.
 
 Nothing waits for a round to end: text is read while models think, a node is begun as soon
 as what it is made of is there and a call is free, and what is made is stored meanwhile.
@@ -22,8 +22,8 @@ AHEAD = 2
 #: call is under way.
 STORE_NODES = 64
 STORE_SECONDS = 1.0
-#: Who has read all there is looks for more so soon, then ever more rarely up to so many
-#: seconds; when no call is under way not at all.
+#: Pauses between queries of a log that was read to its end: they grow from the first to the
+#: longest; while no call is under way there are none.
 FIRST_LOOK_SECONDS = 0.05
 MAX_LOOK_SECONDS = 1.0
 #: A turn is at least as long as so many calls, one after the other: at its end the calls
@@ -33,7 +33,7 @@ TURN_CALLS = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogRead:
-    """What a look at the log brought."""
+    """The result of a query of the log."""
 
     #: Whether there was anything new.
     came: bool
@@ -77,10 +77,10 @@ class Pipeline:
         self._failed: list[tuple[Planned, Exception]] = []
 
     async def run(self, *, stop: asyncio.Event | None, until: float) -> bool:
-        """Goes on until everything is stored that the log has; False when it ended before.
+        """Runs until everything that the log has is stored; returns False when it ended before.
 
         When `stop` is set and at `until` (the loop's time; later where calls take long) no
-        other node is begun, and when one fails none behind it; those that are under way are
+        other node is begun, and when one fails none after it; those that are under way are
         finished, since they are paid for, and what can be stored is. Raises then what `make`
         raised for the first of those that failed, in their order; and at once what `store`
         and `read` raise, and StorageError.
@@ -100,7 +100,7 @@ class Pipeline:
         return not self._halted
 
     def _go_on(self) -> bool:
-        """Begins what can be begun; whether anything is under way."""
+        """Begins what can be begun; returns whether anything is under way."""
         self._begin_nodes()
         if self._may_read():
             self._reading = asyncio.create_task(self._steps.read())
@@ -132,7 +132,7 @@ class Pipeline:
         return bool(self._making) and self._loop.time() >= self._look_at
 
     def _seconds_to_store(self) -> float | None:
-        """When it is time to store what can be; None while nothing can."""
+        """Returns the seconds until what is ready is stored; None while nothing is."""
         ready = self._plan.storable()
         if not ready:
             return None
@@ -142,12 +142,12 @@ class Pipeline:
 
     @property
     def _has_room(self) -> bool:
-        """Whether more leaves may be planned."""
+        """Returns whether more leaves may be planned."""
         return self._plan.leaves < WINDOW * self._concurrency
 
     @property
     def _ends(self) -> bool:
-        """Whether nothing more is read."""
+        """Returns whether nothing more is read."""
         return self._halted or bool(self._failed)
 
     def _begin_storing(self) -> None:
@@ -180,7 +180,7 @@ class Pipeline:
             self._halted = True
 
     def _patience(self, until: float) -> float | None:
-        """How long to wait for what is under way before looking for something to begin."""
+        """Returns how long to wait for what is under way before trying to begin something."""
         now = self._loop.time()
         left = None if self._halted else self._seconds_left(until)
         times = [] if left is None else [left]
@@ -193,7 +193,7 @@ class Pipeline:
         return max(min(times), 0) if times else None
 
     def _seconds_left(self, until: float) -> float | None:
-        """Of the turn; None before anybody knows how long a call takes."""
+        """Returns the seconds left of the turn; None until the first call has ended."""
         if self._making and not self._longest:
             return None
         end = max(until, self._began + TURN_CALLS * self._longest)
@@ -217,7 +217,7 @@ class Pipeline:
         self._has_read_all = look.is_all
 
     async def _end(self, stopping: "asyncio.Task[Any] | None") -> None:
-        """Leaves nothing running: what went wrong, or who waits, is told by `run`."""
+        """Cancels all that still runs; `run` reports errors."""
         tasks: list[asyncio.Task[Any] | None] = [*self._making, self._reading, self._storing]
         running = [task for task in (*tasks, stopping) if task is not None]
         for task in running:

@@ -1,4 +1,4 @@
-"""The log as a tree reads it: in order, up to a seal, and segmented ahead of the calls."""
+"""Reads the log for a tree: in order, up to a seal, and segmented ahead of the calls."""
 
 from collections import deque
 
@@ -11,7 +11,7 @@ from storage.engine.claims import Claim
 from storage.engine.database import Database
 from storage.log import chunks
 
-#: Chunks that one look at the log brings.
+#: Chunks that one query of the log reads.
 READ_CHUNKS = 64
 
 
@@ -65,7 +65,7 @@ class TreeLog:
         return LogRead(came=came, is_all=is_all and not self._unfed)
 
     def _feed(self, leaves: int) -> None:
-        """Cuts so many segments, or all there are; kept here, should nobody wait any more."""
+        """Cuts so many segments, or all there are; keeps them in case the caller is cancelled."""
         while self._unfed and len(self._cuts) < leaves:
             logged = self._unfed.popleft()
             offset = self._first.offset if logged.position == self._first.position else 0

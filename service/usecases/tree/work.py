@@ -59,11 +59,11 @@ class TreeWork:
 
     @property
     def spec(self) -> TreeSpec:
-        """How the tree is kept."""
+        """Returns how the tree is kept."""
         return TreeSpec.of(self.held)
 
     def skip(self, planned: Planned, cause: str) -> Summary:
-        """Stands for a summary that the model did not give: the beginning of the text."""
+        """Returns the stand-in for a summary that the model did not give: the text's beginning."""
         self.skipped[planned] = Skip(cause=cause, attempts=self.held.attempts)
         text = self._text_under(planned)
         short = shortened(text, self.spec.summary_tokens, self.facts.count)
@@ -75,7 +75,7 @@ class TreeWork:
         return "\n".join(child.summary for child in self.plan.children(planned))
 
     def place_of(self, planned: Planned) -> tuple[TextOffset, TextOffset]:
-        """The text under a node, made or not."""
+        """Returns where the text under a node starts and ends."""
         made = planned.cut or planned.node
         if made is not None:
             return made.start, made.end
@@ -90,18 +90,18 @@ class TreeWork:
                 del self.spans[next(iter(self.spans))]
 
     def spans_under(self, planned: Planned) -> list[SpanContext]:
-        """The spans that made the children of a parent, those that are kept."""
+        """Returns the spans of a parent's children, those that are kept."""
         names = [f"{child.level}.{child.number}" for child in self.plan.children(planned)]
         return [self.spans[name] for name in names if name in self.spans]
 
     def move(self, new: NewRevision) -> None:
-        """Takes note that the next revision, which is `new`, is committed."""
+        """Moves to the next revision, which is `new` and was committed."""
         self.digest = new.digest
         self.held = revisions.advanced(self.held, new)
 
 
 def check_room(ask: ModelRequest, facts: ModelFacts) -> None:
-    """Raises NoRoom when a prompt and its reply do not fit into the model's window."""
+    """Raises TreeStepTooLarge when a prompt and its reply do not fit into the model's window."""
     free = facts.window_tokens - ask.max_output_tokens - MARGIN_TOKENS
     text = ask.text
     # No token has less than a byte: most prompts need no counting.

@@ -49,7 +49,7 @@ class MadeAnswer:
     #: The first and the last chunk of what the reader did not go through, for there is more than
     #: it may; None: it could go anywhere.
     left_out: tuple[int, int] | None = None
-    #: The ordinal of the last event that tells how it became one of the options; 0: none does.
+    #: The ordinal of the last event about how it became one of the options; 0: there is none.
     events: int = 0
 
 
@@ -61,7 +61,7 @@ class MemoryReader(Protocol):
 
 
 def scope_of(item: WorkItem, asked: StoredAnswer) -> CallScope:
-    """Of a model call for an answer."""
+    """Returns the scope of the model calls for an answer."""
     return CallScope(
         tenant_id=item.tenant_id,
         session_key=asked.session_key,
@@ -81,9 +81,9 @@ class AnswerCalls:
     async def call(
         self, item: WorkItem, asked: StoredAnswer, ask: ModelRequest, model: str
     ) -> ModelReply:
-        """The reply to a prompt of an answer.
+        """Returns the reply to a prompt of an answer.
 
-        Where the question asks for that, the answer's text is told while it is written.
+        Where the question asks for that, the answer's text is streamed while it is written.
         """
         scope = scope_of(item, asked)
         if ask.find_text is None or not asked.tells_text:
@@ -93,7 +93,7 @@ class AnswerCalls:
             return await self._gateway.call(ask, model=model, scope=scope, on_text=on_text)
 
     async def tell(self, item: WorkItem, asked: StoredAnswer, event: Event) -> None:
-        """Stores an event of the reader, for whoever waits to see it at once."""
+        """Stores an event of the reader, which clients that wait receive at once."""
         if asked.chosen is not None:
             event = replace(event, ordinal=event.ordinal + asked.chosen.events)
         await self.record(item, asked, event)
@@ -114,9 +114,9 @@ class AnswerCalls:
     async def next_ordinal(
         self, item: WorkItem, asked: StoredAnswer, kind: EventKind, after: int = 0
     ) -> int:
-        """Where events of a kind go on behind all that were told before.
+        """Returns the next ordinal of events of a kind, after all that are stored.
 
-        Where such are told already behind `after`, by a worker that died, the first of these.
+        Where a worker that died stored such events after `after`, the first of these.
         """
         key = asked.session_key, asked.answer_id
         async with self._database.transaction(item.tenant_id, name="answer") as tx:

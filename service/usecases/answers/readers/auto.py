@@ -64,7 +64,7 @@ class AutoReader:
         assert found is not None, "what fails with the log itself is raised"
         if made is None:
             return found
-        # What is told later comes behind the events of both.
+        # Later events follow those of both.
         best = found if _worth(found) > _worth(made) else made
         return replace(best, events=max(made.events, found.events))
 
@@ -141,7 +141,7 @@ class AutoReader:
         return made, ""
 
     async def _choose_again(self, item: WorkItem, asked: StoredAnswer, why: str) -> Chosen:
-        """Browsing, told behind the events of the reader that found nothing."""
+        """Chooses browsing, with events after those of the reader that found nothing."""
         gathered = await self._gather(item, asked)
         events = await self._calls.next_ordinal(item, asked, EventKind.CHOICE, after=1)
         choice = fallback(gathered.facts, why)

@@ -73,11 +73,11 @@ class BrowseTerms:
 
     @property
     def window_tokens(self) -> int:
-        """Of a prompt with its reply, at most."""
+        """Returns the most tokens of a prompt with its reply."""
         return min(self.request.window_tokens, self.facts.window_tokens)
 
     def pack(self, query: str) -> Pack:
-        """What makes pieces of a log, for this question. Raises TextTooLong."""
+        """Returns what cuts a log into pieces, for this question. Raises TextTooLong."""
         tokens = piece_tokens(
             query,
             request=self.request,
@@ -126,7 +126,7 @@ class Browser:
 
         Each event is stored before the next move. Made again after a failure, or by another
         worker, it gets the replies that are in the ledger and the pieces that retrieval named,
-        and tells the same events, which are there already, up to where it stopped. Raises
+        and stores the same events, which are there already, up to where it stopped. Raises
         ModelFailure, TextTooLong, WindowPassed.
         """
         terms = BrowseTerms.of(

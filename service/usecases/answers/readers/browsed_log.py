@@ -2,8 +2,8 @@
 
 Of a log with more than `Limits.max_browsed_bytes` its beginning and its end are decomposed,
 half of the bytes each: the front and the end are what a text that does not fit is left with in
-the paper's comparisons too. What stands between is reached by retrieval alone. A chunk there
-that it names brings a piece of its own, with what stands about it.
+the paper's comparisons too. What is between is reached by retrieval alone. A chunk there that
+it names becomes a piece of its own, with its surroundings.
 """
 
 import asyncio
@@ -85,8 +85,8 @@ class BrowsedLog:
         self._ends = [(frame.to_position, frame.to_character) for frame in frames]
         #: Pieces between the ends that retrieval has named, by number.
         self._between: dict[int, Frame] = {}
-        #: Whoever reads a piece. However many are asked for at once, an answer takes one
-        #: connection: a worker has fewer than its answers could ask for pieces.
+        #: Serializes reads of pieces: however many are asked for at once, an answer takes one
+        #: connection, since a worker has fewer than its answers could ask for pieces.
         self._turn = asyncio.Lock()
 
     @classmethod
@@ -258,7 +258,7 @@ class BrowsedLog:
         return (first, *takewhile(lambda frame: frame.from_position == hit.position, further))
 
     async def _best_of(self, query: str, position: int, frames: Sequence[Frame]) -> Sequence[Frame]:
-        """Of the pieces of a long chunk those that have words of a query, best first."""
+        """Returns the pieces of a long chunk that have words of a query, best first."""
         async for ((_, text),) in self._held.texts(position - 1, position):
             parts = [_part_of(frame, position, text).text for frame in frames]
             # It may have megabytes.

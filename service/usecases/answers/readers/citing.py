@@ -29,7 +29,7 @@ MAX_SOURCES = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cited:
-    """A place of a memory and the amendments of steps that may have brought its value."""
+    """A path of a memory, and the amendments of steps that may have written its value."""
 
     path: Path
     value: Json
@@ -77,9 +77,9 @@ def _positions(logged: LoggedAmendment) -> range:
 async def _sources(
     tx: Transaction, key: tuple[UUID, UUID], path: Path, value: Json, at_revision: int
 ) -> Sequence[LoggedAmendment]:
-    """The amendment of a step that first brought the value.
+    """Returns the amendment of a step that first wrote the value.
 
-    Behind a consolidation: those of the values that were there before, at this place and
+    After a consolidation: those of the values that were there before, at this place and
     at those that it removed; one of them says it.
     """
     touched = await _touched(tx, key, path, at_revision)

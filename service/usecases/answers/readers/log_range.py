@@ -14,8 +14,8 @@ from storage.engine.database import Database, Transaction
 from storage.log import chunks, pages
 from storage.log.ranges import Range
 
-#: Chunks that one look at the log brings at most, and bytes of their content; a longer
-#: chunk comes by itself.
+#: Chunks that one query of the log reads at most, and bytes of their content; a longer chunk is
+#: read by itself.
 PAGE_CHUNKS = 512
 PAGE_BYTES = 1024 * 1024
 #: No chunk has a later one.

@@ -143,7 +143,7 @@ class Navigator:
         """Finds the answer to a question, and what it rests on.
 
         Each event is stored before the next move. Made again after a failure, or by another
-        worker, it gets the replies that are in the ledger and tells the same events, which are
+        worker, it gets the replies that are in the ledger and stores the same events, which are
         there already, up to where it stopped. Raises ModelFailure, TextTooLong.
         """
         terms = Terms.of(

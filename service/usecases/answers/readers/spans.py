@@ -54,7 +54,7 @@ def quoted(text: str, quote: str) -> tuple[int, int] | None:
 
 
 def _runs(places: Sequence[tuple[int, int]]) -> list[int]:
-    """Of each word the number of its run; words further apart are of different ones."""
+    """Returns the number of each word's run; words further apart are in different ones."""
     runs: list[int] = []
     before = 0
     for start, end in places:

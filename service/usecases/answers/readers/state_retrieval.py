@@ -1,7 +1,7 @@
 """Retrieval in state memories: the steps, by the vectors over them, that fit a question best.
 
 State memories keep no index of words: the log of the session is read for each question, once
-and inside the database, for whether a word stands in it anywhere. That tells which vectors
+and inside the database, for whether a word occurs in it anywhere. That shows which vectors
 can be among the best; their words are counted as those of a tree's leaves are.
 """
 

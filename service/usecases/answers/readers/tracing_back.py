@@ -17,8 +17,8 @@ from storage.log import chunks
 from storage.memories import history
 from storage.state import vectors, views
 
-#: Vectors that the first look at the way back brings; each further one brings as many as there
-#: are. At most: what was brought before that many compressions is not found.
+#: Vectors that the first query of the way back reads; each further one reads as many as there are
+#: so far. At most: what was written before that many compressions is not found.
 FIRST_VECTORS = 64
 MAX_VECTORS = 1024
 #: Bytes of the chunks that a vector was made from, among which the cited one is looked for.
@@ -69,8 +69,10 @@ class AnswerTracer:
         return list(found.values())
 
     async def _origin(self, statement: str, vector: StateVector, query: str) -> StateVector | None:
-        """The vector of steps that brought a statement; None for the task, and for what was
-        brought too long ago."""
+        """Returns the vector of steps that first has a statement.
+
+        None for the task, and for what was first written too long ago.
+        """
         found = await self._first(statement, vector, query)
         while found is not None and found.level > STEPS_LEVEL:
             children = await vectors.read_vectors(self._tx, *self._key, found.children)
@@ -79,7 +81,7 @@ class AnswerTracer:
         return None if found is None or found.revision == TASK_REVISION else found
 
     async def _first(self, statement: str, vector: StateVector, query: str) -> StateVector | None:
-        """Of the vectors of its level the one that brought what this one says."""
+        """Returns the vector of its level that first has what this one says."""
         if vector.revision == TASK_REVISION:
             return vector
         way, is_all = self._ways.get(vector.revision, ((), False))

@@ -27,7 +27,7 @@ class Held:
     """A leaf, or a piece of the tail, with its text."""
 
     view: NodeView
-    #: The revision that brought it; of the tail, the one that is read.
+    #: The revision that committed it; of the tail, the one that is read.
     revision: int
     #: In the order of the text; one or more.
     pieces: Sequence[SegmentPiece]

@@ -125,7 +125,7 @@ def _cited_in(draft: WholeDraft, chunks: Chunks, query: str) -> Sequence[StoredC
 
 
 def _citations(draft: WholeDraft, texts: Mapping[int, str]) -> Iterator[StoredCitation]:
-    """Of each quote the place where it stands; what stands nowhere is dropped."""
+    """Yields the place of each quote in the log; a quote that is nowhere is dropped."""
     seen: set[tuple[int, int]] = set()
     for quote in draft.quotes:
         found = _place(quote, texts)
