@@ -22,7 +22,6 @@ from redis.exceptions import RedisError
 
 from service.domain.calls.prefix_index import Boundary, CachedPrefix, PrefixQuery, Seen, Sent
 from storage.calls import deployment_state
-from storage.calls.prefix_functions import VERSION, Functions, Verdict
 from storage.calls.reply_copies import ReplyCopies
 from storage.engine.redis_link import TIMEOUT_SECONDS, Command, RedisLink
 
@@ -75,7 +74,6 @@ class RedisPrefixIndex:
         """With a `secret`, which only processes of one database share, it keeps replies too."""
         self._link = RedisLink(url, cluster=cluster, timeout_seconds=timeout_seconds)
         self._copies = None if secret is None else ReplyCopies(secret)
-        self._functions = Functions(self._link)
         self._process = deployment_state.process_name()
 
     @property
@@ -143,20 +141,8 @@ class RedisPrefixIndex:
         since: int,
         extra: Sequence[Command],
     ) -> tuple[list[list[CachedPrefix]], list[Any]] | None:
-        """For each part what each deployment has cached, and the replies to `extra`."""
+        """Returns what each deployment has cached of each part, and the replies to `extra`."""
         count = len(parts)
-        while self._functions.usable and parts:
-            replies = await self._send([*(_lpm(one, deployments, since) for one in parts), *extra])
-            if replies is None:
-                return None
-            verdict = await self._functions.judge(replies[:count])
-            if verdict is Verdict.FINE:
-                if not self._sound(replies):
-                    return None
-                read = [_read_lpm(one, reply) for one, reply in zip(parts, replies, strict=False)]
-                return read, replies[count:]
-            if verdict is Verdict.REFUSED:
-                break
         replies = await self._send([*(_hmget(one, deployments) for one in parts), *extra])
         if replies is None or not self._sound(replies):
             return None
@@ -169,18 +155,6 @@ class RedisPrefixIndex:
     async def _keep(
         self, writes: "Sequence[_Write]", seconds: int, extra: Sequence[Command]
     ) -> None:
-        while self._functions.usable and writes:
-            replies = await self._send([*(_touch(one, seconds) for one in writes), *extra])
-            if replies is None:
-                return
-            verdict = await self._functions.judge(replies[: len(writes)])
-            if verdict is Verdict.FINE:
-                self._sound(replies)
-                return
-            # What went beside the calls is there; only they are made again.
-            extra = ()
-            if verdict is Verdict.REFUSED:
-                break
         plain = [command for one in writes for command in _hset(one, seconds)]
         replies = await self._send([*plain, *extra])
         if replies is not None and self._sound(replies):
@@ -209,7 +183,7 @@ class RedisPrefixIndex:
         """Whether no reply is an error; one counts as if Redis was gone."""
         faults = [one for one in replies if isinstance(one, RedisError)]
         if faults:
-            self._link.refused(faults[0])
+            self._link.note_loss(faults[0])
         return not faults
 
 
@@ -271,28 +245,9 @@ def _writes(prompt: Sent) -> list[_Write]:
     ]
 
 
-def _lpm(part: _BoundaryLookup, deployments: Sequence[bytes], since: int) -> Command:
-    ids = b"".join(part.ids)
-    return Command(
-        part.key,
-        ("FCALL_RO", "pc_lpm", 1, part.key, VERSION, since, b"".join(deployments), ids),
-    )
-
-
 def _hmget(part: _BoundaryLookup, deployments: Sequence[bytes]) -> Command:
     fields = (one + deployment for one in part.ids for deployment in deployments)
     return Command(part.key, ("HMGET", part.key, *fields))
-
-
-def _read_lpm(part: _BoundaryLookup, reply: Sequence[Any]) -> list[CachedPrefix]:
-    boundaries = [
-        _boundary(part.depths[depth - 1], value) if depth else None
-        for depth, value in zip(reply[::2], reply[1::2], strict=True)
-    ]
-    return [
-        CachedPrefix(fresh=fresh, deepest=deepest)
-        for fresh, deepest in zip(boundaries[::2], boundaries[1::2], strict=True)
-    ]
 
 
 def _read_hmget(
@@ -331,12 +286,6 @@ def _deepest(found: Sequence[CachedPrefix]) -> CachedPrefix:
     )
 
 
-def _touch(write: _Write, seconds: int) -> Command:
-    fields = chain.from_iterable(write.fields.items())
-    head = ("FCALL", "pc_touch", 1, write.key, VERSION, seconds, MAX_FIELDS, KEPT_FIELDS)
-    return Command(write.key, (*head, *fields))
-
-
 def _hset(write: _Write, seconds: int) -> list[Command]:
     key = write.key
     return [
@@ -347,13 +296,12 @@ def _hset(write: _Write, seconds: int) -> list[Command]:
 
 
 def _oldest(held: dict[bytes, bytes], written: set[bytes]) -> list[bytes]:
-    """The fields that are too many, as `pc_touch` chooses them."""
+    """Returns the fields that are too many: those that were sent longest ago."""
 
     def touched(field: bytes) -> int:
         value = held[field]
         return int(_VALUE.unpack(value)[1]) if len(value) == _VALUE.size else 0
 
-    # Python's sort keeps the order among equals, as the function does by their positions.
     old = sorted((one for one in held if one not in written), key=touched)
     return old[: len(held) - KEPT_FIELDS]
 

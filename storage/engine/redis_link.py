@@ -35,7 +35,7 @@ _GONE = (RedisError, OSError, RuntimeError)
 class Command:
     """One command; each touches one key, so that a cluster takes it."""
 
-    #: The key it touches; '' for a command to every primary of a cluster.
+    #: By which a cluster finds the node.
     key: str
     arguments: tuple[str | bytes | int, ...]
 
@@ -65,7 +65,7 @@ class RedisLink:
                 try:
                     await client.aclose()
                 except _GONE as error:
-                    self._gone(error)
+                    self.note_loss(error)
 
     async def send(self, commands: Sequence[Command]) -> list[Any] | None:
         """The reply to each, which may be a RedisError; None when Redis is gone."""
@@ -78,30 +78,17 @@ class RedisLink:
                 await self._become_cluster()
                 replies = await self._send(commands)
         except _GONE as error:
-            self._gone(error)
+            self.note_loss(error)
             return None
         self._back()
         return replies
 
-    async def send_everywhere(self, *arguments: str | bytes | int) -> list[Any] | None:
-        """The reply of each primary; None when one of them is gone."""
-        if self._cluster is None:
-            return await self.send([Command("", arguments)])
-        try:
-            return [
-                await self._cluster.execute_command(*arguments, target_nodes=node)
-                for node in self._cluster.get_primaries()
-            ]
-        except RedisError as error:
-            # Some refuse the command itself, which leaves them reachable.
-            return [error]
-        except OSError as error:
-            self._gone(error)
-            return None
-
-    def refused(self, error: RedisError) -> None:
-        """Takes an answer that only a sick server gives as if it had given none."""
-        self._gone(error)
+    def note_loss(self, error: Exception) -> None:
+        """Leaves Redis alone for a moment, after an error that only a lost or sick server gives."""
+        self._resume_at = time.monotonic() + PAUSE_SECONDS
+        if not self._lost:
+            self._lost = True
+            _log.warning("redis is gone; predictions are worse until it is back", cause=str(error))
 
     async def _send(self, commands: Sequence[Command]) -> list[Any]:
         if self._cluster is not None:
@@ -116,7 +103,7 @@ class RedisLink:
         await cluster.initialize()
         async with cluster.pipeline() as pipe:
             for command in commands:
-                # Named here: the client would ask a node which argument of FCALL is the key.
+                # Named here, so that the client need not ask a node which argument is the key.
                 node = cluster.get_node_from_key(command.key)
                 pipe.execute_command(*command.arguments, target_nodes=node)
             return list(await pipe.execute(raise_on_error=False))
@@ -129,12 +116,6 @@ class RedisLink:
 
     def _clustered(self) -> RedisCluster:
         return RedisCluster.from_url(self._url, **self._options, require_full_coverage=False)
-
-    def _gone(self, error: Exception) -> None:
-        self._resume_at = time.monotonic() + PAUSE_SECONDS
-        if not self._lost:
-            self._lost = True
-            _log.warning("redis is gone; predictions are worse until it is back", cause=str(error))
 
     def _back(self) -> None:
         if self._lost:

@@ -2,8 +2,8 @@
 
 `value` is the memory of a million segments, a hundred a memory, in megabytes: the growth
 of what the server says it uses. Besides, the median of a lookup of 32 segments divided
-by the median of a PING over a connection of the same kind, by functions and by plain
-commands; the last boundary but one is the deepest that is known, as from call to call.
+by the median of a PING over a connection of the same kind; the last boundary but one is the
+deepest that is known, as from call to call.
 """
 
 import asyncio
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from service.domain.calls.prefix_index import PrefixQuery, Sent
@@ -39,20 +38,16 @@ def run(seconds: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="palimpsest-bench-") as name:
         Path(name).chmod(0o755)
         with ValkeyServer(Path(name) / "valkey") as server:
-            with Redis.from_url(server.url) as redis:
-                rules = ("on", ">word", "~*", "+@all", "-fcall", "-fcall_ro")
-                redis.execute_command("ACL", "SETUSER", "plain", *rules)
             return asyncio.run(_measure(server.url, seconds))
 
 
 async def _measure(url: str, seconds: float) -> dict[str, Any]:
-    plain_url = "redis://plain:word@" + url.rpartition("@")[2]
-    function, plain = RedisPrefixIndex(url), RedisPrefixIndex(plain_url)
+    index = RedisPrefixIndex(url)
     async with AsyncRedis.from_url(url) as redis:
-        await _fill(function, 0, AT_ONCE)
+        await _fill(index, 0, AT_ONCE)
         await redis.flushall()
         before = int((await redis.info("memory"))["used_memory"])
-        await _fill(function, 0, SEGMENTS // OF_A_MEMORY)
+        await _fill(index, 0, SEGMENTS // OF_A_MEMORY)
         grown = int((await redis.info("memory"))["used_memory"]) - before
         prompt = _prompt(7)
         asked = _question(prompt)
@@ -62,20 +57,17 @@ async def _measure(url: str, seconds: float) -> dict[str, Any]:
 
         jobs: dict[str, Callable[[], Awaitable[object]]] = {
             "ping": ping,
-            "function": lambda: function.look(asked),
-            "plain": lambda: plain.look(asked),
+            "look": lambda: index.look(asked),
         }
         medians = await _medians(jobs, seconds)
-        colds = await _medians({"cold": lambda: function.look(_question(_cold()))}, 1.0)
-    await function.close()
-    await plain.close()
+        colds = await _medians({"cold": lambda: index.look(_question(_cold()))}, 1.0)
+    await index.close()
     micros = {name: round(taken * 1e6) for name, taken in {**medians, **colds}.items()}
     return {
         "value": round(grown / 1e6, 1),
         "goal": "<= 40",
         "bytes_a_segment": round(grown / SEGMENTS, 1),
-        "function_of_ping": round(medians["function"] / medians["ping"], 2),
-        "plain_of_ping": round(medians["plain"] / medians["ping"], 2),
+        "look_of_ping": round(medians["look"] / medians["ping"], 2),
         "goal_of_ping": "<= 5",
         **{f"{name}_us": taken for name, taken in micros.items()},
     }

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +24,7 @@ from service.domain.calls.prefix_index import (
 )
 from service.domain.prompting.flows import ModelReply
 from service.local.valkey import ValkeyServer
-from storage.calls import deployment_state, prefix_functions, prefix_index
+from storage.calls import deployment_state, prefix_index
 from storage.calls.prefix_index import NullPrefixIndex, RedisPrefixIndex
 from storage.engine import redis_link
 from tests.support.cluster import cluster
@@ -75,28 +74,16 @@ def server() -> Iterator[ValkeyServer]:
     with tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name:
         Path(name).chmod(0o755)
         with ValkeyServer(Path(name) / "valkey") as server:
-            with Redis.from_url(server.url) as redis:
-                rules = ("on", ">word", "~*", "&*", "+@all", "-fcall", "-fcall_ro", "-function")
-                redis.execute_command("ACL", "SETUSER", "plain", *rules)
             yield server
 
 
-def without_functions(server: ValkeyServer) -> str:
-    """The URL for a user who may not call functions."""
-    return "redis://plain:word@" + server.url.rpartition("@")[2]
-
-
-@pytest.fixture(params=["functions", "plain"])
-async def index(server: ValkeyServer, request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
-    """An index on an empty server, with functions and without."""
+@pytest.fixture
+async def index(server: ValkeyServer):  # type: ignore[no-untyped-def]
+    """An index on an empty server."""
     with Redis.from_url(server.url) as redis:
         redis.flushall()
-        redis.function_flush()
-    plain = request.param == "plain"
-    url = without_functions(server) if plain else server.url
-    index = connected(url, secret=SECRET)
+    index = connected(server.url, secret=SECRET)
     yield index
-    assert index._functions.usable is not plain
     await index.close()
 
 
@@ -277,24 +264,6 @@ async def test_outcomes_are_counted_and_old_ones_count_less(index: RedisPrefixIn
     assert set(await index.outcomes("two", NOW)) == {(0.0, 0.0)}
 
 
-async def test_a_newer_release_keeps_its_functions_and_an_older_one_is_replaced(
-    server: ValkeyServer,
-) -> None:
-    of_another = prefix_functions.LIBRARY.replace("VERSION = 1", "VERSION = {}")
-    with Redis.from_url(server.url) as redis:
-        redis.flushall()
-        redis.function_load(of_another.replace("{}", "0", 1), replace=True)
-        index = connected(server.url)
-        await index.sent(sent())
-        assert "VERSION = 1" in str(redis.function_list(withcode=True)), "it was replaced"
-        redis.function_load(of_another.replace("{}", "2", 1), replace=True)
-        assert (await index.look(question())).cached == (warm(3, 350),)
-        assert "VERSION = 2" in str(redis.function_list(withcode=True)), "it was left alone"
-        assert not index._functions.usable
-        redis.function_flush()
-        await index.close()
-
-
 _PLACES = ("one", "two")
 _POOL = [f"segment{number}".encode() for number in range(8)]
 _prompts = st.lists(st.sampled_from(_POOL), min_size=1, max_size=6, unique=True)
@@ -307,18 +276,15 @@ _steps = st.lists(
 
 @settings(max_examples=examples(60))
 @given(steps=_steps)
-def test_functions_and_plain_commands_answer_alike(
+def test_answers_are_those_of_a_dictionary(
     server: ValkeyServer, steps: list[tuple[list[bytes], str, int, bool]]
 ) -> None:
-    """And both as a dictionary does, while nothing is pruned."""
+    """While nothing is pruned."""
 
     async def check() -> None:
         with Redis.from_url(server.url) as redis:
             redis.flushall()
-        both = [
-            connected(server.url),
-            connected(without_functions(server)),
-        ]
+        index = connected(server.url)
         model: dict[tuple[bytes, str], Boundary] = {}
         now = NOW
         for prompt, deployment, seconds, with_group in steps:
@@ -326,20 +292,15 @@ def test_functions_and_plain_commands_answer_alike(
             boundaries = [(one, 7 * at) for at, one in enumerate(prompt, start=1)]
             asked = question(ids=tuple(prompt), deployments=_PLACES, now=now)
             expected = tuple(_expected(model, asked, deployment) for deployment in _PLACES)
-            for number, index in enumerate(both):
-                keys: dict[str, Any] = {"memory_key": f"t:m{number}", "group_key": f"t:g{number}"}
-                assert (await index.look(replace(asked, **keys))).cached == expected
-                kept = boundaries if with_group else boundaries[1:]
-                if kept:
-                    await index.sent(
-                        sent(*kept, with_group=with_group, deployment=deployment, now=now, **keys)
-                    )
+            assert (await index.look(asked)).cached == expected
+            kept = boundaries if with_group else boundaries[1:]
+            if kept:
+                await index.sent(sent(*kept, with_group=with_group, deployment=deployment, now=now))
             for depth, (one, tokens) in enumerate(boundaries, start=1):
                 if with_group or depth > 1:
                     where = f"{deployment}:{'group' if depth == 1 else 'memory'}"
                     model[one, where] = Boundary(depth=depth, tokens=tokens, touched=int(now))
-        for index in both:
-            await index.close()
+        await index.close()
 
     asyncio.run(check())
 
@@ -356,35 +317,7 @@ def _expected(
     return CachedPrefix(fresh=fresh[-1] if fresh else None, deepest=found[-1] if found else None)
 
 
-@settings(max_examples=examples(30))
-@given(steps=_steps)
-def test_functions_and_plain_commands_prune_alike(
-    server: ValkeyServer, steps: list[tuple[list[bytes], str, int, bool]]
-) -> None:
-    async def check() -> None:
-        with Redis.from_url(server.url) as redis:
-            redis.flushall()
-            both = [connected(server.url), connected(without_functions(server))]
-            now = NOW
-            for prompt, deployment, seconds, _ in steps:
-                now += seconds
-                boundaries = [(one, 7) for one in prompt]
-                for number, index in enumerate(both):
-                    key = f"t:m{number}"
-                    await index.sent(
-                        sent(*boundaries, memory_key=key, deployment=deployment, now=now)
-                    )
-                held = [redis.hgetall(f"pc:{{t:m{number}}}:seg") for number in range(2)]
-                assert held[0] == held[1]
-                assert len(held[0]) <= 6
-            for index in both:
-                await index.close()
-
-    with patch.multiple(prefix_index, MAX_FIELDS=6, KEPT_FIELDS=5):
-        asyncio.run(check())
-
-
-async def test_a_cluster_is_found_out_and_each_node_gets_the_functions(folder: Path) -> None:
+async def test_a_cluster_is_found_out_and_its_keys_are_spread(folder: Path) -> None:
     with cluster(folder) as urls:
         told = connected(urls[0], cluster=True, secret=SECRET)
         found_out = connected(urls[1], secret=SECRET)
@@ -405,11 +338,8 @@ async def test_a_cluster_is_found_out_and_each_node_gets_the_functions(folder: P
                     reply=reply,
                 )
         assert list(await found_out.outcomes("one", NOW))[1] == (30, 0)
-        assert told._functions.usable
-        assert found_out._functions.usable
         for url in urls:
             with Redis.from_url(url) as node:
-                assert len(node.function_list()) == 1
                 assert node.dbsize() > 0, "the keys are spread"
         await told.close()
         await found_out.close()
@@ -454,7 +384,6 @@ async def test_losing_it_means_nothing_is_warm_until_it_is_back(
     assert (await index.look(question())).cached == (COLD,)
     await index.sent(sent())
     assert (await index.look(question())).cached == (warm(3, 350),)
-    assert index._functions.usable, "they went with the server, and came again"
     logged = capfd.readouterr().out
     assert logged.count("redis is gone") == 1
     assert logged.count("redis is back") == 1
@@ -483,7 +412,6 @@ async def test_flushed_in_the_middle_it_only_forgets(
     await index.sent(sent())
     with Redis.from_url(server.url) as redis:
         redis.flushall()
-        redis.function_flush()
     assert (await index.look(question())).cached == (COLD,)
     await index.sent(sent())
     assert (await index.look(question())).cached == (warm(3, 350),)
