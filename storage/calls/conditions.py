@@ -1,23 +1,19 @@
 """Conditions of models: their rows, which belong to no tenant."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.calls.conditions import Condition
 from service.domain.prompting.faults import Fault, fault_of
+from storage.engine.clocks import interval
 from storage.engine.database import Transaction, first
 from storage.tables import model_condition
 
 _PROBE_SECONDS = func.extract("epoch", model_condition.c.probe_at - func.now()).label(
     "probe_seconds"
 )
-
-
-def _later(seconds: float) -> Any:
-    return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
 
 
 async def read(tx: Transaction) -> Sequence[Condition]:
@@ -52,7 +48,7 @@ async def add(
         model=model,
         fault=fault.value,
         cause=cause,
-        probe_at=_later(probe_seconds),
+        probe_at=func.now() + interval(probe_seconds),
     )
     new = row.on_conflict_do_nothing(index_elements=["place"]).returning(model_condition.c.place)
     return first(await tx.fetch(new)) is not None
@@ -66,7 +62,9 @@ async def take_probe(tx: Transaction, deployment: str, next_seconds: float) -> b
     taken = (
         update(model_condition)
         .where(model_condition.c.place == deployment, model_condition.c.probe_at <= func.now())
-        .values(probe_at=_later(next_seconds), failures=model_condition.c.failures + 1)
+        .values(
+            probe_at=func.now() + interval(next_seconds), failures=model_condition.c.failures + 1
+        )
     )
     return await tx.execute(taken) == 1
 
@@ -81,7 +79,7 @@ async def keep(
         .values(
             fault=fault.value,
             cause=cause,
-            probe_at=_later(probe_seconds),
+            probe_at=func.now() + interval(probe_seconds),
         )
     )
 

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from sqlalchemy import bindparam, delete, func, select, tuple_
 
+from storage.engine.clocks import interval
 from storage.engine.database import Transaction
 from storage.engine.ready import Ready
 from storage.tables import intent
@@ -48,7 +49,7 @@ _DEAD = (
     select(intent.c.session_key, intent.c.key)
     .where(
         intent.c.session_key == bindparam("session"),
-        intent.c.lease_until < func.now() - func.make_interval(0, 0, 0, 0, 0, 0, DEAD_SECONDS),
+        intent.c.lease_until < func.now() - interval(DEAD_SECONDS),
     )
     # Several workers of a session do this at once; none waits for another.
     .with_for_update(skip_locked=True)

@@ -6,8 +6,12 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from sqlalchemy import ColumnElement, and_, update
+
 from service.domain.calls.ledger import CallScope
 from service.domain.values.memory_specs import MemorySpec
+from storage.engine.database import Transaction
+from storage.tables import memory
 
 
 class Fenced(Exception):
@@ -60,3 +64,23 @@ class Claim:
             occasion=occasion,
             incarnation=self.incarnation,
         )
+
+
+def is_held(held: Claim) -> ColumnElement[bool]:
+    """Returns SQL for the memory's row while the claim is valid."""
+    return and_(
+        memory.c.session_key == held.session_key,
+        memory.c.memory_id == held.memory_id,
+        memory.c.epoch == held.epoch,
+        memory.c.status == "active",
+    )
+
+
+async def change(tx: Transaction, held: Claim, *also: ColumnElement[bool], **values: Any) -> None:
+    """Changes columns of a claimed memory.
+
+    Raises Fenced when the claim is no longer valid, or not all of `also` is true.
+    """
+    if await tx.execute(update(memory).where(is_held(held), *also).values(**values)) != 1:
+        raise Fenced
+    tx.changed.add(held.memory_id)

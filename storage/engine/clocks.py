@@ -1,6 +1,8 @@
 """The database's clock."""
 
-from sqlalchemy import func, select
+from typing import Any
+
+from sqlalchemy import ColumnElement, func, select
 
 #: The database's clock, in seconds since 1970.
 NOW = "SELECT extract(epoch FROM clock_timestamp())::float8"
@@ -9,3 +11,8 @@ NOW = "SELECT extract(epoch FROM clock_timestamp())::float8"
 #: PostgreSQL plans both alike. For statements that are `Ready`: of others SQLAlchemy warns that
 #: nothing joins it.
 CLOCK = select(func.now().label("at")).subquery("clock")
+
+
+def interval(seconds: float) -> ColumnElement[Any]:
+    """Returns SQL for a number of seconds, to be added to a time."""
+    return func.make_interval(0, 0, 0, 0, 0, 0, seconds)

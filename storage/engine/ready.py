@@ -17,17 +17,12 @@ _DIALECT: Any = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 
 
 class Ready:
-    """A statement as the driver takes it; its parameters are named by `bindparam`.
-
-    Those of an INSERT without values are the columns named by `columns`.
-    """
+    """A statement as the driver takes it; its parameters are named by `bindparam`."""
 
     __slots__ = ("_fixed", "_json", "text")
 
-    def __init__(self, statement: ClauseElement, columns: tuple[str, ...] | None = None) -> None:
-        compiled: Any = statement.compile(
-            dialect=_DIALECT, column_keys=None if columns is None else list(columns)
-        )
+    def __init__(self, statement: ClauseElement) -> None:
+        compiled: Any = statement.compile(dialect=_DIALECT)
         #: With %(name)s for each parameter.
         self.text = str(compiled)
         self._fixed: dict[str, Any] = dict(compiled.params)

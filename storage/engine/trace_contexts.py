@@ -11,12 +11,11 @@ from uuid import UUID
 
 from opentelemetry.trace import SpanContext, TraceFlags
 
+from storage.engine import sweeping
 from storage.engine.database import Database, Transaction
 
 #: The newest so many of a range are read: more links than that help nobody.
 MAX_CONTEXTS = 128
-#: Rows that one transaction of a sweep removes.
-SWEPT_ROWS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,18 +97,6 @@ ORDER BY to_position DESC LIMIT %(limit)s
 """
 #: Chunks that one append has at the most.
 _LONGEST = 256
-#: One sweep at a time: two would choose the same rows. It is asked for twice, since only a
-#: statement that begins behind it sees all that the one before has removed.
-_ALONE = "SELECT pg_try_advisory_xact_lock(x'70616c74'::bigint)"
-_SWEEP = f"""
-WITH swept AS (
-    DELETE FROM trace_context WHERE ctid = ANY(ARRAY(
-        SELECT ctid FROM trace_context
-        WHERE created_at < now() - interval '1 day' AND ({_ALONE})
-        ORDER BY created_at LIMIT %(rows)s))
-    RETURNING 1)
-SELECT count(*) FROM swept
-"""  # noqa: S608 - all of it is ours
 
 
 async def add(
@@ -160,6 +147,7 @@ async def sweep(database: Database) -> None:
 
     Raises StorageError.
     """
-    removed = SWEPT_ROWS
-    while removed == SWEPT_ROWS:
-        _, ((removed,),) = await database.swept((_ALONE, _SWEEP), {"rows": SWEPT_ROWS})
+    expired = "created_at < now() - interval '1 day'"
+    await sweeping.sweep(
+        database, "trace_context", expired=expired, by="created_at", lock=0x70616C74
+    )

@@ -12,12 +12,10 @@ from uuid import UUID
 
 from service.domain.log.appending import DoneRequest
 from service.domain.log.requests import ClientRequest
+from storage.engine import sweeping
 from storage.engine.database import Database, Transaction
 from storage.engine.errors import StorageError, Violated
 from storage.tables.log import REQUEST_KEY
-
-#: Rows that one transaction of a sweep removes.
-SWEPT_ROWS = 10_000
 
 #: Session and request id.
 RequestKey = tuple[UUID, str]
@@ -97,18 +95,6 @@ ON CONFLICT (session_key, request_id) DO NOTHING
 RETURNING true
 """
 
-# One sweep at a time: two would choose the same rows.
-_ALONE = "SELECT pg_try_advisory_xact_lock(x'70616c72'::bigint)"
-_SWEEP = f"""
-WITH swept AS (
-    DELETE FROM request WHERE ctid = ANY(ARRAY(
-        SELECT ctid FROM request
-        WHERE expires_at < now() AND ({_ALONE})
-        ORDER BY expires_at LIMIT %(rows)s))
-    RETURNING 1)
-SELECT count(*) FROM swept
-"""  # noqa: S608 - all of it is ours
-
 
 async def read_response(
     tx: Transaction, session_key: UUID, request_id: str
@@ -143,6 +129,5 @@ async def sweep(database: Database) -> None:
 
     Does nothing while another worker does it. Raises StorageError.
     """
-    removed = SWEPT_ROWS
-    while removed == SWEPT_ROWS:
-        _, ((removed,),) = await database.swept((_ALONE, _SWEEP), {"rows": SWEPT_ROWS})
+    expired = "expires_at < now()"
+    await sweeping.sweep(database, "request", expired=expired, by="expires_at", lock=0x70616C72)

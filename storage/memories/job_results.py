@@ -11,13 +11,20 @@ from uuid import UUID
 from sqlalchemy import Column, Table, func, update
 
 from service.domain.values.work_items import WorkItem, WorkKind
+from storage.engine.clocks import interval
 from storage.engine.database import Transaction
-from storage.tables import answer, schema_draft
+from storage.tables import answer, memory, schema_draft
 
 #: The table of each kind, and the column of its ids.
 JOB_TABLES: dict[WorkKind, tuple[Table, Column[Any]]] = {
     WorkKind.ANSWER: (answer, answer.c.answer_id),
     WorkKind.SCHEMA: (schema_draft, schema_draft.c.draft_id),
+}
+
+#: The table of each kind of work, the column of its ids, and the status of what goes on.
+WORK_TABLES: dict[WorkKind, tuple[Table, Column[Any], str]] = {
+    WorkKind.MEMORY: (memory, memory.c.memory_id, "active"),
+    **{kind: (table, identity, "pending") for kind, (table, identity) in JOB_TABLES.items()},
 }
 
 #: What has not ended.
@@ -55,7 +62,7 @@ async def back_off(tx: Transaction, item: WorkItem, seconds: float) -> None:
         .where(table.c.session_key == item.session_key, identity == item.item_id)
         .values(
             attempts=table.c.attempts + 1,
-            ready_at=func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds),
+            ready_at=func.now() + interval(seconds),
         )
     )
 

@@ -18,13 +18,11 @@ from service.domain.memories.long_operations import (
     OperationTarget,
 )
 from service.domain.memories.specs import SPECS
+from storage.engine import sweeping
 from storage.engine.database import Database, Transaction
 
 #: Where an operation stands in a list: when it was requested, and its key.
 PageCursor = tuple[datetime, UUID]
-
-#: Rows that one transaction of a sweep removes.
-SWEPT_ROWS = 10_000
 
 _ADD = """
 INSERT INTO operation (session_key, operation_id, tenant_id, kind, memory_id, memory_name, goal)
@@ -66,18 +64,6 @@ _MOVE_GOAL = """
 UPDATE operation SET goal = greatest(goal, %(goal)s)
 WHERE session_key = %(session)s AND operation_id = %(operation)s
 """
-
-# One sweep at a time: two would choose the same rows.
-_ALONE = "SELECT pg_try_advisory_xact_lock(x'70616c6f'::bigint)"
-_SWEEP = f"""
-WITH swept AS (
-    DELETE FROM operation WHERE ctid = ANY(ARRAY(
-        SELECT ctid FROM operation
-        WHERE created_at < now() - interval '30 days' AND ({_ALONE})
-        ORDER BY created_at LIMIT %(rows)s))
-    RETURNING 1)
-SELECT count(*) FROM swept
-"""  # noqa: S608 - all of it is ours
 
 
 async def add(
@@ -180,9 +166,8 @@ async def sweep(database: Database) -> None:
 
     Does nothing while another worker does it. Raises StorageError.
     """
-    removed = SWEPT_ROWS
-    while removed == SWEPT_ROWS:
-        _, ((removed,),) = await database.swept((_ALONE, _SWEEP), {"rows": SWEPT_ROWS})
+    expired = "created_at < now() - interval '30 days'"
+    await sweeping.sweep(database, "operation", expired=expired, by="created_at", lock=0x70616C6F)
 
 
 def _operation(row: Sequence[Any]) -> Operation:

@@ -13,7 +13,6 @@ from sqlalchemy import (
     case,
     cast,
     func,
-    insert,
     or_,
     select,
     update,
@@ -203,36 +202,21 @@ def moving(
     )
 
 
-KEYS = ("session_key", "memory_id", "revision", "tenant_id")
-INSERT_REVISION = Ready(
-    insert(revision),
-    (
-        *KEYS,
-        "parent_revision",
-        "from_position",
-        "to_position",
-        "kind",
-        "epoch",
-        "digest",
-        "comment",
-        "restored_revision",
-        "schema_source",
-    ),
-)
-
 _NEW_KEYS = "%(held_session_key)s, %(held_memory_id)s, %(held_revision)s + 1, %(tenant)s"
 _INTO = "(session_key, memory_id, revision, tenant_id"
 
-_REVISION = f"""
-made AS (
+#: Writes the row of a new revision.
+INSERT_REVISION = f"""
     INSERT INTO revision {_INTO}, parent_revision, from_position, to_position, kind, epoch,
         digest, comment, restored_revision, schema_source)
     SELECT {_NEW_KEYS}, %(held_revision)s, %(held_applied_position)s, %(new_applied_position)s,
         %(kind)s, %(held_epoch)s, %(digest)s, %(comment)s, %(restored_revision)s,
-        %(schema_source)s
+        %(schema_source)s"""
+_REVISION = f"""
+made AS ({INSERT_REVISION}
     FROM moved
     RETURNING true
-)"""  # noqa: S608 - all of it is ours
+)"""
 _AMENDMENTS = f""",
 amended AS (
     INSERT INTO amendment {_INTO}, ordinal, path, op, value, op_corrected)

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from opentelemetry import metrics
 from opentelemetry.trace import SpanContext
-from sqlalchemy import and_, func, literal, update
+from sqlalchemy import func, literal, update
 
 from service.domain.memories.specs import spec_from_json
 from service.domain.prism.amendments import Amendment, Rejection
@@ -20,7 +20,8 @@ from service.domain.values.json_values import canonical
 from service.telemetry.names import Attribute, Metric
 from storage.calls import intents
 from storage.engine import trace_contexts
-from storage.engine.claims import Claim, Fenced
+from storage.engine.claims import Claim, Fenced, is_held
+from storage.engine.clocks import interval
 from storage.engine.database import Transaction
 from storage.memories import revision_statements as statements
 from storage.tables import memory
@@ -132,31 +133,35 @@ async def commit_revision(
         valued=new.value is not None,
         traced=new.trace is not None,
     )
-    values = {
-        **_moved(held, changes),
-        **_brought(new),
-        **({} if new.trace is None else trace_contexts.of_one(new.trace)),
-        "more": has_work,
-        "tenant": tx.tenant_id,
-    }
-    rows = await tx.fetch(statement, values)
+    trace = {} if new.trace is None else trace_contexts.of_one(new.trace)
+    values = {**_values(tx, held, new, changes, has_work), **trace}
+    return _moved(tx, held, await tx.fetch(statement, values))
+
+
+def _moved(tx: Transaction, held: Claim, rows: Sequence[Any]) -> bool:
+    """Notes the commit that `rows` of `statements.moving` report; whether there is work."""
     if not rows:
         raise Fenced
     tx.changed.add(held.memory_id)
-    if reads:
-        _APPLIED.record(rows[0][1], {Attribute.KIND: held.spec.kind})
-    return bool(rows[0][0])
+    has_work, *seconds = rows[0]
+    if seconds:
+        _APPLIED.record(seconds[0], {Attribute.KIND: held.spec.kind})
+    return bool(has_work)
 
 
-def _moved(held: Claim, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """What `statements.moving` compares and changes."""
-    values = {f"held_{name}": getattr(held, name) for name in statements.HELD}
-    return values | {f"new_{name}": value for name, value in changes.items()}
-
-
-def _brought(new: NewRevision) -> dict[str, Any]:
-    """What `statements.revising` writes besides."""
+def _values(
+    tx: Transaction,
+    held: Claim,
+    new: NewRevision,
+    changes: Mapping[str, Any],
+    has_work: bool | None,
+) -> dict[str, Any]:
+    """Returns the values of the statements that write a revision."""
     return {
+        **{f"held_{name}": getattr(held, name) for name in statements.HELD},
+        **{f"new_{name}": value for name, value in changes.items()},
+        "more": has_work,
+        "tenant": tx.tenant_id,
         "kind": new.kind,
         "digest": new.digest,
         "comment": new.comment,
@@ -196,40 +201,12 @@ async def advance(
         consolidates=new.kind == "consolidation",
         reads=reads,
     )
-    rows = await tx.fetch(moving, {**_moved(held, changes), "more": has_work})
-    if not rows:
-        raise Fenced
-    tx.changed.add(held.memory_id)
-    if reads:
-        _APPLIED.record(rows[0][1], {Attribute.KIND: held.spec.kind})
-    await tx.execute(
-        statements.INSERT_REVISION,
-        {
-            **_keys(tx, held),
-            "parent_revision": held.revision,
-            "from_position": held.applied_position,
-            "to_position": new.to_position,
-            "kind": new.kind,
-            "epoch": held.epoch,
-            "digest": new.digest,
-            "comment": new.comment,
-            "restored_revision": new.restored_revision,
-            "schema_source": new.schema_source,
-        },
-    )
+    values = _values(tx, held, new, changes, has_work)
+    has_more = _moved(tx, held, await tx.fetch(moving, values))
+    await tx.execute(statements.INSERT_REVISION, values)
     if new.trace is not None:
         await trace_contexts.add(tx, held.session_key, held.memory_id, held.revision + 1, new.trace)
-    return bool(rows[0][0])
-
-
-def _keys(tx: Transaction, held: Claim) -> dict[str, Any]:
-    """Those of all rows of the next revision."""
-    return {
-        "session_key": held.session_key,
-        "memory_id": held.memory_id,
-        "revision": held.revision + 1,
-        "tenant_id": tx.tenant_id,
-    }
+    return has_more
 
 
 def _changes(held: Claim, new: NewRevision) -> dict[str, Any]:
@@ -264,15 +241,6 @@ def advanced(held: Claim, new: NewRevision) -> Claim:
     return replace(held, **changes, committed_at=None, paid_position=None)
 
 
-def _held(held: Claim) -> Any:
-    return and_(
-        memory.c.session_key == held.session_key,
-        memory.c.memory_id == held.memory_id,
-        memory.c.epoch == held.epoch,
-        memory.c.status == "active",
-    )
-
-
 async def clear_work(tx: Transaction, held: Claim) -> bool:
     """Says that the memory is at the head; False when a consolidation or a seal is wanted.
 
@@ -287,10 +255,10 @@ async def back_off(tx: Transaction, held: Claim, seconds: float) -> None:
     """Counts a failed try; the step is not tried again before `seconds` have passed."""
     await tx.execute(
         update(memory)
-        .where(_held(held))
+        .where(is_held(held))
         .values(
             attempts=memory.c.attempts + 1,
-            ready_at=func.now() + _seconds(seconds),
+            ready_at=func.now() + interval(seconds),
         )
     )
 
@@ -303,20 +271,16 @@ async def linger(
     False when `linger_seconds` have passed since `since`, or it was flushed, taken over,
     or is to be consolidated, since it was claimed.
     """
-    due = literal(since) + _seconds(linger_seconds)
+    due = literal(since) + interval(linger_seconds)
     waits = (
         update(memory)
         .where(
-            _held(held),
+            is_held(held),
             memory.c.flush_position == held.flush_position,
             # A wish for what is flushed already does not move that.
             memory.c.consolidate_position.is_not_distinct_from(held.consolidate_position),
             due > func.now(),
         )
-        .values(ready_at=func.least(due, func.now() + _seconds(look_seconds)))
+        .values(ready_at=func.least(due, func.now() + interval(look_seconds)))
     )
     return await tx.execute(waits) == 1
-
-
-def _seconds(seconds: float) -> Any:
-    return func.make_interval(0, 0, 0, 0, 0, 0, seconds)

@@ -5,7 +5,7 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import func, insert, select, tuple_, update
 
-from storage.engine.claims import Claim, Fenced
+from storage.engine.claims import Claim, change
 from storage.engine.database import Transaction
 from storage.tables import dead_letter, memory, session
 
@@ -45,20 +45,7 @@ async def stall(tx: Transaction, held: Claim) -> None:
     Raises Fenced when it is no longer held, or was changed by hand: then another prompt
     would be sent, and what failed says nothing of that one.
     """
-    stopped = (
-        update(memory)
-        .where(
-            memory.c.session_key == held.session_key,
-            memory.c.memory_id == held.memory_id,
-            memory.c.epoch == held.epoch,
-            memory.c.revision == held.revision,
-            memory.c.status == "active",
-        )
-        .values(status="stalled")
-    )
-    if await tx.execute(stopped) != 1:
-        raise Fenced
-    tx.changed.add(held.memory_id)
+    await change(tx, held, memory.c.revision == held.revision, status="stalled")
 
 
 async def retry_some(

@@ -2,37 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
-from sqlalchemy import (
-    Column,
-    Table,
-    bindparam,
-    case,
-    cast,
-    func,
-    literal,
-    select,
-    tuple_,
-    update,
-)
+from sqlalchemy import bindparam, case, cast, func, literal, select, tuple_, update
 from sqlalchemy.dialects.postgresql import JSONB
 
 from service.domain.values.work_items import WorkItem, WorkKind
-from storage.engine.claims import Claim, Fenced
-from storage.engine.clocks import CLOCK
+from storage.engine.claims import Claim, change
+from storage.engine.clocks import CLOCK, interval
 from storage.engine.database import Transaction, value
 from storage.engine.ready import Ready
-from storage.memories.job_results import JOB_TABLES
+from storage.memories.job_results import WORK_TABLES
 from storage.tables import dead_letter, memory
-
-#: The table of each kind of work, the column of its ids, and the status of what goes on.
-_TABLES: dict[WorkKind, tuple[Table, Column[Any], str]] = {
-    WorkKind.MEMORY: (memory, memory.c.memory_id, "active"),
-    **{kind: (table, identity, "pending") for kind, (table, identity) in JOB_TABLES.items()},
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,10 +26,6 @@ class WaitingWork:
     model: str
 
 
-def _later(seconds: float) -> Any:
-    return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
-
-
 async def back_off_memory(
     tx: Transaction, held: Claim, *, model: str | None, cause: str, seconds: float
 ) -> None:
@@ -56,26 +34,15 @@ async def back_off_memory(
     With a `model` it waits for that, and is woken when the model's condition has passed.
     Raises Fenced when the memory is no longer held.
     """
-    statement = (
-        update(memory)
-        .where(
-            memory.c.session_key == held.session_key,
-            memory.c.memory_id == held.memory_id,
-            memory.c.epoch == held.epoch,
-            memory.c.status == "active",
-        )
-        .values(ready_at=_later(seconds), waiting_model=model, waiting_cause=cause)
-    )
-    if await tx.execute(statement) != 1:
-        raise Fenced
-    tx.changed.add(held.memory_id)
+    ready_at = func.now() + interval(seconds)
+    await change(tx, held, ready_at=ready_at, waiting_model=model, waiting_cause=cause)
 
 
 async def back_off(
     tx: Transaction, item: WorkItem, *, model: str | None, cause: str, seconds: float
 ) -> None:
     """Does the same for an answer or a schema draft that is pending."""
-    table, identity, status = _TABLES[item.kind]
+    table, identity, status = WORK_TABLES[item.kind]
     await tx.execute(
         update(table)
         .where(
@@ -83,13 +50,13 @@ async def back_off(
             identity == item.item_id,
             table.c.status == status,
         )
-        .values(ready_at=_later(seconds), waiting_model=model, waiting_cause=cause)
+        .values(ready_at=func.now() + interval(seconds), waiting_model=model, waiting_cause=cause)
     )
 
 
 async def find_cause(tx: Transaction, item: WorkItem) -> str | None:
     """Returns why an answer or a schema draft waits for its model; None when it does not."""
-    table, identity, _ = _TABLES[item.kind]
+    table, identity, _ = WORK_TABLES[item.kind]
     cause = case((table.c.ready_at > func.now(), table.c.waiting_cause))
     statement = select(cause).where(
         table.c.session_key == item.session_key, identity == item.item_id
@@ -101,7 +68,7 @@ async def find_cause(tx: Transaction, item: WorkItem) -> str | None:
 async def list_waiting(tx: Transaction) -> Sequence[WaitingWork]:
     """Returns what waits for which models, of all tenants. Needs `Database.sweeping`."""
     found: list[WaitingWork] = []
-    for kind, (table, _, _) in _TABLES.items():
+    for kind, (table, _, _) in WORK_TABLES.items():
         rows = await tx.fetch(
             select(table.c.tenant_id, table.c.waiting_model)
             .where(table.c.waiting_model.is_not(None))
@@ -118,7 +85,7 @@ async def wake(tx: Transaction, waiting: WaitingWork, limit: int) -> Sequence[Wo
 
     Leaves out what another transaction has locked: that is woken by a later look.
     """
-    table, identity, status = _TABLES[waiting.kind]
+    table, identity, status = WORK_TABLES[waiting.kind]
     chosen = (
         select(table.c.session_key, identity)
         .where(

@@ -1,16 +1,16 @@
 """Work that no order of the queue shows, and putting work off."""
 
 from collections.abc import Sequence
-from typing import Any
 from uuid import UUID
 
 from psycopg import sql
-from sqlalchemy import Column, Table, func, select, text, update
+from sqlalchemy import func, select, text, update
 
 from service.domain.values.work_items import WorkItem, WorkKind
+from storage.engine.clocks import interval
 from storage.engine.database import Transaction
-from storage.memories.job_results import JOB_TABLES
-from storage.tables import memory, removal, session
+from storage.memories.job_results import WORK_TABLES
+from storage.tables import removal, session
 
 
 async def without_words(tx: Transaction, limit: int) -> Sequence[WorkItem]:
@@ -65,7 +65,7 @@ async def defer(tx: Transaction, item: WorkItem, seconds: float) -> None:
 
     With less than 0 it is ready at once, and behind what has been ready for longer than that.
     """
-    later = func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+    later = func.now() + interval(seconds)
     if item.kind is WorkKind.INDEX:
         await tx.execute(
             update(session)
@@ -80,12 +80,7 @@ async def defer(tx: Transaction, item: WorkItem, seconds: float) -> None:
             .values(ready_at=func.greatest(removal.c.ready_at, later))
         )
         return
-    table: Table
-    identity: Column[Any]
-    if item.kind is WorkKind.MEMORY:
-        table, identity, status = memory, memory.c.memory_id, "active"
-    else:
-        (table, identity), status = JOB_TABLES[item.kind], "pending"
+    table, identity, status = WORK_TABLES[item.kind]
     await tx.execute(
         update(table)
         .where(

@@ -14,7 +14,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, and_, bindparam, case, func, not_, or_, select, update
 
 from service.domain.log.chunks import LoggedChunk
-from storage.engine.clocks import CLOCK
+from storage.engine.clocks import CLOCK, interval
 from storage.engine.database import Transaction, first
 from storage.engine.ready import Ready
 from storage.log.chunks import CONTENT_BYTES, read_ranges
@@ -367,7 +367,7 @@ async def rest_from_lists(tx: Transaction, session_key: UUID) -> None:
 
     It is looked at every few seconds, since chunks that come meanwhile need not wait for them.
     """
-    until = func.least(session.c.words_ready_at, _in(LISTS_REST_SECONDS))
+    until = func.least(session.c.words_ready_at, func.now() + interval(LISTS_REST_SECONDS))
     await tx.execute(
         update(session)
         .where(session.c.session_key == session_key, session.c.index_ready_at < until)
@@ -412,7 +412,7 @@ async def back_off(
     tx: Transaction, session_key: UUID, seconds: float, failure: str | None = None
 ) -> None:
     """Embeds no more before `seconds` have passed; with `failure` as a try that failed."""
-    values: dict[str, Any] = {"index_ready_at": _in(seconds)}
+    values: dict[str, Any] = {"index_ready_at": func.now() + interval(seconds)}
     if failure is not None:
         values |= {"index_failure": failure, "index_attempts": session.c.index_attempts + 1}
     await tx.execute(update(session).where(session.c.session_key == session_key).values(**values))
@@ -429,7 +429,7 @@ async def back_off_words(
         update(session)
         .where(session.c.session_key == session_key)
         .values(
-            words_ready_at=_in(seconds),
+            words_ready_at=func.now() + interval(seconds),
             words_attempts=attempts,
             words_failure=failure,
         )
@@ -443,7 +443,3 @@ async def forget_words_failure(tx: Transaction, session_key: UUID) -> None:
         .where(session.c.session_key == session_key)
         .values(words_attempts=0, words_failure="")
     )
-
-
-def _in(seconds: float) -> ColumnElement[Any]:
-    return func.now() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)

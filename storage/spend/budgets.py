@@ -25,7 +25,8 @@ from service.domain.spend.budgets import (
 )
 from service.domain.values.call_bound import CallBound
 from service.domain.values.errors import BudgetExhausted
-from storage.engine.claims import Claim, Fenced
+from storage.engine.claims import Claim, change
+from storage.engine.clocks import interval
 from storage.engine.database import Transaction, first
 from storage.tables import budget, memory, session, tenant_budget
 
@@ -336,23 +337,9 @@ async def hold(tx: Transaction, held: Claim, error: BudgetExhausted) -> None:
     ready_at: Any = text("'infinity'::timestamptz")
     if seconds is not None:
         # Not now(), which is before the budgets were looked at: a day ends when it ends.
-        ready_at = func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
-    statement = (
-        update(memory)
-        .where(
-            memory.c.session_key == held.session_key,
-            memory.c.memory_id == held.memory_id,
-            memory.c.epoch == held.epoch,
-            memory.c.status == "active",
-        )
-        .values(
-            ready_at=ready_at,
-            held_reason=None if error.waits_for_calls else error.message,
-        )
-    )
-    if await tx.execute(statement) != 1:
-        raise Fenced
-    tx.changed.add(held.memory_id)
+        ready_at = func.clock_timestamp() + interval(seconds)
+    reason = None if error.waits_for_calls else error.message
+    await change(tx, held, ready_at=ready_at, held_reason=reason)
 
 
 async def wake(tx: Transaction, place: tuple[UUID, UUID] | None) -> Sequence[tuple[UUID, UUID]]:

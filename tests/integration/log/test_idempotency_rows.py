@@ -14,6 +14,7 @@ from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.usecases.log import idempotency
 from service.usecases.log.idempotency import run, store_result
+from storage.engine import sweeping
 from storage.engine.database import Database
 from storage.engine.errors import Busy
 from storage.log import requests, sessions
@@ -149,7 +150,7 @@ async def test_the_second_waits_for_the_first_and_is_rolled_back(database: Datab
 async def test_rows_are_their_tenants_and_go_when_they_expire(
     servers: Servers, url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requests, "SWEPT_ROWS", 10)
+    monkeypatch.setattr(sweeping, "SWEPT_ROWS", 10)
     for number in range(26):
         await sent(database, f"s{number:02}", request(f"r{number:02}"))
     async with database.direct(OTHER) as direct:

@@ -16,6 +16,7 @@ from service.domain.values.errors import NotFound
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.llm.providers.failures import ModelFailure
 from service.usecases.memories.long_operations import find
+from storage.engine import sweeping
 from storage.engine.database import Database
 from storage.log import sessions
 from storage.memories import long_operations, stalls
@@ -103,7 +104,7 @@ async def test_a_memory_of_the_same_name_is_another_one(
 async def test_rows_are_their_tenants_and_go_after_thirty_days(
     servers: Servers, url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(long_operations, "SWEPT_ROWS", 10)
+    monkeypatch.setattr(sweeping, "SWEPT_ROWS", 10)
     async with database.transaction(DEFAULT_TENANT) as tx:
         await sessions.create(tx, KEY, "s")
     ids = [await requested(database, goal=1) for _ in range(26)]

@@ -15,7 +15,7 @@ from service.settings.config import Limits
 from service.usecases.log import append_traces
 from service.usecases.log.append import Appender
 from service.usecases.log.wake_ups import WakeUps
-from storage.engine import trace_contexts
+from storage.engine import sweeping, trace_contexts
 from storage.engine.claims import Fenced
 from storage.engine.database import Database
 from storage.log import sessions
@@ -136,7 +136,7 @@ async def test_contexts_are_their_tenants_and_go_after_a_day_and_with_their_sess
 async def test_one_sweep_removes_all_that_is_old_and_none_is_in_the_way_of_another(
     servers: Servers, url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace_contexts, "SWEPT_ROWS", 10)
+    monkeypatch.setattr(sweeping, "SWEPT_ROWS", 10)
     async with database.transaction(DEFAULT_TENANT) as tx:
         await sessions.create(tx, KEY, "s")
         for number in range(1, 26):
