@@ -1,4 +1,4 @@
-"""What is new of answers that are being made, for those who listen to them."""
+"""Reads new events and pieces of text of running answers, for their listeners."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -12,11 +12,11 @@ from storage.engine.database import Transaction
 async def read_new(
     tx: Transaction, listeners: Collection[Listener]
 ) -> Mapping[Listener, ListenerBatch]:
-    """Returns what there is for each of the listeners: one query for events, one for texts."""
-    # They go on hearing while this is read.
-    told = {one: _heard(one, one.event) for one in listeners}
+    """Returns the news of each listener, with one query for events and one for texts."""
+    # Their positions may move while this reads.
+    wanted = {one: _heard(one, one.event) for one in listeners}
     written = {one: _heard(one, one.piece) for one in listeners if one.hears_text}
-    events = await trajectories.read_new(tx, set(told.values()), answer_updates.LOOK_EVENTS)
+    events = await trajectories.read_new(tx, set(wanted.values()), answer_updates.LOOK_EVENTS)
     pieces: Mapping[trajectories.Heard, Sequence[TextPiece]] = {}
     if written:
         pieces = await texts.read_new(tx, set(written.values()), answer_updates.LOOK_EVENTS)
@@ -25,7 +25,7 @@ async def read_new(
             events=events.get(heard, ()),
             pieces=pieces.get(written[one], ()) if one in written else (),
         )
-        for one, heard in told.items()
+        for one, heard in wanted.items()
     }
 
 

@@ -1,4 +1,4 @@
-"""Answers: asked, made by a worker, kept."""
+"""Stores questions and their answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -41,7 +41,7 @@ from storage.tables import answer, answer_rating, memory, session
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredCitation:
-    """A place in the log that an answer rests on."""
+    """A place in the log that supports an answer."""
 
     position: int
     #: Normalized path of the memory.
@@ -50,7 +50,7 @@ class StoredCitation:
     revision: int
     #: The value at the path, or the text of the chunk, cut.
     excerpt: str
-    #: Of an answer from a tree: the leaf, and the positions that it covers.
+    #: For an answer from a tree: the leaf, and the positions that it covers.
     node_id: str = ""
     from_position: int = 0
     to_position: int = 0
@@ -73,16 +73,16 @@ class Chosen:
     applied_position: int
     #: One sentence.
     reason: str
-    #: What it expected to spend, in tokens of prompts and replies.
+    #: Expected tokens of prompts and replies.
     expected_tokens: int
-    #: As the stored answer has them; None for other readers.
+    #: As in `StoredAnswer`; None for other readers.
     navigation: NavigationRequest | None = None
     browsing: BrowseRequest | None = None
-    #: Events of the answer up to the one that tells this choice; those of the reader follow.
+    #: Events of the answer up to the one with this choice; those of the reader follow.
     events: int = 1
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Returns it as plain JSON values."""
         return {
             **asdict(self),
             "reader": self.reader.value,
@@ -93,7 +93,7 @@ class Chosen:
 
     @classmethod
     def from_json(cls, held: Mapping[str, Any]) -> "Chosen":
-        """From what `to_json` gave."""
+        """Returns the choice of a result of `to_json`."""
         memory_id, navigation, browsing = (
             held["memory_id"],
             held["navigation"],
@@ -120,7 +120,7 @@ class StoredAnswer:
     #: The session's.
     incarnation: int
     answer_id: UUID
-    #: The memory that is asked; None: the log itself is, or the automatic reader chooses.
+    #: The memory to read; None: the log is read, or the automatic reader chooses.
     asked_memory: UUID | None
     session_name: str
     #: Empty without a memory.
@@ -134,7 +134,7 @@ class StoredAnswer:
     applied_position: int
     text: str
     citations: Sequence[StoredCitation]
-    #: Of the cited chunks that have one, by position; read with the answer.
+    #: Headings of cited chunks that have one, by position; read with the answer.
     headings: Mapping[int, Heading]
     model: str
     #: Why it failed, or why there is no answer: one sentence.
@@ -145,82 +145,84 @@ class StoredAnswer:
     navigation: NavigationRequest | None
     #: Why there is no answer; None when there is one, or none yet.
     no_answer: NoAnswer | None
-    #: What the navigation came to; None until it is complete, and for other readers.
+    #: Totals of the navigation; None until it is complete, and for other readers.
     statistics: Statistics | None
     #: The memory's spec, with the schema as it is now; None without a memory.
     asked_spec: MemorySpec | None
-    #: Who is to read; None: whoever reads that kind of memory.
+    #: None: the default reader of that kind of memory.
     reader: ReaderName | None
     #: How the log is to be browsed; None for other readers.
     browsing: BrowseRequest | None
-    #: The model that reads where no memory's spec says; empty: the service's.
+    #: The model where no memory's spec names one; empty: the service's.
     wanted_model: str
-    #: JSON Schema of the answer, and the answer by it; None where none is asked for. With
+    #: JSON Schema of the answer, and the answer in this form; None where none is requested. With
     #: `has_value` None is the answer.
     response_schema: Mapping[str, Any] | None
     value: Any
     #: What the automatic reader chose; None for others, and before it has.
     chosen: Chosen | None
-    #: Whether the text is told as it is written.
+    #: Whether the text is streamed.
     tells_text: bool
-    #: A memory that is chosen must have applied the log up to here; 0: it need not.
+    #: A chosen memory must have applied the log up to here; 0: any may be chosen.
     wanted_position: int = 0
     #: Which chunks may be cited, and are read where the log is read; None: all.
     chunk_filter: Mapping[str, Any] | None = None
-    #: Of a multiple-choice question; the answer is one of them, word for word.
+    #: Options of a multiple-choice question; the answer is one of them, word for word.
     options: tuple[str, ...] = ()
-    #: Whether the answer is an option that was chosen although nothing that was read says it.
+    #: Whether the answer is an option without support in what was read.
     guessed: bool = False
-    #: Whether the text was cut off at its bound.
+    #: Whether the text was cut off at its limit.
     truncated: bool = False
-    #: The first and the last chunk of what the reader did not go through, for there is more than
-    #: it may; None: it could go anywhere.
+    #: The first and the last chunk of what the reader left out, since the log exceeds its limit;
+    #: None: nothing.
     left_out: tuple[int, int] | None = None
-    #: What somebody thinks of it; None as long as nobody said.
+    #: None as long as it is not rated.
     rating: StoredRating | None = None
-    #: What the memory that is asked has lost by now: see `service.domain.prism.losses`.
+    #: What the memory has lost by now: see `service.domain.prism.losses`.
     losses: Mapping[str, Any] | None = None
-    #: Until when it is made though nobody waits for it; None: in any case.
+    #: Until when it is made without a waiting client; None: for ever.
     wanted_until: datetime | None = None
-    #: Whether that has passed; None: it never does.
+    #: Whether `wanted_until` has passed; None: it never does.
     is_unwanted: bool | None = None
-    #: The server process whose client was the last to begin to wait; None: all of them left, or
-    #: it is made in any case.
+    #: The server process whose client began to wait last; None: all clients left, or it is made in
+    #: any case.
     waiter: UUID | None = None
 
     @property
     def is_left(self) -> bool:
-        """Whether all who waited have left."""
+        """Whether all waiting clients have left."""
         return self.wanted_until is not None and self.waiter is None
 
     @property
     def worded(self) -> str:
-        """The question with its options, for readers that know of none."""
+        """The question with its options, for readers without support for options."""
         return worded(self.query, self.options)
 
     @property
     def has_value(self) -> bool:
-        """Whether there is an answer by the schema; JSON's null, which may be one, is stored
-        like none."""
+        """Whether there is an answer in the form of the schema.
+
+        JSON's null may be one, and is stored like none.
+        """
         is_answered = self.status == "complete" and self.no_answer is None
         return self.value is not None or (is_answered and self.response_schema is not None)
 
     @property
     def memory_id(self) -> UUID:
-        """The memory, of an answer that is known to ask one."""
+        """The memory of an answer that has one."""
         assert self.asked_memory is not None, "the caller looked for a memory"
         return self.asked_memory
 
     @property
     def spec(self) -> MemorySpec:
-        """The spec of the memory, of an answer that is known to ask one."""
+        """The memory's spec of an answer that has one."""
         assert self.asked_spec is not None, "the caller looked for a memory"
         return self.asked_spec
 
 
 _FIELDS = frozenset(StoredAnswer.__dataclass_fields__)
 
-#: Nothing when as many are pending as may be.
+#: Writes nothing when as many are pending as may be.
 _CREATE = """
 INSERT INTO answer (
     session_key, answer_id, tenant_id, memory_id, query, revision, applied_position, navigation,
@@ -263,9 +265,10 @@ async def create(
 ) -> bool:
     """Stores a question, to be answered from the memory as of `revision`.
 
-    Without a memory from the log up to `applied_position`, and `revision` is 0. It is wanted
-    for `wanted_seconds`, by a client of the process `waiter`; without them in any case. The
-    rest is as `StoredAnswer` has it. False when `max_pending` of the tenant's are pending.
+    Without a memory it is answered from the log up to `applied_position`, and `revision` is 0. A
+    client of the process `waiter` waits for it, for `wanted_seconds`; without them it is made in
+    any case. The other arguments are as in `StoredAnswer`. False when `max_pending` of the tenant's
+    are pending.
     """
     values: dict[str, object] = {
         "session_key": session_key,
@@ -300,7 +303,7 @@ async def get(tx: Transaction, session_key: UUID, answer_id: UUID) -> StoredAnsw
 async def read(
     tx: Transaction, session_key: UUID, answer_id: UUID, occasion: str
 ) -> tuple[StoredAnswer, tuple[UsageLine, ...]] | None:
-    """Reads an answer and what its calls, of that occasion, have cost; in one round trip.
+    """Reads an answer and the costs of its calls, which have that occasion, in one round trip.
 
     None when there is none.
     """
@@ -313,7 +316,7 @@ async def read(
 
 
 async def status(tx: Transaction, session_key: UUID, answer_id: UUID) -> str | None:
-    """How far an answer is; None when there is none."""
+    """Returns the status of an answer; None when there is none."""
     statement = select(answer.c.status).where(
         answer.c.session_key == session_key, answer.c.answer_id == answer_id
     )
@@ -329,7 +332,7 @@ IS_RUNNING: ColumnElement[bool] = (answer.c.status == "pending") & (
 
 
 def select_answers() -> Select[Any]:
-    """Answers with what belongs to them, for `from_row`."""
+    """Returns the statement that reads answers, for `from_row`."""
     return (
         select(
             answer,
@@ -363,7 +366,7 @@ def select_answers() -> Select[Any]:
 
 
 _SELECT = select_answers()
-#: What a row of it is made of.
+#: The columns of its rows.
 _COLUMNS = tuple(_SELECT.selected_columns.keys())
 _GET = Ready(
     _SELECT.where(
@@ -373,7 +376,7 @@ _GET = Ready(
 
 
 def from_row(row: Row[Any]) -> StoredAnswer:
-    """An answer from a row of `select_answers`."""
+    """Returns an answer from a row of `select_answers`."""
     return _stored(dict(row._asdict()))
 
 
@@ -451,7 +454,7 @@ async def complete(
 
 
 async def choose(tx: Transaction, session_key: UUID, answer_id: UUID, chosen: Chosen) -> Chosen:
-    """Stores what the automatic reader chose; what it chose first stays, and is returned."""
+    """Stores what the automatic reader chose; returns the first choice, which stays."""
     statement = (
         update(answer)
         .where(
@@ -465,5 +468,5 @@ async def choose(tx: Transaction, session_key: UUID, answer_id: UUID, chosen: Ch
         return chosen
     stored = await get(tx, session_key, answer_id)
     assert stored is not None, "answers are never deleted"
-    assert stored.chosen is not None, "somebody else chose"
+    assert stored.chosen is not None, "another worker chose"
     return stored.chosen

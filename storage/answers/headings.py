@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, literal_column
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Heading:
-    """What a cited chunk has of thread, source and time: '' and None for nothing."""
+    """Thread, source and time of a cited chunk; '' and None where it has none."""
 
     thread: str
     source: str
@@ -32,6 +32,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def heading_of(thread: str | None, source: str | None, microseconds: int | None) -> Heading:
-    """Returns what a row of HEADINGS has of one chunk."""
+    """Returns the heading of one chunk in a row of HEADINGS."""
     at = None if microseconds is None else _EPOCH + timedelta(microseconds=microseconds)
     return Heading(thread=thread or "", source=source or "", occurred_at=at)

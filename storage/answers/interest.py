@@ -1,8 +1,8 @@
-"""Who waits for answers: until when each is wanted, and which ones nobody wants any more.
+"""Stores which answers clients wait for, and abandons the others.
 
-An answer that somebody asked for is wanted until `wanted_until`, and its `waiter` is the server
-process whose client was the last to begin to wait. Without a `waiter` all of them have left: a
-worker does not begin it. One that is wanted for ever has neither.
+An answer is wanted until `wanted_until`, and its `waiter` is the server process whose client began
+to wait last. Without a `waiter` all clients have left, and no worker begins it. An answer that is
+wanted for ever has neither.
 """
 
 from collections.abc import Collection
@@ -12,11 +12,11 @@ from uuid import UUID
 from storage.answers.trajectories import AnswerKey
 from storage.engine.database import Transaction
 
-#: What an abandoned answer says of itself.
-ABANDONED = "nobody waited for it any more; resume it, and it goes on from what is paid"
+#: The failure of an abandoned answer.
+ABANDONED = "no client waited for it any more; resume it to continue from the paid calls"
 
-# A database that crashes may forget it: then an answer is abandoned, or made on, a little
-# sooner or later. And each row is found by its key, whatever the planner thinks of their number.
+# A crash of the database may lose it: then an answer is abandoned, or continued, a little sooner or
+# later. Each row is found by its key, whatever number the planner expects.
 _LAZILY_BY_KEY = (
     "SET LOCAL synchronous_commit = off",
     "SET LOCAL enable_seqscan = off",
@@ -24,7 +24,7 @@ _LAZILY_BY_KEY = (
     "SET LOCAL enable_mergejoin = off",
 )
 
-#: One that was wanted a moment ago is not written again. Citus takes no now() in a CASE.
+#: Does not write again what was written a moment ago. Citus accepts no now() in a CASE.
 _WANT = """
 UPDATE answer AS a SET
     status = 'pending',
@@ -45,12 +45,12 @@ WHERE a.session_key = k.session_key AND a.answer_id = k.answer_id
     )
 """
 
-#: Whoever began to wait at another process meanwhile is its waiter now.
+#: Leaves alone answers that a client of another process waits for by now.
 _LEAVE = """
 UPDATE answer AS a SET
     waiter = NULL,
     wanted_until = clock.until,
-    -- Then somebody looks whether it is wanted again.
+    -- Then a worker checks whether it is wanted again.
     ready_at = greatest(a.ready_at, clock.until)
 FROM unnest(%(sessions)s::uuid[], %(answers)s::uuid[]) AS k (session_key, answer_id),
     (SELECT now() + make_interval(secs => %(seconds)s) AS until) AS clock
@@ -88,7 +88,7 @@ WHERE a.status IS NULL OR a.status IN ('cancelled', 'abandoned')
 
 
 def _keys(answers: Collection[AnswerKey]) -> dict[str, Any]:
-    # In one order, so that two statements lock rows in the same.
+    # In one order, so that two statements lock rows in the same order.
     ordered = sorted(answers)
     return {"sessions": [key for key, _ in ordered], "answers": [one for _, one in ordered]}
 
@@ -96,9 +96,9 @@ def _keys(answers: Collection[AnswerKey]) -> dict[str, Any]:
 async def renew(
     tx: Transaction, answers: Collection[AnswerKey], *, waiter: UUID, seconds: float
 ) -> None:
-    """Notes that clients of a process still wait for these answers, for so long.
+    """Stores that clients of a process still wait for these answers, for so long.
 
-    Those that were abandoned meanwhile go on. A whole transaction, in one round trip.
+    Answers that were abandoned meanwhile continue. A whole transaction, in one round trip.
     """
     values = {
         **_keys(answers),
@@ -113,9 +113,9 @@ async def renew(
 async def leave(
     tx: Transaction, answers: Collection[AnswerKey], *, waiter: UUID, seconds: float
 ) -> None:
-    """Notes that no client of a process waits for these answers any more.
+    """Stores that no client of a process waits for these answers any more.
 
-    They are made on for so long where that has begun. A whole transaction, in one round trip.
+    Those that have begun continue for so long. A whole transaction, in one round trip.
     """
     values = {**_keys(answers), "waiter": waiter, "seconds": seconds}
     await tx.pipeline((*_LAZILY_BY_KEY, _LEAVE), values)
@@ -124,9 +124,9 @@ async def leave(
 async def want(
     tx: Transaction, key: AnswerKey, *, waiter: UUID, seconds: float, resumes: bool
 ) -> None:
-    """Notes that an answer that is pending is wanted for so long.
+    """Stores that a pending answer is wanted for so long.
 
-    `resumes`: a client of this process waits for it from now on, also if it was abandoned.
+    `resumes`: a client of this process waits for it from now on, even if it was abandoned.
     """
     values = {
         **_keys([key]),
@@ -139,9 +139,9 @@ async def want(
 
 
 async def given_up(tx: Transaction, answers: Collection[AnswerKey]) -> dict[UUID, str]:
-    """Which of the answers are cancelled or abandoned; what nobody wants any more is now.
+    """Returns which of the answers are cancelled or abandoned, and abandons unwanted ones.
 
-    A whole transaction, and another one where something is abandoned, in a round trip each.
+    A whole transaction, and a second one to abandon, in a round trip each.
     """
     found = {row[0]: row[1] for row in await tx.fetch(_GIVEN_UP, _keys(answers))}
     expired = [key for key in answers if found.get(key[1]) == "pending"]
@@ -152,10 +152,10 @@ async def given_up(tx: Transaction, answers: Collection[AnswerKey]) -> dict[UUID
 
 
 async def put_aside(tx: Transaction, key: AnswerKey) -> bool:
-    """Leaves an answer until it may be abandoned; False when somebody wants it again."""
+    """Defers an answer until it may be abandoned; False when a client wants it again."""
     return bool(await tx.fetch(_PUT_ASIDE, {"session": key[0], "answer": key[1]}))
 
 
 async def abandon(tx: Transaction, key: AnswerKey) -> bool:
-    """Abandons an answer that nobody wants any more; False when somebody wants it again."""
+    """Abandons an unwanted answer; False when a client wants it again."""
     return bool(await tx.fetch(_ABANDON, {**_keys([key]), "cause": ABANDONED}))

@@ -1,4 +1,4 @@
-"""The answers of a session: all, newest first, and those that were found, oldest first."""
+"""Lists the answers of a session: all, newest first, or the found ones, oldest first."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,17 +14,17 @@ from storage.engine.database import Transaction
 from storage.engine.listing import ListPage, walk_rows
 from storage.tables import answer, answer_rating, memory
 
-#: Where an answer stands: when it was asked, and its id.
+#: The place of an answer in a list: when it was asked, and its id.
 PageCursor = tuple[datetime, UUID]
 
 
 def _size(column: Column[Any]) -> ColumnElement[int]:
-    """Returns the SQL of a value's size in bytes: of JSON its text's, as it may be packed."""
+    """Returns SQL for a value's size in bytes; for JSON its text's, since it may be compressed."""
     whole = column if isinstance(column.type, Text) else cast(column, Text)
     return func.coalesce(func.octet_length(whole), 0)
 
 
-#: What may be long in the row of an answer, its memory's spec among it.
+#: Columns of an answer's row that may be long, including its memory's spec.
 _LONG = (
     answer.c.query,
     answer.c.text,
@@ -52,10 +52,10 @@ async def list_newest(
     limit: int,
     max_bytes: int,
 ) -> ListPage[StoredAnswer]:
-    """Up to `limit` answers that were asked before `before`, newest first.
+    """Returns up to `limit` answers that were asked before `before`, newest first.
 
-    Only those of a memory, only with a status, and only those that are running, or not, where
-    that is given. Ends at about `max_bytes`.
+    Where they are given, only those of the memory, with the status, and running or not. Ends at
+    about `max_bytes`.
     """
     wanted = select_answers().where(answer.c.session_key == session_key)
     if memory_id is not None:
@@ -88,11 +88,11 @@ async def list_answered(
     ids: Sequence[UUID] = (),
     good: bool | None = None,
 ) -> Sequence[StoredAnswer]:
-    """Complete answers that were found, oldest first, behind `after`: no guesses.
+    """Returns complete answers that were found, not guessed, after `after`, oldest first.
 
-    Those that were navigated to in a memory, or without one those that were browsed, also
-    where the automatic reader chose that. Only those with one of the `ids`, if there are
-    any, and only those that somebody found `good`, or bad, if that is said.
+    Those that were navigated to in a memory, or without one those that were browsed, also by choice
+    of the automatic reader. If given, only those with one of the `ids`, and only those that were
+    rated `good`, or bad.
     """
     chosen = answer.c.chosen
     if memory_id is None:
@@ -102,7 +102,7 @@ async def list_answered(
         asked = (answer.c.memory_id == memory_id) & answer.c.navigation.is_not(None)
         is_it = chosen["memory_id"].as_string() == str(memory_id)
         navigated = chosen["navigation"].as_string().is_not(None)
-        # Where the log was browsed behind a navigation, the answer is not the navigation's.
+        # Where the log was browsed after a navigation, the answer is not the navigation's.
         found = answer.c.statistics.is_not(None)
         reading = (chosen.is_(None) & asked) | (is_it & navigated & found)
     statement = (

@@ -1,4 +1,4 @@
-"""Ratings: what somebody thinks of an answer."""
+"""Stores ratings of answers."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,9 +21,9 @@ class StoredRating:
     """A rating's row."""
 
     good: bool
-    #: What was said about it; empty when nothing was.
+    #: Empty without one.
     comment: str
-    #: What would have been right; empty when nobody says.
+    #: The right answer; empty when it is not given.
     expected: str
     rated_at: datetime
 
@@ -37,7 +37,7 @@ async def rate(
     comment: str,
     expected: str,
 ) -> StoredRating:
-    """Stores what somebody thinks of an answer, in place of what was stored before."""
+    """Stores the rating of an answer, in place of an earlier one."""
     said: dict[str, Any] = {
         "rating": GOOD if good else BAD,
         "comment": comment,

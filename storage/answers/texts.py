@@ -1,4 +1,4 @@
-"""Texts of answers as they are written: piece by piece, for whoever reads along."""
+"""Stores the texts of answers piece by piece, while models write them."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -10,8 +10,8 @@ from storage.engine.database import Transaction, value
 from storage.memories import job_results
 from storage.tables import answer, answer_text
 
-#: Nothing is told behind the end of an answer: its row is locked, so that it does not end
-#: meanwhile. Who finds pieces that it did not write has been taken over, and writes nothing.
+#: Writes nothing after the end of an answer: its row is locked, so that it does not end meanwhile.
+#: A worker that finds pieces of another has lost the answer, and writes nothing.
 _APPEND = """
 INSERT INTO answer_text (session_key, answer_id, ordinal, tenant_id, text, restarts)
 SELECT a.session_key, a.answer_id, piece.ordinal, a.tenant_id, piece.text, piece.restarts
@@ -28,10 +28,10 @@ ON CONFLICT DO NOTHING
 
 
 async def append(tx: Transaction, key: AnswerKey, pieces: Sequence[TextPiece]) -> bool:
-    """Writes pieces behind those that are there.
+    """Writes pieces after the stored ones.
 
-    False when the answer has ended, or somebody else told one of them; then whoever calls
-    rolls back, and has nothing more to tell.
+    False when the answer has ended, or another worker wrote one of them; then the caller rolls back
+    and writes no more.
     """
     values = {
         "session_key": key[0],
@@ -46,7 +46,7 @@ async def append(tx: Transaction, key: AnswerKey, pieces: Sequence[TextPiece]) -
 
 
 async def read(tx: Transaction, key: AnswerKey) -> Sequence[TextPiece]:
-    """All pieces of an answer, in order."""
+    """Returns all pieces of an answer, in order."""
     statement = (
         select(answer_text.c.ordinal, answer_text.c.text, answer_text.c.restarts)
         .where(answer_text.c.session_key == key[0], answer_text.c.answer_id == key[1])
@@ -57,19 +57,18 @@ async def read(tx: Transaction, key: AnswerKey) -> Sequence[TextPiece]:
 
 
 async def settle(tx: Transaction, key: AnswerKey, text: str) -> None:
-    """Tells what was not told of an answer's whole text; before it is complete, in the same
-    transaction."""
+    """Writes the rest of an answer's whole text, in the transaction that completes it."""
     statement = (
         select(answer.c.status)
         .where(answer.c.session_key == key[0], answer.c.answer_id == key[1])
         .with_for_update(key_share=True)
     )
-    # From here on nobody else tells: what is read now is all that was told.
+    # From here on no other worker writes: what is read now is all.
     if value(await tx.fetch(statement)) not in job_results.OPEN:
         return
-    told = await read(tx, key)
-    last = told[-1].ordinal if told else 0
-    rest = following(last, text_of(told), text)
+    written = await read(tx, key)
+    last = written[-1].ordinal if written else 0
+    rest = following(last, text_of(written), text)
     if rest:
         await append(tx, key, rest)
 
@@ -94,7 +93,7 @@ ORDER BY heard.session_key, heard.answer_id, heard.after, told.ordinal
 async def read_new(
     tx: Transaction, heard: Collection[Heard], limit: int
 ) -> Mapping[Heard, Sequence[TextPiece]]:
-    """The first `limit` pieces behind each; one query."""
+    """Returns the first `limit` pieces after each position, by one query."""
     found: dict[Heard, list[TextPiece]] = {}
     for row in await tx.fetch(_NEW, heard_values(heard, limit), prepare=None):
         piece = TextPiece(ordinal=row.ordinal, text=row.text, restarts=row.restarts)

@@ -1,4 +1,4 @@
-"""Trajectories: the events of navigations, written as they happen, and what they came to."""
+"""Stores the events of answers as they happen, and totals navigations."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,12 +21,12 @@ from storage.tables import answer, trajectory_event
 
 #: An answer: session_key and answer_id.
 AnswerKey = tuple[UUID, UUID]
-#: An answer, and the ordinal of what somebody heard of it last.
+#: An answer, and the last ordinal that a listener has received.
 Heard = tuple[UUID, UUID, int]
 
 
 async def append(tx: Transaction, key: AnswerKey, event: Event) -> None:
-    """Writes an event. One that is there stays: who takes an answer over tells it again."""
+    """Writes an event. A stored one stays: a worker that takes over an answer repeats it."""
     fields = asdict(event)
     if is_kept_by_text(event.reply, event.end):
         # The release before does not know the field.
@@ -43,9 +43,9 @@ async def append(tx: Transaction, key: AnswerKey, event: Event) -> None:
 
 
 async def next_ordinal(tx: Transaction, key: AnswerKey, kind: EventKind, after: int = 0) -> int:
-    """The ordinal of an answer's first event of a kind behind `after`.
+    """Returns the ordinal of an answer's first event of a kind after `after`.
 
-    Without one, that behind the last event of all.
+    Without one, the ordinal after its last event.
     """
     is_it = (trajectory_event.c.event["kind"].as_string() == kind.value) & (
         trajectory_event.c.ordinal > after
@@ -59,7 +59,7 @@ async def next_ordinal(tx: Transaction, key: AnswerKey, kind: EventKind, after: 
 
 
 async def list_events(tx: Transaction, key: AnswerKey, after: int) -> Sequence[Event]:
-    """The events of an answer behind an ordinal, in order."""
+    """Returns the events of an answer after an ordinal, in order."""
     statement = _events_behind(key, after).order_by(trajectory_event.c.ordinal)
     rows = await tx.fetch(statement)
     return [_event(row.ordinal, row.event) for row in rows]
@@ -68,7 +68,7 @@ async def list_events(tx: Transaction, key: AnswerKey, after: int) -> Sequence[E
 async def page_events(
     tx: Transaction, key: AnswerKey, after: int, limit: int, *, max_bytes: int
 ) -> ListPage[Event]:
-    """As `list_events`, up to `limit` and about `max_bytes`, and without replies."""
+    """Does as `list_events`, up to `limit` and about `max_bytes`, and without replies."""
     shown = trajectory_event.c.event.op("-")(literal("reply", Text))
     found = await walk_rows(
         tx,
@@ -92,7 +92,7 @@ def _events_behind(
     )
 
 
-#: What the model replied is kept for whoever exports it; nobody who waits is shown it.
+#: Without the model's reply, which is kept for exports only.
 _NEW = """
 SELECT heard.session_key, heard.answer_id, heard.after, told.ordinal, told.event
 FROM unnest(%(sessions)s::uuid[], %(answers)s::uuid[], %(after)s::int[])
@@ -112,7 +112,7 @@ ORDER BY heard.session_key, heard.answer_id, heard.after, told.ordinal
 async def read_new(
     tx: Transaction, heard: Collection[Heard], limit: int
 ) -> Mapping[Heard, Sequence[Event]]:
-    """The first `limit` events behind each, without replies; one query."""
+    """Returns the first `limit` events after each position, without replies, by one query."""
     found: dict[Heard, list[Event]] = {}
     for row in await tx.fetch(_NEW, heard_values(heard, limit), prepare=None):
         key = (row.session_key, row.answer_id, row.after)
@@ -121,7 +121,7 @@ async def read_new(
 
 
 def heard_values(heard: Collection[Heard], limit: int) -> dict[str, Any]:
-    """What was heard, for a query."""
+    """Returns the values of a query for news."""
     return {
         "sessions": [session_key for session_key, _, _ in heard],
         "answers": [answer_id for _, answer_id, _ in heard],
@@ -145,14 +145,14 @@ def _event(ordinal: int, fields: Mapping[str, Any]) -> Event:
 
 
 def _reply(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The reply and its end."""
+    """Returns the reply and its end."""
     text, end = kept_reply(fields.get("reply", ""), fields.get("end"))
     return {"reply": text, "end": end}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NavigationTotals:
-    """What one navigation came to, or several together."""
+    """Totals of one navigation, or of several."""
 
     #: Complete navigations; 1 for one.
     navigations: int
@@ -167,7 +167,7 @@ class NavigationTotals:
 
     @classmethod
     def of_one(cls, statistics: Statistics, *, answered: bool, guessed: bool) -> "NavigationTotals":
-        """Those of one navigation."""
+        """Returns the totals of one navigation."""
         stray = statistics.reverts > 0
         return cls(
             navigations=1,
@@ -180,7 +180,7 @@ class NavigationTotals:
 
 
 async def sum_up(tx: Transaction, session_key: UUID, memory_id: UUID) -> NavigationTotals:
-    """What all complete navigations of a memory came to."""
+    """Returns the totals of all complete navigations of a memory."""
     fields = tuple(Statistics.__dataclass_fields__)
     figures = {name: answer.c.statistics[name].as_string().cast(BigInteger) for name in fields}
     answered, stray = answer.c.no_answer.is_(None) & ~answer.c.guessed, figures["reverts"] > 0

@@ -1,8 +1,8 @@
-"""Beginning and ending calls: the right to make one, and its outcome, durably.
+"""Begins calls and records their outcomes, durably.
 
-The hottest path of a worker, so it is written for few round trips: two to begin and one to
-record, whatever the number of calls. Rows are locked in one order by all: intents, then
-budgets; calls, then what is spent, then intents.
+The hottest path of a worker, so it takes few round trips: two to begin and one to record, whatever
+the number of calls. All transactions lock rows in one order: intents, then budgets; calls, then
+sums of spending, then intents.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -29,7 +29,7 @@ from storage.spend import budgets
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PendingReservation:
-    """A call that somebody wants to make."""
+    """A call that a worker wants to make."""
 
     scope: CallScope
     #: As in `Call`.
@@ -38,12 +38,12 @@ class PendingReservation:
 
     @property
     def place(self) -> tuple[UUID, bytes]:
-        """What its intent is found by."""
+        """The key of its intent."""
         return self.scope.session_key, self.key
 
     @property
     def asked(self) -> CallBound:
-        """What it may come to."""
+        """Its largest possible size."""
         wanted = self.reservation
         return CallBound(tokens=wanted.tokens, micro_usd=wanted.micro_usd, key=self.key)
 
@@ -62,28 +62,28 @@ class CallOutcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedOutcome:
-    """What became of an outcome."""
+    """The result of recording an outcome."""
 
     #: False when the call's reply was there already.
     is_new: bool
     #: The reply that counts; None for a failed call.
     reply: ModelReply | None
-    #: Whether the intent, where it was to end, was still that of whoever made the call.
+    #: Whether the intent, where it was to end, still had the lease of this outcome.
     was_held: bool
 
 
-#: What beginning a call comes to.
+#: The result of beginning a call.
 Begun = ModelReply | CallInProgress | Lease | BudgetExhausted | Gone
 
 
 def _lists(columns: Mapping[str, str]) -> str:
-    """Rows of these columns, by name and type, each from a list of its name."""
+    """Returns SQL for rows of these columns (types by name), each from a list of its name."""
     lists = ", ".join(f"%({name})s::{of}[]" for name, of in columns.items())
     return f"unnest({lists}) AS w ({', '.join(columns)})"
 
 
 def _columns(names: Iterable[str], rows: Sequence[Sequence[object]]) -> dict[str, object]:
-    """What `_lists` takes of these rows."""
+    """Returns the values of `_lists` for these rows."""
     return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
 
 
@@ -99,13 +99,13 @@ _WANTED = {
     "reserved_micro_usd": "bigint",
 }
 
-# A lease that is over ends no later than this begins. Said by a column, since a sharded
-# database takes neither now() nor a parameter there.
+# An expired lease ends no later than this begins. Compared by a column, since a sharded database
+# accepts neither now() nor a parameter there.
 _TAKE = f"""
 INSERT INTO intent AS i ({", ".join(_WANTED)}, fence, lease_until)
 SELECT {", ".join(f"w.{name}" for name in _WANTED)},
-    -- By the clock, not from 1 on: an intent that ended may begin again, and who held it
-    -- before must not take the new one's lease for its own.
+    -- By the clock, not from 1 on: an intent that ended may begin again, and its former holder
+    -- must not mistake the new lease for its own.
     (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
     now() + make_interval(secs => %(lease_seconds)s)
 FROM {_lists({**_WANTED, "incarnation": "integer"})}
@@ -124,7 +124,7 @@ RETURNING session_key, key, fence
 
 _PLACE = {"session_key": "uuid", "key": "bytea"}
 
-#: As `_reply_of` takes them.
+#: The arguments of `_reply_of`.
 _REPLY = (
     "reply",
     "model",
@@ -153,7 +153,7 @@ FROM {_lists(_PLACE)} CROSS JOIN LATERAL (
 
 _LEASE = {"over_session": "uuid", "over_key": "bytea", "over_fence": "bigint"}
 
-# In the order of their keys, as they were taken: two of these never wait for each other.
+# In the order of their keys, as they were created: two of these never wait for each other.
 _END = f"""
 DELETE FROM intent i USING (
     SELECT session_key, key FROM intent JOIN {_lists(_LEASE)}
@@ -178,8 +178,8 @@ RETURNING i.session_key, i.key, over_fence
 """  # noqa: S608 - as above
 _RENEW_FREE = _RENEW.replace("OF intent", "OF intent SKIP LOCKED")
 
-# A lease that is renewed and then lost with the server is an older one, as if its holder had
-# stood still since: it renews it again, or another takes the call over, and one reply counts.
+# A renewal that is lost in a crash leaves the older lease, as if its holder had paused since: it
+# renews it again, or another takes over the call, and one reply counts.
 _UNFLUSHED = "SET LOCAL synchronous_commit = off"
 
 
@@ -209,11 +209,11 @@ _COLUMNS = {
     "said": "text",
 }
 
-#: What tells a call from one of a session that was deleted.
+#: Distinguishes a call from one of a deleted session of the same name.
 _MADE_FOR = {"incarnation": "integer"}
 
-#: What is written of a call whose session, memory or answer is gone: it was paid for, and nobody
-#: reads what it says. Keys of such calls are their own: no prompt leads to them.
+#: Written for a call whose session, memory or answer is gone: it was paid for, and its reply is not
+#: read. Such calls have keys of their own, which belong to no prompt.
 _LATE = {
     "session_key": "CASE WHEN has_session THEN session_key ELSE %(costs)s::uuid END",
     "key": "uuid_send(call_id)",
@@ -256,7 +256,7 @@ ON CONFLICT (session_key, key) WHERE reply IS NOT NULL DO NOTHING
 RETURNING call_id
 """  # noqa: S608 - as above
 
-# Of those whose reply was there already: it is not read again where it is ours.
+# For calls whose reply was there already; our own is not read again.
 _THEIRS = f"""
 SELECT w.call_id, {", ".join(f"c.{name}" for name in _REPLY)}
 FROM {_lists({**_PLACE, "call_id": "uuid"})} CROSS JOIN LATERAL (
@@ -270,16 +270,15 @@ WHERE c.call_id <> w.call_id
 async def begin(
     tx: Transaction, wanted: Sequence[PendingReservation], lease_seconds: float
 ) -> list[Begun]:
-    """Begins a transaction and takes the rights to make calls; in the order of `wanted`.
+    """Begins a transaction and grants the leases of calls; in the order of `wanted`.
 
-    A call that is made already has its reply instead; one that another makes is busy, and
-    so is one that is wanted twice, the second time; one whose session was deleted is gone. The
-    caller commits, but for a call that budgets do not allow: then it begins again without that
-    one, which leaves no trace.
+    A call that was made has its reply instead. One that another makes is in progress, and so is the
+    second of two equal ones; one whose session was deleted is gone. The caller commits, unless
+    budgets do not allow a call: then it begins again without that one, which leaves no trace.
     """
     by_place = {one.place: one for one in sorted(wanted, key=lambda one: one.place)}
-    # The replies only behind the rows: an outcome that is stored together with its row's
-    # removal is either seen here, or the row was still there.
+    # Replies only after intents: an outcome is stored together with the removal of its intent, so
+    # it is either seen here, or the intent was still there.
     _, taken, replies, left, ((is_concerned,),) = await tx.pipeline(
         (budgets.ONE_BY_ONE, _TAKE, _REPLIES, _LEFT, budgets.CONCERNED),
         {
@@ -297,7 +296,7 @@ async def begin(
         await tx.pipeline((_END,), _columns(_LEASE, over))
     refused: dict[tuple[UUID, bytes], BudgetExhausted | None] = {}
     if is_concerned and fences:
-        # Who came first is looked at first.
+        # Budgets are given in the order of `wanted`.
         places = list(dict.fromkeys(one.place for one in wanted if one.place in fences))
         asked = [(by_place[place].scope, by_place[place].asked) for place in places]
         refused = dict(zip(places, await budgets.refusals(tx, asked), strict=True))
@@ -324,7 +323,7 @@ async def begin(
 
 
 async def _live(tx: Transaction, scopes: Sequence[CallScope]) -> Set[UUID]:
-    """The sessions of these that are those that the calls are of."""
+    """Returns those sessions that exist in the incarnations of the calls."""
     query = "SELECT session_key, incarnation FROM session WHERE session_key = ANY(%(keys)s)"
     (rows,) = await tx.pipeline((query,), {"keys": [scope.session_key for scope in scopes]})
     found = {(key, as_now) for key, incarnation in rows for as_now in (incarnation, None)}
@@ -350,7 +349,7 @@ def _row(tx: Transaction, one: PendingReservation) -> tuple[object, ...]:
 async def record(tx: Transaction, outcomes: Sequence[CallOutcome]) -> list[RecordedOutcome]:
     """Writes calls and ends their intents: a whole transaction, in one round trip.
 
-    When somebody else's reply to the same call is there already, that counts.
+    Another worker's reply to the same call counts, if it is there already.
     """
     _, written, theirs, *ended = await tx.pipeline(*_recording(tx, outcomes))
     ids = {call_id for (call_id,) in written}
@@ -368,8 +367,8 @@ def _recorded(
     was_held = not one.is_last or _lease_of(one) in over
     if one.call_id not in ids and one.call_id in replies:
         return RecordedOutcome(is_new=False, reply=replies[one.call_id], was_held=was_held)
-    # Where a reply was neither written nor is somebody else's, it was written before: the
-    # answer to that commit was lost, and nobody has heard of it yet. Its intent ended then.
+    # A reply that was neither written now nor is another worker's was written before: the result of
+    # that commit was lost, and is reported now. Its intent ended then.
     is_repeated = one.call_id not in ids
     return RecordedOutcome(is_new=True, reply=one.call.as_reply(), was_held=was_held or is_repeated)
 
@@ -377,8 +376,8 @@ def _recorded(
 def _recording(
     tx: Transaction, outcomes: Sequence[CallOutcome]
 ) -> tuple[tuple[str, ...], dict[str, object]]:
-    """The statements of `record`, and their values."""
-    # In one order whoever writes them: by keys, and by the sums that a trigger adds them to.
+    """Returns the statements of `record`, and their values."""
+    # In one order for all writers: by keys, and by the sums that a trigger adds them to.
     in_order = sorted(
         outcomes, key=lambda one: (one.scope.session_key, one.scope.owner_id, one.call.key)
     )
@@ -425,9 +424,9 @@ def _call_row(tenant_id: UUID, one: CallOutcome) -> tuple[object, ...]:
 
 
 async def give_up(tx: Transaction, held: Sequence[HeldCall]) -> None:
-    """Gives rights up: the calls are not made. A whole transaction.
+    """Releases leases: the calls are not made. A whole transaction.
 
-    Does nothing about those that somebody else has by now.
+    Leaves alone those that another worker has taken over.
     """
     await tx.pipeline((_END,), _columns(_LEASE, [one.lease_row for one in held]))
 
@@ -435,11 +434,10 @@ async def give_up(tx: Transaction, held: Sequence[HeldCall]) -> None:
 async def renew(
     tx: Transaction, held: Sequence[HeldCall], lease_seconds: float, *, waits: bool
 ) -> list[bool]:
-    """Lets leases hold from now on, of any tenants; False for one that somebody else has taken.
+    """Renews leases of any tenants from now on; False for one that another worker has taken over.
 
-    A whole transaction, which is not flushed. Unless it `waits`, an intent that somebody has
-    locked is left as it is, and False: its call ends just now, or is taken over, and the others
-    need not wait for that.
+    A whole transaction, which is not flushed. Unless it `waits`, also False for an intent that is
+    locked: its call is ending or being taken over, and the others need not wait for that.
     """
     by_tenant: dict[UUID, list[tuple[UUID, bytes, int]]] = {}
     for one in held:
@@ -464,7 +462,7 @@ def _reply_of(
     ended: str | None,
     said: str | None,
 ) -> ModelReply:
-    """A reply from its columns."""
+    """Returns a reply from its columns."""
     text, end = kept_reply(text, ended)
     return ModelReply(
         text=text,

@@ -1,4 +1,4 @@
-"""The ledger of model calls."""
+"""Reads the ledger of model calls."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class UsageLine:
 
 
 def _hidden(name: str) -> ScalarSelect[Any]:
-    """A value that the planner does not know, so that a plan is kept for all of them."""
+    """Returns a value that the planner does not know, so that it keeps one plan for all."""
     return select(bindparam(name, type_=Text(collation="C"))).scalar_subquery()
 
 
@@ -38,7 +38,7 @@ _OCCASION = Ready(
     .where(
         call.c.session_key == bindparam("session"),
         call.c.memory_id == bindparam("memory"),
-        # A range, not LIKE: it finds its way in the index whatever the collation.
+        # A range, not LIKE: it uses the index whatever the collation is.
         call.c.occasion >= _hidden("from"),
         call.c.occasion < _hidden("before"),
         call.c.reply.is_not(None),
@@ -51,7 +51,7 @@ _OCCASION = Ready(
 async def find_occasion(
     tx: Transaction, session_key: UUID, memory_id: UUID, prefix: str
 ) -> str | None:
-    """The newest occasion that begins with `prefix` and has a reply; None without one."""
+    """Returns the newest occasion that begins with `prefix` and has a reply; None without one."""
     keys = {"session": session_key, "memory": memory_id}
     found = await tx.fetch(_OCCASION, {**keys, "from": prefix, "before": prefix + "\uffff"})
     return found[0][0] if found else None
@@ -64,8 +64,8 @@ _SUMMED = (
     "output_tokens",
     "cost_micro_usd",
 )
-#: One look at the index for each memory and occasion. The order is the index's own: another
-#: index, which would be read for all calls of the session, would need to sort.
+#: One look-up in the index for each memory and occasion. The order is that of the index: another
+#: index, which would be read for all calls of the session, would have to sort.
 _OF_MEMORY = f"""
     SELECT purpose, model, {", ".join(_SUMMED)} FROM call c
     WHERE c.session_key = %(session)s AND c.memory_id {{memory}}
@@ -91,7 +91,7 @@ async def usage_of(
     occasions: Collection[str],
     memories: Collection[UUID] = (),
 ) -> Mapping[str, Sequence[UsageLine]]:
-    """Sums of each of the occasions, whose calls are of these memories or of none."""
+    """Returns the sums of each occasion, whose calls are of these memories or of none."""
     values = {
         "session": session_key,
         "occasions": list(dict.fromkeys(occasions)),
@@ -103,11 +103,11 @@ async def usage_of(
     return found
 
 
-#: Takes a session, the occasion of an answer's calls, and the answer. They are written of no
-#: memory, or of the one that is asked or was chosen. Each part has one way into the index.
+#: Its values are a session, an answer, and the occasion of its calls. These are of no memory, or of
+#: the one that is asked or was chosen. Each part uses the index in one way.
 USAGE_OF_ANSWER = f"""
-SELECT purpose, model, count(*), sum(input_tokens), sum(predicted_cached_tokens),
-    sum(reported_cached_tokens), sum(output_tokens), sum(cost_micro_usd)
+SELECT purpose, model, count(*) AS calls,
+    {", ".join(f"sum({name}) AS {name}" for name in _SUMMED)}
 FROM (
     ({_OF_MEMORY.format(memory="IS NULL", occasion="%(occasion)s")})
     UNION ALL
@@ -127,17 +127,15 @@ ORDER BY purpose, model
 """  # noqa: S608 - as above
 
 
-def lines(rows: Sequence[Sequence[Any]]) -> tuple[UsageLine, ...]:
-    """Returns what USAGE_OF_ANSWER has found."""
-    names = UsageLine.__dataclass_fields__
-    told = ((*row[:2], *map(_int_or_none, row[2:])) for row in rows)
-    return tuple(UsageLine(**dict(zip(names, one, strict=True))) for one in told)
+def lines(rows: Sequence[Any]) -> tuple[UsageLine, ...]:
+    """Returns the sums in rows of USAGE_OF_ANSWER."""
+    return tuple(_line(row) for row in rows)
 
 
 async def usage_of_answer(
     tx: Transaction, session_key: UUID, answer_id: UUID, occasion: str
 ) -> tuple[UsageLine, ...]:
-    """Sums of the calls that an answer has made, which are of that occasion."""
+    """Returns the sums of an answer's calls, which have that occasion."""
     values = {"session": session_key, "answer": answer_id, "occasion": occasion}
     return lines(await tx.fetch(USAGE_OF_ANSWER, values))
 

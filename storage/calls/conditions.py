@@ -1,4 +1,4 @@
-"""Conditions of models: their rows, which belong to no tenant."""
+"""Stores conditions of models, which belong to no tenant."""
 
 from collections.abc import Sequence
 
@@ -42,7 +42,7 @@ async def add(
     cause: str,
     probe_seconds: float,
 ) -> bool:
-    """Notes a condition; False when one of that deployment was noted before."""
+    """Stores a condition; False when the deployment has one already."""
     row = insert(model_condition).values(
         place=deployment,
         model=model,
@@ -55,9 +55,9 @@ async def add(
 
 
 async def take_probe(tx: Transaction, deployment: str, next_seconds: float) -> bool:
-    """Takes the one probe that is due; another may be taken after `next_seconds`.
+    """Claims the probe that is due; the next one is due after `next_seconds`.
 
-    It counts as a failure until it has a reply, so that probes that hang come ever more rarely.
+    It counts as a failure until it has a reply, so that probes that hang become ever rarer.
     """
     taken = (
         update(model_condition)
@@ -72,7 +72,7 @@ async def take_probe(tx: Transaction, deployment: str, next_seconds: float) -> b
 async def keep(
     tx: Transaction, *, deployment: str, fault: Fault, cause: str, probe_seconds: float
 ) -> None:
-    """Notes that a probe failed."""
+    """Stores that a probe failed."""
     await tx.execute(
         update(model_condition)
         .where(model_condition.c.place == deployment)
@@ -85,7 +85,7 @@ async def keep(
 
 
 async def remove(tx: Transaction, condition: Condition) -> None:
-    """Forgets a condition that has passed, unless another one has taken its place."""
+    """Removes a condition that has passed, unless a new one has replaced it."""
     gone = delete(model_condition).where(
         model_condition.c.place == condition.deployment, model_condition.c.since == condition.since
     )

@@ -1,9 +1,8 @@
-"""Stores in Redis what is known of a deployment of a model: its queue, and how long
-what it caches survives.
+"""Stores in Redis the queue of a model's deployment, and how long its cache keeps prefixes.
 
-The queue is a hash with a field a process, which only that process writes: one that died
-takes nothing of it along, and its field counts no more after a while. Outcomes are
-counted by hours, so that old ones count less and then nothing.
+The queue is a hash with a field for each process, which only that process writes: the field of one
+that died stops counting after a while. Outcomes are counted by hours, so that old ones count less
+and then nothing.
 """
 
 import hashlib
@@ -15,30 +14,30 @@ from typing import Any
 from service.domain.calls.prefix_index import PrefixSurvival
 from storage.engine.redis_link import Command
 
-#: How long any of this is kept without news.
+#: How long it is kept without a write, in seconds.
 KEPT_SECONDS = 3600
-#: What a process said longer ago does not count: it has died, or has nothing under way.
+#: Older fields do not count: their process has died, or has no calls under way.
 QUEUE_SECONDS = 300
 #: Ages that outcomes are counted by.
 BUCKETS = 6
-#: What an outcome of the hour before counts for.
+#: The weight of an outcome of the hour before.
 OLD_WEIGHT = 0.5
 _MAX_TOKENS = 2**40
 
 
 def process_name() -> str:
-    """A name for this process, unlike any other's."""
+    """Returns a unique name for this process."""
     return f"{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def read_queue(deployment: str) -> Command:
-    """Asks what is under way."""
+    """Returns the command that reads a queue."""
     key = _key(deployment, "q")
     return Command(key, ("HGETALL", key))
 
 
 def write_queue(deployment: str, process: str, tokens: int, now: float) -> list[Command]:
-    """Says what one process has under way; 0 is nothing."""
+    """Returns the commands that write the tokens that one process has under way."""
     key = _key(deployment, "q")
     if tokens <= 0:
         return [Command(key, ("HDEL", key, process))]
@@ -49,7 +48,7 @@ def write_queue(deployment: str, process: str, tokens: int, now: float) -> list[
 
 
 def total(reply: Any, now: float) -> int:
-    """The tokens of all processes that spoke lately."""
+    """Returns the tokens of all processes that wrote recently."""
     held: Mapping[bytes, bytes] = reply if isinstance(reply, Mapping) else {}
     tokens = 0
     for value in held.values():
@@ -61,7 +60,7 @@ def total(reply: Any, now: float) -> int:
 
 
 def learn(deployment: str, outcome: PrefixSurvival, now: float) -> list[Command]:
-    """Counts an outcome."""
+    """Returns the commands that count an outcome."""
     key = _key(deployment, f"s:{int(now) // KEPT_SECONDS}")
     field = f"{'h' if outcome.survived else 'm'}{outcome.bucket}"
     return [
@@ -71,14 +70,14 @@ def learn(deployment: str, outcome: PrefixSurvival, now: float) -> list[Command]
 
 
 def read_outcomes(deployment: str, now: float) -> list[Command]:
-    """Asks for the counts of this hour and the one before."""
+    """Returns the commands that read the counts of this hour and the one before."""
     hour = int(now) // KEPT_SECONDS
     keys = [_key(deployment, f"s:{one}") for one in (hour, hour - 1)]
     return [Command(key, ("HGETALL", key)) for key in keys]
 
 
 def counts(replies: Sequence[Any]) -> list[tuple[float, float]]:
-    """For each bucket how often a prefix survived, and did not."""
+    """Returns for each bucket how often a prefix survived, and did not."""
     sums = [[0.0, 0.0] for _ in range(BUCKETS)]
     for reply, weight in zip(replies, (1.0, OLD_WEIGHT), strict=True):
         held: Mapping[bytes, bytes] = reply if isinstance(reply, Mapping) else {}

@@ -1,8 +1,8 @@
-"""Intents: calls that are about to be made or under way, and who may make them.
+"""Removes dead intents.
 
-An intent is there from before a call until its outcome is stored. Whoever holds its lease
-makes the call; everybody else waits for the outcome, or until the lease has run out.
-They begin, are renewed and end in `storage.calls.call_ledger`.
+An intent exists from before a call until its outcome is stored. The holder of its lease makes the
+call; others wait for the outcome, or until the lease expires. `storage.calls.call_ledger` creates,
+renews and ends them.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -16,21 +16,21 @@ from storage.engine.database import Transaction
 from storage.engine.ready import Ready
 from storage.tables import intent
 
-#: An intent whose lease ended so long ago is nobody's any more. Far longer than a reply
-#: that waits for the database to come back.
+#: An intent is dead so long after its lease has expired, in seconds. Far longer than a reply waits
+#: for the database to return.
 DEAD_SECONDS = 3600
 
 
 async def forget(tx: Transaction, session_key: UUID) -> None:
-    """Removes a session's intents of executors that died, and whose call nobody made again.
+    """Removes a session's dead intents: those of executors that died and of calls not made again.
 
-    One that somebody takes over just now is left alone.
+    Leaves alone one that another executor is taking over.
     """
     await tx.execute(_FORGET, {"session": session_key})
 
 
 def oldest_lease(session_key: Any) -> Any:
-    """Returns SQL for the end of the lease of a session that ran out first; NULL: none."""
+    """Returns SQL for the end of a session's oldest lease; NULL without one."""
     return (
         select(func.min(intent.c.lease_until))
         .where(intent.c.session_key == session_key)

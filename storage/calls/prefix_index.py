@@ -1,13 +1,13 @@
 """The prefix cache's index in Redis (or Valkey, alone or as a cluster).
 
-One hash a memory, and one a group of memories with the same task and schema. A field is
-a boundary's id and the number of a deployment; its value is the tokens up to there and when
-it was sent last. One round trip each way, each command on one key. Whatever Redis does,
-the service goes on: what cannot be looked up is not warm.
+One hash for each memory, and one for each group of memories with the same task and schema. A field
+is a boundary's id and the number of a deployment; its value is the tokens up to there and when it
+was sent last. One round trip to read, one to write, each command on one key. What cannot be looked
+up is not warm.
 
-Fields have no expiry of their own (Redis before 7.4 knows none): each value is compared
-with the caller's clock, the whole key expires later, and a hash that grows beyond what
-Redis keeps compact loses its oldest fields.
+Fields have no expiry of their own (Redis before 7.4 has none): each value is compared with the
+caller's clock, the whole key expires later, and a hash that grows beyond Redis's compact encoding
+loses its oldest fields.
 """
 
 import hashlib
@@ -27,10 +27,10 @@ from storage.engine.redis_link import TIMEOUT_SECONDS, Command, RedisLink
 
 #: Fields of a hash that Redis keeps as a list pack, at its default.
 MAX_FIELDS = 512
-#: What pruning leaves, so that it is not done at every call.
+#: Fields that pruning leaves, so that not every call prunes.
 KEPT_FIELDS = 384
-#: Boundaries of one prompt that are looked up and kept: the first ones, which a fold
-#: leaves alone, and the last ones, which the next prompt shares.
+#: Boundaries of one prompt that are looked up and kept: the first ones, which a fold does not
+#: change, and the last ones, which the next prompt shares.
 FIRST_BOUNDARIES = 64
 LAST_BOUNDARIES = 192
 #: A key lives this much longer than its fields are fresh: their age says what survives.
@@ -38,15 +38,15 @@ SLACK_SECONDS = 600
 _SLACK_FACTOR = 2
 
 _VALUE = struct.Struct(">II")
-#: Above the tokens of a value: they are the provider's own.
+#: The bit of a value whose tokens are the provider's count.
 _EXACT = 1 << 31
 
 
 class NullPrefixIndex:
-    """Knows nothing: for when there is no Redis."""
+    """The index without Redis: it knows nothing."""
 
     async def look(self, question: PrefixQuery) -> Seen:
-        """Nothing is known."""
+        """Returns that nothing is known."""
         return Seen.nothing(question)
 
     async def sent(self, prompt: Sent) -> None:
@@ -56,7 +56,7 @@ class NullPrefixIndex:
         """Forgets."""
 
     async def outcomes(self, deployment: str, now: float) -> Sequence[tuple[float, float]]:
-        """None are known."""
+        """Returns none."""
         return ()
 
 
@@ -71,14 +71,14 @@ class RedisPrefixIndex:
         secret: bytes | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        """With a `secret`, which only processes of one database share, it keeps replies too."""
+        """With a `secret`, which the processes of one database share, it keeps replies too."""
         self._link = RedisLink(url, cluster=cluster, timeout_seconds=timeout_seconds)
         self._copies = None if secret is None else ReplyCopies(secret)
         self._process = deployment_state.process_name()
 
     @property
     def is_reachable(self) -> bool:
-        """Whether Redis answered when it was last asked."""
+        """Whether Redis replied when it was last asked."""
         return self._link.is_reachable
 
     async def close(self) -> None:
@@ -86,7 +86,7 @@ class RedisPrefixIndex:
         await self._link.close()
 
     async def look(self, question: PrefixQuery) -> Seen:
-        """What is warm, what is queued and whether a copy of the reply is there."""
+        """Returns what is warm, what is queued, and a copy of the reply if there is one."""
         deployments = [deployment_number(one) for one in question.deployments]
         parts = _parts(question)
         wanted = question.reply_key
@@ -113,7 +113,7 @@ class RedisPrefixIndex:
         )
 
     async def sent(self, prompt: Sent) -> None:
-        """Remembers a prompt, what it taught, and its reply."""
+        """Stores a prompt, the outcome of its prediction, and its reply."""
         extra: list[Command] = []
         if prompt.outcome is not None:
             extra += deployment_state.learn(prompt.deployment, prompt.outcome, prompt.now)
@@ -123,14 +123,14 @@ class RedisPrefixIndex:
         await self._keep(_writes(prompt), seconds, extra)
 
     async def queued(self, deployment: str, tokens: int, now: float) -> None:
-        """Says how many tokens of prompts this process has under way at a deployment."""
+        """Stores how many tokens of prompts this process has under way at a deployment."""
         replies = await self._send(
             deployment_state.write_queue(deployment, self._process, tokens, now)
         )
         self._sound(replies or ())
 
     async def outcomes(self, deployment: str, now: float) -> Sequence[tuple[float, float]]:
-        """How often prefixes of each age survived, and did not; () when not known."""
+        """Returns how often prefixes of each age survived, and did not; () when not known."""
         replies = await self._send(deployment_state.read_outcomes(deployment, now))
         return deployment_state.counts(replies) if replies and self._sound(replies) else ()
 
@@ -180,7 +180,7 @@ class RedisPrefixIndex:
         return await self._link.send(commands) if commands else []
 
     def _sound(self, replies: Sequence[Any]) -> bool:
-        """Whether no reply is an error; one counts as if Redis was gone."""
+        """Returns whether no reply is an error; an error counts as if Redis was gone."""
         faults = [one for one in replies if isinstance(one, RedisError)]
         if faults:
             self._link.note_loss(faults[0])
@@ -207,7 +207,7 @@ class _Write:
 
 @lru_cache(maxsize=256)
 def deployment_number(deployment: str) -> bytes:
-    """Two bytes that stand for a deployment; two with the same only mislead."""
+    """Returns two bytes for a deployment; a collision only misleads predictions."""
     return hashlib.blake2b(deployment.encode(), digest_size=2).digest()
 
 
@@ -279,7 +279,7 @@ def _boundary(depth: int, value: bytes) -> Boundary:
 
 
 def _deepest(found: Sequence[CachedPrefix]) -> CachedPrefix:
-    """Of what the hashes say of one deployment; a later hash has the deeper boundaries."""
+    """Returns the deepest of one deployment's boundaries; a later hash has deeper ones."""
     return CachedPrefix(
         fresh=next((one.fresh for one in reversed(found) if one.fresh), None),
         deepest=next((one.deepest for one in reversed(found) if one.deepest), None),

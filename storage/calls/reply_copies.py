@@ -1,7 +1,7 @@
-"""Copies of replies in Redis: quicker to find than the durable row, and never instead of it.
+"""Copies of replies in Redis: faster to read than the durable row, and never instead of it.
 
-Whoever can write there must not be able to make up answers, and what another database's
-processes wrote is none of ours: a copy carries a keyed hash with a secret of the database.
+A copy has a keyed hash with a secret of the database. So a process with access to Redis cannot make
+up replies, and copies of another database's processes are ignored.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from storage.engine.redis_link import Command
 
 _log = structlog.get_logger("palimpsest.prefix_cache")
 
-#: How long a copy is kept.
+#: How long a copy is kept, in seconds.
 COPY_SECONDS = 24 * 3600
 #: Bytes of a packed copy; longer replies have their durable row only.
 MAX_COPY_BYTES = 64 * 1024
@@ -31,18 +31,18 @@ class ReplyCopies:
         self._key = hashlib.blake2b(secret, digest_size=32, person=b"reply copies").digest()
 
     def read(self, key: str) -> Command:
-        """Asks for a copy; `key` is the tenant and the call's key."""
+        """Returns the command that reads a copy; `key` is the tenant and the call's key."""
         name = _name(key)
         return Command(name, ("GET", name))
 
     def write(self, key: str, reply: ModelReply) -> list[Command]:
-        """Keeps a copy of a complete reply, unless it is too long."""
+        """Returns the commands that write a copy of a complete reply; none if it is too long."""
         if not is_kept_by_text(reply.text, reply.end):
-            # A copy does not say how it ended; the durable row does.
+            # A copy does not have its end; the durable row has.
             return []
         name = _name(key)
         packed = zlib.compress(json.dumps([reply.text, reply.model]).encode(), level=1)
-        # Behind the end of what is compressed, where the release before does not look.
+        # After the compressed data, where the release before does not read.
         counts = (reply.input_tokens, reply.cached_tokens, reply.output_tokens)
         packed += json.dumps(counts).encode()
         if len(packed) > MAX_COPY_BYTES:
@@ -50,7 +50,7 @@ class ReplyCopies:
         return [Command(name, ("SET", name, self._mac(name, packed) + packed, "EX", COPY_SECONDS))]
 
     def decode(self, key: str, value: bytes | None) -> ModelReply | None:
-        """The copy; None when there is none, or it is not ours."""
+        """Returns the copy; None when there is none, or it is not ours."""
         if value is None:
             return None
         mac, packed = value[:_MAC_BYTES], value[_MAC_BYTES:]

@@ -1,4 +1,4 @@
-"""The right of one worker to a memory, and what is raised when it has lost that."""
+"""The claim of one worker to a memory, and the error for a claim that is lost."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from storage.tables import memory
 
 
 class Fenced(Exception):
-    """Another worker has taken the memory over, or changed it: the result is void."""
+    """Another worker has taken over the memory, or changed it: the result is void."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """A memory in the hands of one worker, until somebody raises the epoch."""
+    """A memory that one worker has claimed, until another raises the epoch."""
 
     tenant_id: UUID
     session_key: UUID
@@ -38,7 +38,7 @@ class Claim:
     flush_position: int = 0
     #: A consolidation is wanted once everything up to here is read.
     consolidate_position: int | None = None
-    #: Size of the memory behind its last consolidation; 0 when there was none.
+    #: Size of the memory after its last consolidation; 0 when there was none.
     consolidated_tokens: int = 0
     #: What the folding policy counted, with the revision that it counted up to.
     fold_state: Any = None
@@ -46,7 +46,7 @@ class Claim:
     committed_at: datetime | None = None
     #: A tree is closed once everything up to here is in it.
     seal_position: int | None = None
-    #: How often it was retried after it had stalled on replies that were no use.
+    #: How often it was retried after it had stalled on useless replies.
     retries: int = 0
     #: What rejections mean for readers: see `service.domain.prism.losses`.
     losses: Mapping[str, Any] | None = None

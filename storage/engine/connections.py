@@ -1,4 +1,4 @@
-"""How connections to the server are opened, and what each is told when it opens."""
+"""Opens connections to the server, with the settings that each needs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,28 +11,28 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from storage import tables
 from storage.engine.driver import Connection
 
-#: How long a caller waits for a free connection.
+#: How long a caller waits for a free connection, in seconds.
 POOL_SECONDS = 10.0
 
-#: What every connection is told when it opens. A lock is waited for briefly: whoever
-#: holds it longer is in trouble, and the caller is told to retry. Durability is not
-#: left to the server's defaults: an ack means that the commit is on disk.
+#: The settings of every connection. A lock is waited for briefly: a transaction that holds it
+#: longer is in trouble, and the caller has to retry. Durability is not left to the server's
+#: defaults: an ack means that the commit is on disk.
 _SETTINGS = {
     "lock_timeout": "5s",
     "statement_timeout": "30s",
     "idle_in_transaction_session_timeout": "60s",
     "synchronous_commit": "on",
     "TimeZone": "UTC",
-    # Every statement that comes often has an index, and plans are kept: one that was made while
-    # a table was empty would read all of it, for as long as nobody analyzes it. The same goes
-    # for the checks of keys, whose statements are PostgreSQL's own. Nor is any of them worth
-    # being compiled, which costs by estimates that are as wrong then.
+    # Every frequent statement has an index, and plans are kept: one that was made while a table
+    # was empty would read all of it until the table is analyzed. The same goes for PostgreSQL's
+    # own statements that check keys. None is worth compiling, which PostgreSQL decides by the
+    # same wrong estimates.
     "enable_seqscan": "off",
     "jit": "off",
 }
 
-#: A host that vanished without a word is noticed by its silence: data that it does not
-#: confirm for so long, and an idle connection on which it confirms no probe.
+#: Detects a host that vanished: it does not acknowledge data for so long, or the probes of an
+#: idle connection.
 _SILENCE = {
     "tcp_user_timeout": 15_000,
     "keepalives_idle": 30,
@@ -44,11 +44,11 @@ _SILENCE = {
 def connection_arguments(
     name: str, *, role: str = tables.APP_ROLE, pooled: bool = False
 ) -> dict[str, Any]:
-    """What a connection is opened with. `name` is shown by the server as application_name."""
+    """Returns the arguments of a connection. The server shows `name` as application_name."""
     opened: dict[str, Any] = {
         "application_name": name,
         "connect_timeout": 5,
-        # Never a standby: neither of several hosts, nor behind a name that is about to move.
+        # Never a standby, be it one of several hosts or at a name that is about to move.
         "target_session_attrs": "read-write",
         **_SILENCE,
     }
@@ -61,7 +61,7 @@ def connection_arguments(
 
 
 def settings_statement(role: str) -> str:
-    """Returns one statement that tells a transaction what else a connection is told."""
+    """Returns one statement that gives a transaction the settings of a connection."""
     settings = {"role": role, **_SETTINGS}
     return "SELECT " + ", ".join(
         f"set_config('{key}', '{value}', true)" for key, value in settings.items()
@@ -69,14 +69,14 @@ def settings_statement(role: str) -> str:
 
 
 def sqlalchemy_url(url: str) -> URL:
-    """Returns a postgresql:// URL as SQLAlchemy takes it, with the psycopg driver.
+    """Returns a postgresql:// URL in SQLAlchemy's form, with the psycopg driver.
 
     Raises psycopg.ProgrammingError when libpq cannot read it.
     """
     known = conninfo_to_dict(url)
     if "," not in str(known.get("host")):
         return make_url(url).set(drivername="postgresql+psycopg")
-    # SQLAlchemy takes several hosts, but only behind the question mark.
+    # SQLAlchemy accepts several hosts, but only after the question mark.
     parts = {name: str(value) for name, value in known.items()}
     return URL.create(
         "postgresql+psycopg",

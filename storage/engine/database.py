@@ -1,8 +1,8 @@
-"""Transactions, and the pools whose connections they take.
+"""Transactions, and the pools of their connections.
 
 A transaction belongs to one tenant: it opens with the tenant's id set, and row-level
-security shows it nothing else. Use cases open transactions; the modules beside this
-one only work inside them.
+security shows it nothing else. Use cases open transactions; other modules of `storage`
+only work inside them.
 """
 
 import asyncio
@@ -32,29 +32,29 @@ from storage.engine.errors import ReadOnly, Unreachable, translated
 from storage.engine.measuring import Timed, spanned
 from storage.engine.ready import Ready
 
-#: A tuple whose parts have the names of their columns, too.
+#: A named tuple: its fields are the columns.
 Row = Any
-#: What the placeholders of statements stand for: by name, or in their order, each its own. Core
-#: runs once for each mapping of a sequence.
+#: The values of placeholders, by name or in order. Core runs a statement once for each mapping
+#: of a sequence.
 Values = Sequence[Any] | Mapping[str, Any]
 _Cursor = psycopg.AsyncCursor[Any]
-#: Is told the ids of memories, answers and schema drafts, in hexadecimal.
+#: Receives the ids of memories, answers and schema drafts, in hexadecimal.
 Changed = Callable[[Sequence[str]], None]
 
-#: How long a transaction may take, with the wait for its connection. Longer than any
-#: statement: who waits so long waits for a server that is there and does not answer.
+#: How long a transaction may take, with the wait for its connection. Longer than any statement:
+#: a transaction that reaches it waits for a server that is there and does not answer.
 TRANSACTION_SECONDS = 45.0
 
-#: A transaction goes on as another tenant's: for what belongs to many, of each in its turn.
+#: Continues a transaction as another tenant's, for statements about many tenants in turn.
 OF_TENANT = "SELECT set_config('app.tenant', %s, true)"
 
 #: A transaction that only reads, and sees one moment throughout.
 _SNAPSHOT = "ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
-#: What transactions are measured as that have no name.
+#: The name of transactions without one, in metrics.
 OTHER = "other"
-#: For what a server that crashes may forget: its commit does not wait for the disk, but is
-#: there before any that comes after it.
+#: For writes that a crash of the server may lose: their commit does not wait for the disk, but is
+#: there before any later commit.
 LAZILY = "SET LOCAL synchronous_commit = off"
 
 #: Without a transaction; the second is of a connection that is closed.
@@ -88,14 +88,14 @@ def _begin(mode: str, opening: Sequence[str], tenant_id: UUID | None = None) -> 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Transaction:
-    """A transaction of one tenant, on a connection of SQLAlchemy's pool or of the driver's own.
+    """A transaction of one tenant, on a connection of SQLAlchemy's pool or the driver's.
 
     On the latter a call without an open transaction is a whole one: it begins, runs and commits
     in one round trip, and when it returns the writes are on disk.
 
-    Statements are text, with `%s` or `%(name)s` for values that travel beside it, Ready, or of
-    SQLAlchemy's Core, which takes its pool and is not piped. Rows have their columns' names.
-    `prepare` is the driver's: True keeps a plan, None once the text has come often, False never.
+    Statements are text with `%s` or `%(name)s` as placeholders, Ready, or of SQLAlchemy's Core,
+    which needs its pool and is not piped. `prepare` is the driver's: True keeps a plan, None keeps
+    one once the text was sent often, False never.
     """
 
     tenant_id: UUID
@@ -103,9 +103,9 @@ class Transaction:
     driver: Connection
     #: SQLAlchemy's for the same transaction; None on a connection of the driver's own.
     core: AsyncConnection | None = None
-    #: What a transaction begins with, where a connection cannot keep it.
+    #: Settings that each transaction begins with, where a connection cannot keep them.
     opening: tuple[str, ...] = ()
-    #: Ids of what it changes that calls may wait for; reported after its commit.
+    #: Ids of what it changes and calls may wait for; reported after its commit.
     changed: set[UUID] = field(default_factory=set)
     #: The name by which the fault hook knows it.
     name: str = OTHER
@@ -145,8 +145,8 @@ class Transaction:
     ) -> list[list[Row]]:
         """Runs statements in one round trip and returns the rows of each.
 
-        Each sees what was committed before it. With `snapshot` a whole transaction only reads,
-        and all of it sees one moment. One that `stays_open` ends with `commit`.
+        Each sees what was committed before it. With `snapshot` it is a whole read-only transaction
+        that sees one moment. One that `stays_open` ends with `commit`.
         """
         cursors = await self._sent(
             statements, values, prepare, snapshot=snapshot, stays_open=stays_open
@@ -154,7 +154,7 @@ class Transaction:
         return [await _fetched(cursor) for cursor in cursors]
 
     async def commit(self) -> None:
-        """Commits a transaction that stayed open; after this the writes are on disk."""
+        """Commits a transaction that stayed open; then the writes are on disk."""
         boundary(self.name, "commit")
         await self.driver.execute("COMMIT")
         boundary(self.name, "committed")
@@ -186,7 +186,7 @@ class Transaction:
         snapshot: bool = False,
         stays_open: bool = False,
     ) -> list[_Cursor]:
-        """Sends everything before it reads any answer."""
+        """Sends all statements before it reads any result."""
         execute, is_whole = self.driver.execute, not self._is_open()
         mode = _SNAPSHOT if snapshot else ""
         ends = is_whole and not stays_open
@@ -195,7 +195,7 @@ class Transaction:
             boundary(self.name, "commit")
         async with self.driver.flight():
             for one in _begin(mode, self.opening, self.tenant_id) if is_whole else ():
-                # There are as many to begin with as there are tenants.
+                # The others differ by tenant.
                 await execute(one, prepare=one == "BEGIN")
             cursors = [await self._one(*one, prepare) for one in _each(statements, values)]
             if ends:
@@ -212,8 +212,8 @@ class Transaction:
 class Database:
     """Connections in the role of the application.
 
-    Two pools: SQLAlchemy's for statements of its Core, and the driver's own for the hot
-    paths, where handing a connection out must not cost as much as a round trip.
+    Two pools: SQLAlchemy's for statements of its Core, and the driver's for hot paths, where a
+    checkout must not cost as much as a round trip.
     """
 
     def __init__(
@@ -241,9 +241,9 @@ class Database:
     ) -> "Database":
         """Makes pools of at most `pool_size` connections each; opens none yet.
 
-        `name` is shown by the server as application_name. `pooled`: a pooler between us and
-        the server gives each transaction another connection (docs/guides/running.md), so that
-        nothing is prepared, and each transaction is told what else a connection is.
+        The server shows `name` as application_name. `pooled`: a pooler before the server gives
+        each transaction another connection (docs/guides/running.md), so nothing is prepared, and
+        each transaction sets what a connection sets otherwise.
         """
         arguments = connection_arguments(name, role=role, pooled=pooled)
         engine = core_pool(url, arguments, pool_size=pool_size)
@@ -251,14 +251,14 @@ class Database:
         return cls(engine, direct, (settings_statement(role),) if pooled else ())
 
     def on_change(self, hear: Changed) -> None:
-        """Has `hear` called behind each commit with the ids of what it changed, if any.
+        """Calls `hear` after each commit with the ids of what it changed, if any.
 
-        Behind and not with it: commits that notify wait for each other. Whoever dies in between
-        tells nobody, so those who are told also look for themselves now and then.
+        Not within the commit, since commits that notify wait for each other. A process that dies
+        in between reports nothing, so listeners also poll now and then.
         """
         self._hearers.append(hear)
 
-    def _tell(self, changed: set[UUID]) -> None:
+    def _report(self, changed: set[UUID]) -> None:
         if changed:
             words = [one.hex for one in changed]
             for hear in self._hearers:
@@ -290,23 +290,22 @@ class Database:
     async def transaction(
         self, tenant_id: UUID, *, lazily: bool = False, name: str = OTHER
     ) -> AsyncIterator[Transaction]:
-        """A transaction of one tenant: commits at the end, rolls back on an error.
+        """Opens a transaction of one tenant: commits at the end, rolls back on an error.
 
-        READ COMMITTED: every invariant is one row or one key. `lazily`: a server that crashes
-        within a second may forget it, but nothing that is committed after it without
-        forgetting that as well. `name`: what the fault hook knows it as; the part before the
-        dot is what it is measured as. Raises StorageError.
+        READ COMMITTED: every invariant is one row or one key. `lazily`: a crash of the server
+        within a second may lose it, and then all later commits as well. `name`: its name for the
+        fault hook; metrics have the part before the dot. Raises StorageError.
         """
         with spanned(name), Timed(name), self._heard():
             opening = (*self._opening, LAZILY) if lazily else self._opening
             begin = _begin("", opening, tenant_id)
             async with _in_time(), self._begun(begin, name, tenant_id) as tx:
                 yield tx
-        self._tell(tx.changed)
+        self._report(tx.changed)
 
     @asynccontextmanager
     async def snapshot(self, tenant_id: UUID, *, name: str = OTHER) -> AsyncIterator[Transaction]:
-        """A read-only transaction of one tenant that sees one moment throughout.
+        """Opens a read-only transaction of one tenant that sees one moment throughout.
 
         Raises StorageError.
         """
@@ -340,8 +339,8 @@ class Database:
                 await driver.execute("COMMIT", prepare=False)
                 boundary(name, "committed")
             finally:
-                # After an error the pool rolls back as it takes the connection back. That one
-                # is lost it has to be shown: then it lets go of those that are idle as well.
+                # After an error the pool rolls back when the connection is returned. It notices
+                # a lost connection by a statement only, and then drops the idle ones as well.
                 if driver.closed and not core.invalidated:
                     with suppress(DBAPIError):
                         await core.exec_driver_sql("SELECT")
@@ -350,8 +349,8 @@ class Database:
     async def direct(self, tenant_id: UUID, *, name: str = OTHER) -> AsyncIterator[Transaction]:
         """Opens transactions on a connection of the driver's own, for hot paths.
 
-        Each call is a whole one unless it stays open; what is not committed then is rolled
-        back. Raises StorageError.
+        Each call is a whole one unless it stays open; what it leaves uncommitted is rolled back.
+        Raises StorageError.
         """
         if self._direct.closed:
             await self._direct.open()
@@ -366,9 +365,9 @@ class Database:
                     finally:
                         if driver.info.transaction_status not in _NOTHING_OPEN:
                             await driver.rollback()
-            self._tell(tx.changed)
+            self._report(tx.changed)
         except Unreachable as error:
-            # The server went away: the other idle connections are as dead as this one.
+            # The server is gone: the other idle connections are as dead as this one.
             if not isinstance(error, ReadOnly):
                 self._look_after(self._direct.check)
             raise
@@ -378,8 +377,8 @@ class Database:
     ) -> list[list[Row]]:
         """Runs a whole transaction of the sweeper, of all tenants, in one round trip.
 
-        Returns the rows of each query. It may write to the tables of the queue, and see the
-        keys of what is runnable. Raises StorageError.
+        Returns the rows of each query. It may write to the tables of the queue, and sees the keys
+        of runnable items. Raises StorageError.
         """
         async with self.direct(_NO_TENANT, name=name) as tx:
             opening = (*tx.opening, f"SET LOCAL ROLE {tables.SWEEPER_ROLE}")
@@ -400,7 +399,7 @@ class Database:
     def _heard(self) -> Iterator[None]:
         """Raises storage errors in place of the driver's.
 
-        A server that takes no writes is left, with all connections to it: it may live on.
+        Closes all connections to a server that accepts no writes, since it may live on.
         """
         try:
             with translated():
@@ -414,17 +413,17 @@ class Database:
             self._checking = asyncio.create_task(look())
 
     async def _leave(self) -> None:
-        # What is in use is closed when it comes back.
+        # Connections in use are closed when they are returned.
         await self._engine.dispose()
         if not self._direct.closed:
             await self._direct.drain()
 
     @asynccontextmanager
     async def sweeping(self, *, name: str = OTHER) -> AsyncIterator[Transaction]:
-        """Opens a transaction that only reads what is runnable, of all tenants.
+        """Opens a read-only transaction on the runnable items of all tenants.
 
-        In the role of the sweeper, which row-level security shows nothing but the
-        keys of runnable memories and answers, and the tenants. Raises StorageError.
+        In the role of the sweeper, which row-level security shows nothing but the keys of
+        runnable items, and the tenants. Raises StorageError.
         """
         with Timed(name), self._heard():
             async with _in_time(), self._pooled(name, _NO_TENANT) as tx:
@@ -435,9 +434,9 @@ class Database:
 
     @asynccontextmanager
     async def without_tenant(self, *, name: str = OTHER) -> AsyncIterator[Transaction]:
-        """Opens what belongs to no tenant. Raises StorageError.
+        """Opens a connection for tables that belong to no tenant. Raises StorageError.
 
-        Each statement commits by itself; with a pooler all of them do together.
+        Each statement commits by itself; with a pooler all commit together.
         """
         with Timed(name), self._heard():
             if self._opening:

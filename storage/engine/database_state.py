@@ -1,4 +1,4 @@
-"""What a process must know of its database before it works on it."""
+"""Reads what a process must know of its database before it works on it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,9 +25,8 @@ class DatabaseState:
     """A database, as the application's role sees it."""
 
     role: str
-    #: Why rows of other tenants are not safe from it; empty when they are. That the role may
-    #: pass row-level security by or is another one than the application's; or that whoever
-    #: logged in may, to which any statement could go back.
+    #: Why row-level security does not protect tenants from it; empty when it does. Either the role
+    #: or the login, to which any statement could return, bypasses it.
     unfit: str
     #: The newest migration; None when there is none.
     migration: str | None
@@ -36,7 +35,7 @@ class DatabaseState:
 
 
 async def read(database: Database) -> DatabaseState:
-    """Looks at the database. Raises StorageError."""
+    """Reads the state of the database. Raises StorageError."""
     async with database.without_tenant(name="probe") as tx:
         role = (
             await tx.fetch(
@@ -54,7 +53,7 @@ async def read(database: Database) -> DatabaseState:
         if there:
             migration = value(await tx.fetch(text("SELECT version_num FROM alembic_version")))
         if migration is not None:
-            # These alone: what else there is came with later migrations than it may be at.
+            # Only these: the other columns came with migrations that may not have run yet.
             keys_of = select(deployment.c.token_key, deployment.c.marker_key)
             row = (await tx.fetch(keys_of))[0]
             keys = DeploymentKeys(token=row.token_key, marker=row.marker_key)
@@ -70,9 +69,9 @@ def _unfit(found: Any) -> str:
 
 
 async def check_writable(database: Database) -> None:
-    """Looks whether the database can be written to.
+    """Checks that the database accepts writes.
 
-    Raises StorageError: ReadOnly, by which the connections to it are left, when it cannot.
+    Raises StorageError: ReadOnly, which closes all connections to it, when it does not.
     """
     async with database.without_tenant(name="probe") as tx:
         found = await tx.fetch(

@@ -1,4 +1,4 @@
-"""The driver's connection: mended in how it writes numbers, and where a cancellation breaks it."""
+"""psycopg's connection, with fixes for numbers, cancellations and the texts of errors."""
 
 import asyncio
 from collections import namedtuple
@@ -23,10 +23,10 @@ from service.domain.values.fault_hook import boundary
 
 
 def without_values(error: psycopg.Error) -> str:
-    """What an error of the server says, without the values that its details quote.
+    """Returns the message of a server's error, without the values that its details quote.
 
-    DETAIL, CONTEXT and the excerpt of the statement may hold rows and texts; of what is wrong
-    with a value (class 22) the message itself does. What the driver says itself stays as it is.
+    DETAIL, CONTEXT and the excerpt of the statement may contain rows and texts; for an invalid
+    value (class 22) so may the message. Errors of the driver itself stay as they are.
     """
     message = error.diag.message_primary
     if error.sqlstate is None or message is None:
@@ -37,7 +37,7 @@ def without_values(error: psycopg.Error) -> str:
 
 
 def named_row(cursor: "psycopg.AsyncCursor[Any]") -> Callable[[Sequence[Any]], Any]:
-    """Makes tuples whose parts have the names of their columns, too."""
+    """Makes named tuples with the columns as fields."""
     result = cursor.pgresult
     names = (result.fname(at) for at in range(result.nfields)) if result else ()
     make: Callable[[Sequence[Any]], Any] = _row_type(*names)._make
@@ -55,7 +55,7 @@ def _fits(number: int) -> bool:
 
 class _Quoted(Dumper):
     def quote(self, obj: int) -> Buffer:
-        # The driver puts the type behind what is in quotes, and no operator comes between.
+        # The driver puts the type after the quotes, and no operator comes between.
         return b"'%d'" % obj
 
 
@@ -70,9 +70,9 @@ class _Numeric(_Quoted, IntNumericDumper):
 class _Number(Dumper):
     """Every int is a bigint, and numeric beyond 64 bits.
 
-    By itself the driver takes the smallest type that holds a value, down to smallint: a sum of
-    two parameters then fails, or does not, by what they happen to be, and a statement is
-    prepared anew for each combination of their sizes.
+    The driver would choose the smallest type for a value, down to smallint. Then a sum of two
+    parameters fails or not by their values, and a statement is prepared anew for each combination
+    of sizes.
     """
 
     _within: Any = _Bigint(Int8)
@@ -91,13 +91,13 @@ class _Number(Dumper):
 
 class _BinaryNumber(_Number):
     format = psycopg.pq.Format.BINARY
-    # Asked for, since the driver gives the compiled one.
+    # Looked up, since the driver returns its compiled one.
     _within = psycopg.adapters.get_dumper(Int8, PyFormat.BINARY)(Int8)
     _beyond = IntNumericBinaryDumper(IntNumeric)
 
 
 class _Flight(psycopg.AsyncPipeline):
-    """A pipeline that sends nothing before its end, and then all of it at once.
+    """A pipeline that sends nothing before its end, and then everything at once.
 
     psycopg sends each statement by itself, and the server wakes up for each.
     """
@@ -115,14 +115,12 @@ class _Flight(psycopg.AsyncPipeline):
 
 
 class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
-    """psycopg's connection, but for numbers, and for statements of many rows that are cancelled.
+    """psycopg's connection, with three differences.
 
-    Every int is sent as a bigint. psycopg 3.3.9 runs statements of many rows in a pipeline of
-    its own. Cancelled right behind its entry, which takes an event loop that was busy for long,
-    it fails an assertion in place of the cancellation, and the connection stays in its pipeline:
-    whoever gets it next fails too.
-
-    What the server says about an error is shortened to what quotes no values of a statement.
+    Every int is sent as a bigint. Errors of the server quote no values of a statement. And psycopg
+    3.3.9 runs `executemany` in a pipeline of its own: cancelled right after its entry, which takes
+    an event loop that was busy for long, it fails an assertion instead, and the connection stays in
+    its pipeline, so that its next user fails too.
     """
 
     #: The open transaction whose statements report to the fault hook; empty: none.
@@ -130,30 +128,30 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
 
     @classmethod
     async def connect(cls, conninfo: str = "", **arguments: Any) -> Self:
-        """Opens one; `arguments` as psycopg's. Raises psycopg.Error."""
+        """Opens a connection; `arguments` are psycopg's. Raises psycopg.Error."""
         connection = await super().connect(conninfo, **arguments)
-        # The last one is preferred: binary, wherever a statement takes that.
+        # The last one is preferred: binary, wherever a statement accepts it.
         for dumper in (_Number, _BinaryNumber):
             connection.adapters.register_dumper(int, dumper)
         return connection
 
     async def wait(self, gen: PQGen[RV], *arguments: Any, **named: Any) -> RV:
-        """As psycopg's, for all that the server answers."""
+        """Does as psycopg's, and shortens errors of the server."""
         if self.reports_as and self._pipeline is None:
             boundary(self.reports_as, "statement")
         try:
             return await super().wait(gen, *arguments, **named)
         except psycopg.Error as error:
-            # Here, since everybody who logs it, or an error that it caused, prints this.
+            # Here, since logs print this, also of errors that it caused.
             error.args = (without_values(error),)
             raise
 
     @asynccontextmanager
     async def flight(self) -> AsyncIterator[None]:
-        """Surrounds statements that are sent together; their rows are there behind it.
+        """Surrounds statements that are sent together; their rows are there after it.
 
-        One that fails, or is cancelled, in the midst of it closes the connection, where nobody
-        can tell what is still to come.
+        A failure or cancellation within it closes the connection, since which results are still
+        to come is unknown.
         """
         flight = self._pipeline = _Flight(self)
         try:

@@ -1,12 +1,12 @@
-"""Driver errors, translated: nothing of psycopg or SQLAlchemy leaves this package.
+"""Storage errors, into which those of psycopg and SQLAlchemy are translated.
 
 StorageError
 ├── Unreachable    no connection, failover, shutdown, pool exhausted: retry
-│   ├── ReadOnly   a standby, or a primary that was replaced: retry on another connection
+│   ├── ReadOnly   a standby, or a replaced primary: retry on another connection
 │   ├── Full       no room on the server's disk: retry when there is some
-│   └── LoginRefused   the server lets this login in no way: its settings are wrong
+│   └── LoginRefused   the server refuses this login: the settings are wrong
 ├── Busy           a lock or statement timeout, a deadlock: retry
-├── NotSupported   this kind of database does not take the statement: never retry
+├── NotSupported   this kind of database does not accept the statement: never retry
 └── Violated       a key or check of the schema refused the write
 """
 
@@ -28,28 +28,35 @@ _REFUSED = metrics.get_meter("palimpsest").create_counter(
 
 
 class StorageError(Exception):
-    """The database could not do what it was asked."""
+    """The database could not do what was requested."""
 
 
 class Unreachable(StorageError):
-    """The database cannot be reached, or dropped the connection. The outcome of
-    a commit under way is unknown."""
+    """The database cannot be reached, or dropped the connection.
+
+    The outcome of a commit under way is unknown.
+    """
 
 
 class ReadOnly(Unreachable):
-    """This server takes no writes: it is a standby, or a primary that another one has
-    replaced. Nothing was written."""
+    """This server accepts no writes: it is a standby or a replaced primary.
+
+    Nothing was written.
+    """
 
 
 class Full(Unreachable):
-    """The server has no room left on its disk. It may end of that, as it does for want of room
-    for its write-ahead log: the outcome of a commit under way is unknown."""
+    """The server's disk is full.
+
+    It may crash of that, without space for its write-ahead log: the outcome of a commit under way
+    is unknown.
+    """
 
 
 class LoginRefused(Unreachable):
-    """The server is there and refuses the login; `advice` says what to do.
+    """The server refuses the login; `advice` says what to do.
 
-    What runs already tries again as after a failover: a password may be on its way.
+    A running process retries as after a failover, since a new password may be on its way.
     """
 
     def __init__(self, message: str, advice: str) -> None:
@@ -59,16 +66,20 @@ class LoginRefused(Unreachable):
 
 class Busy(StorageError):
     """The database gave up waiting, or chose this transaction to break a deadlock.
-    Nothing was written."""
+
+    Nothing was written.
+    """
 
 
 class NotSupported(StorageError):
-    """The database takes no such statement: it is sharded, or only like PostgreSQL.
-    Nothing was written."""
+    """The database accepts no such statement: it is sharded, or only similar to PostgreSQL.
+
+    Nothing was written.
+    """
 
 
 class Violated(StorageError):
-    """A constraint refused the write; `constraint` is its name. Nothing was written."""
+    """The constraint of the name `constraint` refused the write. Nothing was written."""
 
     def __init__(self, message: str, constraint: str) -> None:
         super().__init__(message)
@@ -82,19 +93,19 @@ _BUSY = (
     errors.SerializationFailure,
     errors.QueryCanceled,
 )
-#: Errors that say that the server, or the way to it, is not there.
+#: Errors of a server, or a network, that is not there.
 _UNREACHABLE = (
     errors.IdleInTransactionSessionTimeout,
     psycopg.OperationalError,
     psycopg.InterfaceError,
     OSError,
 )
-#: What libpq says where it is to find a server that takes writes, and does not.
+#: libpq's message when it finds no server that accepts writes.
 _NOT_WRITABLE = "session is read-only"
 
 
-#: What a server says that refuses a login, and what helps. The driver passes on no code for
-#: errors while it connects, so the words have to do.
+#: Messages of a server that refuses a login, and advice. The driver passes on no codes of errors
+#: while it connects.
 _LOGIN_REFUSED = (
     (
         re.compile(rf'role "{APP_ROLE}" does not exist'),
@@ -117,12 +128,12 @@ _LOGIN_REFUSED = (
     ),
 )
 
-#: What of PostgreSQL refuses a plan that was kept, in the same class as what it never takes.
+#: The function of PostgreSQL that refuses a kept plan, by the code of unsupported statements.
 _STALE_PLAN = "RevalidateCachedQuery"
 
 
 def translate(error: BaseException) -> StorageError | None:
-    """The storage error for a driver's error; None when it is not a driver's."""
+    """Returns the storage error for a driver's error; None when it is not a driver's."""
     if isinstance(error, sqlalchemy.exc.TimeoutError):
         return Unreachable("no free database connection in time")
     if isinstance(error, sqlalchemy.exc.DBAPIError) and error.orig is not None:
@@ -131,25 +142,25 @@ def translate(error: BaseException) -> StorageError | None:
         # The driver counts it among operational errors, but the same statement never succeeds.
         return None
     if isinstance(error, _BUSY):
-        return Busy(_first_line(error))
+        return Busy(first_line(error))
     if isinstance(error, errors.ReadOnlySqlTransaction) or (
         isinstance(error, psycopg.OperationalError) and _NOT_WRITABLE in str(error)
     ):
-        return ReadOnly(_first_line(error))
+        return ReadOnly(first_line(error))
     if isinstance(error, errors.DiskFull):
-        return Full(_first_line(error))
+        return Full(first_line(error))
     if isinstance(error, errors.FeatureNotSupported):
         if error.diag.source_function == _STALE_PLAN:
-            # A table changed under it. The rollback lets go of it.
-            return Busy(_first_line(error))
+            # A table has changed since. The rollback drops the plan.
+            return Busy(first_line(error))
         return NotSupported(
-            f"the database does not take the statement ({_first_line(error)}): is it sharded, or"
+            f"the database does not take the statement ({first_line(error)}): is it sharded, or"
             " another than PostgreSQL? docs/guides/running.md#poolers says what is supported"
         )
     if isinstance(error, psycopg.IntegrityError):
-        return Violated(_first_line(error), error.diag.constraint_name or "")
+        return Violated(first_line(error), error.diag.constraint_name or "")
     if isinstance(error, _UNREACHABLE):
-        return _unreachable(_first_line(error))
+        return _unreachable(first_line(error))
     return None
 
 
@@ -160,7 +171,8 @@ def _unreachable(line: str) -> Unreachable:
     return Unreachable(line)
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Returns the first line of what an error says, or its type."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

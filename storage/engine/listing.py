@@ -1,4 +1,4 @@
-"""Lists whose rows may be long: read up to so many rows, and up to so many bytes."""
+"""Reads lists whose rows may be long, limited by rows and by bytes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,9 +46,9 @@ async def list_rows(
 ) -> ListPage[Row[Any]]:
     """Returns the first rows of `statement` by `order`, at most `limit` and at least one.
 
-    Ends with the row by which they have `max_bytes` together. `size` must be known without
-    reading what is stored aside, as `octet_length` of a text is: the rows behind those that
-    are returned are never read. `statement` selects the columns of `order`.
+    Ends with the row by which they have `max_bytes` together. `size` must not read values that are
+    stored out of line, as `octet_length` of a text does not: rows after the returned ones are never
+    read. `statement` selects the columns of `order`.
     """
     number = func.row_number().over(order_by=order).label(_NUMBER)
     found = statement.add_columns(size.label(_BYTES), number).order_by(*order).limit(limit + 1)
@@ -78,12 +78,12 @@ async def walk_rows(
     limit: int,
     max_bytes: int,
 ) -> ListPage[Row[Any]]:
-    """As `list_rows`, where a row has to be read to know its size, as JSON has to be.
+    """Does as `list_rows`, where a row must be read to know its size, as with JSON.
 
-    Finds the keys of rows first, and goes from row to row then, so that only those that are
-    returned are read. `key` tells the rows of `statement` apart.
+    Finds the keys of rows first, and then goes from row to row, so that only the returned ones are
+    read. `key` is unique among the rows of `statement`.
     """
-    # One more, which tells that others follow.
+    # One more, which shows that others follow.
     first = statement.with_only_columns(key.label("k"), maintain_column_froms=True)
     ordered = first.order_by(*order).limit(limit + 1).subquery("o")
     keys = select(func.array_agg(ordered.c.k, type_=ARRAY(key.type)).label("k")).cte("keys")
@@ -111,5 +111,5 @@ async def walk_rows(
 
 
 def fields_of(row: Row[Any], of: type[Any]) -> dict[str, Any]:
-    """Returns what of a row belongs to a dataclass."""
+    """Returns the columns of a row that are fields of a dataclass."""
     return {name: getattr(row, name) for name in of.__dataclass_fields__}

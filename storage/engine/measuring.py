@@ -1,4 +1,4 @@
-"""What is measured and traced of transactions, whatever they do."""
+"""Measures and traces transactions."""
 
 import time
 from collections.abc import Iterator
@@ -22,15 +22,15 @@ _SECONDS = metrics.get_meter("palimpsest").create_histogram(
 
 
 def operation_of(name: str) -> str:
-    """Returns what a transaction is measured as: the part of its name before the dot."""
+    """Returns the name of a transaction in metrics: the part before the dot."""
     return name.partition(".")[0]
 
 
 @contextmanager
 def spanned(name: str) -> Iterator[None]:
-    """Opens a span of what is traced; what nobody asked for has no trace of its own.
+    """Opens a span within a sampled trace; a transaction begins no trace of its own.
 
-    It fails by errors of the database alone, and has no words of any: they may be users'.
+    Only errors of the database fail it, and it has none of their text, which may be users'.
     """
     if not trace.get_current_span().get_span_context().trace_flags.sampled:
         yield
@@ -53,7 +53,7 @@ def spanned(name: str) -> Iterator[None]:
 
 
 class Timed:
-    """Records how long a transaction took, and of what error of the database it ended."""
+    """Records how long a transaction took, and the database error that ended it, if any."""
 
     __slots__ = ("_name", "_start")
 

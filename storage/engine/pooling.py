@@ -1,8 +1,7 @@
-"""Poolers between us and the server: whether a connection is a session of the server's.
+"""Detects poolers: whether a connection is one session of the server.
 
-A pooler in transaction mode gives each transaction another session: what a connection was told
-when it opened is not true there, and statements that one client prepared are found, or
-overwritten, by another.
+A pooler in transaction mode gives each transaction another session. There the settings of a
+connection are missing, and clients find, or overwrite, each other's prepared statements.
 """
 
 import re
@@ -14,19 +13,19 @@ import psycopg
 from storage.engine.driver import Connection
 from storage.engine.errors import translated
 
-#: How long a server may take to let us in, in seconds.
+#: How long a login may take, in seconds.
 CONNECT_SECONDS = 5
-#: How often it is looked: with other clients about, a pooler may give the same one by chance.
+#: Checks: with other clients, a pooler may give the same session by chance.
 LOOKS = 5
-#: What PgBouncer says of `options`, unless it was told to drop them.
+#: PgBouncer's message about `options`, unless it is configured to drop them.
 _REFUSED = re.compile("unsupported startup parameter")
 _WHO = "SELECT pg_backend_pid(), current_setting('app.session', true)"
 
 
 async def lost_sessions(url: str) -> str:
-    """Returns why connections to `url` are no sessions of the server's; empty when they are.
+    """Returns why connections to `url` are no sessions of the server; empty when they are.
 
-    Opens two and closes them. Raises StorageError when it cannot.
+    Opens two connections and closes them. Raises StorageError when it cannot.
     """
     mark = secrets.token_hex(8)
     with translated():
@@ -61,7 +60,7 @@ async def lost_sessions(url: str) -> str:
 
 
 async def _who(connection: Connection) -> tuple[int, str | None]:
-    """The server's process at the other end, and the mark that it knows."""
+    """Returns the server's process of a connection, and the mark that is set there."""
     row = await (await connection.execute(_WHO)).fetchone()
     assert row is not None, "a query without FROM has a row"
     return row[0], row[1]

@@ -1,7 +1,7 @@
-"""Statements of SQLAlchemy's Core that are compiled once, for the hot paths.
+"""Statements of SQLAlchemy's Core that are compiled once, for hot paths.
 
-Building a statement anew each time, finding what it was compiled to, and running it through
-an engine take several times as long as the driver takes to send it and to read its rows.
+Building a statement each time, looking up what it was compiled to, and running it through an
+engine take several times as long as sending it and reading its rows.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _DIALECT: Any = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 
 
 class Ready:
-    """A statement as the driver takes it; its parameters are named by `bindparam`."""
+    """A statement for the driver; its parameters are named by `bindparam`."""
 
     __slots__ = ("_fixed", "_json", "text")
 
@@ -33,19 +33,19 @@ class Ready:
         )
 
     def within(self, text: str) -> "Ready":
-        """Makes a larger statement of this one, which stands at the `{}` of `text`.
+        """Returns a larger statement, with this one at the `{}` of `text`.
 
-        What is added has its parameters as this has, and none that is JSON.
+        The rest of `text` has its parameters as this has, and none that is JSON.
         """
         larger = copy(self)
         larger.text = text.replace("{}", self.text, 1)
         return larger
 
     def values(self, given: Mapping[str, object]) -> dict[str, object]:
-        """All of its parameters: those that are given, and those that are always the same."""
+        """Returns all of its parameters: the given ones, and the constants."""
         values = {**self._fixed, **given}
         for name in self._json:
             value = values[name]
-            # As SQLAlchemy has it: None is no JSON, but NULL.
+            # As in SQLAlchemy: None is NULL, not JSON.
             values[name] = None if value is None else Jsonb(value)
         return values

@@ -1,8 +1,8 @@
-"""The connection to Redis (or Valkey, alone or as a cluster) that may be lost at any time.
+"""The connection to Redis (or Valkey, alone or as a cluster), which may be lost at any time.
 
-What is kept there is advice, so nothing here raises: a batch of commands is answered,
-or it is not. After a failure Redis is left alone for a moment, so that nobody waits for
-it each time; that it is gone, and back, is one line in the log each.
+What is kept there is advice, so nothing here raises: a batch of commands has replies or None.
+After a failure Redis is not asked for a moment, so that not every step waits for it. Losing it,
+and finding it again, is logged once each.
 """
 
 import time
@@ -18,22 +18,22 @@ from redis.exceptions import MovedError, RedisError
 
 _log = structlog.get_logger("palimpsest.prefix_cache")
 
-#: How long Redis may take before it counts as gone, where nobody says otherwise.
+#: How long Redis may take by default before it counts as gone, in seconds.
 TIMEOUT_SECONDS = 0.2
-#: How long it is left alone after that, so that steps do not wait for it each time.
+#: How long it is not asked after that, in seconds.
 PAUSE_SECONDS = 1.0
 #: Connections of one process, to each node.
 MAX_CONNECTIONS = 64
 
 
-#: What a connection that is lost raises; uvloop has a RuntimeError for a write to one that
-#: was reset since it was last used.
+#: Errors of a lost connection; uvloop raises RuntimeError for a write to one that was reset since
+#: its last use.
 _GONE = (RedisError, OSError, RuntimeError)
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command; each touches one key, so that a cluster takes it."""
+    """One command; each uses one key, so that a cluster accepts it."""
 
     #: By which a cluster finds the node.
     key: str
@@ -55,11 +55,11 @@ class RedisLink:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether Redis answered when it was last asked."""
+        """Whether Redis replied when it was last asked."""
         return not self._lost
 
     async def close(self) -> None:
-        """Closes the connections, as far as Redis lets them go in time."""
+        """Closes the connections, as far as Redis does so in time."""
         for client in (self._single, self._cluster):
             if client is not None:
                 try:
@@ -68,13 +68,13 @@ class RedisLink:
                     self.note_loss(error)
 
     async def send(self, commands: Sequence[Command]) -> list[Any] | None:
-        """The reply to each, which may be a RedisError; None when Redis is gone."""
+        """Returns the reply to each, which may be a RedisError; None when Redis is gone."""
         if time.monotonic() < self._resume_at:
             return None
         try:
             replies = await self._send(commands)
             if self._cluster is None and any(isinstance(one, MovedError) for one in replies):
-                # The node says that it is one of a cluster's.
+                # The node belongs to a cluster.
                 await self._become_cluster()
                 replies = await self._send(commands)
         except _GONE as error:

@@ -1,8 +1,8 @@
-"""Signals: what processes tell each other through the database, in wake-ups that may be lost.
+"""Signals: wake-ups that processes send each other through the database, and that may be lost.
 
-PostgreSQL's NOTIFY. A signal is sent after the commit of what it tells of and never with it,
-since commits that notify wait for each other. Whoever listens looks for itself now and then:
-a signal only makes that soon. Words are names and ids, never anybody's text.
+By PostgreSQL's NOTIFY. A signal is sent after the commit that it reports and never within it,
+since commits that notify wait for each other. Listeners also poll now and then; a signal only
+makes them do so sooner. Words are names and ids, never text of users or models.
 """
 
 import asyncio
@@ -20,20 +20,20 @@ from storage.engine.errors import StorageError, translate, translated
 
 _log = structlog.get_logger("palimpsest.signals")
 
-#: Is told the words of a signal, in order; None: any may have been missed, since nobody
-#: listened for a while.
+#: Receives the words of a signal, in order; None: any may have been missed while the process did
+#: not listen.
 Heard = Callable[[Sequence[str] | None], None]
 
-#: The words of one signal come to fewer bytes: the server takes 7,999.
+#: Bytes of the words of one signal: the server accepts 7,999.
 MAX_PAYLOAD_BYTES = 7_900
-#: Words that wait to be sent at the most; of more it is told that any may have been missed.
+#: Words that wait to be sent; instead of more, listeners hear that any may have been missed.
 MAX_WAITING = 100_000
 #: Between two tries to listen, in seconds: doubled from the first up to the second.
 FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 2.0
-#: How long sending some may take: the server may stand still, and come back.
+#: How long sending may take, in seconds: the server may stop for a while.
 SEND_SECONDS = 10.0
 
-#: How long a signal may take that shows whether it is heard.
+#: How long the signal of `are_heard` may take, in seconds.
 HEAR_SECONDS = 5.0
 
 _SEPARATOR = ","
@@ -42,27 +42,29 @@ _ANY = "*"
 
 
 class Signals:
-    """Hears what is told on some channels, and tells; one of each process."""
+    """Sends signals, and receives those of some channels; a process has one."""
 
     def __init__(self, database: Database, url: str, *, name: str) -> None:
-        """`url` leads to the server itself: no pooler passes LISTEN on. `name` is shown by the
-        server as application_name."""
+        """Connects at `url` to the server itself, since no pooler passes on LISTEN.
+
+        The server shows `name` as application_name.
+        """
         self._database = database
         self._url = url
         self._name = name
         self._heard: dict[str, list[Heard]] = {}
-        #: What is to be sent, by channel; each word once. None: too much.
+        #: Words to send, by channel, each once; None: too many.
         self._waiting: dict[str, dict[str, None] | None] = {}
         self._some = asyncio.Event()
 
     def subscribe(self, channel: str, heard: Heard) -> None:
-        """Calls `heard` with what is told on a channel. Before `run` begins."""
+        """Calls `heard` with the signals of a channel. To be called before `run`."""
         self._heard.setdefault(channel, []).append(heard)
 
     def send(self, channel: str, words: Iterable[str] = ()) -> None:
-        """Tells all processes soon, this one too; without words, that there is something.
+        """Signals all processes soon, this one included; without words, that there is something.
 
-        Words have no commas; the same word twice is told once.
+        Words have no commas; a repeated word is sent once.
         """
         waiting = self._waiting.setdefault(channel, {})
         if waiting is not None:
@@ -79,7 +81,7 @@ class Signals:
                 tasks.create_task(self._listen())
 
     async def flush(self) -> None:
-        """Sends what waits, at once."""
+        """Sends at once what waits."""
         self._some.clear()
         waiting, self._waiting = self._waiting, {}
         notices = [
@@ -91,12 +93,12 @@ class Signals:
             async with asyncio.timeout(SEND_SECONDS):
                 await self._database.notify(notices)
         except TimeoutError:
-            _log.warning("signals lost; what they told is found without", cause="no reply in time")
+            _log.warning("signals lost; listeners find out by polling", cause="no reply in time")
         except StorageError as error:
-            _log.warning("signals lost; what they told is found without", cause=str(error))
+            _log.warning("signals lost; listeners find out by polling", cause=str(error))
         except Exception:
-            # The process goes on telling and hearing whatever one signal runs into.
-            _log.exception("signals lost; what they told is found without")
+            # The process goes on sending and receiving whatever fails for one signal.
+            _log.exception("signals lost; listeners find out by polling")
 
     async def _send_all(self) -> None:
         while True:
@@ -110,12 +112,12 @@ class Signals:
                 async with await self._connected() as connection:
                     pause = FIRST_PAUSE_SECONDS
                     for channel in self._heard:
-                        self._tell(channel, None)
+                        self._receive(channel, None)
                     async for notice in connection.notifies():
-                        self._tell(notice.channel, _words(notice.payload))
+                        self._receive(notice.channel, _words(notice.payload))
             except (psycopg.Error, OSError) as error:
                 cause = translate(error) or error
-                _log.warning("not listening; looking now and then", cause=str(cause))
+                _log.warning("not listening; polling instead", cause=str(cause))
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
@@ -131,17 +133,17 @@ class Signals:
             raise
         return connection
 
-    def _tell(self, channel: str, words: Sequence[str] | None) -> None:
+    def _receive(self, channel: str, words: Sequence[str] | None) -> None:
         for heard in self._heard[channel]:
             try:
                 heard(words)
             except Exception:
                 # One that fails must not silence the others.
-                _log.exception("a signal was not taken", channel=channel)
+                _log.exception("a listener failed on a signal", channel=channel)
 
 
 async def are_heard(database: Database, url: str) -> bool:
-    """Whether what is sent through `database` is heard at `url`: it is the same one, and direct.
+    """Returns whether signals through `database` arrive at `url`, which is then direct.
 
     Raises StorageError.
     """

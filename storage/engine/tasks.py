@@ -1,15 +1,15 @@
-"""Ending tasks for certain.
+"""Cancels tasks until they end.
 
-A pool that hands a task its connection in the moment in which the task is cancelled returns the
-connection, and the cancellation is lost (psycopg_pool's `WaitingClient.wait`). A loop goes on then,
-and who waits for its end would wait for ever.
+A task that is cancelled in the moment in which a pool gives it a connection loses the cancellation
+(psycopg_pool's `WaitingClient.wait`). Its loop would go on, and waiting for its end would never
+end.
 """
 
 import asyncio
 from collections.abc import Collection
 from typing import Any
 
-#: When a task that goes on is cancelled again, in seconds.
+#: After how long a task that still runs is cancelled again, in seconds.
 AGAIN_SECONDS = 1.0
 
 

@@ -1,8 +1,8 @@
-"""Contexts of traces: of appends, commits and questions that are sampled, until they are swept.
+"""Trace contexts of sampled appends, commits and questions.
 
-A trace goes on where work waits in a table. The parts of statements here are added to those that
-write the work, so that a context is there exactly when the work is, and nothing is added where
-nothing is sampled.
+They continue a trace after its work has waited in a table. Statements that write the work include
+the ones here, so that a context is there exactly when the work is, and nothing is written for what
+is not sampled.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanContext, TraceFlags
 from storage.engine import sweeping
 from storage.engine.database import Database, Transaction
 
-#: The newest so many of a range are read: more links than that help nobody.
+#: Contexts of a range that are read, the newest ones: more links would not help a reader.
 MAX_CONTEXTS = 128
 
 
@@ -33,10 +33,10 @@ _TYPES = ("uuid", "uuid", "int8", "int8", "bytea", "bytea", "int2")
 
 
 def insert(mark: str, source: str = "") -> str:
-    """Returns the statement that adds contexts of appends: takes a tenant, then `columns`.
+    """Returns the statement that adds contexts of appends; its values are a tenant and `columns`.
 
-    `mark` stands for a value. With a `source`, a relation of the same statement, it adds them
-    only if that has a row.
+    `mark` is the placeholder of a value. With a `source`, a relation of the same statement, it adds
+    them only if that has a row.
     """
     arrays = ", ".join(f"{mark}::{of}[]" for of in _TYPES)
     also = f" WHERE EXISTS (SELECT FROM {source})" if source else ""
@@ -47,7 +47,7 @@ def insert(mark: str, source: str = "") -> str:
 
 
 def columns(traced: Sequence[Traced]) -> list[list[object]]:
-    """Returns the arrays that `insert` takes."""
+    """Returns the arrays for `insert`."""
     return [
         [one.session_key for one in traced],
         [one.session_key for one in traced],
@@ -66,7 +66,7 @@ def _ids(context: SpanContext) -> tuple[bytes, bytes, int]:
 
 
 def of_one(context: SpanContext) -> Mapping[str, object]:
-    """Returns what OF_ONE and its like take besides their keys."""
+    """Returns the values of OF_ONE besides its keys."""
     trace_id, span_id, flags = _ids(context)
     return {"trace_id": trace_id, "span_id": span_id, "trace_flags": flags}
 
@@ -87,7 +87,7 @@ _ADD = OF_ONE.format(
     tenant_id="%(tenant)s",
     source="(VALUES (1)) AS one",
 )
-# An append has as many chunks as a message may, so nothing beyond is looked at.
+# An append has at most as many chunks as a message may, so nothing beyond is read.
 _READ = """
 SELECT to_position, trace_id, span_id, flags FROM trace_context
 WHERE session_key = %(session)s AND owner_id = %(owner)s
@@ -102,7 +102,7 @@ _LONGEST = 256
 async def add(
     tx: Transaction, session_key: UUID, owner_id: UUID, number: int, context: SpanContext
 ) -> None:
-    """Stores the context of a commit, by its revision, or of what is to be made, by 0."""
+    """Stores the context of a commit, by its revision, or of a requested job, by 0."""
     keys = {"session": session_key, "owner": owner_id, "number": number, "tenant": tx.tenant_id}
     await tx.execute(_ADD, {**keys, **of_one(context)}, prepare=None)
 
@@ -115,10 +115,7 @@ async def read(
     after: int,
     upto: int,
 ) -> Sequence[tuple[int, SpanContext]]:
-    """Reads the contexts of (after, upto], the newest MAX_CONTEXTS, in their order.
-
-    With where each ends.
-    """
+    """Returns the newest MAX_CONTEXTS contexts of (after, upto], in order, with the end of each."""
     values = {
         "session": session_key,
         "owner": owner_id,
@@ -143,7 +140,7 @@ async def read(
 
 
 async def sweep(database: Database) -> None:
-    """Removes the contexts of a day ago, of all tenants, unless somebody else is about it.
+    """Removes the contexts of a day ago, of all tenants, unless another worker does so.
 
     Raises StorageError.
     """

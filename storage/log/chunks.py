@@ -1,7 +1,7 @@
-"""The log: locking, writing and reading chunks.
+"""The log: locks sessions, writes and reads chunks.
 
-Appending is the hottest path of the service, so it is written for few round trips:
-one to lock, one to write, one to commit, whatever the number of sessions and chunks.
+Appending is the hottest path of the service, so it takes few round trips: one to lock, one to
+write, one to commit, whatever the number of sessions and chunks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,11 +29,11 @@ ProducerKey = tuple[UUID, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Locked:
-    """Sessions under their row locks, and of what was asked for in them what exists."""
+    """Sessions under their row locks, with those producers and requests that exist."""
 
     sessions: Mapping[UUID, SessionState]
     producers: Mapping[ProducerKey, ProducerState]
-    #: Those that were done before.
+    #: Those that were executed before.
     requests: Mapping[RequestKey, DoneRequest]
 
 
@@ -45,13 +45,13 @@ class NewChunk:
     placed: PlacedChunk
 
 
-# In the order of the keys, so that two group commits cannot wait for each other. A tree
-# that is being closed is behind by what it has still to read, however long the log gets; an
-# idle state memory is not behind with the steps that wait for more.
+# In the order of the keys, so that two group commits cannot wait for each other. The lag of a tree
+# that is being closed is what it has still to read, however long the log gets; an idle state
+# memory has no lag by the steps that wait for more.
 #
 # OFFSET 0 here and below, and ANY in place of joins: each row is looked up by its key, whatever
-# the planner believes of the tables. With statistics of a time when nothing was behind it would
-# go through all that is runnable, for each session, or through all of a table for a join.
+# the statistics are. With those of a time without any lag, the planner would go through all
+# runnable memories for each session, or through a whole table for a join.
 _LOCK_SESSIONS = """
 SELECT session_key, head, incarnation,
     coalesce((SELECT min(applied_position + coalesce(head - seal_position, 0)) FROM (
@@ -70,7 +70,7 @@ CROSS JOIN LATERAL (
 ) AS p
 """
 
-# A memory that gets work waits since now, unless it is to wait for longer (`ready_at`).
+# A memory that gets work is ready now, unless it has to wait longer (`ready_at`).
 _WRITE = """
 WITH producers AS (
     INSERT INTO producer (session_key, producer_id, tenant_id, epoch, last_sequence)
@@ -100,30 +100,30 @@ WHERE session_key = ANY(%b::uuid[]) AND (NOT has_work OR resting) AND status <> 
         OR wake_position <= (%b::int8[])[array_position(%b::uuid[], session_key)])
 RETURNING session_key, memory_id, status
 """
-#: The same with the requests that the chunks came by.
+#: The same with the requests of the chunks.
 _WRITE_REQUESTS = f"WITH requests AS ({done_requests.INSERT}), {_WRITE.lstrip()[len('WITH ') :]}"
 
 
 def _and_contexts(statement: str) -> str:
-    """Adds contexts of traces to a statement that begins with WITH; their values come first."""
+    """Adds trace contexts to a statement that begins with WITH; their values come first."""
     contexts = trace_contexts.insert("%b")
     return f"WITH traced AS ({contexts}), {statement.lstrip()[len('WITH ') :]}"
 
 
-# The same for the commonest case, new chunks of one producer, in a single round trip; the
-# function is in migrations/schema/01_log.sql. Its plans are kept by the connection.
+# The same for the most frequent case, new chunks of one producer, in one round trip. The function
+# is in migrations/schema/01_log.sql; the connection keeps its plans.
 _APPEND_IF_UNCHANGED = """
 SELECT woken, applied FROM write_if_unchanged(
     %s, %s, %s::integer, %s, %s, %s, {arrays}, %s, {observed_first}, {headings})
 """
-# The same for chunks that came by requests.
+# The same for chunks of requests.
 _APPEND_REQUESTS_IF_UNCHANGED = """
 SELECT woken, applied FROM write_requests_if_unchanged(
     %s, %s, %s::integer, %s, %s, %s, {arrays}, %s,
     %s::text[], %s::bytea[], %s::bigint[], %s::bigint[], {observed_first}, {headings})
 """
 _CONTENT_TYPES = ("text", "text", "text", "text", "text", "text", "jsonb", "bytea")
-#: Of threads, sources and times, where none of the chunks has any.
+#: Threads, sources and times, where no chunk has any.
 _NO_HEADINGS = "NULL::text[], NULL::text[], NULL::timestamptz[]"
 
 _READ_REPEATED = """
@@ -146,8 +146,8 @@ async def lock(
 ) -> Locked:
     """Begins a transaction and locks the producers' sessions, in one round trip.
 
-    Sessions that do not exist are left out; so are producers and requests. Unless it
-    `waits`, so are sessions that somebody else has locked.
+    Leaves out sessions, producers and requests that do not exist, and unless it `waits`, sessions
+    that another transaction has locked.
     """
     queries = [_LOCK_SESSIONS if waits else f"{_LOCK_SESSIONS} SKIP LOCKED", _READ_PRODUCERS]
     values: list[object] = [sorted({key for key, _ in producers})]
@@ -174,7 +174,7 @@ async def lock(
 async def read_repeated(
     tx: Transaction, wanted: Sequence[tuple[UUID, str, int]]
 ) -> Mapping[tuple[UUID, str, int], tuple[int, bytes]]:
-    """Position and digest of stored chunks, by session, producer and sequence."""
+    """Returns position and digest of stored chunks, by session, producer and sequence."""
     keys, names, sequences = [list(column) for column in zip(*wanted, strict=True)]
     rows = await tx.fetch(_READ_REPEATED, (keys, names, sequences))
     return {
@@ -190,9 +190,7 @@ async def write(
     requests: Mapping[RequestKey, DoneRequest],
     traced: Sequence[Traced] = (),
 ) -> Sequence[WorkItem]:
-    """Writes chunks, heads, producers and the requests that are done by it, in one round trip.
-
-    With the contexts of those that are `traced`.
+    """Writes chunks, heads, producers, requests and trace contexts, in one round trip.
 
     Returns the active memories that had no work before and have some now.
     """
@@ -229,7 +227,7 @@ async def write(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FastPathAppended:
-    """What came of a write in one round trip."""
+    """The result of a write in one round trip."""
 
     woken: Sequence[WorkItem]
     #: The least applied_position of the session's active memories; None without one.
@@ -244,14 +242,14 @@ async def append_fast_path(
     requests: Mapping[RequestKey, DoneRequest],
     traced: Sequence[Traced] = (),
 ) -> FastPathAppended | None:
-    """Writes new chunks of one producer, durably, in one round trip; contexts as `write`.
+    """Writes new chunks of one producer, durably, in one round trip.
 
-    `session` and `known` are what they were at the last look. None, and nothing
-    written, when they are something else by now, when chunks do not follow on `known`, or
-    when one of `requests` was done before.
+    `session` and `known` are their last known states. Returns None, and writes nothing, when they
+    have changed since, when chunks do not follow `known`, or when one of `requests` was executed
+    before.
     """
     key, producer_id = chunks[0].producer
-    # The function counts sequences by itself, and would store others than were sent.
+    # The function numbers chunks by itself, and would store other sequences than were sent.
     due = known.last_sequence + 1
     if [new.placed.submitted.sequence for new in chunks] != [*range(due, due + len(chunks))]:
         return None
@@ -259,14 +257,14 @@ async def append_fast_path(
     guards += (known.epoch, known.last_sequence)
     *contents, observed_first, threads, sources, times = _columns(chunks)[_FIRST_CONTENT:]
     added = sum(new.placed.submitted.size_bytes for new in chunks)
-    # Element by element: the driver takes long to write a list down.
+    # Element by element: the driver is slow with lists.
     places = ", ".join(["%s"] * len(chunks))
     arrays = ", ".join(f"ARRAY[{places}]::{of}[]" for of in _CONTENT_TYPES)
     values = (value for column in contents for value in column)
     form = _APPEND_REQUESTS_IF_UNCHANGED if requests else _APPEND_IF_UNCHANGED
     done = done_requests.columns(requests) if requests else []
     # The function knows the session, and the method.
-    told = [done[1], *done[3:]] if requests else []
+    requested = [done[1], *done[3:]] if requests else []
     headings: list[object] = []
     headings_sql = _NO_HEADINGS
     if any(new.placed.submitted.chunk.has_heading() for new in chunks):
@@ -283,7 +281,7 @@ async def append_fast_path(
         statement = f"""
             WITH written AS ({statement}), traced AS ({added_contexts}) SELECT * FROM written"""  # noqa: S608 - all of it is ours
         contexts = [tx.tenant_id, *trace_contexts.columns(traced)]
-    parameters = (*guards, *values, added, *told, *observed_first, *headings, *contexts)
+    parameters = (*guards, *values, added, *requested, *observed_first, *headings, *contexts)
     rows = await tx.fetch(statement, parameters)
     if not rows:
         return None
@@ -300,7 +298,7 @@ def _memory_item(tx: Transaction, key: UUID, memory_id: UUID) -> WorkItem:
     )
 
 
-#: The columns before it are keys, which `write_if_unchanged` counts by itself.
+#: The columns before it are keys, which `write_if_unchanged` computes by itself.
 _FIRST_CONTENT = 4
 
 
@@ -348,7 +346,7 @@ _PRODUCER = select(producer.c.epoch, producer.c.last_sequence).where(
 async def open_producer(
     tx: Transaction, session_key: UUID, producer_id: str, epoch: int
 ) -> ProducerState:
-    """Makes the producer, or raises its epoch to `epoch`; its state after it."""
+    """Creates the producer, or raises its epoch to `epoch`; returns its state after it."""
     key = {"session": session_key, "name": producer_id}
     await tx.execute(_RAISE_EPOCH, {**key, "tenant": tx.tenant_id, "raised": epoch})
     row = (await tx.fetch(_PRODUCER, key))[0]
@@ -358,19 +356,19 @@ async def open_producer(
 async def read(
     tx: Transaction, session_key: UUID, after_position: int, limit: int
 ) -> Sequence[LoggedChunk]:
-    """Up to `limit` chunks behind `after_position`, in order of position."""
+    """Returns up to `limit` chunks after `after_position`, in order."""
     values = {"session": session_key, "after": after_position, "count": limit}
     return [logged_of(row) for row in await tx.fetch(_BEHIND, values)]
 
 
 #: The size of a chunk's content, thread and source in bytes of UTF-8, where its table is called c.
-#: It is known without reading what is stored aside.
+#: It does not read values that are stored out of line.
 CONTENT_BYTES = """(octet_length(c.role) + octet_length(c.text) + octet_length(c.observation)
     + octet_length(c.thought) + octet_length(c.action)
     + coalesce(octet_length(c.thread), 0) + coalesce(octet_length(c.source), 0))"""
 
-# A range has as many chunks as positions. Without the limit the planner thinks of a ninth of a
-# long session, for each range.
+# A range has as many chunks as positions. Without the limit the planner expects a ninth of a long
+# session for each range.
 _IN_RANGES = f"""
 SELECT sized.position, r.after
 FROM unnest(%(after)s::bigint[], %(upto)s::bigint[]) AS r (after, upto), LATERAL (
@@ -387,11 +385,11 @@ WHERE total <= %(bytes)s OR sized.position = r.after + 1
 async def read_ranges(
     tx: Transaction, session_key: UUID, ranges: Sequence[tuple[int, int]], max_bytes: int
 ) -> Mapping[int, Sequence[LoggedChunk]]:
-    """The chunks at positions (after, to] of each range, by its `after`.
+    """Returns the chunks at positions (after, to] of each range, by its `after`.
 
-    Of each as many of the first as have `max_bytes` of content together, and at least
-    one. No two ranges begin at the same place. Without their metadata, which the bytes do not
-    count and no model reads: of a thousand tiny chunks it may be 70 MB.
+    Of each range the first that have `max_bytes` of content together, and at least one. No two
+    ranges begin at the same position. Leaves out metadata, which the bytes do not count and no
+    model reads: of a thousand tiny chunks it may be 70 MB.
     """
     used = [(after, upto) for after, upto in ranges if after < upto]
     values = {
@@ -415,7 +413,7 @@ async def read_ranges(
 async def read_texts(
     tx: Transaction, session_key: UUID, ranges: Sequence[tuple[int, int]]
 ) -> Mapping[int, str]:
-    """The text of every chunk in `ranges` (a, b], by position."""
+    """Returns the text of every chunk in `ranges` (a, b], by position."""
     positions = sorted({p for a, b in ranges for p in range(a + 1, b + 1)})
     statement = select(*_CHUNK).where(
         chunk.c.session_key == session_key, chunk.c.position.in_(positions)
@@ -455,7 +453,7 @@ _KINDS = {kind.value: kind for kind in ChunkKind}
 
 
 def logged_of(row: Sequence[Any]) -> LoggedChunk:
-    """A chunk from a row of CHUNK_COLUMNS."""
+    """Returns a chunk from a row of CHUNK_COLUMNS."""
     return LoggedChunk(
         position=row[0],
         producer_id=row[1],

@@ -1,12 +1,12 @@
-"""Deleting sessions, memories and answers: hidden at once, removed in batches afterwards.
+"""Deletes sessions, memories and answers: hides them at once, and removes them in batches later.
 
 A deletion is one short transaction. It sets `deleted_at`, which row-level security hides from all
 transactions but removals, and adds a row to `removal`. From its commit on nothing of the session
-or memory can be read, and nothing can be added: whoever adds rows to a session has its row locked,
-or the row of a memory, and finds neither any more.
+or memory can be read or added: a transaction that adds rows locks the row of the session or of a
+memory, and finds neither any more.
 
-Removals take the rows in the order of their foreign keys. Nothing but the row in `removal` says
-how far one is, so any worker goes on after a crash.
+Removals delete rows in the order of their foreign keys. Their only state is the row in `removal`,
+so any worker can continue one after a crash.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from uuid import UUID
 from service.domain.values.tenancy import session_key as key_of
 from storage.engine.database import Transaction
 
-#: What shows rows that are deleted, for the rest of a transaction.
+#: Shows deleted rows for the rest of a transaction.
 REMOVING = "SET LOCAL app.removing = 'on'"
 
-#: Waits for all who are about to add something.
+#: Waits for all transactions that add rows.
 _LOCK = "SELECT true FROM session WHERE session_key = %(session)s FOR UPDATE"
 
 _HIDE_MEMORIES = """
@@ -28,7 +28,7 @@ UPDATE memory SET deleted_at = now(), epoch = epoch + 1, has_work = false, held_
 WHERE session_key = %(session)s AND deleted_at IS NULL {which}
 RETURNING memory_id, epoch
 """
-#: The tombstone is as a new session is, but for its incarnation.
+#: The tombstone is like a new session, but for its incarnation.
 _HIDE_SESSION = """
 UPDATE session SET deleted_at = now(), incarnation = incarnation + 1, head = 0, content_bytes = 0,
     indexed_position = 0, embedded_position = 0, embedding_model = '', has_unindexed = false,
@@ -41,7 +41,7 @@ _RAISE_FIRST_EPOCH = """
 UPDATE session SET first_epoch = greatest(first_epoch, %(epoch)s::bigint)
 WHERE session_key = %(session)s
 """
-# By the index of what is pending, which is bounded; a session may have any number of answers.
+# By the index of pending answers, which are bounded; a session may have any number of answers.
 _CANCEL_ANSWERS = """
 UPDATE answer SET status = 'cancelled', waiting_model = NULL, waiting_cause = NULL
 WHERE tenant_id = %(tenant)s AND status = 'pending' AND ready_at > '-infinity'
@@ -57,7 +57,7 @@ WHERE tenant_id = %(tenant)s AND status = 'pending' AND ready_at > '-infinity'
     AND session_key = %(session)s
 RETURNING draft_id
 """
-#: Keeps what deleted sessions have cost, and is hidden like them.
+#: Keeps the costs of deleted sessions, and is hidden like them.
 _KEEP_COSTS = """
 INSERT INTO session (session_key, tenant_id, name, deleted_at)
 VALUES (%(costs)s, %(tenant)s, '', now()) ON CONFLICT DO NOTHING
@@ -70,14 +70,14 @@ VALUES (%(session)s, %(item)s, %(tenant)s) ON CONFLICT DO NOTHING
 
 
 def costs_key(tenant_id: UUID) -> UUID:
-    """Returns the key under which a tenant's deleted sessions keep what they have cost."""
+    """Returns the key under which the costs of a tenant's deleted sessions are kept."""
     return key_of(tenant_id, "")
 
 
 async def lock_session(tx: Transaction, session_key: UUID) -> bool:
-    """Waits for all who are about to add something to a session; False when there is none.
+    """Waits for all transactions that add rows to a session; False when there is none.
 
-    For who deletes, before any other lock.
+    A deletion takes this lock before any other.
     """
     return bool(await tx.fetch(_LOCK, {"session": session_key}))
 
@@ -85,7 +85,7 @@ async def lock_session(tx: Transaction, session_key: UUID) -> bool:
 async def delete_session(tx: Transaction, session_key: UUID) -> bool:
     """Hides a session and all that belongs to it; False when there is none.
 
-    Ends what is pending. Waits for transactions that are adding something to the session.
+    Ends pending jobs. Waits for transactions that add rows to the session.
     """
     values: dict[str, object] = {
         "session": session_key,
@@ -117,7 +117,7 @@ async def delete_session(tx: Transaction, session_key: UUID) -> bool:
 async def delete_memory(tx: Transaction, session_key: UUID, memory_id: UUID) -> bool:
     """Hides a memory; False when there is none.
 
-    Cancels pending answers that read it. The caller may look for the session afterwards.
+    Cancels pending answers that read it. The caller may read the session afterwards.
     """
     values: dict[str, object] = {
         "session": session_key,
@@ -141,7 +141,7 @@ async def delete_memory(tx: Transaction, session_key: UUID, memory_id: UUID) -> 
 
 _ANSWER_PARTS = ("answer_text", "trajectory_event", "answer_rating", "answer")
 
-#: Calls keep their figures, and lose their texts; none is replayed from them.
+#: Calls keep their figures and lose their texts, so that none is replayed.
 _BLANK_CALLS = """
 UPDATE call SET key = uuid_send(call_id), said = NULL,
     reply = CASE WHEN reply IS NOT NULL THEN '' END,
@@ -158,9 +158,9 @@ _END = "DELETE FROM removal WHERE session_key = %(session)s AND item_id = %(item
 
 
 async def delete_answer(tx: Transaction, session_key: UUID, answer_id: UUID, occasion: str) -> bool:
-    """Removes an answer with all about it, at once; False when there is none.
+    """Removes an answer with all its rows, at once; False when there is none.
 
-    Its calls, which are of that occasion, keep their figures and lose their texts.
+    Its calls, which have that occasion, keep their figures and lose their texts.
     """
     values: dict[str, object] = {
         "session": session_key,
@@ -183,62 +183,40 @@ async def delete_answer(tx: Transaction, session_key: UUID, answer_id: UUID, occ
     return True
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _RowGroup:
-    """Rows of one table that go together."""
-
-    table: str
-    #: In which order, where rows of the table refer to each other.
-    order: str = ""
-    #: Which of them.
-    which: str = ""
-
-
-#: What belongs to memories, in the order in which foreign keys let it go.
+#: What belongs to memories, in the order that foreign keys demand.
 _OF_MEMORIES = (
-    _RowGroup(table="amendment"),
-    _RowGroup(table="rejection"),
-    _RowGroup(table="prism_base"),
-    _RowGroup(table="prism_snapshot"),
-    _RowGroup(table="prism_value"),
-    _RowGroup(
-        table="tree_node",
-        order="ORDER BY session_key DESC, memory_id DESC, level DESC, number DESC",
-    ),
-    _RowGroup(table="state_vector"),
-    _RowGroup(table="state_levels"),
-    _RowGroup(table="dead_letter"),
-)
-#: The first one goes with its memory, which refers to it then.
-_REVISIONS = _RowGroup(
-    table="revision",
-    order="ORDER BY session_key DESC, memory_id DESC, revision DESC",
-    which="AND revision > 0",
+    "amendment",
+    "rejection",
+    "prism_base",
+    "prism_snapshot",
+    "prism_value",
+    "tree_node",
+    "state_vector",
+    "state_levels",
+    "dead_letter",
 )
 _OF_SESSION = (
-    _RowGroup(table="answer_text"),
-    _RowGroup(table="trajectory_event"),
-    _RowGroup(table="answer_rating"),
-    _RowGroup(table="answer"),
-    _RowGroup(table="schema_draft"),
-    _RowGroup(table="operation"),
+    *_ANSWER_PARTS,
+    "schema_draft",
+    "operation",
     *_OF_MEMORIES,
-    _RowGroup(table="call"),
-    _RowGroup(table="intent"),
-    _RowGroup(table="chunk_vector"),
-    _RowGroup(table="chunk_word"),
-    _RowGroup(table="posting_list"),
-    _RowGroup(table="posting_block"),
-    _RowGroup(table="request"),
-    _REVISIONS,
+    "call",
+    "intent",
+    "chunk_vector",
+    "chunk_word",
+    "posting_list",
+    "posting_block",
+    "request",
+    "revision",
 )
 #: What revisions refer to.
-_LOG = (
-    _RowGroup(table="chunk"),
-    _RowGroup(table="producer"),
-    _RowGroup(table="budget"),
-    _RowGroup(table="trace_context"),
-)
+_LOG = ("chunk", "producer", "budget", "trace_context")
+#: Which rows of a table go, and in which order where they refer to each other. The first revision
+#: goes with its memory, which refers to it then.
+_WHICH = {
+    "tree_node": "ORDER BY session_key DESC, memory_id DESC, level DESC, number DESC",
+    "revision": "AND revision > 0 ORDER BY session_key DESC, memory_id DESC, revision DESC",
+}
 
 _TAKE = """
 SELECT true FROM removal WHERE session_key = %(session)s AND item_id = %(item)s
@@ -265,7 +243,7 @@ _FIGURES = (
     "cost_micro_usd",
     "priced_calls",
 )
-#: What was spent stays the tenant's, and a session's that is still there.
+#: Spending stays with the tenant, and with a session that remains.
 _MOVE_COSTS = f"""
 WITH moved AS (
     DELETE FROM call_sum WHERE session_key = %(session)s {{which}} RETURNING *
@@ -300,38 +278,34 @@ _BLANK_SOME_CALLS = _BLANK_CALLS.format(
 )
 
 
-def _removing(part: _RowGroup, which: str) -> str:
+def _removing(table: str, which: str) -> str:
     return f"""
-DELETE FROM {part.table} WHERE ctid = ANY(ARRAY(
-    SELECT ctid FROM {part.table} WHERE session_key = %(session)s {which} {part.which}
-    {part.order} LIMIT %(limit)s))
+DELETE FROM {table} WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM {table} WHERE session_key = %(session)s {which}
+    {_WHICH.get(table, "")} LIMIT %(limit)s))
 """  # noqa: S608 - names from above
 
 
 _ITEM = "AND memory_id = %(item)s"
 _OWNER = "AND owner_id = %(item)s"
-#: Each is run until it finds nothing.
-_SESSION_STAGES = (
-    *(_removing(part, "") for part in _OF_SESSION),
-    *(_removing(part, "") for part in _LOG),
-)
+#: Each statement runs until it finds nothing.
+_SESSION_STAGES = tuple(_removing(table, "") for table in (*_OF_SESSION, *_LOG))
 _MEMORY_STAGES = (
     _DETACH_ANSWERS,
     _FORGET_CHOICES,
     _BLANK_SOME_CALLS,
-    *(_removing(part, _ITEM) for part in _OF_MEMORIES),
-    _removing(_REVISIONS, _ITEM),
+    *(_removing(table, _ITEM) for table in (*_OF_MEMORIES, "revision")),
 )
-#: Where chunks begin, which the first revisions of memories refer to.
+#: The stage of chunks, which the first revisions of memories refer to.
 _LOG_STAGE = len(_OF_SESSION)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Removal:
-    """How far a removal is, within one process."""
+    """The progress of a removal, within one process."""
 
     session_key: UUID
-    #: The session's own key, or the memory that is deleted alone.
+    #: The session's own key, or the id of a memory that is deleted alone.
     item_id: UUID
     stage: int = 0
     #: Whether nothing is left.
@@ -339,14 +313,14 @@ class Removal:
 
     @property
     def is_of_session(self) -> bool:
-        """Whether the whole session goes."""
+        """Whether the whole session is removed."""
         return self.item_id == self.session_key
 
 
 async def remove_some(tx: Transaction, removal: Removal, limit: int) -> Removal | None:
-    """Removes up to `limit` rows, a whole transaction; how far the removal is then.
+    """Removes up to `limit` rows in a whole transaction; returns the removal's progress.
 
-    None when there is nothing to remove, or another one is at it.
+    None when there is nothing to remove, or another worker does so.
     """
     of_session = removal.is_of_session
     values: dict[str, object] = {
@@ -370,7 +344,7 @@ async def remove_some(tx: Transaction, removal: Removal, limit: int) -> Removal 
         if left == 0:
             return replace(removal, stage=stage)
     if removal.stage > 0:
-        # The end is reached by a transaction that has looked at everything.
+        # Only a transaction that went through all stages completes the removal.
         return replace(removal, stage=0)
     owned = "" if of_session else _OWNER
     ends = [_MOVE_COSTS, _FORGET_SUMS, _FORGET_BUDGETS]
@@ -385,7 +359,7 @@ _IS_REMOVED = "SELECT true FROM removal WHERE session_key = %(session)s AND item
 
 
 async def is_being_removed(tx: Transaction, session_key: UUID, item_id: UUID) -> bool:
-    """Whether rows of a session, or of a memory, that was deleted are still there."""
+    """Returns whether a deleted session or memory still has rows."""
     return bool(await tx.fetch(_IS_REMOVED, {"session": session_key, "item": item_id}))
 
 
@@ -393,7 +367,7 @@ _UNDER_WAY = "SELECT true FROM removal WHERE session_key = %(session)s LIMIT 1"
 
 
 async def is_under_way(tx: Transaction, session_key: UUID) -> bool:
-    """Whether rows of a session, or of any of its memories, are being removed."""
+    """Returns whether rows of a session, or of any of its memories, are being removed."""
     return bool(await tx.fetch(_UNDER_WAY, {"session": session_key}))
 
 
@@ -409,15 +383,11 @@ WHERE m.tenant_id = %(tenant)s AND m.deleted_at IS NOT NULL
         WHERE r.session_key = m.session_key AND r.item_id IN (m.session_key, m.memory_id))
 ORDER BY 1, 2
 """
-_PARTS_OF_ALL = tuple(
-    dict.fromkeys(
-        (*(part.table for part in (*_OF_SESSION, *_LOG)), "memory", "call_sum", "spend_sum")
-    )
-)
+_PARTS_OF_ALL = (*_OF_SESSION, *_LOG, "memory", "call_sum", "spend_sum")
 
 
 async def leftovers(tx: Transaction) -> Sequence[tuple[UUID, str]]:
-    """Rows that are deleted, and that no removal is going to take: session and table of each."""
+    """Returns session and table of deleted rows that no removal will remove."""
     parts = " UNION ALL ".join(
         f"SELECT '{table}' WHERE EXISTS"  # noqa: S608 - names from above
         f" (SELECT FROM {table} p WHERE p.session_key = s.session_key)"

@@ -1,7 +1,7 @@
-"""Pages of the log: as many chunks as fit, and not one row more.
+"""Reads pages of the log, limited by bytes.
 
-Who asks says how many chunks, and a chunk may have hundreds of kilobytes. So what is read is
-bounded by bytes where it is stored, metadata included: a page costs what it holds.
+A client says how many chunks it wants, and a chunk may have hundreds of kilobytes. So the database
+limits a page by bytes, metadata included, and a page costs no more than its content.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -14,12 +14,12 @@ from storage.engine.database import Transaction
 from storage.log.chunks import CHUNK_COLUMNS, CONTENT_BYTES, logged_of
 from storage.log.ranges import OF_THREADS, Range, of_threads
 
-#: The size of a chunk with its metadata, where its table is called c. Metadata has to be read
-#: for it, which is why no more rows may be looked at than a page has.
+#: The size of a chunk with its metadata, where its table is called c. Metadata must be read for it,
+#: which is why a query may not visit more rows than a page has.
 CHUNK_BYTES = f"({CONTENT_BYTES} + coalesce(octet_length(c.metadata::text), 0))"
 
-# From chunk to chunk: a window over all that was asked for would read metadata of a thousand
-# chunks for a page of thirty. The chunk that passes the bound is walked to and left out.
+# From chunk to chunk: a window over the whole range would read metadata of a thousand chunks for a
+# page of thirty. The chunk that exceeds the limit is visited and left out.
 _WALK = f"""
 WITH RECURSIVE walk AS (
     SELECT r.after, r.upto, c.*, c.bytes::bigint AS total
@@ -64,7 +64,7 @@ async def read_pages(
     return found
 
 
-#: Chunks that a page with a filter looks at.
+#: Chunks that a page with a filter visits.
 MAX_LOOKED = 10_000
 
 _FITTING = """
@@ -104,8 +104,8 @@ async def read_wanted(
 ) -> tuple[Sequence[LoggedChunk], int]:
     """Returns up to `limit` of the first chunks of a range, and where the next page begins.
 
-    It begins at 0 after the last page. A page looks at MAX_LOOKED chunks at most: it may have
-    no chunk, and not be the last. Bytes as of `read_pages`.
+    That is 0 after the last page. A page visits at most MAX_LOOKED chunks: it may be empty without
+    being the last. Bytes are counted as in `read_pages`.
     """
     if within.from_position > within.to_position:
         return (), 0
@@ -161,5 +161,5 @@ async def wholly_within(
 async def _planned(
     tx: Transaction, statement: str, values: Mapping[str, object]
 ) -> Sequence[Sequence[Any]]:
-    """Returns the rows of a statement; it is planned for these values, and the plan not kept."""
+    """Returns the rows of a statement that is planned for these values; the plan is not kept."""
     return await tx.fetch(statement, values, prepare=False)

@@ -1,4 +1,4 @@
-"""Which chunks are wanted: positions, and conditions on a chunk in SQL."""
+"""Ranges of chunks: positions, and conditions on a chunk in SQL."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from psycopg.types.json import Jsonb
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Range:
-    """The chunks that are searched or listed: all that fit everything that is set."""
+    """The chunks to search or list: those that fulfil all conditions that are set."""
 
     #: Both included.
     from_position: int
@@ -29,11 +29,11 @@ class Range:
     #: When they occurred: from the first to before the second.
     occurred_after: datetime | None = None
     occurred_before: datetime | None = None
-    #: Where all chunks of the threads are, if these are few and were looked for.
+    #: The positions of all chunks of the threads, if these are few and were looked up.
     positions: tuple[int, ...] | None = None
 
     def conditions(self) -> str:
-        """In SQL, of a chunk c, beside its position; empty when there are none."""
+        """Returns the SQL conditions on a chunk c, without its position; empty without any."""
         parts = (
             (self.from_time is not None, "c.created_at >= %(from_time)s"),
             (self.to_time is not None, "c.created_at < %(to_time)s"),
@@ -48,15 +48,15 @@ class Range:
         return " AND ".join(sql for used, sql in parts if used)
 
     def exists(self, table: str) -> str:
-        """In SQL, beside other conditions: the same of the chunk of a row of `table`."""
+        """Returns the same for the chunk of a row of `table`, as SQL that follows a condition."""
         conditions = self.conditions()
         if not conditions:
             return ""
         if not (self.threads or self.excluded_threads):
             return f"""AND EXISTS (SELECT FROM chunk c WHERE c.session_key = %(session)s
         AND c.position = {table}.position AND {conditions})"""
-        # By its position, which only the index of the key has an order of: a plan must not go
-        # through all of a thread, or of a session, for each row.
+        # Ordered by position, which only the index of the key supports: a plan must not go through
+        # a whole thread, or session, for each row.
         return f"""AND EXISTS (SELECT FROM (
             SELECT * FROM chunk c
             WHERE c.session_key = %(session)s
@@ -65,9 +65,9 @@ class Range:
         ) AS c WHERE {conditions})"""  # noqa: S608 - all of it is ours
 
     def rows(self, table: str, name: str, low: int | str, last: int | str) -> str:
-        """In SQL, after FROM: the rows of the chunks from `low` to `last`; conditions follow.
+        """Returns SQL after FROM for the rows of the chunks from `low` to `last`.
 
-        Those at `positions` only, where these are known.
+        Only those at `positions`, where these are known. Further conditions follow.
         """
         if self.positions is None:
             return f"""{table} {name} WHERE {name}.session_key = %(session)s
@@ -83,11 +83,11 @@ class Range:
         ) AS {name} WHERE true"""  # noqa: S608 - all of it is ours
 
     def indexed_threads(self) -> Sequence[str]:
-        """Returns the threads whose chunks an index names; empty where it does not name all."""
+        """Returns the threads that an index can find; empty where it cannot find all."""
         return () if "" in self.threads else self.threads
 
     def values(self) -> dict[str, object]:
-        """Of the conditions, and of the positions."""
+        """Returns the values of the conditions and positions."""
         return {
             "low": self.from_position,
             "high": self.to_position,
@@ -117,7 +117,7 @@ FROM unnest(%(threads)s::text[]) AS t (thread), LATERAL (
 
 
 def of_threads(rows: Iterable[Sequence[Any]], each: int, last: int) -> tuple[tuple[int, ...], int]:
-    """Returns the positions in rows of OF_THREADS, and up to where these are all."""
+    """Returns the positions in rows of OF_THREADS, and up to where they are complete."""
     found: dict[str, list[int]] = {}
     for thread, position in rows:
         found.setdefault(thread, []).append(position)

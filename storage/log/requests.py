@@ -1,8 +1,8 @@
-"""Requests that were done: reading them, and writing them in the transaction of their effect.
+"""Stores executed requests in the transaction of their effect, and reads them.
 
-Appends keep their positions: READ and INSERT run under the session's lock, with the statements
-that write the chunks. Every other method keeps its response, for a day, and holds no such lock:
-between an append's READ and its INSERT it may take the id (`is_done`).
+Appends store their positions: READ and INSERT run under the session's lock, with the statements
+that write the chunks. Every other method stores its response for a day, without that lock: it may
+use the id between an append's READ and its INSERT (`is_done`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ from storage.tables.log import REQUEST_KEY
 #: Session and request id.
 RequestKey = tuple[UUID, str]
 
-#: Takes the keys' sessions and their ids, as arrays.
+#: Its values are the arrays of `keys`.
 READ = """
 SELECT r.* FROM unnest(%s::uuid[], %s::text[]) AS w (session_key, request_id)
 CROSS JOIN LATERAL (
@@ -30,7 +30,7 @@ CROSS JOIN LATERAL (
 ) AS r
 """
 
-#: Takes a tenant, then an array for each of `columns`.
+#: Its values are a tenant and the arrays of `columns`.
 INSERT = """
 INSERT INTO request (tenant_id, session_key, request_id, method, digest,
                      first_position, last_position)
@@ -40,12 +40,12 @@ FROM unnest(%b::uuid[], %b::text[], %b::text[], %b::bytea[], %b::int8[], %b::int
 
 
 def keys(wanted: Sequence[RequestKey]) -> tuple[list[UUID], list[str]]:
-    """Returns the values that READ takes."""
+    """Returns the values of READ: sessions and ids."""
     return [session for session, _ in wanted], [request_id for _, request_id in wanted]
 
 
 def done(rows: Iterable[Sequence[Any]]) -> dict[RequestKey, DoneRequest]:
-    """Returns what READ has found."""
+    """Returns the requests in rows of READ."""
     return {
         (session, request_id): DoneRequest(
             method=method, digest=bytes(digest), first_position=first, last_position=last
@@ -55,7 +55,7 @@ def done(rows: Iterable[Sequence[Any]]) -> dict[RequestKey, DoneRequest]:
 
 
 def columns(requests: Mapping[RequestKey, DoneRequest]) -> list[list[object]]:
-    """Returns the arrays that INSERT takes."""
+    """Returns the arrays of INSERT."""
     return [
         [session for session, _ in requests],
         [request_id for _, request_id in requests],
@@ -67,13 +67,13 @@ def columns(requests: Mapping[RequestKey, DoneRequest]) -> list[list[object]]:
 
 
 def is_done(error: StorageError) -> bool:
-    """Returns whether INSERT failed since one of its ids was taken after READ."""
+    """Returns whether INSERT failed because one of its ids was used after READ."""
     return isinstance(error, Violated) and error.constraint == REQUEST_KEY
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredResponse:
-    """What a request of any other method returned."""
+    """The response of a request of any other method."""
 
     method: str
     digest: bytes
@@ -99,7 +99,7 @@ RETURNING true
 async def read_response(
     tx: Transaction, session_key: UUID, request_id: str
 ) -> StoredResponse | None:
-    """Returns what is kept of a request; None when it was not done. A whole transaction."""
+    """Returns the stored response; None when the request was not executed. A whole transaction."""
     rows = await tx.fetch(_READ_ONE, {"session_key": session_key, "request_id": request_id})
     if not rows:
         return None
@@ -112,7 +112,7 @@ async def read_response(
 
 
 async def store_response(tx: Transaction, request: ClientRequest, response: bytes) -> bool:
-    """Stores that a request was done, for 24 hours; False when its id is stored already."""
+    """Stores the response of a request for 24 hours; False when its id is stored already."""
     values = {
         "tenant_id": tx.tenant_id,
         "session_key": request.session_key,

@@ -1,4 +1,4 @@
-"""Sessions: creating, reading, listing."""
+"""Creates, reads and lists sessions."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class StoredSession:
     name: str
     #: Position of the newest chunk; 0 when there is none.
     head: int
-    #: Content and metadata of all chunks, in bytes; of old ones without metadata.
+    #: Bytes of content and metadata of all chunks; of old ones without metadata.
     content_bytes: int
     #: Rises when the name is used again after erasure.
     incarnation: int
@@ -36,7 +36,7 @@ class StoredSession:
 
     @property
     def etag(self) -> str:
-        """What changes with what an update changes."""
+        """A tag that changes with each update."""
         return etag_of(self.incarnation, dict(self.metadata))
 
 
@@ -57,7 +57,7 @@ def _stored(row: Sequence[Any]) -> StoredSession:
 
 
 async def has_language(tx: Transaction, language: str) -> bool:
-    """Whether texts can be searched in the language, by the name of its configuration."""
+    """Returns whether the database has a text search configuration of this name."""
     statement = text(
         "SELECT EXISTS (SELECT FROM pg_ts_config"
         " WHERE cfgname = :language AND pg_ts_config_is_visible(oid))"
@@ -73,10 +73,10 @@ async def create(
     language: str = "english",
     metadata: Mapping[str, str] | None = None,
 ) -> StoredSession | None:
-    """Makes a session; None when it exists, or rows of one of its name are being removed.
+    """Creates a session; None when it exists, or rows of one of its name are being removed.
 
-    `language` is one that the database has. A name whose session was deleted begins anew, in the
-    incarnation that its tombstone has.
+    The database has the `language`. The name of a deleted session begins anew, in the incarnation
+    of its tombstone.
     """
     chosen = {"language": language, "metadata": dict(metadata or {})}
     statement = (
@@ -105,7 +105,7 @@ async def create(
 async def set_metadata(
     tx: Transaction, session_key: UUID, metadata: Mapping[str, str]
 ) -> StoredSession:
-    """Replaces the metadata of a session that the transaction has locked alone."""
+    """Replaces the metadata of a session that the transaction has from `lock_alone`."""
     statement = (
         update(session)
         .where(session.c.session_key == session_key)
@@ -128,9 +128,9 @@ async def get(tx: Transaction, session_key: UUID) -> StoredSession | None:
 
 
 async def keep(tx: Transaction, session_key: UUID) -> StoredSession | None:
-    """As `get`, and the session is not deleted before the transaction ends.
+    """Does as `get`, and keeps the session from being deleted before the transaction ends.
 
-    For whoever is about to add something to it. Appends go on meanwhile.
+    For transactions that add rows to it. Appends continue meanwhile.
     """
     return await _read(tx, _GET_KEPT, session_key)
 
@@ -143,9 +143,9 @@ FROM session s WHERE s.session_key = %(session)s
 
 
 async def lives(tx: Transaction, session_key: UUID, memory_id: UUID) -> tuple[int, int]:
-    """The incarnation of a session, and the epoch that a memory of it began with.
+    """Returns the incarnation of a session, and the epoch at which one of its memories began.
 
-    Each is greater than that of the one of the same name before it; 0 for what is not there.
+    Each is greater than that of an earlier one of the same name; 0 for what does not exist.
     """
     rows = await tx.fetch(_LIVES, {"session": session_key, "memory": memory_id})
     incarnation, epoch = rows[0] if rows else (0, 0)
@@ -158,7 +158,7 @@ async def _read(tx: Transaction, how: Ready, session_key: UUID) -> StoredSession
 
 
 async def existing(tx: Transaction, keys: Sequence[UUID]) -> Collection[UUID]:
-    """Returns those of these sessions that exist at this moment, in one round trip."""
+    """Returns which of these sessions exist now, in one round trip."""
     query = "SELECT session_key FROM session WHERE session_key = ANY(%s)"
     return [key for (key,) in await tx.fetch(query, (list(keys),))]
 
@@ -171,18 +171,18 @@ _HEAD = Ready(
 
 
 async def lock_head(tx: Transaction, session_key: UUID) -> StoredSession | None:
-    """As `get`, and keeps the head where it is until the transaction ends."""
+    """Does as `get`, and keeps the head where it is until the transaction ends."""
     return await _read(tx, _GET_SHARED, session_key)
 
 
 async def locked_head(tx: Transaction, session_key: UUID) -> int | None:
-    """The head of a session, kept where it is until the transaction ends; None: it was deleted."""
+    """Returns the head, and keeps it where it is until the transaction ends; None: deleted."""
     found = await tx.fetch(_HEAD, {"session": session_key})
     return found[0][0] if found else None
 
 
 async def lock_alone(tx: Transaction, session_key: UUID) -> StoredSession | None:
-    """As `lock_head`, and nobody else has the session locked meanwhile."""
+    """Does as `lock_head`, with a lock that no other transaction shares."""
     return await _read(tx, _GET_ALONE, session_key)
 
 
@@ -191,7 +191,7 @@ async def list_after(tx: Transaction, name: str, limit: int) -> Sequence[StoredS
     by_bytes = session.c.name.collate("C")
     statement = (
         select(*_COLUMNS)
-        # The last is so of all, and what the index asks for.
+        # The last is true of all, and the condition of the index.
         .where(session.c.tenant_id == tx.tenant_id, by_bytes > name, text("name > ''"))
         .order_by(by_bytes)
         .limit(limit)

@@ -1,4 +1,4 @@
-"""What ends a memory's wait: flushes, reads that wait for it, and wishes for a consolidation."""
+"""Ends a memory's wait: by flushes, waiting reads, and requests for a consolidation."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +17,8 @@ from storage.tables import chunk, memory
 
 
 def ready_unless_failing() -> Any:
-    """When a memory that somebody wants something of is ready: now, as a rule."""
-    # A memory that failed, or is held, keeps waiting for its next try.
+    """Returns SQL for when a requested memory is ready: now, as a rule."""
+    # A memory that failed, or is over budget, keeps waiting for its next try.
     waits = or_(
         memory.c.attempts > 0,
         memory.c.held_reason.is_not(None),
@@ -39,7 +39,7 @@ def _flush(*which: Any) -> Ready:
             flush_position=bindparam("upto"),
             ready_at=ready_unless_failing(),
             resting=False,
-            # One whose readers have the whole log may be idle with a lag.
+            # A memory whose readers have the whole log may be idle with a lag.
             has_work=or_(
                 memory.c.has_work,
                 and_(memory.c.status != "sealed", memory.c.applied_position < bindparam("upto")),
@@ -56,7 +56,7 @@ _FLUSH = _flush(memory.c.memory_id == bindparam("memory"))
 async def flush(
     tx: Transaction, session_key: UUID, memory_id: UUID | None, position: int
 ) -> Sequence[UUID]:
-    """Ends the wait for more chunks up to `position`; the memories that have work.
+    """Ends the wait for more chunks up to `position`; returns the memories that have work.
 
     None means all memories of the session.
     """
@@ -69,9 +69,9 @@ async def flush(
 
 
 def _end_wait(*which: Any) -> Ready:
-    # What waits is told by the spec as stored: a wait that the memory's creator wants, or the
-    # service's, which is for messages: a step that waits reads all there is, so the position
-    # that is wanted is one of its messages. Others are not written to.
+    # The stored spec says what waits: by the creator's linger, or by the service's, which is for
+    # messages. A waiting step reads the whole rest, so that `upto` is one of its messages. Other
+    # memories are not written.
     linger_ms = func.coalesce(cast(memory.c.spec["linger_ms"].astext, Integer), 0)
     is_message = (
         select(chunk.c.position)
@@ -105,10 +105,10 @@ _END_WAIT = _end_wait(memory.c.memory_id == bindparam("memory"))
 async def end_wait(
     tx: Transaction, session_key: UUID, memory_id: UUID | None, position: int
 ) -> Sequence[UUID]:
-    """As `flush`, but writes only to memories whose next step waits, or may begin to.
+    """Does as `flush`, but writes only to memories whose next step waits, or may begin to.
 
-    For reads: whoever waits for a position again writes nothing more. A worker that is about
-    to put the step off finds the position moved, as with a flush.
+    For reads: a second read of the same position writes nothing. A worker that is about to defer
+    the step finds the position moved, as with a flush.
     """
     values = {"session": session_key, "upto": position}
     if memory_id is None:
@@ -131,7 +131,7 @@ _WANT_CONSOLIDATION = Ready(
 
 
 async def want_consolidation(tx: Transaction, held: Claim, position: int) -> None:
-    """Asks for a consolidation once everything up to `position` is read, without linger.
+    """Requests a consolidation once everything up to `position` is read, without linger.
 
     The caller has the memory from `lock`.
     """
@@ -148,6 +148,6 @@ _CANCEL_CONSOLIDATION = Ready(
 
 
 async def cancel_consolidation(tx: Transaction, held: Claim) -> None:
-    """Takes back what `want_consolidation` asked for. The caller has the memory from `lock`."""
+    """Withdraws what `want_consolidation` requested. The caller has the memory from `lock`."""
     await tx.execute(_CANCEL_CONSOLIDATION, {"session": held.session_key, "memory": held.memory_id})
     tx.changed.add(held.memory_id)

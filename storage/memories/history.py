@@ -1,4 +1,4 @@
-"""History: the revisions of a memory, and which of them made what it holds."""
+"""Reads the revisions of a memory, and which of them led to a state."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class StoredRevision:
     #: SHA-256 of the value after it.
     digest: bytes
     created_at: datetime
-    #: How many it has.
+    #: Their numbers.
     amendments: int
     rejections: int
 
@@ -66,7 +66,7 @@ def _count(table: Any) -> Any:
 async def list_revisions(
     tx: Transaction, session_key: UUID, memory_id: UUID, after: int, limit: int
 ) -> Sequence[StoredRevision]:
-    """Up to `limit` revisions behind `after`, oldest first; -1 begins at the first."""
+    """Returns up to `limit` revisions after `after`, oldest first; -1 begins at the first."""
     statement = (
         _select(session_key, memory_id)
         .where(revision.c.revision > after)
@@ -79,7 +79,7 @@ async def list_revisions(
 async def page_revisions(
     tx: Transaction, session_key: UUID, memory_id: UUID, after: int, limit: int, *, max_bytes: int
 ) -> ListPage[StoredRevision]:
-    """As `list_revisions`, up to about `max_bytes` of comments and schemas."""
+    """Does as `list_revisions`, up to about `max_bytes` of comments and schemas."""
     size = func.octet_length(revision.c.comment) + func.coalesce(
         func.octet_length(revision.c.schema_source), 0
     )
@@ -98,7 +98,7 @@ async def page_revisions(
 async def read_revisions(
     tx: Transaction, session_key: UUID, memory_id: UUID, numbers: Sequence[int]
 ) -> dict[int, StoredRevision]:
-    """These revisions, by their numbers."""
+    """Returns these revisions, by their numbers."""
     statement = _select(session_key, memory_id).where(revision.c.revision.in_(numbers))
     rows = await tx.fetch(statement)
     return {row.revision: StoredRevision(**row._asdict()) for row in rows}
@@ -128,9 +128,9 @@ SELECT revision, restored_revision FROM undone ORDER BY revision DESC
 async def lineage(
     tx: Transaction, session_key: UUID, memory_id: UUID, at_revision: int
 ) -> Sequence[tuple[int, int]]:
-    """The revisions (a, b] that made the state at `at_revision`, newest first.
+    """Returns the ranges of revisions (a, b] that led to the state at `at_revision`, newest first.
 
-    What a rollback undid is not among them.
+    Revisions that a rollback undid are not among them.
     """
     values = {"session": session_key, "memory": memory_id, "revision": at_revision}
     found: list[tuple[int, int]] = []

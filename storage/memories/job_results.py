@@ -1,7 +1,7 @@
-"""Job results: an on-demand job is pending until it ends, once.
+"""Stores the results of on-demand jobs: a job is pending until it ends, once.
 
-Answers and schema drafts; their tables have `status`, `attempts` and `ready_at`. An answer that
-is abandoned has not ended: it may go on, and a result that comes all the same is kept.
+Jobs are answers and schema drafts; their tables have `status`, `attempts` and `ready_at`. An
+abandoned answer has not ended: it may continue, and a late result is kept.
 """
 
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ JOB_TABLES: dict[WorkKind, tuple[Table, Column[Any]]] = {
     WorkKind.SCHEMA: (schema_draft, schema_draft.c.draft_id),
 }
 
-#: The table of each kind of work, the column of its ids, and the status of what goes on.
+#: The table of each kind of work, the column of its ids, and the status of an open item.
 WORK_TABLES: dict[WorkKind, tuple[Table, Column[Any], str]] = {
     WorkKind.MEMORY: (memory, memory.c.memory_id, "active"),
     **{kind: (table, identity, "pending") for kind, (table, identity) in JOB_TABLES.items()},
 }
 
-#: What has not ended.
+#: The status of jobs that have not ended.
 OPEN = ("pending", "abandoned")
 
 
@@ -55,7 +55,7 @@ async def fail(tx: Transaction, item: WorkItem, failure: str) -> bool:
 
 
 async def back_off(tx: Transaction, item: WorkItem, seconds: float) -> None:
-    """Counts a failed try; no other begins before `seconds` have passed."""
+    """Counts a failed try; the next one begins after `seconds`."""
     table, identity = JOB_TABLES[item.kind]
     await tx.execute(
         update(table)
@@ -67,7 +67,7 @@ async def back_off(tx: Transaction, item: WorkItem, seconds: float) -> None:
     )
 
 
-# Each by its key, whatever the planner thinks of their number.
+# Each by its key, whatever number the planner expects.
 _ENDED = """
 SELECT w.number
 FROM unnest(%(sessions)s::uuid[], %(ids)s::uuid[]) WITH ORDINALITY AS w (session_key, id, number)
@@ -95,7 +95,7 @@ async def ended(tx: Transaction, items: Sequence[WorkItem]) -> set[WorkItem]:
 
 
 async def missing(tx: Transaction, items: Sequence[WorkItem]) -> set[WorkItem]:
-    """Returns which of the items were deleted, alone or with their session; as `ended`."""
+    """Returns which of the items were deleted, alone or with their session."""
     return await _found(tx, items, _MISSING)
 
 
@@ -111,7 +111,7 @@ async def _found(tx: Transaction, items: Sequence[WorkItem], which: str) -> set[
             "open": list(OPEN),
         }
         query = which.format(table=table.name, identity=identity.name)
-        # The plan is not kept: one that was made for few rows would be used for many.
+        # The plan is not kept: one for few rows would be used for many.
         rows = await tx.fetch(query, values, prepare=False)
         found |= {wanted[number - 1] for (number,) in rows}
     return found

@@ -1,4 +1,4 @@
-"""LongOperations: requested, read with what they work on, and ended once."""
+"""Stores long operations, reads them with their targets, and ends each once."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -21,7 +21,7 @@ from service.domain.memories.specs import SPECS
 from storage.engine import sweeping
 from storage.engine.database import Database, Transaction
 
-#: Where an operation stands in a list: when it was requested, and its key.
+#: The place of an operation in a list: when it was requested, and its key.
 PageCursor = tuple[datetime, UUID]
 
 _ADD = """
@@ -29,7 +29,7 @@ INSERT INTO operation (session_key, operation_id, tenant_id, kind, memory_id, me
 VALUES (%(session)s, %(operation)s, %(tenant)s, %(kind)s, %(memory)s, %(name)s, %(goal)s)
 """
 
-# A memory that was created after the operation has only the name of the one that it worked on.
+# A memory that was created after the operation only has the name of its target.
 _SELECT = """
 SELECT o.session_key, o.operation_id, s.name, o.kind, o.memory_id, o.memory_name, o.goal,
     o.created_at, o.state, o.error, o.ended_at,
@@ -156,7 +156,7 @@ async def end(
 
 
 async def move_goal(tx: Transaction, id: OperationId, goal: int) -> None:
-    """Has everything up to `goal` read as well."""
+    """Requires that everything up to `goal` is read as well."""
     values = {"session": id.session_key, "operation": id.operation_id, "goal": goal}
     await tx.execute(_MOVE_GOAL, values, prepare=None)
 

@@ -1,4 +1,4 @@
-"""Memories: their rows."""
+"""Creates, reads and lists memories."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -62,13 +62,13 @@ class StoredMemory:
     rebuilt_from: str | None
     #: A consolidation is wanted once everything up to here is read.
     consolidate_position: int | None
-    #: The sentence of the budget that does not allow its next call; None when it goes on.
+    #: The message of the budget that does not allow its next call; None when one is allowed.
     held_reason: str | None
-    #: A tree is closed once everything up to here is in it; None when nobody asked for it.
+    #: A tree is closed once everything up to here is in it; None when that was not requested.
     seal_position: int | None
     #: There is nothing to do with what is in the log.
     is_idle: bool
-    #: Why its model gives no reply for now; None when it is not put off by that.
+    #: Why its model does not reply now; None when it does not wait for that.
     waiting_cause: str | None
     #: What rejections of its steps mean for readers: see `service.domain.prism.losses`.
     losses: Mapping[str, Any] | None
@@ -87,7 +87,7 @@ class StoredMemory:
 
 
 def held_reason() -> ColumnElement[str | None]:
-    """Why a memory is held. Behind `ready_at` it is about to try again."""
+    """Returns why a memory is over budget. After `ready_at` it is about to try again."""
     return case((memory.c.ready_at > func.now(), memory.c.held_reason)).label("held_reason")
 
 
@@ -141,12 +141,12 @@ def _select_memories() -> Select[Any]:
     )
 
 
-#: Where the kind stands in a row.
+#: The index of the kind in a row.
 _KIND = 4
 
 
 def from_row(row: Sequence[Any]) -> StoredMemory:
-    """A memory from a row of this module's queries."""
+    """Returns a memory from a row of this module's queries."""
     *before, spec, schema_source = row[:7]
     *after, position, cause, attempts, at = row[7:]
     fields = (*before, spec_from_json(before[_KIND], spec, schema_source), *after)
@@ -160,7 +160,7 @@ def from_row(row: Sequence[Any]) -> StoredMemory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CreatedMemory:
-    """A memory that was made just now."""
+    """A memory that was created now."""
 
     memory: StoredMemory
     #: How many memories its session has with it.
@@ -168,7 +168,7 @@ class CreatedMemory:
 
 
 class Unmade(Enum):
-    """Why a memory was not made."""
+    """Why a memory was not created."""
 
     NO_SESSION = "there is no such session"
     TAKEN = "the session has one of this name"
@@ -188,10 +188,9 @@ async def create(
     value: str | None = None,
     rebuilt_from: str | None = None,
 ) -> CreatedMemory | Unmade:
-    """Makes a memory at revision 0, in one round trip, unless its name is not free.
+    """Creates a memory at revision 0, in one round trip, unless its name is not free.
 
-    `value` is that of a PRISM memory; others have none. The caller holds the session with
-    `sessions.lock_alone`.
+    Only a PRISM memory has a `value`. The caller has the session from `sessions.lock_alone`.
     """
     values = {
         **_created(tx.tenant_id, session_key, memory_id, name, spec, digest, value),
@@ -217,7 +216,7 @@ async def create_at_once(
     value: str | None,
     max_memories: int,
 ) -> StoredMemory | Unmade:
-    """As `create`, in a whole transaction of one round trip, which holds the session itself."""
+    """Does as `create`, in a whole transaction of one round trip that locks the session itself."""
     values = {
         **_created(tx.tenant_id, session_key, memory_id, name, spec, digest, value),
         "max_memories": max_memories,
@@ -230,7 +229,7 @@ async def create_at_once(
     if created_at is None:
         return Unmade.TAKEN if taken else Unmade.TOO_MANY
     ((session_name, head, incarnation),) = held
-    # Nothing of it has to be read.
+    # Its fields are known without a read.
     return StoredMemory(
         session_key=session_key,
         memory_id=memory_id,
@@ -290,13 +289,13 @@ _FIND_KIND = Ready(
 
 
 async def find_kind(tx: Transaction, session_key: UUID, memory_id: UUID) -> str | None:
-    """What a memory is; None when there is none."""
+    """Returns the kind of a memory; None when there is none."""
     found = await tx.fetch(_FIND_KIND, {"session": session_key, "memory": memory_id})
     return found[0][0] if found else None
 
 
 async def list_all(tx: Transaction, session_key: UUID) -> Sequence[StoredMemory]:
-    """The memories of a session by name."""
+    """Returns the memories of a session by name."""
     return await list_after(tx, session_key, "", None)
 
 
@@ -339,10 +338,10 @@ async def list_of_all(
 
 
 def _of_status(status: MemoryStatus) -> Sequence[ColumnElement[bool]]:
-    """Returns what holds of memories whose `shown_status` is this one."""
+    """Returns the conditions on memories whose `shown_status` is this one."""
     match status:
         case MemoryStatus.STALLED:
-            # There is an index of these letters, and none of statuses.
+            # There is an index of open letters, and none of statuses.
             return memory.c.status == "stalled", dead_letter.c.letter_id.is_not(None)
         case MemoryStatus.SEALED:
             return (memory.c.status == "sealed",)
@@ -358,8 +357,8 @@ def _of_status(status: MemoryStatus) -> Sequence[ColumnElement[bool]]:
             return memory.c.status == "active", *free
 
 
-#: A memory's columns for `from_row`, where they come from, and which one it is: session and
-#: memory are named.
+#: SQL of a memory's columns for `from_row`, of their tables, and of its key, whose values are
+#: `session` and `memory`.
 COLUMNS = """m.session_key, m.memory_id, s.name, m.name, m.kind, m.spec, m.schema_source,
     m.revision, m.applied_position, s.head, s.incarnation, m.status, m.created_at,
     m.rebuilt_from, m.consolidate_position,
@@ -407,7 +406,7 @@ _CREATE = _MAKE.format("""
     VALUES (%(session)s, %(memory)s, %(tenant)s, %(name)s, %(kind)s, %(spec)s, %(has_work)s,
         %(rebuilt_from)s, (SELECT first_epoch FROM session WHERE session_key = %(session)s))
 """)
-# It sees what others made before it, since it begins behind the lock.
+# It sees memories that others created before, since it begins after the lock.
 _CREATE_AT_ONCE = _MAKE.format("""
     SELECT s.session_key, %(memory)s, %(tenant)s, %(name)s, %(kind)s, %(spec)s, s.head > 0, NULL,
         s.first_epoch
@@ -426,16 +425,16 @@ LEFT JOIN prism_value v ON v.session_key = m.session_key AND v.memory_id = m.mem
 {WHERE}
 """
 
-#: The memory's row, for `from_row`; session and memory are named.
+#: Reads a memory's row, for `from_row`; its values are `session` and `memory`.
 READ_ROW = f"SELECT {COLUMNS} {FROM} {WHERE}"
 
 
 async def read_newest(
     tx: Transaction, session_key: UUID, memory_id: UUID
 ) -> tuple[StoredMemory, str | None] | None:
-    """The memory and its newest value as canonical JSON, in one round trip.
+    """Returns a memory and its newest value as canonical JSON, in one round trip.
 
-    The value is None for a memory that is not a PRISM memory.
+    The value is None unless it is a PRISM memory.
     """
     rows = await tx.fetch(_READ_NEWEST, {"session": session_key, "memory": memory_id})
     if not rows:

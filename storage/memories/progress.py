@@ -1,4 +1,4 @@
-"""How far memories are: what those wait for who read, ask and watch."""
+"""Reads the progress of memories, for which reads, questions and watches wait."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -9,7 +9,7 @@ from storage.engine.database import Transaction
 
 
 class Progress(NamedTuple):
-    """How far a memory is. A tuple, since thousands are compared each second."""
+    """The progress of a memory. A tuple, since thousands are compared each second."""
 
     revision: int
     applied_position: int
@@ -17,22 +17,22 @@ class Progress(NamedTuple):
     stall_cause: str | None
     #: First position it is stuck at; 0 while it is active.
     stall_position: int
-    #: Why a budget holds it; None when it goes on.
+    #: Why a budget does not allow its next call; None when one is allowed.
     held_reason: str | None
-    #: A tree is closed behind this position; None when nobody asked for that.
+    #: A tree is closed after this position; None when that was not requested.
     seal_position: int | None = None
     #: There is nothing to do with what is in the log.
     is_idle: bool = False
-    #: Why its model gives no reply for now; None when it is not put off by that.
+    #: Why its model does not reply now; None when it does not wait for that.
     waiting_cause: str | None = None
-    #: Another one is of another memory, of the same name.
+    #: Differs for a later memory of the same name.
     created_at: datetime | None = None
     #: A consolidation is wanted once everything up to here is read.
     consolidate_position: int | None = None
 
 
-# Each memory by its key, whatever the planner thinks of their number: OFFSET 0 keeps it from
-# joining them in any other way. Behind `ready_at` a memory is about to try again.
+# Each memory by its key, whatever number the planner expects: OFFSET 0 prevents other joins. After
+# `ready_at` a memory is about to try again.
 _READ = """
 SELECT w.number, m.revision, m.applied_position, d.cause, coalesce(d.from_position + 1, 0),
     CASE WHEN m.ready_at > now() THEN m.held_reason END, m.seal_position,
@@ -56,16 +56,16 @@ LEFT JOIN LATERAL (
 async def read_progress(
     tx: Transaction, wanted: Sequence[tuple[UUID, UUID]]
 ) -> dict[UUID, Progress]:
-    """How far each of the memories (session_key, memory_id) is, by its id; one round trip."""
+    """Returns the progress of memories (session_key, memory_id) by their ids; one round trip."""
     values = {
         "sessions": _array(key for key, _ in wanted),
         "memories": _array(memory_id for _, memory_id in wanted),
     }
-    # The plan is not kept: one that was made for few rows would be used for many.
+    # The plan is not kept: one for few rows would be used for many.
     rows: list[Any] = await tx.fetch(_READ, values, prepare=False)
     return {wanted[row[0] - 1][1]: Progress(*row[1:]) for row in rows}
 
 
 def _array(keys: Iterable[UUID]) -> str:
-    # As PostgreSQL writes it: the driver takes several times as long for a list.
+    # In PostgreSQL's own form: the driver takes several times as long for a list.
     return f"{{{','.join(key.hex for key in keys)}}}"

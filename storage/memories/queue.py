@@ -1,8 +1,8 @@
-"""The queue of workers: what is runnable, in whose hands it is, and who goes first.
+"""The work queue: runnable items, their claims, and their order.
 
-The tables of memories, answers, schema drafts and sessions say what there is to do; here are
-only claims, one for each item that a worker has in hand. They save work and are no guarantee:
-who commits is settled by epochs and keys.
+The tables of memories, answers, schema drafts and sessions say what there is to do; the queue has
+only claims, one for each item that a worker has taken. They save work and are no guarantee: epochs
+and keys decide which worker commits.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,79 +13,79 @@ from uuid import UUID
 from service.domain.values.work_items import WorkItem, WorkKind
 from storage.engine.database import Database
 
-#: On it workers are told that there is work.
+#: The channel of signals to workers.
 CHANNEL = "palimpsest_work"
-#: What became ready so lately, in seconds, need not wait for all that is older.
+#: Items that became ready so recently, in seconds, need not wait for all older ones.
 RECENT_SECONDS = 10.0
-#: How long somebody counts as waiting for a memory after having said so, in seconds.
+#: How long a memory counts as wanted after a client asked for it, in seconds.
 WANTED_SECONDS = 60.0
-#: Said again within so long, in seconds, it changes nothing: who came first goes first, and many
-#: readers of one memory rewrite no row. Late enough, too, for one that was said again to be lost.
+#: Asking again within so many seconds changes nothing: the first reader decides the order, and many
+#: readers of one memory rewrite no row. Short enough that one repetition may be lost.
 RENEW_SECONDS = 30.0
-#: What a worker took so long ago without knowing of it was lost with a connection, in seconds.
+#: A claim that its worker does not know of was lost with a connection after so many seconds.
 LOST_SECONDS = 10.0
-#: Tenants that one look at a work class tries at the most.
+#: Tenants that one scan of a work class tries.
 LOOK_TENANTS = 256
 
 NOBODY = UUID(int=0)
 
 
 class WorkClass(StrEnum):
-    """Where an item was found. Memories may be in three of them."""
+    """The order in which an item was found. Memories may be in three of them."""
 
-    #: Somebody waits for the memory.
+    #: Memories that clients wait for.
     WANTED = "wanted"
     ANSWERS = "answers"
     SCHEMAS = "schemas"
     #: Memories that became ready within RECENT_SECONDS; the newest first.
     RECENT = "recent"
-    #: All memories; those first that have been ready for longest.
+    #: All memories; the ones that have been ready for longest first.
     BACKLOG = "backlog"
     #: Sessions whose chunks are to be indexed.
     INDEX = "index"
-    #: What was deleted and still has rows.
+    #: Deleted sessions and memories that still have rows.
     REMOVALS = "removals"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Done:
-    """An item that is no longer in hand."""
+    """An item that its worker releases."""
 
     item: WorkItem
-    #: Whether there is more to do: who waits for it goes on waiting.
+    #: Whether it has more to do, so that it stays wanted.
     more: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueScan:
-    """A work class to be looked at."""
+    """A work class to scan."""
 
     work_class: WorkClass
-    #: Items to be taken at the most.
+    #: Items to take at most.
     quota: int
-    #: The tenants have turns from the one behind this one on.
+    #: The tenants take turns, from the one after this one.
     after: UUID
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bound:
-    """Of some work classes together no more than so many items are taken."""
+    """Limits the items that are taken of some work classes together."""
 
     work_classes: Collection[WorkClass]
     items: int
 
 
-#: No work class has one.
+#: Limits no work class.
 UNBOUND = Bound(work_classes=(), items=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueBatch:
-    """What a look at the work classes brought."""
+    """The result of a scan of work classes."""
 
-    #: Now in hand, with the work class where each was found.
+    #: Now claimed, with the work class where each was found.
     items: Sequence[tuple[WorkClass, WorkItem]]
-    #: For the next look: the tenant at which each work class ended.
+    #: For the next scan: the tenant at which each work class ended.
     ended: Mapping[WorkClass, UUID]
     #: Whether a work class was left before all of its tenants were tried.
     more: bool
@@ -121,7 +121,7 @@ ON CONFLICT DO NOTHING
 RETURNING kind, session_key, item_id
 """
 
-# By their places, which are read in order: two batches that meet wait for each other's rows.
+# By ctid, in order, so that two batches cannot deadlock.
 _OUTDATE = """
 DELETE FROM wanted WHERE ctid = ANY(ARRAY(
     SELECT w.ctid FROM wanted w
@@ -137,13 +137,13 @@ ORDER BY 1, 2
 ON CONFLICT (session_key, memory_id) DO NOTHING
 """
 
-# Whoever was taken for dead, or whose claims a crash of the server took, claims again what
-# he has in hand; what somebody else has by now he shares, and one of both is fenced.
+# A worker that was taken for dead, or lost its claims in a crash of the server, claims its items
+# again; it shares those that another worker has by now, and one of both is fenced.
 _BEAT = """
 WITH known AS (
     UPDATE worker SET beat_at = clock_timestamp() WHERE worker_id = %(worker)s RETURNING true
 ), lost AS (
-    -- Taken for it by a look that it was never told the end of.
+    -- Claimed by a scan whose result never arrived.
     DELETE FROM claim USING known
     WHERE worker_id = %(worker)s
         AND claimed_at < clock_timestamp() - make_interval(secs => %(lost)s)
@@ -175,7 +175,7 @@ _FREE = """
 DELETE FROM claim WHERE NOT EXISTS (SELECT FROM worker WHERE worker.worker_id = claim.worker_id)
 RETURNING true
 """
-# Each memory by its key, whatever statistics say.
+# Each memory by its key, whatever the statistics are.
 _FORGET = """
 DELETE FROM wanted USING (
     SELECT w.session_key, w.memory_id FROM wanted w LEFT JOIN LATERAL (
@@ -206,12 +206,13 @@ WITH ready AS (
     UNION ALL
     SELECT ready_at FROM removal WHERE ready_at > '-infinity' AND ready_at <= now()
 )
-SELECT count(*), coalesce(extract(epoch FROM now() - min(ready_at)), 0)::float8,
-    (SELECT count(*) FROM claim),
+SELECT count(*) AS ready,
+    coalesce(extract(epoch FROM now() - min(ready_at)), 0)::float8 AS oldest_seconds,
+    (SELECT count(*) FROM claim) AS running,
     (SELECT count(*) FROM worker
-     WHERE beat_at >= now() - make_interval(secs => %(dead)s)),
+     WHERE beat_at >= now() - make_interval(secs => %(dead)s)) AS workers,
     (SELECT count(*) FROM worker
-     WHERE beat_at < now() - make_interval(secs => %(dead)s))
+     WHERE beat_at < now() - make_interval(secs => %(dead)s)) AS silent
 FROM ready
 """
 
@@ -225,9 +226,9 @@ async def take(
     total: int,
     bound: Bound = UNBOUND,
 ) -> QueueBatch:
-    """Gives back what is `done`, and takes up to `total` items of the work classes, in their order.
+    """Releases what is `done`, and claims up to `total` items of the work classes, in their order.
 
-    In one round trip, and one transaction that writes no log. Raises StorageError.
+    In one round trip, and one transaction without write-ahead log. Raises StorageError.
     """
     statements: list[str] = []
     if done:
@@ -256,7 +257,7 @@ async def take(
 def take_values(
     worker: UUID, *, done: Sequence[Done], looks: Sequence[QueueScan], total: int, bound: Bound
 ) -> dict[str, object]:
-    """What TAKE is sent with, and what gives back what is done."""
+    """Returns the values of TAKE and _RELEASE."""
     return {
         "worker": worker,
         **_columns(one.item for one in done),
@@ -273,33 +274,32 @@ def take_values(
 
 
 async def claim(database: Database, worker: UUID, items: Sequence[WorkItem]) -> Sequence[WorkItem]:
-    """Takes items by their keys; those that nobody had in hand. Raises StorageError."""
+    """Claims items by their keys; returns those that had no claim. Raises StorageError."""
     (rows,) = await database.swept((_CLAIM,), {"worker": worker, **_columns(items)})
     taken = set(rows)
     return [one for one in items if (one.kind.value, one.session_key, one.item_id) in taken]
 
 
 async def want(database: Database, memories: Sequence[WorkItem]) -> None:
-    """Says that somebody waits for memories, for WANTED_SECONDS. Raises StorageError."""
+    """Marks memories as wanted for WANTED_SECONDS. Raises StorageError."""
     values = {
         **_columns(memories),
         "tenants": [one.tenant_id for one in memories],
         "renew": RENEW_SECONDS,
     }
-    # Each a transaction of its own: one that deletes rows and then adds some could wait for
-    # another that waits for it.
+    # Two transactions: one that deletes rows and then adds some could deadlock with another.
     await database.swept((_OUTDATE,), values)
     await database.swept((_WANT,), values)
 
 
 async def beat(database: Database, worker: UUID, in_hand: Sequence[WorkItem]) -> None:
-    """Says that a worker lives, and what it has in hand. Raises StorageError."""
+    """Records that a worker is alive, and its claims. Raises StorageError."""
     values = {"worker": worker, "lost": LOST_SECONDS, **_columns(in_hand)}
     await database.swept((_BEAT,), values)
 
 
 async def sweep(database: Database, *, dead_after_seconds: float) -> int:
-    """Frees what dead workers had in hand, and forgets who waited; returns how many were freed.
+    """Frees the claims of dead workers, and removes old wishes; returns how many claims it freed.
 
     Raises StorageError.
     """
@@ -309,32 +309,29 @@ async def sweep(database: Database, *, dead_after_seconds: float) -> int:
 
 
 async def leave(database: Database, worker: UUID) -> None:
-    """Gives back all that a worker has in hand, and says that it is gone. Raises StorageError."""
+    """Releases all claims of a worker, and removes it. Raises StorageError."""
     await database.swept((_LEAVE, _SIGN_OFF), {"worker": worker})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueFacts:
-    """What waits, what runs, and who lives."""
+    """The sizes of the queue."""
 
-    #: Items that could be worked on now, also those in hand.
+    #: Items that are ready, claimed or not.
     ready: int
     #: How long the oldest of them has been ready, in seconds; 0 when there is none.
     oldest_seconds: float
-    #: Items that workers have in hand.
+    #: Claimed items.
     running: int
-    #: Workers that say that they live, and workers that fell silent.
+    #: Workers that report that they are alive, and workers that stopped.
     workers: int
     silent: int
 
 
 async def read_facts(database: Database, *, dead_after_seconds: float) -> QueueFacts:
-    """Counts all of it: it costs what there is to do. Raises StorageError."""
+    """Counts all items: its cost grows with what there is to do. Raises StorageError."""
     ((row,),) = await database.swept((_COUNT,), {"dead": dead_after_seconds})
-    ready, oldest, running, workers, silent = row
-    return QueueFacts(
-        ready=ready, oldest_seconds=oldest, running=running, workers=workers, silent=silent
-    )
+    return QueueFacts(**row._asdict())
 
 
 def _columns(items: Iterable[WorkItem]) -> dict[str, list[object]]:

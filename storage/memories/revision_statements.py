@@ -30,11 +30,11 @@ from storage.tables import (
     session,
 )
 
-# A constant: `startswith` puts it together with an operator that may depend on settings, which
-# Citus does not take where an UPDATE tells what it wrote.
+# A constant: `startswith` would concatenate it by an operator that may depend on settings, which
+# Citus does not accept in RETURNING.
 _NO_USE = f"{NO_USE}%"
 
-# Each relation has the session's key from outside: by that Citus finds where they all are.
+# Each relation has the session's key as a parameter, by which Citus finds the shard.
 CLAIM = (
     memory.c.session_key,
     memory.c.memory_id,
@@ -66,7 +66,7 @@ CLAIM = (
         dead_letter.c.session_key == bindparam("session"),
         dead_letter.c.memory_id == memory.c.memory_id,
         dead_letter.c.resolution == "retried",
-        # Else, when the provider was away for example, what was paid for is used.
+        # After other causes, such as a provider that was away, paid replies are used.
         dead_letter.c.cause.like(_NO_USE),
     )
     .correlate(memory)
@@ -81,10 +81,10 @@ CLAIM = (
 
 
 def has_work() -> ColumnElement[bool]:
-    """Whether a memory has work, where it is looked up by its key.
+    """Returns SQL for whether a memory has work, where it is looked up by its key.
 
-    Said so that the index of all memories with work does not fit: when the planner knows of
-    none it takes that one, and goes through all that have some by now.
+    In a form that the index of memories with work does not match: with statistics of a time
+    without any, the planner would choose it, and go through all that have work by now.
     """
     return cast(memory.c.has_work, Integer) == 1
 
@@ -126,8 +126,8 @@ LOCK = Ready(
 HELD = ("session_key", "memory_id", "epoch", "revision", "applied_position", "seal_position")
 
 
-# By the database's clock alone: those of workers may differ. Read beside the row, since Citus
-# takes no function of time where an UPDATE tells what it wrote.
+# By the database's clock, since those of workers may differ. A relation of its own, since Citus
+# accepts no function of time in RETURNING.
 _READ_CLOCK = select(func.clock_timestamp().label("at")).subquery("clock")
 _OLDEST_SECONDS = (
     select(
@@ -168,14 +168,13 @@ def moving(
 ) -> Ready:
     """Returns the statement that moves a cursor and changes the columns `names`.
 
-    Where the step `reads`, its row also has the age in seconds of the oldest chunk that it
-    read, or of the memory, which may be younger. With `may_idle`, there is more to do if the
-    log has more.
+    Where the step `reads`, its row also has the age in seconds of the oldest chunk that it read, or
+    of the memory if that is younger. With `may_idle`, there is more to do if the log has more.
     """
     changes: dict[str, Any] = {name: bindparam(f"new_{name}") for name in names}
     still_wanted: ColumnElement[Any] = memory.c.consolidate_position
     if consolidates:
-        # One that was asked for since then waits for chunks that are not read yet.
+        # One that was requested since then waits for chunks that are not read yet.
         since = memory.c.consolidate_position > bindparam("held_applied_position")
         still_wanted = case((since, memory.c.consolidate_position))
         changes["consolidate_position"] = still_wanted
@@ -194,7 +193,7 @@ def moving(
             memory.c.applied_position == bindparam("held_applied_position"),
             memory.c.seal_position.is_not_distinct_from(bindparam("held_seal_position")),
             *(() if by_hand else (memory.c.status == "active",)),
-            # Always so: it is what joins the clock.
+            # Always true: it joins the clock.
             *((_READ_CLOCK.c.at.is_not(None),) if reads else ()),
         )
         .values(changes)
@@ -275,11 +274,10 @@ def revising(
 ) -> Ready:
     """Returns the statement that writes a revision of a PRISM memory: all of it, or nothing.
 
-    It moves the cursor as `moving` does, then writes the revision's row, and whatever else
-    there is hangs on that: amendments
-    (`amends`), rejections (`rejects`), a new base (`based`), another value (`valued`), and a
-    snapshot once there are so many amendments that neither a base nor a snapshot has, and the
-    context of its trace (`traced`).
+    It moves the cursor as `moving` does, then writes the revision's row, on which the rest depends:
+    amendments (`amends`), rejections (`rejects`), a new base (`based`), a new value (`valued`), the
+    trace context (`traced`), and a snapshot once there are enough amendments since the last base or
+    snapshot.
     """
     move = moving(names, by_hand=by_hand, consolidates=consolidates, reads=reads, may_idle=may_idle)
     changes = ", value = %(new_value)s" if valued else ""

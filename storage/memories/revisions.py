@@ -1,7 +1,7 @@
-"""The step's transaction: a memory is claimed, and a revision of it committed.
+"""Claims memories, and commits their revisions.
 
-The keys of `storage.tables.revision` refuse a gap, a repeat or a fork whatever the code
-here does; the compare-and-set in `advance` finds out before they have to.
+The keys of `storage.tables.revision` refuse a gap, a repeat or a fork whatever the code here does;
+the compare-and-set in `advance` notices it before.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,8 +26,8 @@ from storage.engine.database import Transaction
 from storage.memories import revision_statements as statements
 from storage.tables import memory
 
-#: Amendments between two saved states: reading any revision applies fewer than that to
-#: the state before it. More of them where a state is so large that reading it costs more.
+#: Amendments between two saved states: reading any revision applies fewer than that to the state
+#: before it. There are more where a state is so large that reading it costs more.
 SNAPSHOT_AMENDMENTS = 48
 SNAPSHOT_BYTES_PER_AMENDMENT = 2000
 
@@ -58,19 +58,18 @@ class NewRevision:
     value: str | None = None
     #: A new base, where one is written.
     base: str | None = None
-    #: By whoever made it by hand.
+    #: The comment on a change by hand.
     comment: str = ""
     #: Of a rollback.
     restored_revision: int | None = None
     #: Of a change of the schema.
     schema_source: str | None = None
-    #: Of a consolidation: the size of the memory behind it. 0 where so much was taken away
-    #: by hand that the size behind the last one says nothing any more; None leaves it.
+    #: The size of the memory after a consolidation. 0 after a change by hand that removed so much
+    #: that the last size means nothing any more; None leaves it.
     consolidated_tokens: int | None = None
-    #: What the folding policy has counted up to this revision; None leaves what is there,
-    #: which then is an older revision's.
+    #: The counts of the folding policy up to this revision; None leaves those of an older one.
     fold_state: Mapping[str, Any] | None = None
-    #: What rejections mean for readers; None leaves what is there.
+    #: What rejections mean for readers; None leaves the stored ones.
     losses: Mapping[str, Any] | None = None
     #: The span that commits it, if that is sampled.
     trace: SpanContext | None = None
@@ -85,10 +84,9 @@ def _claimed(tx: Transaction, row: Sequence[Any]) -> Claim:
 
 
 async def claim(tx: Transaction, session_key: UUID, memory_id: UUID, kind: str) -> Claim | None:
-    """Takes a memory with work into this worker's hands; None when there is nothing to do.
+    """Claims a memory of `kind` that has work; None when there is nothing to do.
 
-    Only one of `kind`: a worker of another kind could not read it. Raises the epoch, so that
-    whoever held it before can commit nothing any more.
+    Raises the epoch, so that a worker with an older claim can commit nothing any more.
     """
     values = {"session": session_key, "memory": memory_id, "of_kind": kind}
     rows = await tx.fetch(statements.TAKE, values)
@@ -98,7 +96,7 @@ async def claim(tx: Transaction, session_key: UUID, memory_id: UUID, kind: str) 
 async def lock(tx: Transaction, session_key: UUID, memory_id: UUID) -> Claim | None:
     """Locks a memory until the transaction ends, for a change by hand; None without one.
 
-    Who works on it meanwhile finds its revision moved, and begins again.
+    A worker with a claim finds its revision moved, and begins again.
     """
     rows = await tx.fetch(statements.LOCK, {"session": session_key, "memory": memory_id})
     return _claimed(tx, rows[0]) if rows else None
@@ -112,11 +110,11 @@ async def commit_revision(
     has_work: bool | None,
     may_idle: bool = False,
 ) -> bool:
-    """Writes the next revision of a PRISM memory in one statement; whether there is work.
+    """Writes the next revision of a PRISM memory in one statement; returns whether there is work.
 
-    On a connection of the driver's own it is a whole transaction. As `advance`, whose Fenced
-    it raises. With `may_idle` it looks by itself whether the log has more: appends to the session
-    wait from there to the commit.
+    On a connection of the driver's own it is a whole transaction. Raises Fenced as `advance` does.
+    With `may_idle` it checks whether the log has more: appends to the session wait from there to
+    the commit.
     """
     assert new.value is not None or not new.amendments, "amendments change the value"
     changes = _changes(held, new)
@@ -139,7 +137,7 @@ async def commit_revision(
 
 
 def _moved(tx: Transaction, held: Claim, rows: Sequence[Any]) -> bool:
-    """Notes the commit that `rows` of `statements.moving` report; whether there is work."""
+    """Notes what rows of `statements.moving` report; returns whether there is work."""
     if not rows:
         raise Fenced
     tx.changed.add(held.memory_id)
@@ -182,14 +180,13 @@ def _values(
 async def advance(
     tx: Transaction, held: Claim, new: NewRevision, *, has_work: bool | None, sealed: bool = False
 ) -> bool:
-    """Writes revision `held.revision + 1` and moves the cursor; whether there is work.
+    """Writes revision `held.revision + 1` and moves the cursor; returns whether there is work.
 
-    What the revision brought is written by the caller. Compare-and-set: raises Fenced when
-    epoch, revision or cursor are no longer those of `held`, or the memory is to be sealed
-    somewhere else. With `has_work=False` the caller holds the session's head with
-    `sessions.lock_head`; a consolidation that somebody asked for is work all the same.
-    None, for changes by hand, leaves that as it is, and also changes a stalled memory.
-    With `sealed` it is the memory's last revision.
+    The caller writes the revision's content. Compare-and-set: raises Fenced when epoch, revision
+    or cursor are no longer those of `held`, or the memory is to be sealed at another position. With
+    `has_work=False` the caller has the session's head from `sessions.lock_head`; a requested
+    consolidation is work all the same. None, for changes by hand, leaves that as it is, and also
+    changes a stalled memory. With `sealed` it is the memory's last revision.
     """
     changes = _changes(held, new)
     if sealed:
@@ -214,7 +211,7 @@ def _changes(held: Claim, new: NewRevision) -> dict[str, Any]:
         "revision": held.revision + 1,
         "applied_position": new.to_position,
     }
-    # Nodes come in one order: those that failed are among them, or behind them.
+    # Nodes are built in one order: those that failed are among the new ones, or follow them.
     if new.to_position > held.applied_position or new.kind in ("build", "seal", "episode"):
         changes["attempts"] = 0
     if new.schema_source is not None:
@@ -231,7 +228,7 @@ def _changes(held: Claim, new: NewRevision) -> dict[str, Any]:
 
 
 def advanced(held: Claim, new: NewRevision) -> Claim:
-    """Returns the claim as it is after a worker has committed `new`."""
+    """Returns the claim after a worker has committed `new`."""
     changes = _changes(held, new)
     if new.kind == "consolidation":
         # As `statements.moving` has it.
@@ -242,9 +239,9 @@ def advanced(held: Claim, new: NewRevision) -> Claim:
 
 
 async def clear_work(tx: Transaction, held: Claim) -> bool:
-    """Says that the memory is at the head; False when a consolidation or a seal is wanted.
+    """Stores that the memory is at the head; False when a consolidation or a seal is requested.
 
-    The caller holds the session's head.
+    The caller has the session's head locked.
     """
     keys = {"session": held.session_key, "memory": held.memory_id, "held_epoch": held.epoch}
     tx.changed.add(held.memory_id)
@@ -252,7 +249,7 @@ async def clear_work(tx: Transaction, held: Claim) -> bool:
 
 
 async def back_off(tx: Transaction, held: Claim, seconds: float) -> None:
-    """Counts a failed try; the step is not tried again before `seconds` have passed."""
+    """Counts a failed try; the next one begins after `seconds`."""
     await tx.execute(
         update(memory)
         .where(is_held(held))
@@ -266,10 +263,10 @@ async def back_off(tx: Transaction, held: Claim, seconds: float) -> None:
 async def linger(
     tx: Transaction, held: Claim, *, since: datetime, linger_seconds: float, look_seconds: float
 ) -> bool:
-    """Leaves the memory for `look_seconds`, since its next step may still grow.
+    """Defers the memory by `look_seconds`, since its next step may still grow.
 
-    False when `linger_seconds` have passed since `since`, or it was flushed, taken over,
-    or is to be consolidated, since it was claimed.
+    False when `linger_seconds` have passed since `since`; or when it was flushed or taken over, or
+    a consolidation was requested, since it was claimed.
     """
     due = literal(since) + interval(linger_seconds)
     waits = (
@@ -277,7 +274,7 @@ async def linger(
         .where(
             is_held(held),
             memory.c.flush_position == held.flush_position,
-            # A wish for what is flushed already does not move that.
+            # A request for what is flushed already does not move that.
             memory.c.consolidate_position.is_not_distinct_from(held.consolidate_position),
             due > func.now(),
         )

@@ -1,4 +1,4 @@
-"""Giving up: dead letters, stalled memories, and letting them go on."""
+"""Stores dead letters, and stalls and retries memories."""
 
 from collections.abc import Sequence
 from uuid import UUID, uuid4
@@ -21,7 +21,7 @@ async def add_dead_letter(
 ) -> None:
     """Records that a step failed for good; `resolution` is None or 'skipped'.
 
-    `ambiguous_model`: the model that refused it for what may turn out to be its own fault.
+    `ambiguous_model`: the model that refused it for what may be its own fault.
     """
     await tx.execute(
         insert(dead_letter).values(
@@ -42,8 +42,8 @@ async def add_dead_letter(
 async def stall(tx: Transaction, held: Claim) -> None:
     """Stops the memory until `retry`.
 
-    Raises Fenced when it is no longer held, or was changed by hand: then another prompt
-    would be sent, and what failed says nothing of that one.
+    Raises Fenced when the claim is lost, or the memory was changed by hand: then another prompt
+    would be sent, about which the failure says nothing.
     """
     await change(tx, held, memory.c.revision == held.revision, status="stalled")
 
@@ -51,10 +51,10 @@ async def stall(tx: Transaction, held: Claim) -> None:
 async def retry_some(
     tx: Transaction, session_key: UUID | None, limit: int
 ) -> tuple[Sequence[tuple[UUID, UUID]], bool]:
-    """Lets up to `limit` stalled memories of a session, or of all, go on.
+    """Makes up to `limit` stalled memories of a session, or of all, active.
 
-    Returns their keys, and whether there may be more. Waits for what others have locked, and
-    raises Busy when that takes too long.
+    Returns their keys, and whether there may be more. Waits for locked rows, and raises Busy when
+    that takes too long.
     """
     open_letter = (
         select(dead_letter.c.session_key, dead_letter.c.memory_id)
@@ -86,7 +86,7 @@ async def retry(tx: Transaction, session_key: UUID, memory_id: UUID) -> bool:
 
 
 async def _retry(tx: Transaction, keys: Sequence[tuple[UUID, UUID]]) -> Sequence[tuple[UUID, UUID]]:
-    """Makes those of the memories active that are stalled; returns their keys."""
+    """Makes the stalled ones of these memories active; returns their keys."""
     woken = (
         update(memory)
         .where(

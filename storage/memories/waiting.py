@@ -1,4 +1,4 @@
-"""Work that waits for a model: putting it off without a counted try, finding and waking it."""
+"""Defers work that waits for a model, without counting a try; finds and wakes it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,10 +29,10 @@ class WaitingWork:
 async def back_off_memory(
     tx: Transaction, held: Claim, *, model: str | None, cause: str, seconds: float
 ) -> None:
-    """Puts a memory's next try off without counting one; it shows the cause meanwhile.
+    """Defers a memory's next try without counting one; it shows the cause meanwhile.
 
     With a `model` it waits for that, and is woken when the model's condition has passed.
-    Raises Fenced when the memory is no longer held.
+    Raises Fenced when the claim is lost.
     """
     ready_at = func.now() + interval(seconds)
     await change(tx, held, ready_at=ready_at, waiting_model=model, waiting_cause=cause)
@@ -41,7 +41,7 @@ async def back_off_memory(
 async def back_off(
     tx: Transaction, item: WorkItem, *, model: str | None, cause: str, seconds: float
 ) -> None:
-    """Does the same for an answer or a schema draft that is pending."""
+    """Defers a pending answer or schema draft in the same way."""
     table, identity, status = WORK_TABLES[item.kind]
     await tx.execute(
         update(table)
@@ -66,7 +66,7 @@ async def find_cause(tx: Transaction, item: WorkItem) -> str | None:
 
 
 async def list_waiting(tx: Transaction) -> Sequence[WaitingWork]:
-    """Returns what waits for which models, of all tenants. Needs `Database.sweeping`."""
+    """Returns the waiting work of all tenants. Needs `Database.sweeping`."""
     found: list[WaitingWork] = []
     for kind, (table, _, _) in WORK_TABLES.items():
         rows = await tx.fetch(
@@ -81,9 +81,9 @@ async def list_waiting(tx: Transaction) -> Sequence[WaitingWork]:
 
 
 async def wake(tx: Transaction, waiting: WaitingWork, limit: int) -> Sequence[WorkItem]:
-    """Lets up to `limit` go on that wait, those first that have waited longest.
+    """Wakes up to `limit` waiting items, those first that have waited longest.
 
-    Leaves out what another transaction has locked: that is woken by a later look.
+    Leaves out locked rows: a later call wakes them.
     """
     table, identity, status = WORK_TABLES[waiting.kind]
     chosen = (
@@ -116,7 +116,7 @@ _CHANGE_MODELS = Ready(
     .where(memory.c.session_key == bindparam("session"), memory.c.memory_id == bindparam("memory"))
     .values(
         spec=memory.c.spec.op("||")(cast(bindparam("models"), JSONB)),
-        # A worker that has it in hand still asks the old one: what it makes is void.
+        # A worker with a claim still calls the old one: its result is void.
         epoch=memory.c.epoch + 1,
         ready_at=case((memory.c.waiting_cause.is_not(None), CLOCK.c.at), else_=memory.c.ready_at),
         waiting_model=None,
@@ -128,9 +128,9 @@ _CHANGE_MODELS = Ready(
 async def change_models(
     tx: Transaction, session_key: UUID, memory_id: UUID, models: Mapping[str, str]
 ) -> None:
-    """Gives a memory other models, and lets it go on if it waits for the one it had.
+    """Gives a memory other models, and wakes it if it waits for its former one.
 
-    `models` are fields of its spec. The caller holds it with `revisions.lock`.
+    `models` are fields of its spec. The caller has it from `revisions.lock`.
     """
     values = {"session": session_key, "memory": memory_id, "models": Jsonb(dict(models))}
     await tx.execute(_CHANGE_MODELS, values)
@@ -147,7 +147,7 @@ async def count_waiting(tx: Transaction) -> dict[str, int]:
 
 
 async def list_ambiguous(tx: Transaction, model: str) -> Sequence[tuple[UUID, UUID]]:
-    """Returns the memories that stalled on what has turned out to be their model's fault."""
+    """Returns the memories that stalled on what was their model's fault."""
     rows = await tx.fetch(
         select(dead_letter.c.session_key, dead_letter.c.memory_id).where(
             dead_letter.c.tenant_id == tx.tenant_id,

@@ -1,4 +1,4 @@
-"""Work that no order of the queue shows, and putting work off."""
+"""Finds sessions to index that no work class shows, and defers work."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -14,15 +14,15 @@ from storage.tables import removal, session
 
 
 async def without_words(tx: Transaction, limit: int) -> Sequence[WorkItem]:
-    """Up to `limit` sessions whose chunks are to have words, while vectors wait for their time.
+    """Returns up to `limit` sessions that lack words, and whose vectors are deferred.
 
-    No order of the queue shows them. Needs `Database.sweeping`.
+    No work class shows them. Needs `Database.sweeping`.
     """
     statement = (
         select(session.c.tenant_id, session.c.session_key, session.c.session_key.label("item_id"))
         .where(
             session.c.has_unindexed,
-            # As the index has it.
+            # The condition of the index.
             session.c.index_ready_at > text("'-infinity'"),
             session.c.index_ready_at > func.now(),
             session.c.indexed_position < session.c.head,
@@ -31,7 +31,7 @@ async def without_words(tx: Transaction, limit: int) -> Sequence[WorkItem]:
         .order_by(session.c.tenant_id, session.c.index_ready_at)
         .limit(limit)
     )
-    # By the index of what is to be indexed, whatever statistics say.
+    # By the index of sessions to index, whatever the statistics are.
     await tx.execute(
         "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;"
         " SET LOCAL enable_sort = off",
@@ -42,16 +42,16 @@ async def without_words(tx: Transaction, limit: int) -> Sequence[WorkItem]:
 
 
 async def unembedded(tx: Transaction, model: str, after: UUID, limit: int) -> Sequence[WorkItem]:
-    """Up to `limit` sessions behind `after` that nobody indexes and that lack vectors of `model`.
+    """Returns up to `limit` sessions after `after` that lack vectors of `model`, by key.
 
-    In the order of their keys. Needs `Database.sweeping`.
+    Without those that are being indexed. Needs `Database.sweeping`.
     """
-    # Not by set_config, which Citus does not pass on to shards.
+    # Not by set_config, which Citus does not propagate to shards.
     named = sql.Literal(model).as_string(None)
     await tx.execute(f"SET LOCAL app.embedding_model = {named}", prepare=None)
     statement = (
         select(session.c.tenant_id, session.c.session_key, session.c.session_key.label("item_id"))
-        # Which ones lack them is for the policy `session_unembedded` to say.
+        # The policy `session_unembedded` shows only those that lack them.
         .where(session.c.session_key > after, session.c.has_unindexed.is_(False))
         .order_by(session.c.session_key)
         .limit(limit)
@@ -61,9 +61,9 @@ async def unembedded(tx: Transaction, model: str, after: UUID, limit: int) -> Se
 
 
 async def defer(tx: Transaction, item: WorkItem, seconds: float) -> None:
-    """Leaves an item for so long, behind what is ready by then; no try is counted.
+    """Makes an item ready after so long, without counting a try.
 
-    With less than 0 it is ready at once, and behind what has been ready for longer than that.
+    With less than 0 it is ready now, after the items that have been ready for longer than that.
     """
     later = func.now() + interval(seconds)
     if item.kind is WorkKind.INDEX:

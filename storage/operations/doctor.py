@@ -1,6 +1,6 @@
-"""Reads what the doctor checks: of the server with nothing but a login, of the tables in our role.
+"""Reads what the doctor checks: the server by any login, the tables in the application's role.
 
-Reads only. What the role may not see is an error that says so, never a traceback.
+Missing rights are an error that says so, never a traceback.
 """
 
 import time
@@ -22,14 +22,14 @@ from service.domain.operations.doctor import (
 )
 from storage.engine import clocks
 from storage.engine.database import Database, Transaction, first
-from storage.engine.errors import StorageError, translated
+from storage.engine.errors import StorageError, first_line, translated
 from storage.spend import sums
 
-#: How long a server may take to let us in, in seconds.
+#: How long a login may take, in seconds.
 CONNECT_SECONDS = 5
-#: Of one kind, that are told by name.
+#: Memories of one kind that are reported by name.
 NAMES = 100
-#: Of PostgreSQL, that are judged: whether commits are durable, and what the log gets.
+#: Settings of PostgreSQL that are checked: durability of commits, and what is logged.
 SETTINGS = (
     "server_version",
     "server_version_num",
@@ -47,19 +47,19 @@ SETTINGS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerFacts:
-    """A PostgreSQL server as any login sees it."""
+    """A PostgreSQL server, as any login sees it."""
 
     version: str
     #: server_version_num: 150004 is 15.4.
     number: int
-    #: Those of SETTINGS as a connection finds them.
+    #: The values of SETTINGS for a connection.
     settings: dict[str, str]
-    #: Whether it follows a primary, whether it is told to take no writes, and how many commits
-    #: of this login wait for a synchronous standby.
+    #: Whether it follows a primary, whether it is configured to accept no writes, and how many
+    #: commits of this login wait for a synchronous standby.
     is_standby: bool
     is_read_only: bool
     waiting_commits: int
-    #: Of the database, by name: its version.
+    #: Versions of the database's extensions, by name.
     extensions: dict[str, str]
     #: Our clock less the server's, in seconds.
     clock_off_seconds: float
@@ -68,14 +68,13 @@ class ServerFacts:
 
 @contextmanager
 def seen() -> Iterator[None]:
-    """Raises StorageError also for what was refused or is not there."""
+    """Raises StorageError also for missing rights and missing tables."""
     try:
         with translated():
             yield
     except (sqlalchemy.exc.SQLAlchemyError, psycopg.Error) as error:
         cause = error.orig if isinstance(error, sqlalchemy.exc.DBAPIError) else error
-        line = (str(cause).strip() or type(cause).__name__).splitlines()[0]
-        raise StorageError(line) from error
+        raise StorageError(first_line(cause or error)) from error
 
 
 _STANDING = """
@@ -85,7 +84,7 @@ SELECT pg_is_in_recovery(), current_setting('default_transaction_read_only') = '
 
 
 async def read_server(url: str) -> ServerFacts:
-    """Looks at the server. Raises StorageError."""
+    """Reads the state of the server. Raises StorageError."""
     with seen():
         async with await psycopg.AsyncConnection.connect(
             url, connect_timeout=CONNECT_SECONDS, application_name="palimpsest-doctor"
@@ -130,7 +129,7 @@ ORDER BY 1
 
 
 async def open_tables(database: Database) -> tuple[str, ...]:
-    """Tables of tenants that row-level security does not guard. Raises StorageError."""
+    """Returns tenants' tables without row-level security. Raises StorageError."""
     with seen():
         async with database.without_tenant(name="doctor") as tx:
             rows = await tx.fetch(_OPEN_TABLES, prepare=None)
@@ -154,7 +153,7 @@ WHERE m.status = 'stalled'
     OR (m.status = 'active' AND m.has_work AND m.ready_at > '-infinity')
 ORDER BY 1
 """
-# As the limit on appends counts: see storage/log/chunks.py.
+# As the limit on appends counts it: see storage/log/chunks.py.
 _BEHIND = """
 SELECT s.name || '/' || m.name AS name,
     least(s.head, coalesce(m.seal_position, s.head)) - m.applied_position AS behind
@@ -171,7 +170,7 @@ GROUP BY cause ORDER BY 2 DESC, 1 LIMIT 3
 
 
 async def read_memories(tx: Transaction) -> MemoryCounts:
-    """The memories of the tenant. Raises StorageError."""
+    """Returns the state of the tenant's memories. Raises StorageError."""
     with seen():
         total = (await tx.fetch("SELECT count(*) FROM memory", prepare=None))[0][0]
         rows = await tx.fetch(_MEMORIES, {"stuck": STUCK_SECONDS}, prepare=None)
@@ -221,9 +220,11 @@ FROM {table} WHERE status = 'pending' AND ready_at > '-infinity'
 
 
 async def read_pending(tx: Transaction, table: str) -> tuple[int, int, float]:
-    """How many rows of `answer` or `schema_draft` are pending, how many of them for long, and
-    the age of the oldest in seconds. Raises StorageError."""
-    assert table in ("answer", "schema_draft"), "others are made in another way"
+    """Returns how many rows of `answer` or `schema_draft` are pending, and how many for long.
+
+    With the age of the oldest in seconds. Raises StorageError.
+    """
+    assert table in ("answer", "schema_draft"), "other tables have no jobs"
     with seen():
         query = _PENDING.format(table=table)
         row = (await tx.fetch(query, {"late": PENDING_SECONDS}, prepare=None))[0]
@@ -238,14 +239,14 @@ FROM intent
 
 
 async def read_intents(tx: Transaction) -> tuple[int, int]:
-    """Calls that are open, and those of them that were forgotten. Raises StorageError."""
+    """Returns how many intents are open, and how many of them dead. Raises StorageError."""
     with seen():
         row = (await tx.fetch(_INTENTS, {"late": INTENT_SECONDS}, prepare=None))[0]
     return row.open, row.forgotten
 
 
 async def read_spend(tx: Transaction) -> bool:
-    """Whether the tenant's running sums are what its rows add up to. Raises StorageError."""
+    """Returns whether the tenant's sums equal those of its rows. Raises StorageError."""
     with seen():
         return not await sums.sums_off(tx, None)
 
@@ -260,7 +261,7 @@ FROM session WHERE has_unindexed
 
 
 async def read_index(tx: Transaction) -> tuple[int, int, str, str]:
-    """Sessions that are not indexed, their chunks, and why words and vectors fail, if they do.
+    """Returns numbers of unindexed sessions and chunks, and why words and vectors fail, if so.
 
     Raises StorageError.
     """
@@ -270,21 +271,20 @@ async def read_index(tx: Transaction) -> tuple[int, int, str, str]:
 
 
 async def read_redis(url: str) -> tuple[str, str]:
-    """What answers at a Redis URL: its name and version, and what it drops when it is full.
+    """Returns name and version of a Redis server, and its eviction policy.
 
-    Of a cluster the one node that the URL names. Raises StorageError.
+    Of a cluster, those of the node in the URL. Raises StorageError.
     """
     client = Redis.from_url(
         url, socket_timeout=CONNECT_SECONDS, socket_connect_timeout=CONNECT_SECONDS
     )
     try:
-        told = await client.info("server")
+        server = await client.info("server")
         memory = await client.info("memory")
     except (RedisError, OSError) as error:
-        line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise StorageError(line) from error
+        raise StorageError(first_line(error)) from error
     finally:
         await client.aclose()
-    name = "Valkey" if "valkey_version" in told else "Redis"
-    version = told.get("valkey_version") or told.get("redis_version", "of an unknown release")
+    name = "Valkey" if "valkey_version" in server else "Redis"
+    version = server.get("valkey_version") or server.get("redis_version", "of an unknown release")
     return f"{name} {version}", str(memory.get("maxmemory_policy", ""))

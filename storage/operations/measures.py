@@ -1,10 +1,10 @@
-"""What is measured over all tenants: how far memories are behind. Positions and times only."""
+"""Measures the lag of memories over all tenants. Reads positions and times only."""
 
 from dataclasses import dataclass
 
 from storage.engine.database import Database
 
-#: How long the look may take, in seconds; then there are no figures.
+#: How long the measurement may take, in seconds; else there are no figures.
 MEASURE_SECONDS = 10
 
 
@@ -12,23 +12,23 @@ MEASURE_SECONDS = 10
 class Lag:
     """The memories of a deployment."""
 
-    #: They gave up.
+    #: Memories that gave up.
     stalled: int
-    #: They may make no call now.
+    #: Memories that may make no call now.
     held: int
-    #: Active ones with chunks that they have not read; held ones are among them.
+    #: Active memories with unread chunks, held ones included.
     behind: int
-    #: Chunks that these are behind: all together, the 95th percentile, and the most.
+    #: Unread chunks of these: the sum, the 95th percentile, and the maximum.
     sum_chunks: int
     p95_chunks: float
     max_chunks: int
-    #: Age of the oldest chunk that a memory has not read: the 95th percentile, and the most.
+    #: Age of a memory's oldest unread chunk: the 95th percentile, and the maximum.
     p95_seconds: float
     max_seconds: float
 
 
-# By the partial index on memories with work, and keys: it costs what there is to do, whatever
-# else is stored.
+# By the partial index on memories with work, and by keys: its cost grows only with what there is to
+# do.
 _LAG = """
 WITH behind AS (
     SELECT (m.held_reason IS NOT NULL OR m.waiting_model IS NOT NULL)
@@ -55,7 +55,7 @@ FROM behind
 
 
 async def read_lag(database: Database) -> Lag:
-    """Measures all tenants at one moment. Raises StorageError."""
+    """Returns the lag of all tenants at one moment. Raises StorageError."""
     async with database.sweeping(name="measure") as tx:
         await tx.execute(
             f"SET LOCAL app.measuring = 'on'; SET LOCAL statement_timeout = '{MEASURE_SECONDS}s'",

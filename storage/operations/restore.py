@@ -1,20 +1,20 @@
-"""A database that came back from a backup: its sessions begin another history.
+"""Begins a new history after a restore from a backup.
 
-What was committed behind the backup is lost, and the positions that it had are given to other
-chunks. A token says which incarnation of a session it belongs to; with another incarnation
-those of the lost history are refused instead of misread.
+What was committed after the backup is lost, and its positions are given to other chunks. A token
+has the incarnation of its session; a new incarnation makes tokens of the lost history invalid,
+instead of letting them be misread.
 """
 
 import psycopg
 
-#: Incarnations given here are seconds since then (1 January 2025, UTC): the same backup may be
-#: restored twice, and what was handed out in between must not come again.
+#: New incarnations are seconds since then (1 January 2025, UTC): the same backup may be restored
+#: twice, and incarnations in between must not be used again.
 BEGIN_EPOCH_SECONDS = 1_735_689_600
 
 _LOCK_SECONDS = 5
 
-# The owner is bound by row-level security too, and has no policy: for this transaction, which
-# nobody else can see into, he is not.
+# Row-level security applies to the owner too, who has no policy: so it is off within this
+# transaction.
 _OPEN = "ALTER TABLE session NO FORCE ROW LEVEL SECURITY"
 _CLOSE = "ALTER TABLE session FORCE ROW LEVEL SECURITY"
 _RENEW = """
@@ -24,7 +24,7 @@ UPDATE session SET incarnation = greatest(
 
 
 def begin_new_history(url: str) -> int:
-    """Gives every session of the database a new incarnation, in one transaction; how many.
+    """Gives every session a new incarnation, in one transaction; returns how many it changed.
 
     For the owner of the tables. Raises psycopg.Error.
     """

@@ -1,6 +1,6 @@
-"""Tenants: who they are, for those who look after a deployment.
+"""Lists and finds tenants, for operators of a deployment.
 
-Needs `Database.sweeping`: to anybody else row-level security shows the tenant that it is.
+Needs `Database.sweeping`: to other roles row-level security shows only their own tenant.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from storage.tables import tenant
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tenant:
-    """A tenant. Two may have one name."""
+    """A tenant. Several may have the same name."""
 
     tenant_id: UUID
     name: str
@@ -26,7 +26,7 @@ _COLUMNS = (tenant.c.tenant_id, tenant.c.name)
 
 
 async def list_after(tx: Transaction, after: UUID, limit: int) -> Sequence[Tenant]:
-    """Up to `limit` tenants behind an id, by id. Raises StorageError."""
+    """Returns up to `limit` tenants after an id, by id. Raises StorageError."""
     statement = select(*_COLUMNS).where(tenant.c.tenant_id > after).order_by(tenant.c.tenant_id)
     with seen():
         rows = await tx.fetch(statement.limit(limit))
@@ -34,7 +34,7 @@ async def list_after(tx: Transaction, after: UUID, limit: int) -> Sequence[Tenan
 
 
 async def find(tx: Transaction, wanted: str) -> Sequence[Tenant]:
-    """The tenants of that name or id, in order; two at most. Raises StorageError."""
+    """Returns the tenants of that name or id, in order, at most two. Raises StorageError."""
     named = or_(tenant.c.name == wanted, cast(tenant.c.tenant_id, Text) == wanted.lower())
     statement = select(*_COLUMNS).where(named).order_by(tenant.c.tenant_id).limit(2)
     with seen():

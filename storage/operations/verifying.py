@@ -1,7 +1,7 @@
-"""What a verification reads: everything of a session in order, page by page.
+"""Reads everything of a session in order, page by page, for its verification.
 
-Rows are read as they are: what cannot be understood is the caller's to tell. All of it wants
-`Database.snapshot`, so that what is compared is of one moment.
+Returns rows as they are; the caller reports invalid ones. Needs `Database.snapshot`, so that what
+is compared is of one moment.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from service.domain.prism.amendments import Amendment, Op
 from service.domain.tree.nodes import Node
 from service.domain.values.json_values import restore
 from service.domain.values.paths import Path, PathError
-from storage.engine.database import Transaction, first
+from storage.engine.database import Row, Transaction, first
 from storage.log.chunks import CHUNK_COLUMNS, CONTENT_BYTES, logged_of
 from storage.search import posting_lists
 from storage.search.chunk_index import WORDS_BYTES, WORDS_CHUNKS
@@ -24,17 +24,17 @@ from storage.tree.views import node_of
 
 #: Chunks of a page; each has 256 KiB at most.
 PAGE_CHUNKS = 64
-#: Rows of a page of what is small.
+#: Rows of a page of small rows.
 PAGE_ROWS = 500
 #: Amendments of a page: their values may be large.
 PAGE_AMENDMENTS = 100
-#: Differences of an index that one look brings.
+#: Differences of an index in one page.
 PAGE_DIFFERENCES = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionRow:
-    """A session, as it is."""
+    """A session's row."""
 
     session_key: UUID
     name: str
@@ -45,6 +45,20 @@ class SessionRow:
     embedding_model: str
 
 
+async def _rows(
+    tx: Transaction, query: str, values: Mapping[str, Any], key: str
+) -> AsyncIterator[Row]:
+    """Yields all rows of a query in pages of `limit`, each `after` the last one's `key`."""
+    page = await tx.fetch(query, values, prepare=None)
+    while page:
+        for row in page:
+            yield row
+        if len(page) < values["limit"]:
+            return
+        values = {**values, "after": getattr(page[-1], key)}
+        page = await tx.fetch(query, values, prepare=None)
+
+
 _SESSION = """
 SELECT session_key, name, head, content_bytes, indexed_position, embedded_position,
     embedding_model
@@ -53,7 +67,7 @@ FROM session WHERE session_key = %(session)s
 
 
 async def read_session(tx: Transaction, session_key: UUID) -> SessionRow | None:
-    """The session; None when there is none."""
+    """Returns the session; None when there is none."""
     rows = await tx.fetch(_SESSION, {"session": session_key}, prepare=None)
     row = first(rows)
     return None if row is None else SessionRow(**row._asdict())
@@ -68,19 +82,14 @@ WHERE c.session_key = %(session)s AND c.position > %(after)s ORDER BY c.position
 async def chunks(
     tx: Transaction, session_key: UUID, after: int = 0
 ) -> AsyncIterator[tuple[LoggedChunk, bytes]]:
-    """Every chunk behind a position, with its digest."""
+    """Yields every chunk after a position, with its digest."""
     values = {"session": session_key, "after": after, "limit": PAGE_CHUNKS}
-    while True:
-        page = await tx.fetch(_CHUNKS, values, prepare=None)
-        for row in page:
-            yield logged_of(row[1:]), bytes(row.digest)
-        if len(page) < PAGE_CHUNKS:
-            return
-        values["after"] = page[-1].position
+    async for row in _rows(tx, _CHUNKS, values, "position"):
+        yield logged_of(row[1:]), bytes(row.digest)
 
 
 async def producers(tx: Transaction, session_key: UUID) -> Mapping[str, int]:
-    """The last sequence of each producer of a session."""
+    """Returns the last sequence of each producer of a session."""
     rows = await tx.fetch(
         "SELECT producer_id, last_sequence FROM producer WHERE session_key = %(session)s",
         {"session": session_key},
@@ -90,7 +99,7 @@ async def producers(tx: Transaction, session_key: UUID) -> Mapping[str, int]:
 
 
 async def memory_ids(tx: Transaction, session_key: UUID) -> Sequence[tuple[UUID, str]]:
-    """The memories of a session with their names, by name."""
+    """Returns ids and names of a session's memories, by name."""
     rows = await tx.fetch(
         "SELECT memory_id, name FROM memory WHERE session_key = %(session)s ORDER BY name",
         {"session": session_key},
@@ -109,15 +118,10 @@ FROM revision WHERE {_OF} AND revision > %(after)s ORDER BY revision LIMIT %(lim
 async def revisions(
     tx: Transaction, session_key: UUID, memory_id: UUID
 ) -> AsyncIterator[RevisionRow]:
-    """Every revision of a memory."""
+    """Yields every revision of a memory."""
     values = {**_key(session_key, memory_id), "after": -1, "limit": PAGE_ROWS}
-    while True:
-        page = await tx.fetch(_REVISIONS, values, prepare=None)
-        for row in page:
-            yield RevisionRow(**{**row._asdict(), "digest": bytes(row.digest)})
-        if len(page) < PAGE_ROWS:
-            return
-        values["after"] = page[-1].revision
+    async for row in _rows(tx, _REVISIONS, values, "revision"):
+        yield RevisionRow(**{**row._asdict(), "digest": bytes(row.digest)})
 
 
 _AMENDMENTS = f"""
@@ -130,7 +134,7 @@ ORDER BY revision, ordinal LIMIT %(limit)s
 async def amendments(
     tx: Transaction, session_key: UUID, memory_id: UUID
 ) -> AsyncIterator[tuple[int, int, Amendment | None]]:
-    """Every amendment by revision and ordinal; None for one that cannot be read."""
+    """Yields every amendment by revision and ordinal; None for an invalid one."""
     values = {
         **_key(session_key, memory_id),
         "after": -1,
@@ -156,24 +160,22 @@ def _amendment(row: Any) -> Amendment | None:
 async def saved(
     tx: Transaction, table: str, session_key: UUID, memory_id: UUID
 ) -> AsyncIterator[tuple[int, str]]:
-    """Every row of `prism_base` or `prism_snapshot`, by revision. One at a time: each may have
-    a megabyte."""
-    assert table in ("prism_base", "prism_snapshot"), "others hold no states"
+    """Yields every row of `prism_base` or `prism_snapshot`, by revision.
+
+    One at a time, since each may have a megabyte.
+    """
+    assert table in ("prism_base", "prism_snapshot"), "other tables have no states"
     query = f"""SELECT revision, value FROM {table}
-        WHERE {_OF} AND revision > %(after)s ORDER BY revision LIMIT 1"""  # noqa: S608 - ours
-    values = {**_key(session_key, memory_id), "after": -1}
-    while True:
-        row = first(await tx.fetch(query, values, prepare=None))
-        if row is None:
-            return
+        WHERE {_OF} AND revision > %(after)s ORDER BY revision LIMIT %(limit)s"""  # noqa: S608 - ours
+    values = {**_key(session_key, memory_id), "after": -1, "limit": 1}
+    async for row in _rows(tx, query, values, "revision"):
         yield row.revision, row.value
-        values["after"] = row.revision
 
 
 async def newest_value(
     tx: Transaction, session_key: UUID, memory_id: UUID
 ) -> tuple[int, str, int] | None:
-    """Revision, canonical JSON and unsaved amendments of a PRISM memory's newest value."""
+    """Returns revision, canonical JSON and unsaved amendments of a PRISM memory's newest value."""
     rows = await tx.fetch(
         f"SELECT revision, value, unsaved_amendments FROM prism_value WHERE {_OF}",  # noqa: S608
         _key(session_key, memory_id),
@@ -192,7 +194,7 @@ ORDER BY number LIMIT %(limit)s
 
 
 async def levels(tx: Transaction, session_key: UUID, memory_id: UUID) -> Sequence[int]:
-    """The levels of a tree, from the leaves up."""
+    """Returns the levels of a tree, from the leaves up."""
     query = f"SELECT DISTINCT level FROM tree_node WHERE {_OF} ORDER BY level"  # noqa: S608 - ours
     rows = await tx.fetch(query, _key(session_key, memory_id), prepare=None)
     return [row.level for row in rows]
@@ -201,21 +203,16 @@ async def levels(tx: Transaction, session_key: UUID, memory_id: UUID) -> Sequenc
 async def nodes(
     tx: Transaction, session_key: UUID, memory_id: UUID, level: int
 ) -> AsyncIterator[tuple[int, Node]]:
-    """Every node of a level by number, and the revision that brought it."""
+    """Yields every node of a level by number, with the revision that added it."""
     values = {**_key(session_key, memory_id), "level": level, "after": 0, "limit": PAGE_ROWS}
-    while True:
-        page = await tx.fetch(_NODES, values, prepare=None)
-        for row in page:
-            yield row.revision, node_of(row)
-        if len(page) < PAGE_ROWS:
-            return
-        values["after"] = page[-1].number
+    async for row in _rows(tx, _NODES, values, "number"):
+        yield row.revision, node_of(row)
 
 
 async def has_words(
     tx: Transaction, session_key: UUID, memory_id: UUID, number: int, text: str
 ) -> bool:
-    """Whether a leaf's words are those of `text`."""
+    """Returns whether a leaf's words are those of `text`."""
     query = f"""SELECT words IS NOT DISTINCT FROM to_tsvector('simple', %(text)s) AS same
         FROM tree_node WHERE {_OF} AND level = 0 AND number = %(number)s"""  # noqa: S608 - ours
     values = {**_key(session_key, memory_id), "number": number, "text": text}
@@ -255,13 +252,13 @@ ORDER BY made.position LIMIT {PAGE_DIFFERENCES}
 async def words(
     tx: Transaction, session_key: UUID, last: int
 ) -> AsyncIterator[tuple[int, Sequence[tuple[int, bool]]]]:
-    """How far it is, and the positions whose words differ, and whether they are missing."""
+    """Yields its progress, and the positions whose words differ, and whether they are missing."""
     values: dict[str, Any] = {"session": session_key, "after": 0, "last": last}
     values |= {"chunks": WORDS_CHUNKS, "bytes": WORDS_BYTES}
     while values["after"] < last:
         upto = (await tx.fetch(_UPTO, values, prepare=None))[0][0]
         if upto is None:
-            # A gap of the log, which is told elsewhere.
+            # A gap of the log, which another check reports.
             upto = min(values["after"] + WORDS_CHUNKS, last)
         found = await tx.fetch(_WORDS, {**values, "upto": upto}, prepare=None)
         yield upto, [(row.position, row.missing) for row in found]
@@ -288,7 +285,7 @@ WHERE (kept.words, kept.groups, kept.places) IS DISTINCT FROM (made.words, made.
 async def lists(
     tx: Transaction, session_key: UUID, last: int
 ) -> AsyncIterator[tuple[int, int, str]]:
-    """Blocks of posting lists that are not what the words of their chunks make, and how."""
+    """Yields blocks of posting lists that differ from the words of their chunks, and how."""
     values: dict[str, Any] = {"session": session_key, "own": posting_lists.OWN_HOLDERS}
     for row in await tx.fetch(_BLOCKS, values, prepare=None):
         of = {**values, "first": row.first_position, "last": row.last_position}
@@ -325,7 +322,7 @@ ORDER BY c.position LIMIT {PAGE_DIFFERENCES}
 async def vectors(
     tx: Transaction, session_key: UUID, last: int, model: str
 ) -> AsyncIterator[Sequence[tuple[int, str]]]:
-    """The positions whose vectors differ, and how."""
+    """Yields the positions whose vectors differ, and how."""
     for after in range(0, last, PAGE_CHUNKS):
         values = {
             "session": session_key,
@@ -339,7 +336,7 @@ async def vectors(
 
 def _wrong_vector(row: Any) -> str:
     if not row.parts:
-        # What is blank has none.
+        # A blank text has none.
         return "it has none" if row.text.strip() else ""
     if not row.of_model:
         return "they are of another model than the session's"
@@ -350,7 +347,7 @@ def _wrong_vector(row: Any) -> str:
     return "one is not of length 1"
 
 
-# Nodes of trees and vectors of states never go; other pieces have no rows of their own.
+# Nodes of trees and vectors of states are never removed; other pieces have no rows of their own.
 _CITATIONS = """
 SELECT a.answer_id, p.position, p.node
 FROM answer a
@@ -379,8 +376,10 @@ ORDER BY a.answer_id
 async def wrong_citations(
     tx: Transaction, session_key: UUID
 ) -> AsyncIterator[tuple[int, Sequence[tuple[UUID, int, str]]]]:
-    """How many answers were looked at, and the citations of what is not there: answer,
-    position and node."""
+    """Yields how many answers were checked, and citations of what is missing.
+
+    Of these answer, position and node.
+    """
     values: dict[str, Any] = {"session": session_key, "after": UUID(int=0), "limit": PAGE_ROWS}
     while True:
         page = await tx.fetch(
@@ -416,6 +415,6 @@ ORDER BY r.first_position LIMIT {PAGE_DIFFERENCES}
 
 
 async def wrong_requests(tx: Transaction, session_key: UUID) -> Sequence[tuple[str, int, int]]:
-    """The requests whose chunks are not those that are at their positions."""
+    """Returns the requests whose chunks differ from those at their positions."""
     rows = await tx.fetch(_REQUESTS, {"session": session_key}, prepare=None)
     return [(row.request_id, row.first_position, row.last_position) for row in rows]

@@ -1,4 +1,4 @@
-"""The log of a memory: its amendments and rejections, and the positions behind them."""
+"""Reads a memory's amendments and rejections, with their positions."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from storage.tables import amendment, rejection, revision
 
 #: Characters of a path that the index amendment_by_path has.
 INDEXED_CHARACTERS = 500
-#: Behind every path that begins with what is before it.
+#: Sorts after every path with the prefix before it.
 _LAST = "\U0010ffff"
-#: Amendments that one look at the log brings.
+#: Amendments that one query reads.
 READ_AMENDMENTS = 200
-#: Parts of a history, between rollbacks, that one look covers.
+#: Parts of a history, between rollbacks, that one query covers.
 READ_PARTS = 100
 
 _BEGINNING: ColumnElement[str] = literal_column(
@@ -62,7 +62,7 @@ class LoggedRejection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AmendmentFilter:
-    """Which amendments are wanted; everything unset means all."""
+    """Filters amendments; unset fields filter nothing."""
 
     #: Those at this path or below it.
     prefix: Path | None = None
@@ -77,17 +77,15 @@ def _beginning(path: str) -> str:
 
 
 def _at_or_below(path: Path) -> ColumnElement[bool]:
+    if not path.tokens:
+        return literal_column("true")
     text = str(path)
     begins = and_(_beginning(text) <= _BEGINNING, _beginning(text) + _LAST > _BEGINNING)
-    return and_(begins, func.starts_with(amendment.c.path, text)) if path.tokens else _anything()
-
-
-def _anything() -> ColumnElement[bool]:
-    return literal_column("true")
+    return and_(begins, func.starts_with(amendment.c.path, text))
 
 
 def _touches(path: Path) -> ColumnElement[bool]:
-    """At the path, below it or above it."""
+    """Returns the condition of paths at this one, below or above it."""
     above = [str(Path(path.tokens[:count])) for count in range(1, len(path.tokens))]
     if not above:
         return _at_or_below(path)
@@ -124,7 +122,7 @@ async def list_amendments(
     limit: int,
     wanted: AmendmentFilter | None = None,
 ) -> Sequence[LoggedAmendment]:
-    """Up to `limit` amendments behind (revision, ordinal), oldest first."""
+    """Returns up to `limit` amendments after (revision, ordinal), oldest first."""
     statement = (
         _amendments_behind(session_key, memory_id, after, wanted)
         .order_by(amendment.c.revision, amendment.c.ordinal)
@@ -143,7 +141,7 @@ async def page_amendments(
     *,
     max_bytes: int,
 ) -> ListPage[LoggedAmendment]:
-    """As `list_amendments`, up to about `max_bytes` of paths and values."""
+    """Does as `list_amendments`, up to about `max_bytes` of paths and values."""
     size = func.octet_length(amendment.c.path) + func.octet_length(amendment.c.value)
     found = await list_rows(
         tx,
@@ -172,7 +170,7 @@ def _amendments_behind(
 async def list_sizes(
     tx: Transaction, session_key: UUID, memory_id: UUID, revisions: tuple[int, int]
 ) -> Mapping[int, int]:
-    """Bytes of the values of each revision's amendments, from the first to the last of two."""
+    """Returns the bytes of each revision's amended values, from the first to the last of two."""
     statement = (
         select(amendment.c.revision, func.sum(func.octet_length(amendment.c.value)))
         .where(
@@ -198,9 +196,9 @@ async def page_rejections(
     *,
     max_bytes: int,
 ) -> ListPage[LoggedRejection]:
-    """Up to `limit` rejections behind (revision, ordinal), oldest first.
+    """Returns up to `limit` rejections after (revision, ordinal), oldest first.
 
-    Up to about `max_bytes` of proposals and reasons.
+    Ends at about `max_bytes` of proposals and reasons.
     """
     statement = (
         _log_of(rejection, session_key, memory_id)
@@ -247,9 +245,9 @@ async def touching(
     path: Path,
     lineage: Sequence[tuple[int, int]],
 ) -> AsyncGenerator[LoggedAmendment]:
-    """The amendments at `path`, below or above it, newest first, as they are asked for.
+    """Yields the amendments at `path`, below or above it, newest first.
 
-    `lineage` is the history to look at, from `history.lineage`.
+    `lineage` is the history to search, from `history.lineage`.
     """
     history = [(after, to) for after, to in lineage if after < to]
     for start in range(0, len(history), READ_PARTS):

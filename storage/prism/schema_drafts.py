@@ -1,4 +1,4 @@
-"""Schema drafts: asked for, made by a worker, kept."""
+"""Stores requests for schema drafts, and their results."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,13 +21,13 @@ class StoredSchemaDraft:
     session_name: str
     domain: str
     example_query: str
-    #: The one that wrote it; before that the one that is asked for, maybe empty.
+    #: The model that wrote it; before that the requested one, maybe empty.
     model: str
     #: "pending", "complete" or "failed".
     status: str
     #: Class source; empty unless complete.
     source: str
-    #: Replies of the model that it took; 0 unless complete.
+    #: Replies of the model that it needed; 0 unless complete.
     replies: int
     failure: str
     #: Failed tries of the work.
@@ -63,7 +63,7 @@ async def create(
     model: str,
     max_pending: int | None = None,
 ) -> bool:
-    """Stores what a schema is wanted for. False when `max_pending` of the tenant's are pending."""
+    """Stores a request for a schema. False when `max_pending` of the tenant's are pending."""
     values = {
         "session_key": session_key,
         "draft_id": draft_id,

@@ -1,4 +1,4 @@
-"""Reads what a PRISM memory held at any of its revisions."""
+"""Reads the state of a PRISM memory at any of its revisions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from storage.engine.database import Row, Transaction, first
 from storage.memories import memories
 from storage.memories.memories import StoredMemory
 
-#: Paths that a process keeps: the amendments of a memory name the same ones again and again.
+#: Parsed paths that a process keeps: a memory's amendments repeat them.
 KEPT_PATHS = 10_000
 
 
@@ -32,7 +32,7 @@ class PrismRows:
     applied_position: int
 
     def memory(self, schema: Schema) -> PrismMemory:
-        """Returns the memory itself, without what prompts show of its past."""
+        """Returns the memory, without the past that prompts show."""
         return PrismMemory.load(
             schema, base_json=self.base, amendments=self.amendments, encoding=Encoding.IN_PLACE
         )
@@ -51,7 +51,7 @@ _NEAREST = f"""
         ({_BASE}) UNION ALL ({_SNAPSHOT})
     ) AS saved ORDER BY revision DESC LIMIT 1"""  # noqa: S608 - all of it stands above
 
-#: First the saved state, which has no ordinal, then what was amended since.
+#: Reads the saved state, with ordinal 0, then the amendments since.
 _STATE = """
 WITH saved AS MATERIALIZED ({saved}),
 reached AS (
@@ -77,7 +77,7 @@ _NEAREST_STATE = _STATE.format(saved=_NEAREST)
 async def read_shown(
     tx: Transaction, session_key: UUID, memory_id: UUID, at_revision: int
 ) -> PrismRows | None:
-    """The newest base and the amendments since, as prompts show them.
+    """Returns the newest base and the amendments since, as prompts show them.
 
     None when there is no such revision.
     """
@@ -87,7 +87,7 @@ async def read_shown(
 async def read_for_prompts(
     tx: Transaction, session_key: UUID, memory_id: UUID, at_revision: int, encoding: Encoding
 ) -> PrismRows | None:
-    """What the encoding needs of a state: `read_shown`, or in place `read_nearest`."""
+    """Does as `read_shown`, or for the encoding in place as `read_nearest`."""
     query = _NEAREST_STATE if encoding is Encoding.IN_PLACE else _SHOWN_STATE
     return await _read(tx, query, session_key, memory_id, at_revision)
 
@@ -95,14 +95,14 @@ async def read_for_prompts(
 async def read_nearest(
     tx: Transaction, session_key: UUID, memory_id: UUID, at_revision: int
 ) -> PrismRows | None:
-    """The same state, from the base or snapshot that is closest to it."""
+    """Returns the same state from the closest base or snapshot."""
     return await _read(tx, _NEAREST_STATE, session_key, memory_id, at_revision)
 
 
 async def get_nearest(
     tx: Transaction, session_key: UUID, memory_id: UUID, at_revision: int
 ) -> PrismRows:
-    """Returns `read_nearest` of a revision that exists."""
+    """Does as `read_nearest`, for a revision that exists."""
     rows = await read_nearest(tx, session_key, memory_id, at_revision)
     assert rows is not None, "revisions have no gaps, and none goes away"
     return rows
@@ -126,14 +126,14 @@ async def _read(
 async def read_past(
     tx: Transaction, session_key: UUID, memory_id: UUID, at_revision: int
 ) -> tuple[StoredMemory, PrismRows | None] | None:
-    """The memory, and `read_nearest`, in one round trip; None when there is no memory."""
+    """Returns the memory, and `read_nearest`, in one round trip; None without a memory."""
     values = _values(session_key, memory_id, at_revision)
     found, rows = await tx.pipeline((memories.READ_ROW, _NEAREST_STATE), values, snapshot=True)
     return (memories.from_row(found[0]), _rows(rows)) if found else None
 
 
 def _values(session_key: UUID, memory_id: UUID, at_revision: int) -> dict[str, object]:
-    # No revision is as far as the last bigint, nor behind it.
+    # No revision has the last bigint or more.
     at_revision = min(at_revision, 2**63 - 1)
     return {"session": session_key, "memory": memory_id, "revision": at_revision}
 
@@ -178,14 +178,14 @@ ORDER BY from_position DESC LIMIT 1
 async def revision_at(
     tx: Transaction, session_key: UUID, memory_id: UUID, position: int, newest: int
 ) -> int:
-    """The newest revision that holds no chunk behind `position`.
+    """Returns the newest revision that contains no chunk after `position`.
 
-    `newest` is the memory's newest revision; `position` is one that it has reached.
+    `newest` is the memory's newest revision, which has read up to `position`.
     """
     values = {"session": session_key, "memory": memory_id, "position": position}
     step = first(await tx.fetch(_AT_POSITION, values, prepare=None))
     if step is None or step.to_position <= position:
-        # Nothing was read behind it, so whatever followed holds no later chunk.
+        # No step read further, so no revision contains a later chunk.
         return newest
     before: int = step.revision - 1
     return before

@@ -1,8 +1,8 @@
-"""The search index of a session: the words and the vectors of its chunks, and how far it is.
+"""Writes the search index of a session: the words and the vectors of its chunks.
 
-Words and vectors have a position each. Both move by compare-and-set and in the transaction
-that writes the rows, so that any number of workers may index a session at once: what a
-position covers is there, whoever wrote it.
+Words and vectors have a position each. Both move by compare-and-set, in the transaction that writes
+the rows, so that any number of workers may index a session at once: everything up to a position is
+there.
 """
 
 import asyncio
@@ -21,41 +21,41 @@ from storage.log.chunks import CONTENT_BYTES, read_ranges
 from storage.search.chunk_text import AS_TEXT, length_of, words_of
 from storage.tables import posting_block, session
 
-#: Chunks, and bytes of their content, whose words are written by one statement: it takes
-#: about a second on a slow machine.
+#: Chunks, and bytes of their content, whose words one statement writes: it takes about a second on
+#: a slow machine.
 WORDS_CHUNKS = 500
 WORDS_BYTES = 2 * 1024 * 1024
-#: How a failure to write posting lists begins: words of new chunks do not wait for these.
+#: The beginning of a failure to write posting lists, for which words of new chunks do not wait.
 OF_LISTS = "posting lists: "
-#: How often a session is looked at whose lists are put off.
+#: How often a session with deferred lists is checked, in seconds.
 LISTS_REST_SECONDS = 5.0
 
 
 class Overtaken(Exception):
-    """Somebody else has written the same, or vectors of another model; or the session is gone."""
+    """Another worker wrote the same, or vectors of another model; or the session is gone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexPlace:
-    """How far the index of a session is."""
+    """The progress of a session's index."""
 
     #: The session's.
     incarnation: int
     #: Position of the newest chunk.
     head: int
-    #: Up to here all chunks have words.
+    #: All chunks up to here have words.
     indexed_position: int
-    #: Up to here words are in posting lists.
+    #: Words up to here are in posting lists.
     listed_position: int
-    #: Up to here all chunks have vectors of `embedding_model`.
+    #: All chunks up to here have vectors of `embedding_model`.
     embedded_position: int
     #: Empty: it never had vectors.
     embedding_model: str
-    #: Tries to embed that failed, one after the other.
+    #: Failed tries to embed since the last success.
     attempts: int
     #: Whether it is time to embed again.
     may_embed: bool
-    #: Tries to write words, or else lists, that failed, one after the other.
+    #: Failed tries to write words, or lists, since the last success.
     words_attempts: int
     #: Whether these were tries to write lists.
     lists_failed: bool
@@ -73,43 +73,27 @@ _PLACE = Ready(
         session.c.indexed_position,
         select(func.coalesce(func.max(posting_block.c.last_position), 0))
         .where(posting_block.c.session_key == session.c.session_key)
-        .scalar_subquery(),
+        .scalar_subquery()
+        .label("listed_position"),
         session.c.embedded_position,
         session.c.embedding_model,
-        session.c.index_attempts,
-        session.c.index_ready_at <= func.now(),
+        session.c.index_attempts.label("attempts"),
+        (session.c.index_ready_at <= func.now()).label("may_embed"),
         session.c.words_attempts,
-        _LISTS_FAILED,
-        session.c.words_ready_at <= func.now(),
+        _LISTS_FAILED.label("lists_failed"),
+        or_(_LISTS_FAILED, session.c.words_ready_at <= func.now()).label("may_write_words"),
+        (session.c.words_ready_at <= func.now()).label("may_write_lists"),
     ).where(session.c.session_key == bindparam("session"))
 )
 
 
 async def read_place(tx: Transaction, session_key: UUID) -> IndexPlace | None:
-    """How far the index is; None when there is no such session."""
-    found = await tx.fetch(_PLACE, {"session": session_key})
-    if not found:
-        return None
-    incarnation, head, indexed, listed, embedded, model, attempts, may_embed, *words = found[0]
-    words_attempts, lists_failed, is_time = words
-    return IndexPlace(
-        incarnation=incarnation,
-        head=head,
-        indexed_position=indexed,
-        listed_position=listed,
-        embedded_position=embedded,
-        embedding_model=model,
-        attempts=attempts,
-        may_embed=may_embed,
-        words_attempts=words_attempts,
-        lists_failed=lists_failed,
-        may_write_words=is_time or lists_failed,
-        may_write_lists=is_time,
-    )
+    """Returns the progress of the index; None when there is no such session."""
+    row = first(await tx.fetch(_PLACE, {"session": session_key}))
+    return None if row is None else IndexPlace(**row._asdict())
 
 
-# What a batch comes to is told by the sizes of its chunks, which are known without reading
-# what is stored aside.
+# The size of a batch is that of its chunks, which does not read values that are stored out of line.
 _WRITE_WORDS = f"""
 WITH upto AS MATERIALIZED (
     SELECT max(position) AS position FROM (
@@ -159,8 +143,8 @@ def _moving(**more: Any) -> Ready:
 
 _MOVE_INDEX = _moving()
 _IS_HEAD = session.c.head == bindparam("reached")
-#: The same, and `settle`, in one change of the row.
-_MOVE_AND_SETTLE = _moving(
+#: The same and `finish` in one change of the row.
+_MOVE_AND_FINISH = _moving(
     has_unindexed=and_(session.c.has_unindexed, not_(_IS_HEAD)),
     index_ready_at=case((_IS_HEAD, CLOCK.c.at), else_=session.c.index_ready_at),
 )
@@ -170,22 +154,21 @@ _MOVE_AND_SETTLE = _moving(
 class Words:
     """Words that were written."""
 
-    #: Up to here all chunks have words.
+    #: All chunks up to here have words.
     position: int
-    #: Nothing of the session is to be indexed any more, and that is noted.
-    settled: bool
+    #: The session needs no more indexing, and that is stored.
+    finished: bool
 
 
 async def write_words(
-    tx: Transaction, session_key: UUID, after_position: int, *, settles: bool = False
+    tx: Transaction, session_key: UUID, after_position: int, *, finishes: bool = False
 ) -> Words | None:
-    """Writes the words of the next chunks.
+    """Writes the words of the next chunks; None when there are none.
 
-    None when there are none. Raises Overtaken when somebody else was faster, or the session was
-    deleted: then nothing of it may stay. A failure before is forgotten, but
-    not one of lists. The session is locked only from the end of the writing to the end of the
-    transaction. With `settles` there are no vectors to write, and the work ends as with
-    `settle`.
+    Raises Overtaken when another worker was faster, or the session was deleted: then the caller
+    rolls back. Clears an earlier failure, unless it was one of lists. Locks the session only after
+    the rows are written, to the end of the transaction. With `finishes` there are no vectors to
+    write, and the work ends as with `finish`.
     """
     values = {
         "session": session_key,
@@ -196,13 +179,13 @@ async def write_words(
     ((to_position,),) = await tx.fetch(_WRITE_WORDS, values)
     if to_position is None:
         return None
-    moving = _MOVE_AND_SETTLE if settles else _MOVE_INDEX
+    moving = _MOVE_AND_FINISH if finishes else _MOVE_INDEX
     moved = {"session": session_key, "after": after_position, "reached": to_position}
     rows = await tx.fetch(moving, moved)
     if not rows:
         raise Overtaken
     tx.changed.add(session_key)
-    return Words(position=int(to_position), settled=not rows[0][0])
+    return Words(position=int(to_position), finished=not rows[0][0])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,14 +205,14 @@ class NewVector:
 async def read_to_embed(
     tx: Transaction, session_key: UUID, after_position: int, *, chunks: int, max_bytes: int
 ) -> Sequence[LoggedChunk]:
-    """The next chunks, at most so many and with so much content, and at least one."""
+    """Returns the next chunks, at most so many and with so much content, and at least one."""
     ranges = ((after_position, after_position + chunks),)
     found = await read_ranges(tx, session_key, ranges, max_bytes)
     return found.get(after_position, ())
 
 
-# Of the model before there may be more parts, or fewer. Two that write the same rows wait for
-# each other here, and the second one's compare-and-set fails.
+# The former model may have had more parts, or fewer. Of two workers that write the same rows, the
+# second waits here, and its compare-and-set fails.
 _DROP_VECTORS = """
 DELETE FROM chunk_vector
 WHERE session_key = %(session)s AND position > %(after)s AND position <= %(upto)s
@@ -251,7 +234,7 @@ ON CONFLICT (session_key, position, part) DO UPDATE SET
 async def begin_model(tx: Transaction, session_key: UUID, model: str, *, before: str) -> None:
     """Begins with another model at the first chunk. Raises Overtaken.
 
-    The vectors of the model `before` are replaced as it comes to them.
+    Vectors of the model `before` are replaced one batch after the other.
     """
     statement = (
         update(session)
@@ -273,8 +256,8 @@ async def write_vectors(
 ) -> None:
     """Writes the vectors of the chunks (after_position, to_position].
 
-    A failure before is forgotten. Raises Overtaken, and then nothing may be committed. The
-    session is locked only from the end of the writing to the end of the transaction.
+    Clears an earlier failure. Raises Overtaken: then the caller rolls back. Locks the session only
+    after the rows are written, to the end of the transaction.
     """
     values: dict[str, Any] = {
         "session": session_key,
@@ -286,7 +269,7 @@ async def write_vectors(
         "parts": [one.part for one in vectors],
         "from": [one.from_character for one in vectors],
         "to": [one.to_character for one in vectors],
-        # Hundreds of thousands of numbers: others are not to wait for them.
+        # Hundreds of thousands of numbers, which must not block the event loop.
         "embeddings": await asyncio.to_thread(_arrays, vectors),
     }
     await tx.execute(_DROP_VECTORS, values, prepare=None)
@@ -306,11 +289,11 @@ async def write_vectors(
 
 
 def _arrays(vectors: Sequence[NewVector]) -> list[str]:
-    # As text, since an array of arrays has arrays of one length; a real has 9 digits.
+    # As text, since the arrays in an array have one length; a real has 9 digits.
     return [f"{{{','.join([format(one, '.9g') for one in each.values])}}}" for each in vectors]
 
 
-def _settling(*whole: ColumnElement[bool]) -> Ready:
+def _finishing(*whole: ColumnElement[bool]) -> Ready:
     return Ready(
         update(session)
         .where(
@@ -318,13 +301,13 @@ def _settling(*whole: ColumnElement[bool]) -> Ready:
             session.c.indexed_position == session.c.head,
             *whole,
         )
-        # Who was looked at last comes last the next time.
+        # A session that was checked last is checked last the next time.
         .values(has_unindexed=False, index_ready_at=func.now())
     )
 
 
-_SETTLE = _settling()
-_SETTLE_VECTORS = _settling(
+_FINISH = _finishing()
+_FINISH_VECTORS = _finishing(
     or_(
         session.c.head == 0,
         and_(
@@ -335,21 +318,21 @@ _SETTLE_VECTORS = _settling(
 )
 
 
-async def settle(tx: Transaction, session_key: UUID, model: str | None) -> bool:
+async def finish(tx: Transaction, session_key: UUID, model: str | None) -> bool:
     """Ends the work when everything is indexed; False while something is missing.
 
-    With `model` None there is no model for vectors, and none are missing. Chunks that come
-    at this moment wait for the row, and note anew that they are to be indexed.
+    With `model` None there is no model for vectors, and none are missing. A concurrent append waits
+    for the row, and then marks the session again.
     """
     if model is None:
-        return await tx.execute(_SETTLE, {"session": session_key}) == 1
-    return await tx.execute(_SETTLE_VECTORS, {"session": session_key, "model": model}) == 1
+        return await tx.execute(_FINISH, {"session": session_key}) == 1
+    return await tx.execute(_FINISH_VECTORS, {"session": session_key, "model": model}) == 1
 
 
 async def rest(tx: Transaction, session_key: UUID) -> None:
-    """Looks for vectors no sooner than for words that are put off.
+    """Defers vectors as far as words are deferred.
 
-    The session would be found by every look else, with nothing to do for it.
+    Otherwise every scan would find the session, with nothing to do for it.
     """
     await tx.execute(
         update(session)
@@ -363,9 +346,9 @@ async def rest(tx: Transaction, session_key: UUID) -> None:
 
 
 async def rest_from_lists(tx: Transaction, session_key: UUID) -> None:
-    """The same for lists that are put off.
+    """Does the same for deferred lists.
 
-    It is looked at every few seconds, since chunks that come meanwhile need not wait for them.
+    The session is checked every few seconds, since new chunks need not wait for them.
     """
     until = func.least(session.c.words_ready_at, func.now() + interval(LISTS_REST_SECONDS))
     await tx.execute(
@@ -376,9 +359,9 @@ async def rest_from_lists(tx: Transaction, session_key: UUID) -> None:
 
 
 async def note_unembedded(tx: Transaction, keys: Sequence[UUID]) -> None:
-    """Notes sessions to be indexed, for vectors of another model."""
+    """Marks sessions for indexing, for vectors of another model."""
     wanted = session.c.session_key.in_(keys), session.c.has_unindexed.is_(False)
-    # In the order in which appends to several sessions lock them.
+    # In the order in which an append to several sessions locks them.
     locked = (
         select(session.c.session_key)
         .where(*wanted)
@@ -392,9 +375,9 @@ async def note_unembedded(tx: Transaction, keys: Sequence[UUID]) -> None:
 
 
 async def note_unlisted(tx: Transaction, session_key: UUID) -> None:
-    """Notes a session to be indexed, for lists that it lacks.
+    """Marks a session for indexing, for lists that it lacks.
 
-    Not while somebody locks it, whom no search should wait for: the next one notes it.
+    Unless it is locked, for which no search should wait: the next search marks it.
     """
     wanted = session.c.session_key == session_key, session.c.has_unindexed.is_(False)
     locked = (
@@ -411,7 +394,7 @@ async def note_unlisted(tx: Transaction, session_key: UUID) -> None:
 async def back_off(
     tx: Transaction, session_key: UUID, seconds: float, failure: str | None = None
 ) -> None:
-    """Embeds no more before `seconds` have passed; with `failure` as a try that failed."""
+    """Defers embedding by `seconds`; with `failure` as a failed try."""
     values: dict[str, Any] = {"index_ready_at": func.now() + interval(seconds)}
     if failure is not None:
         values |= {"index_failure": failure, "index_attempts": session.c.index_attempts + 1}
@@ -421,9 +404,9 @@ async def back_off(
 async def back_off_words(
     tx: Transaction, session_key: UUID, seconds: float, failure: str, attempts: int
 ) -> None:
-    """Writes no more words before `seconds` have passed, behind so many tries that failed.
+    """Defers writing words by `seconds`, after so many failed tries.
 
-    Where `failure` begins with OF_LISTS, no more lists.
+    Where `failure` begins with OF_LISTS, it defers lists.
     """
     await tx.execute(
         update(session)
@@ -437,7 +420,7 @@ async def back_off_words(
 
 
 async def forget_words_failure(tx: Transaction, session_key: UUID) -> None:
-    """Lists were written, and failed before."""
+    """Clears the failures of lists, which were written."""
     await tx.execute(
         update(session)
         .where(session.c.session_key == session_key)

@@ -1,23 +1,23 @@
-"""What a chunk reads as, and its words, in SQL: one spelling for whoever indexes or searches.
+"""SQL for a chunk's text and its words, for indexing and searching.
 
-The text is `Chunk.as_text`, to the character. Words are what PostgreSQL's text search makes
-of it in the language of the session.
+The text is that of `Chunk.as_text`, to the character. Words are the lexemes of PostgreSQL's text
+search in the language of the session.
 """
 
 from storage.tree.trees import INDEXED_BYTES
 
-#: A character has at most so many bytes in UTF-8.
+#: The most bytes of a character in UTF-8.
 _CHARACTER_BYTES = 4
 
 _SEEN = "'Observation: ' || nullif(c.observation, '')"
-# As `Chunk.heading`, NULL where it is empty; to_json quotes as Python's json does, where there
-# are no control characters. It stands in no CASE, since Citus takes no to_char within one.
+# As `Chunk.heading`, NULL where it is empty; to_json quotes as Python's json does where there are
+# no control characters. Not within a CASE, since Citus accepts no to_char there.
 _HEADING = """'[' || nullif(concat_ws(', ',
         'occurred at '
             || to_char(c.occurred_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
         'source ' || to_json(c.source)::text,
         'thread ' || to_json(c.thread)::text), '') || ']' || chr(10)"""
-#: The text of a chunk whose table is called c. Each condition is written out, since Citus takes
+#: The text of a chunk whose table is called c. Each condition is written out, since Citus accepts
 #: no `CASE c.kind WHEN` within INSERT … SELECT.
 AS_TEXT = f"""(concat_ws('', {_HEADING}, CASE
     WHEN c.kind = 'message' THEN c.role || ': ' || c.text
@@ -30,12 +30,10 @@ AS_TEXT = f"""(concat_ws('', {_HEADING}, CASE
 
 
 def words_of(text: str, language: str) -> str:
-    """The SQL of a text's words (tsvector), for SQL of the text and of the language's name.
+    """Returns SQL for a text's words (tsvector), from SQL of the text and of the language's name.
 
-    `text` stands there several times: it is best the name of a column.
-
-    Of a text that is too long for PostgreSQL's bounds the beginning counts: as many
-    characters as have INDEXED_BYTES for certain, without looking at each.
+    It repeats `text`, which is best the name of a column. Of a text that exceeds PostgreSQL's
+    limits only the beginning counts: as many characters as have INDEXED_BYTES for certain.
     """
     least = INDEXED_BYTES // _CHARACTER_BYTES
     fitting = f"{INDEXED_BYTES} - octet_length({text}) + char_length({text})"
@@ -45,10 +43,16 @@ def words_of(text: str, language: str) -> str:
 
 
 def length_of(words: str) -> str:
-    """The SQL of how many words there are, each counted as often as it occurs.
+    """Returns SQL for the number of words, each counted as often as it occurs.
 
-    By the places that the text search keeps: at most 255 of one word, and none behind the
+    By the positions that the text search keeps: at most 255 of one word, and none after the
     16,383rd word of a text.
     """
     return f"""(SELECT coalesce(sum(cardinality(kept.positions)), 0)::integer
         FROM unnest({words}) AS kept)"""  # noqa: S608 - as the caller says
+
+
+def quoted(word: str) -> str:
+    """Returns a tsquery of one word, quoted as its input function reads it."""
+    escaped = word.replace("\\", "\\\\").replace("'", "''")
+    return f"'{escaped}'"

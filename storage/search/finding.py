@@ -1,7 +1,6 @@
-"""Finding chunks: which ones, how far the index is, and reading what was found.
+"""Prepares searches, and reads the chunks that they found.
 
-By their words they are found in `storage.search.words`, by their vectors in
-`storage.search.vectors`.
+`storage.search.words` finds chunks by their words, `storage.search.vectors` by their vectors.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,32 +8,32 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from service.domain.log.chunks import LoggedChunk
-from storage.engine.database import Transaction
+from storage.engine.database import Transaction, first
 from storage.log.chunks import CHUNK_COLUMNS, logged_of
 from storage.log.pages import CHUNK_BYTES
 from storage.log.ranges import OF_THREADS, Range, of_threads
 
-#: Distinct words of a query that count: its first ones.
+#: Distinct words of a query that count, the first ones.
 MAX_WORDS = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchPlace:
-    """What a search has to know before it begins."""
+    """What a search must know before it begins."""
 
     #: Position of the newest chunk.
     head: int
-    #: Up to here words are in the index, and vectors of `embedding_model`.
+    #: The index has words up to here, and vectors of `embedding_model`.
     indexed_position: int
     embedded_position: int
     embedding_model: str
     #: A configuration of PostgreSQL's text search.
     language: str
-    #: Why the last try to write words failed, or else to embed; empty when neither did.
+    #: Why the last try to write words, or else to embed, failed; empty when neither did.
     failure: str
-    #: Of the query, as the index has them: at most MAX_WORDS.
+    #: The query's words in the form of the index, at most MAX_WORDS.
     words: tuple[str, ...]
-    #: Up to here words are in posting lists.
+    #: Words up to here are in posting lists.
     listed_position: int = 0
     #: The session's.
     incarnation: int = 1
@@ -42,41 +41,29 @@ class SearchPlace:
 
 _PLACE = f"""
 SELECT s.head, s.indexed_position, s.embedded_position, s.embedding_model, s.language,
-    coalesce(nullif(s.words_failure, ''), s.index_failure),
+    coalesce(nullif(s.words_failure, ''), s.index_failure) AS failure,
     ARRAY(SELECT lexeme FROM unnest(to_tsvector(s.language::regconfig, %(query)s))
-          ORDER BY positions[1], lexeme LIMIT {MAX_WORDS}),
+          ORDER BY positions[1], lexeme LIMIT {MAX_WORDS}) AS words,
     (SELECT coalesce(max(last_position), 0) FROM posting_block b
-     WHERE b.session_key = s.session_key),
+     WHERE b.session_key = s.session_key) AS listed_position,
     s.incarnation
 FROM session s WHERE s.session_key = %(session)s
 """  # noqa: S608 - all of it is ours
 
 
 async def read_place(tx: Transaction, session_key: UUID, query: str) -> SearchPlace | None:
-    """How far the index is, and the words of a query; None when there is no such session."""
-    rows = await tx.fetch(_PLACE, {"session": session_key, "query": query}, prepare=False)
-    if not rows:
-        return None
-    head, indexed, embedded, model, language, failure, words, listed, incarnation = rows[0]
-    return SearchPlace(
-        head=head,
-        indexed_position=indexed,
-        embedded_position=embedded,
-        embedding_model=model,
-        language=language,
-        failure=failure,
-        words=tuple(words),
-        listed_position=listed,
-        incarnation=incarnation,
-    )
+    """Returns the progress of the index, and a query's words; None without a session."""
+    values = {"session": session_key, "query": query}
+    row = first(await tx.fetch(_PLACE, values, prepare=False))
+    return None if row is None else SearchPlace(**{**row._asdict(), "words": tuple(row.words)})
 
 
-#: Chunks of threads that are looked up one by one; of more, all chunks with a word of the query.
+#: Chunks of threads that are looked up one by one; with more, a search goes by words first.
 THREAD_CHUNKS = 20_000
 
 
 async def with_positions(tx: Transaction, session_key: UUID, within: Range) -> Range:
-    """Returns the range with the positions of its threads' chunks, where these are few."""
+    """Adds the positions of its threads' chunks to a range, where these are few."""
     threads = within.indexed_threads()
     if not threads:
         return within
@@ -88,8 +75,7 @@ async def with_positions(tx: Transaction, session_key: UUID, within: Range) -> R
     return replace(within, positions=positions) if last == within.to_position else within
 
 
-# Each by its key, whatever the planner believes of the session's length: only the index of the
-# key has the order.
+# Each by its key, whatever length the planner expects: only the index of the key has the order.
 _CHUNKS = f"""
 SELECT {CHUNK_COLUMNS} FROM (
     SELECT wanted.position, sum(c.bytes) OVER (ORDER BY wanted.rank) AS total, wanted.rank
@@ -111,6 +97,6 @@ WHERE total <= %(bytes)s OR rank = 1
 async def read_chunks(
     tx: Transaction, session_key: UUID, positions: Sequence[int], max_bytes: int
 ) -> Mapping[int, LoggedChunk]:
-    """The first of these chunks that have `max_bytes` together, and at least one."""
+    """Returns the first of these chunks that have `max_bytes` together, and at least one."""
     values = {"session": session_key, "positions": list(positions), "bytes": max_bytes}
     return {row[0]: logged_of(row) for row in await tx.fetch(_CHUNKS, values, prepare=False)}

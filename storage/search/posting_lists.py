@@ -1,9 +1,9 @@
-"""Posting lists: of long sessions, which chunks have a word, in blocks of chunks.
+"""Posting lists of long sessions: which chunks have a word, in blocks of chunks.
 
-`chunk_word` says what words a chunk has. To find the best chunks by it, all that have a word are
-looked at, and of a common word these are many. Once a session has a block of chunks with words,
-the block is turned around, once and for all: each word with its groups and places, as
-`service.domain.search.postings` reads them. Words that few chunks of the block have share rows.
+`chunk_word` has the words of each chunk. A search by it visits all chunks with a word, and for a
+common word these are many. So each full block of chunks is inverted, once and for all: each word
+with its groups and places, as `service.domain.search.postings` reads them. Words of few chunks
+share rows.
 """
 
 import asyncio
@@ -21,16 +21,16 @@ from storage.log.chunks import CONTENT_BYTES
 if TYPE_CHECKING:
     from service.domain.search.postings import Best, Lists, PostingBlock, WordPostings
 
-#: Chunks of a block: what is behind the last block is looked at one by one. A place in a block
-#: has two bytes, so that no block may be longer than 65,535 chunks.
+#: Chunks of a block; a search visits those after the last block one by one. A place in a block has
+#: two bytes, so that no block may be longer than 65,535 chunks.
 BLOCK_CHUNKS = 16_384
-#: Words of a block's chunks, so that one statement lists them within seconds.
+#: Words of a block's chunks, which one statement lists within seconds.
 BLOCK_WORDS = 500_000
-#: Bytes of their content, so that words as long as they may be do not take a server's memory.
+#: Bytes of their content, so that very long words do not use up a server's memory.
 BLOCK_BYTES = 16 * 1024 * 1024
-#: A block that has one of these before its chunks is looked for each time so many have come.
+#: A block that may be full by words or bytes is looked for after so many new chunks.
 LOOK_CHUNKS = 1024
-#: Words that so many chunks of a block have get a row of their own.
+#: Words in so many chunks of a block get a row of their own.
 OWN_HOLDERS = 64
 #: Longer chunks count as this long, in words.
 MAX_LENGTH = 65_535
@@ -38,7 +38,7 @@ MAX_LENGTH = 65_535
 READ_BLOCKS = 4
 #: … that have so many places together at most, or one.
 READ_HOLDERS = 2_000_000
-#: Words that no more chunks have together are read first: they may decide alone.
+#: Words in no more chunks together are read first: they may decide alone.
 RARE_HOLDERS = 20_000
 #: The other words are looked up for so many chunks at most.
 LOOKED_UP = 500
@@ -63,7 +63,7 @@ FROM chunk_word
 WHERE session_key = %(session)s AND position BETWEEN %(first)s AND %(last)s
 ON CONFLICT DO NOTHING
 """
-#: The lists of a block as they are to be: a group has one byte of how often, two of how long and
+#: Reads the lists that a block should have: a group has one byte of how often, two of how long and
 #: two of how many; a place has two.
 LISTS = f"""
 SELECT CASE WHEN holders >= %(own)s THEN lexeme
@@ -101,9 +101,9 @@ SELECT %(session)s, key, %(last)s, %(tenant)s, words, groups, places FROM ({LIST
 async def write_block(
     tx: Transaction, session_key: UUID, after_position: int, indexed_position: int
 ) -> int | None:
-    """Writes the lists of the block behind a position; the position that it came to.
+    """Writes the lists of the block after a position; returns its last position.
 
-    None when there are not enough chunks with words yet, or somebody else is at it.
+    None when there are not enough chunks with words yet, or another worker writes it.
     """
     values = {
         "session": session_key,
@@ -129,9 +129,9 @@ async def write_block(
 
 
 def is_due(after_position: int, indexed_position: int, before: int | None = None) -> bool:
-    """Whether to look for a block behind `after_position`.
+    """Returns whether to look for a block after `after_position`.
 
-    `before`: how far words were, before those that were written now.
+    `before`: the indexed position before the words that were written now.
     """
     unlisted = indexed_position - after_position
     if before is not None and (before - after_position) // LOOK_CHUNKS < unlisted // LOOK_CHUNKS:
@@ -141,20 +141,20 @@ def is_due(after_position: int, indexed_position: int, before: int | None = None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListedPostings:
-    """What the lists say of a query's words, without the places."""
+    """The lists of a query's words, without most places."""
 
-    #: One behind the other, without gaps.
+    #: In order, without gaps.
     blocks: "Sequence[PostingBlock]" = ()
-    #: Of all chunks of the blocks.
+    #: Words of all chunks of the blocks.
     words: int = 0
     #: Of each word of the query.
     lists: "Sequence[Lists]" = ()
-    #: Places by index of the word and of the block, where they came along.
+    #: Places by index of the word and of the block, where they were read with the lists.
     places: Mapping[tuple[int, int], bytes] = field(default_factory=dict)
 
     @property
     def chunks(self) -> int:
-        """Of all blocks."""
+        """The number of chunks of all blocks."""
         return self.blocks[-1].last - self.blocks[0].first + 1 if self.blocks else 0
 
 
@@ -163,7 +163,7 @@ SELECT first_position, last_position, words FROM posting_block
 WHERE session_key = %(session)s AND first_position >= %(low)s AND last_position <= %(high)s
 ORDER BY last_position
 """
-# Of words that share a row the places come along, which are few.
+# With the places of words that share a row, which are few.
 _GROUPS = """
 SELECT asked.at, found.last_position, found.groups[found.at],
     CASE WHEN asked.key <> asked.word THEN found.places[found.at] END
@@ -182,7 +182,7 @@ WHERE found.at IS NOT NULL
 async def read_listed(
     tx: Transaction, session_key: UUID, words: Sequence[str], low: int, high: int
 ) -> ListedPostings:
-    """The blocks that lie within two positions, and the words of a query in them."""
+    """Returns the blocks between two positions, and the words of a query in them."""
     asked = [(at, word, key) for at, word in enumerate(words) for key in (word, _shared(word))]
     values = {
         "session": session_key,
@@ -199,7 +199,7 @@ async def read_listed(
 
 
 def _shared(word: str) -> str:
-    """The key of the row that has a word if few chunks have it: no word begins so."""
+    """Returns the key of a word's row if few chunks have it: no word begins so."""
     return f"\x01{hashlib.sha256(word.encode()).digest()[0]}"
 
 
@@ -208,7 +208,7 @@ def _listed(
     found: Sequence[tuple[int, int, bytes, bytes | None]],
     count: int,
 ) -> ListedPostings:
-    # The library for numbers takes its time to load, and few sessions are so long.
+    # numpy loads slowly, and few sessions are so long.
     from service.domain.search.postings import PostingBlock, lists_of
 
     numbers = {last: number for number, (_, last, _) in enumerate(blocks)}
@@ -247,9 +247,9 @@ async def rank(
     best: "Best",
     look_up: Callable[[Sequence[int]], Awaitable[Sequence[ScoredChunk]]],
 ) -> None:
-    """Adds the best chunks of the blocks.
+    """Adds the best chunks of the blocks to `best`.
 
-    `look_up` gives chunks their scores, by all words of the query.
+    `look_up` returns the scores of chunks by all words of the query.
     """
 
     async def read(wanted: Sequence[tuple[int, int]]) -> "Sequence[WordPostings]":
@@ -281,7 +281,7 @@ async def rank(
 
 
 def _rare(lists: "Sequence[Lists]") -> tuple[list[int], list[int]]:
-    """The rarest words, as many as may be read whole; and the others that are there."""
+    """Returns the rarest words, as many as may be read whole, and the other ones that occur."""
     there = sorted((one.total, word) for word, one in enumerate(lists) if one.total)
     totals = accumulate(total for total, _ in there)
     rare = [word for (_, word), upto in zip(there, totals, strict=True) if upto <= RARE_HOLDERS]
@@ -289,7 +289,7 @@ def _rare(lists: "Sequence[Lists]") -> tuple[list[int], list[int]]:
 
 
 def _fitting(holders: Sequence[int]) -> int:
-    """How many of these are read at once: at least one."""
+    """Returns how many of these are read at once: at least one."""
     return max(1, sum(upto <= READ_HOLDERS for upto in accumulate(holders)))
 
 
@@ -300,7 +300,7 @@ async def _read(
     listed: ListedPostings,
     wanted: Sequence[tuple[int, int]],
 ) -> "Sequence[WordPostings]":
-    """The lists of words in blocks, by the indexes of both, with their places."""
+    """Returns the lists of words in blocks, by the indexes of both, with their places."""
     missing = [one for one in wanted if one not in listed.places]
     places = dict(listed.places)
     if missing:

@@ -1,4 +1,4 @@
-"""How far the indexes of sessions are: what searches wait for."""
+"""Reads the progress of sessions' indexes, for which searches wait."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -9,22 +9,22 @@ from storage.engine.database import Transaction
 
 
 class IndexProgress(NamedTuple):
-    """How far the index of a session is."""
+    """The progress of a session's index."""
 
     incarnation: int
     #: Position of the newest chunk.
     head: int
-    #: Up to here chunks have words, and vectors of `embedding_model`.
+    #: Chunks up to here have words, and vectors of `embedding_model`.
     indexed_position: int
     embedded_position: int
     embedding_model: str
-    #: Why the last try to write words failed, or else to embed; empty when neither did.
+    #: Why the last try to write words, or else to embed, failed; empty when neither did.
     failure: str
-    #: Another one is of another session, of the same name.
+    #: Differs for a later session of the same name.
     created_at: datetime
 
 
-# Each session by its key, whatever the planner thinks of their number.
+# Each session by its key, whatever number the planner expects.
 _READ = """
 SELECT w.session_key, s.incarnation, s.head, s.indexed_position, s.embedded_position,
     s.embedding_model, coalesce(nullif(s.words_failure, ''), s.index_failure), s.created_at
@@ -36,6 +36,6 @@ CROSS JOIN LATERAL (
 
 
 async def read_index_progress(tx: Transaction, keys: Sequence[UUID]) -> dict[UUID, IndexProgress]:
-    """Returns how far the index of each of the sessions is, by its key; one round trip."""
+    """Returns the progress of the sessions' indexes, by their keys; one round trip."""
     rows = await tx.fetch(_READ, {"sessions": list(keys)}, prepare=False)
     return {key: IndexProgress(*row) for key, *row in rows}

@@ -1,7 +1,7 @@
-"""What search needs of the database besides the tables: extensions, and indexes by them.
+"""Creates what search needs besides the tables: extensions, and indexes that need them.
 
-All of it is optional. What the server does not have, or the migrating role may not make, is
-left out, and search does without. Everything can run again, any number of times at once.
+All of it is optional: search does without what the server does not have or the migrating role may
+not create. It can be repeated, also at the same time.
 """
 
 import re
@@ -15,13 +15,14 @@ import psycopg
 from psycopg import sql
 
 from storage.engine.database import Transaction
+from storage.engine.errors import first_line
 
 #: An index over the session and the words of chunks; needs btree_gin.
 WORDS_INDEX = "chunk_word_by_session"
-#: Indexes over vectors, one for each length: the length stands behind it. Need pgvector.
+#: The prefix of indexes over vectors, one for each length, which follows. They need pgvector.
 VECTORS_INDEX = "chunk_vector_nearest_"
 
-#: Why vectors cannot be searched, where nothing more is known.
+#: Why vectors cannot be searched by default.
 NO_PGVECTOR = "the database has no pgvector (the extension vector)"
 
 
@@ -29,17 +30,17 @@ NO_PGVECTOR = "the database has no pgvector (the extension vector)"
 class Support:
     """What search can do on this database."""
 
-    #: Why vectors cannot be searched, in a sentence; empty: they can be.
+    #: Why vectors cannot be searched, in a sentence; empty when they can.
     vectors_unavailable: str
-    #: Whether words are found by an index; else those of a session are looked through.
+    #: Whether there is an index of sessions and words; else a search visits all words of a session.
     session_words: bool
-    #: Lengths of vectors that have an index for many of them, in ascending order.
+    #: Lengths of vectors with an index, in ascending order.
     indexed_dimensions: tuple[int, ...] = ()
-    #: What could not be made when it was set up, in sentences.
+    #: What could not be created, in sentences.
     problems: tuple[str, ...] = ()
 
 
-#: Indexes count when they are whole.
+#: Reads extensions and valid indexes.
 SUPPORT = f"""
 SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'vector') AS vectors,
     coalesce(array_agg(made.relname::text), '{{}}') AS indexes
@@ -53,13 +54,13 @@ WHERE i.indisvalid AND of.relname IN ('chunk_word', 'chunk_vector')
 
 
 async def read_support(tx: Transaction) -> Support:
-    """What search can do, as of this transaction."""
+    """Returns what search can do, as of this transaction."""
     row = (await tx.fetch(SUPPORT, prepare=None))[0]
     return support_of(row.vectors, row.indexes)
 
 
 def support_of(has_vectors: bool, indexes: list[str]) -> Support:
-    """From a row of SUPPORT."""
+    """Returns what search can do by a row of SUPPORT."""
     lengths = (name.removeprefix(VECTORS_INDEX) for name in indexes if name != WORDS_INDEX)
     return Support(
         vectors_unavailable="" if has_vectors else NO_PGVECTOR,
@@ -68,24 +69,24 @@ def support_of(has_vectors: bool, indexes: list[str]) -> Support:
     )
 
 
-#: The longest vectors that pgvector's index takes.
+#: The longest vectors that pgvector's index accepts.
 MAX_INDEXED_DIMENSIONS = 2000
 
-#: Those who set up at once wait for each other on this key.
+#: The key of the advisory lock of a setup.
 _LOCK_KEY = 0x70616C69 + 1
-#: … and look after it this often, in seconds.
+#: How often a setup tries to get the lock, in seconds.
 _LOCK_SECONDS = 0.2
 
 _OURS = re.compile(rf"{WORDS_INDEX}|{VECTORS_INDEX}[0-9]+")
 
 
 def is_ours(index: str) -> bool:
-    """Whether this module makes an index of that name, so that no migration does."""
+    """Returns whether this module, not a migration, creates an index of that name."""
     return _OURS.fullmatch(index) is not None
 
 
 def install_extensions(url: str) -> None:
-    """Makes the extensions that the server has; for a superuser, who may make them all.
+    """Creates the extensions that the server has; for a superuser.
 
     Raises psycopg.Error when the database cannot be reached.
     """
@@ -94,11 +95,10 @@ def install_extensions(url: str) -> None:
 
 
 def install(url: str, dimensions: int | None = None) -> Support:
-    """Makes what the role of `url` may make, and says what search can do then.
+    """Creates what the role of `url` may create; returns what search can do then.
 
-    `dimensions`: the length of vectors that get an index for many of them; None: none
-    do. What cannot be made is told, not raised; psycopg.Error when the database cannot be
-    reached.
+    `dimensions`: the length of vectors that get an index; None: no index. Returns what could not be
+    created in `problems`; raises psycopg.Error when the database cannot be reached.
     """
     with _connection(url) as connection:
         problems = _make_extensions(connection)
@@ -116,11 +116,10 @@ def install(url: str, dimensions: int | None = None) -> Support:
 @contextmanager
 def _connection(url: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(url, autocommit=True) as connection:
-        # An index that is built beside writers waits for each of them, for as long as it takes.
+        # Building an index concurrently waits for each writer, however long that takes.
         connection.execute("SET statement_timeout = 0")
         connection.execute("SET lock_timeout = 0")
-        # Asked again and again: a statement that waits would hold up the index that the
-        # other one builds.
+        # Polled: a waiting statement would block the index that the other setup builds.
         while not _got(connection.execute("SELECT pg_try_advisory_lock(%s)", (_LOCK_KEY,))):
             time.sleep(_LOCK_SECONDS)
         yield connection
@@ -132,7 +131,7 @@ def _got(cursor: psycopg.Cursor[Any]) -> bool:
 
 
 def _make_extensions(connection: psycopg.Connection[Any]) -> list[str]:
-    """Makes the extensions that are there for this server; what was refused."""
+    """Creates the extensions that the server offers; returns what was refused."""
     refused = []
     offered = connection.execute(
         "SELECT name FROM pg_available_extensions WHERE name = ANY(%s)"
@@ -146,7 +145,7 @@ def _make_extensions(connection: psycopg.Connection[Any]) -> list[str]:
         except psycopg.Error as error:
             refused.append(
                 f"the extension {name} is installed on the server, and was not enabled:"
-                f" {_first_line(error)}; a superuser may, by CREATE EXTENSION {name}"
+                f" {first_line(error)}; a superuser may, by CREATE EXTENSION {name}"
             )
     return refused
 
@@ -163,7 +162,7 @@ def _vectors_index(dimensions: int) -> sql.Composable:
 
 
 def _make_index(connection: psycopg.Connection[Any], name: str, what: sql.Composable) -> list[str]:
-    """Makes an index beside writers, unless it is there whole; why it could not."""
+    """Creates an index concurrently, unless it is valid; returns why it could not."""
     index = sql.Identifier(name)
     whole = connection.execute(
         "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)", (f"public.{name}",)
@@ -171,13 +170,9 @@ def _make_index(connection: psycopg.Connection[Any], name: str, what: sql.Compos
     if whole is not None and whole[0]:
         return []
     try:
-        # One that was broken off is invalid, and stays so.
+        # An interrupted one is invalid, and stays so.
         connection.execute(sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(index))
         connection.execute(sql.SQL("CREATE INDEX CONCURRENTLY {} {}").format(index, what))
     except psycopg.Error as error:
-        return [f"the index {name} was not made: {_first_line(error)}"]
+        return [f"the index {name} was not made: {first_line(error)}"]
     return []
-
-
-def _first_line(error: psycopg.Error) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

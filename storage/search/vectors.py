@@ -1,4 +1,4 @@
-"""Finding chunks by their vectors."""
+"""Finds chunks by their vectors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,10 +8,9 @@ from service.domain.search.fusing import ScoredChunk
 from storage.engine.database import Transaction
 from storage.log.ranges import Range
 
-#: Up to so many vectors are compared one by one, which beats an index behind a filter.
+#: Up to so many vectors are compared one by one, which is faster than an index with a filter.
 EXACT_VECTORS = 20_000
-#: Of a chunk more than one part may be near; so many times more parts than chunks are
-#: taken from an index over vectors.
+#: Parts that an index over vectors returns for each chunk, since several parts of one may be near.
 _PARTS_A_CHUNK = 4
 
 
@@ -25,10 +24,10 @@ async def read_by_vectors(
     *,
     has_index: bool,
 ) -> Sequence[ScoredChunk]:
-    """The `depth` chunks of a range whose best part is nearest to a vector of length 1.
+    """Returns the `depth` chunks of a range whose best part is nearest to a vector of length 1.
 
-    Only vectors of `model` count. The score is the cosine of the angle. `has_index`: of
-    vectors of this length, over all sessions.
+    Only vectors of `model` count. The score is the cosine of the angle. `has_index`: whether
+    vectors of this length have one, over all sessions.
     """
     values = {
         "session": session_key,
@@ -41,7 +40,7 @@ async def read_by_vectors(
     if has_index and within.positions is None and await _are_many(tx, within, values):
         queries = (*_BY_INDEX, vectors_query(vector, within, True))
         (*_, rows) = await tx.pipeline(queries, values, snapshot=True, prepare=False)
-        # Behind a filter that few pass the index may give up before it has found enough.
+        # With a filter that few pass, the index may give up before it has found enough.
         if len(rows) >= depth:
             return _hits(rows)
     return _hits(await tx.fetch(vectors_query(vector, within, False), values, prepare=False))
@@ -63,21 +62,21 @@ SELECT count(*) FROM (
 
 
 async def _are_many(tx: Transaction, within: Range, values: Mapping[str, object]) -> bool:
-    """Whether there are more vectors than are compared one by one."""
+    """Returns whether there are more vectors than are compared one by one."""
     chunks = within.to_position - within.from_position + 1
     if chunks * _PARTS_A_CHUNK <= EXACT_VECTORS:
-        # With more parts a chunk it takes somewhat longer; to count them would cost each time.
+        # More parts per chunk take somewhat longer, but counting them would cost each search.
         return False
     ((many,),) = await tx.fetch(_COUNT, values)
     return bool(many > EXACT_VECTORS)
 
 
-# An index knows nothing of sessions: it is searched on until enough of this one are found.
+# The index is over all sessions: it is searched until enough of this one are found.
 _BY_INDEX = ("SET LOCAL hnsw.iterative_scan = relaxed_order", "SET LOCAL hnsw.ef_search = 200")
 
 
 def vectors_query(vector: Sequence[float], within: Range, by_index: bool) -> str:
-    """The statement that ranks by vectors: all of the range, or those that an index names."""
+    """Returns the statement that ranks by vectors: all of the range, or those of an index."""
     size = len(vector)
     near = f"v.embedding::vector({size}) <=> %(vector)s::vector({size})"
     nearest = f"ORDER BY {near} LIMIT %(parts)s" if by_index else ""

@@ -1,9 +1,8 @@
-"""Finding chunks by their words (BM25).
+"""Finds chunks by their words (BM25).
 
-What is in the index is read from it: of a long session from the lists of
-`storage.search.posting_lists`, and what is behind them from the words of chunks. Of the chunks
-that have no words yet, those of the newest are made on the fly, and ranked together with the
-others as if they were in it.
+A search reads the lists of `storage.search.posting_lists` in a long session, and the words of later
+chunks. For the newest chunks that are not indexed yet it computes the words, and ranks them
+together with the others.
 """
 
 import asyncio
@@ -18,17 +17,17 @@ from storage.engine.database import Transaction
 from storage.log.chunks import CONTENT_BYTES
 from storage.log.ranges import Range
 from storage.search import posting_lists
-from storage.search.chunk_text import AS_TEXT, length_of, words_of
+from storage.search.chunk_text import AS_TEXT, length_of, quoted, words_of
 from storage.search.finding import SearchPlace
 from storage.search.posting_lists import BLOCK_CHUNKS, ListedPostings
 
 if TYPE_CHECKING:
     from service.domain.search.postings import Best
 
-#: Chunks whose lengths are read at most; of more, so many spread over all. BM25 needs their
-#: mean only, and how many pass a filter.
+#: Chunks whose lengths are read; of more, a sample of so many. BM25 needs only their mean, and how
+#: many pass a filter.
 SAMPLE_CHUNKS = 10_000
-#: Chunks, and bytes of their content, behind the index whose words a search makes: the newest
+#: Chunks after the index, and bytes of their content, whose words a search computes: the newest
 #: ones. It takes about a second on a slow machine.
 TAIL_CHUNKS = 2000
 TAIL_BYTES = 2 * 1024 * 1024
@@ -36,23 +35,22 @@ TAIL_BYTES = 2 * 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnindexedChunks:
-    """Chunks behind the index, by their words."""
+    """The words of chunks after the index."""
 
-    #: Chunks of the range that are not searched, since they are too many.
+    #: Chunks of the range that are not searched, since there are too many.
     unread: int = 0
-    #: Of all of them that are searched.
+    #: Totals of those that are searched.
     chunks: int = 0
     words: int = 0
-    #: Those that have a word of the query: position, length in words, and how often each
-    #: word of the query occurs.
+    #: Chunks with a word of the query: position, length in words, and how often each word of the
+    #: query occurs.
     holders: Sequence[tuple[float, ...]] = ()
 
 
-# How often a word occurs, without taking the text's other words apart, which takes five
-# times as long. With all weights 1, ts_rank of one word that occurs n times is the sum of
-# 1/i² for i up to n, over π²/6; what is missing to 1 is very nearly 1/(n + 1/2), over the
-# same. The next whole number is n for every n that positions are kept for (255), and 0 for
-# a word that does not occur.
+# How often a word occurs, without unpacking the text's other words, which takes five times as long.
+# With all weights 1, ts_rank of one word that occurs n times is the sum of 1/i² for i up to n, over
+# π²/6; the difference to 1 is nearly 1/(n + 1/2), over the same. The nearest integer is n for every
+# n that positions are kept for (255), and 0 for a word that does not occur.
 _OCCURRENCES = """round(1 / (1.6449340668482264
     * (1 - ts_rank('{{1,1,1,1}}', {words}, %(word{at})s::tsquery))) - 0.5) AS n{at}"""
 
@@ -94,9 +92,9 @@ def _behind_and(conditions: str) -> str:
 async def read_tail(
     tx: Transaction, session_key: UUID, place: SearchPlace, within: Range
 ) -> UnindexedChunks:
-    """The newest chunks of a range that are behind the index: TAIL_CHUNKS of TAIL_BYTES at most.
+    """Returns the newest chunks of a range after the index: at most TAIL_CHUNKS of TAIL_BYTES.
 
-    Takes a round trip, and a second at most: a search waits for no index.
+    Takes a round trip, and at most a second: a search waits for no index.
     """
     behind = max(place.indexed_position, within.from_position - 1)
     if not place.words or behind >= within.to_position:
@@ -122,14 +120,14 @@ async def read_by_words(
     tail: UnindexedChunks,
     depth: int,
 ) -> Sequence[ScoredChunk]:
-    """The `depth` chunks of a range that fit the query's words best, by BM25.
+    """Returns the `depth` best chunks of a range by the query's words and BM25.
 
     Documents and their frequencies are those of the range.
     """
     if not place.words:
         return ()
     listed = ListedPostings()
-    # Which chunks fit other conditions the lists do not say.
+    # The lists know no other conditions.
     if within.from_position <= place.listed_position and not within.conditions():
         low, high = within.from_position, min(within.to_position, place.indexed_position)
         listed = await posting_lists.read_listed(tx, session_key, place.words, low, high)
@@ -153,7 +151,7 @@ async def read_by_words(
 
 
 def _best(mean: float, weights: Sequence[float], depth: int, hits: Sequence[ScoredChunk]) -> "Best":
-    # The library for numbers takes its time to load, and few sessions are so long.
+    # numpy loads slowly, and few sessions are so long.
     from service.domain.search.postings import Best, Weights
 
     return Best(Weights(mean_length=mean, of_words=weights), depth, hits)
@@ -162,10 +160,10 @@ def _best(mean: float, weights: Sequence[float], depth: int, hits: Sequence[Scor
 def words_query(
     place: SearchPlace, within: Range, tail: UnindexedChunks, listed: ListedPostings | None = None
 ) -> str:
-    """The statement that ranks by words what is not in posting lists.
+    """Returns the statement that ranks by words the chunks that are not in posting lists.
 
-    With lists the first row has the mean length and the weights of the words behind its hit,
-    also where there is no hit.
+    With lists the first row has the mean length and the weights of the words after its hit, even
+    where there is no hit.
     """
     listed = listed or ListedPostings()
     count = len(place.words)
@@ -205,7 +203,7 @@ def _score(count: int) -> str:
 
 
 def _looked_up(words: Sequence[str], mean: float, weights: Sequence[float]) -> str:
-    """The statement that gives chunks that are in the index their scores."""
+    """Returns the statement that scores chunks of the index."""
     known = ", ".join(f"{weight!r}::float8 AS w{at}" for at, weight in enumerate(weights))
     return f"""
 SELECT position, {_score(len(words))} AS score
@@ -225,7 +223,7 @@ FROM (
 def _unlisted(
     place: SearchPlace, within: Range, listed: ListedPostings
 ) -> Sequence[tuple[int, int]]:
-    """First and last positions of what is in the index, and not in the lists."""
+    """Returns first and last positions of chunks in the index but not in the lists."""
     low, last = within.from_position, min(within.to_position, place.indexed_position)
     if not listed.blocks:
         return [(low, last)]
@@ -234,7 +232,7 @@ def _unlisted(
 
 
 def _measured(within: Range, parts: Sequence[tuple[int, int]], listed: ListedPostings) -> str:
-    """How many chunks there are, and words in them: in the index, and behind it."""
+    """Returns SQL that counts chunks and their words, in the index and after it."""
     step = max(1, -(-sum(last - low + 1 for low, last in parts) // SAMPLE_CHUNKS))
     if within.positions is not None:
         step = 1
@@ -259,8 +257,8 @@ def _sampled(within: Range, low: int, last: int, step: int) -> str:
 def _holders(
     count: int, within: Range, parts: Sequence[tuple[int, int]], listed: ListedPostings
 ) -> str:
-    # What was indexed since the place was read is in the tail, and counts once. A copy of
-    # what is stored is made once, and not for each word.
+    # Chunks that were indexed since are in the tail, and count once. Stored words are unpacked
+    # once, and not for each word of the query.
     source = " UNION ALL ".join(
         f"""
         SELECT w.position, w.length, setweight(w.words, 'D') AS words
@@ -277,7 +275,7 @@ def _within(within: Range, low: int, last: int, listed: ListedPostings) -> str:
     chunks = within.rows("chunk_word", "w", low, last)
     if not listed.blocks or last - low >= 2 * BLOCK_CHUNKS:
         return chunks
-    # Few of the session's chunks: the index over words would name those of all of them.
+    # For few of the session's chunks: the index over words would return those of the whole session.
     return f"(SELECT w.* FROM {chunks} OFFSET 0) AS w WHERE true"  # noqa: S608 - all of it is ours
 
 
@@ -299,15 +297,9 @@ def _tail_values(tail: UnindexedChunks, count: int) -> dict[str, object]:
 
 
 def word_values(words: Sequence[str]) -> dict[str, object]:
-    """The values of a query's words in the statements here."""
-    quoted = [_quoted(word) for word in words]
+    """Returns the values of a query's words for the statements here."""
+    each = [quoted(word) for word in words]
     return {
-        "any_word": " | ".join(quoted),
-        **{f"word{at}": word for at, word in enumerate(quoted)},
+        "any_word": " | ".join(each),
+        **{f"word{at}": word for at, word in enumerate(each)},
     }
-
-
-def _quoted(word: str) -> str:
-    """A tsquery of one word, quoted as its input function reads it."""
-    escaped = word.replace("\\", "\\\\").replace("'", "''")
-    return f"'{escaped}'"

@@ -1,9 +1,8 @@
-"""Budgets: their rows, what is left of them, and the check before a call is begun.
+"""Stores budgets, reads what is left of them, and checks them before a call begins.
 
-What was spent is in running sums, which a trigger of the ledger writes: one row of a session or
-a memory and a few of a tenant, however long its history. What calls under way may come to is in
-their `intent`. Both are read by one statement, so that a call that ends meanwhile is seen in the
-one or the other, never in neither.
+A trigger of the ledger writes running sums of spending: one row of a session or a memory and a few
+of a tenant, however long its history. The reservations of calls under way are in their `intent`.
+One statement reads both, so that a call that ends meanwhile is in one or the other.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,12 +29,12 @@ from storage.engine.clocks import interval
 from storage.engine.database import Transaction, first
 from storage.tables import budget, memory, session, tenant_budget
 
-#: A call whose lease ran out so long ago is no longer reserved for: whoever made it died,
-#: and its outcome will not be stored any more.
+#: A call whose lease expired so long ago, in seconds, reserves nothing: its executor died, and will
+#: not store an outcome any more.
 FORGOTTEN_SECONDS = 900
 
-# A sum has the figures of its newest day alone. Where the server's clock went back behind a
-# midnight that day has not come yet, and what was spent today is summed up from the rows.
+# A sum has the figures of its newest day only. If the server's clock was set back across a
+# midnight, that day is in the future, and the spending of today is summed from the rows.
 _SUMS = """
 CROSS JOIN (
     SELECT clock_timestamp() AS now, (clock_timestamp() AT TIME ZONE 'UTC')::date AS today
@@ -116,8 +115,8 @@ FROM {{budgets}} b
 }
 """  # noqa: S608 - all of it stands above
 
-# For statements that look up what they are given, one by one: by plans that are made once, and
-# that read no whole table, whatever the statistics were then.
+# For statements that look up their arguments one by one: their plans are made once, and read no
+# whole table, whatever the statistics were then.
 ONE_BY_ONE = (
     "SELECT set_config('enable_seqscan', 'off', true),"
     " set_config('plan_cache_mode', 'force_generic_plan', true)"
@@ -135,7 +134,7 @@ _ALL = (
     " WHERE b.tenant_id = %(tenant)s::uuid"
 )
 
-#: The tenant's come first, then by session, and a session's own before its memories'.
+#: The tenant's first, then by session, and a session's own before those of its memories.
 _PAGE = (
     f"SELECT * FROM ({_ALL}) l"  # noqa: S608 - as above
     " WHERE (%(named)s::text IS NULL OR l.session = %(named)s::text)"
@@ -149,13 +148,13 @@ _ONE = (
 )
 
 
-#: Whether any budget concerns calls of these owners; for `keys`.
+#: Returns whether any budget concerns calls of these owners; its values are `keys`.
 CONCERNED = f"""
 SELECT EXISTS (SELECT 1 FROM tenant_budget WHERE tenant_id = %(tenant)s::uuid)
     OR EXISTS (SELECT 1 FROM {_CONCERNING} b)
 """  # noqa: S608 - as above
 
-# Always in this order, that of `keys`, or two calls would wait for each other.
+# Always in this order, that of `keys`, or two calls would deadlock.
 _LOCK = (
     "SELECT period FROM tenant_budget WHERE tenant_id = %(tenant)s::uuid"
     " ORDER BY period FOR UPDATE",
@@ -175,7 +174,7 @@ def _standing(row: Sequence[Any]) -> Standing:
 
 
 def keys(tenant_id: UUID, scopes: Iterable[CallScope]) -> dict[str, object]:
-    """What the placeholders of CONCERNED stand for: sessions, each before its memories."""
+    """Returns the values of CONCERNED: sessions, each before its memories."""
     pairs = {
         (one.session_key, owner) for one in scopes for owner in (one.session_key, one.owner_id)
     }
@@ -190,10 +189,10 @@ def keys(tenant_id: UUID, scopes: Iterable[CallScope]) -> dict[str, object]:
 async def refusals(
     tx: Transaction, asked: Sequence[tuple[CallScope, CallBound]]
 ) -> list[BudgetExhausted | None]:
-    """Which of these calls budgets do not allow; None for one that they do.
+    """Returns the refusal of each of these calls by budgets; None for an allowed one.
 
-    As `check`, behind the intents of all of them. One that is allowed reserves what it may come
-    to before the next one is looked at.
+    Does as `check`, after the intents of all of them. An allowed call reserves its size before the
+    next one is checked.
     """
     named = keys(tx.tenant_id, (scope for scope, _ in asked))
     named["keys"] = [one.key for _, one in asked]
@@ -218,7 +217,7 @@ def _refused(
 
 
 def _concerned(scope: CallScope) -> set[tuple[UUID | None, UUID | None]]:
-    """What budgets of a call are set on; the tenant's have no keys."""
+    """Returns the owners of budgets that concern a call; the tenant's have no keys."""
     key = scope.session_key
     return {(None, None), (key, key), (key, scope.owner_id)}
 
@@ -230,9 +229,9 @@ async def check(
 
     `micro_usd` is None where no price is known.
 
-    Called in the transaction that writes the call's intent: the budgets concerned stay
-    locked until it ends, so that no two calls take the last of one. The call's own intent
-    is not counted as reserved. Without budgets it costs one query and locks nothing.
+    Called in the transaction that writes the call's intent: it locks the budgets concerned, so that
+    no two calls use the rest of one. The call's own intent does not count. Without budgets it costs
+    one query and locks nothing.
     """
     named = keys(tx.tenant_id, (scope,))
     if not (await tx.fetch(CONCERNED, named, prepare=None))[0][0]:
@@ -254,7 +253,7 @@ async def put(
     limit_tokens: int | None,
     limit_micro_usd: int | None,
 ) -> None:
-    """Sets a budget, in place of the one before.
+    """Sets a budget, in place of an earlier one.
 
     `place` is session and owner (the session itself, or a memory); None is the tenant.
     """
@@ -268,7 +267,7 @@ async def put(
 async def lock(
     tx: Transaction, place: tuple[UUID, UUID] | None, period: BudgetPeriod
 ) -> BudgetLimits | None:
-    """Returns the limits of a budget, which stay until the transaction ends; None without one."""
+    """Returns the limits of a budget and locks it; None without one."""
     table, key = _row(tx, place, period)
     statement = (
         select(table.c.limit_tokens, table.c.limit_micro_usd)
@@ -298,7 +297,7 @@ def _row(
 async def page(
     tx: Transaction, *, named: str | None, after: tuple[str, str, str], limit: int
 ) -> Sequence[Standing]:
-    """Up to `limit` budgets behind `after` (session, memory, period), the tenant's first.
+    """Returns up to `limit` budgets after `after` (session, memory, period), the tenant's first.
 
     With `named` only those of that session and its memories.
     """
@@ -319,7 +318,7 @@ async def page(
 
 
 async def get(tx: Transaction, owner: BudgetOwner, period: BudgetPeriod) -> Standing | None:
-    """A budget with its standing; None when it is not set."""
+    """Returns the state of a budget; None when it is not set."""
     values = {"tenant": tx.tenant_id, "keys": [], "period": period.value}
     names = {"session": owner.session, "memory": owner.memory}
     row = first(await tx.fetch(_ONE, {**values, **names}, prepare=None))
@@ -327,30 +326,30 @@ async def get(tx: Transaction, owner: BudgetOwner, period: BudgetPeriod) -> Stan
 
 
 async def hold(tx: Transaction, held: Claim, error: BudgetExhausted) -> None:
-    """Puts a memory off until its budgets may allow its next call; no try is counted.
+    """Defers a memory until its budgets may allow its next call, without counting a try.
 
-    It shows the reason, unless it only waits for calls under way. The caller has just
-    had `error` from `check` in this transaction: with the budgets locked nobody raises
-    one unseen. Raises Fenced when the memory is no longer held.
+    It shows the reason, unless it only waits for calls under way. `error` is from `check` in this
+    transaction: with the budgets locked, none can be raised unseen. Raises Fenced when the claim is
+    lost.
     """
     seconds = error.resume_seconds
     ready_at: Any = text("'infinity'::timestamptz")
     if seconds is not None:
-        # Not now(), which is before the budgets were looked at: a day ends when it ends.
+        # Not now(), which is before the budgets were read.
         ready_at = func.clock_timestamp() + interval(seconds)
     reason = None if error.waits_for_calls else error.message
     await change(tx, held, ready_at=ready_at, held_reason=reason)
 
 
 async def wake(tx: Transaction, place: tuple[UUID, UUID] | None) -> Sequence[tuple[UUID, UUID]]:
-    """Lets the held memories that a budget concerns try again; their keys."""
+    """Wakes the deferred memories that a budget concerns; returns their keys."""
     concerned = [memory.c.tenant_id == tx.tenant_id, memory.c.held_reason.is_not(None)]
     if place is not None:
         session_key, owner_id = place
         concerned.append(memory.c.session_key == session_key)
         if owner_id != session_key:
             concerned.append(memory.c.memory_id == owner_id)
-    # Before the memories, as who appends or flushes does: each locks several of them.
+    # Before the memories, as an append or a flush does: each locks several of them.
     locked = (
         select(session.c.session_key)
         .where(session.c.session_key.in_(select(memory.c.session_key).where(*concerned)))

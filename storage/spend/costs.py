@@ -1,4 +1,4 @@
-"""What calls came to by purpose and model, and what a memory's steps read and wrote."""
+"""Sums the costs of calls by purpose and model, and reads a memory's steps and revisions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from storage.tables import call, call_sum, memory
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostLine:
-    """Calls of one memory, purpose and model, summed."""
+    """Sums of calls of one memory, purpose and model."""
 
     #: Empty for calls that no memory made.
     memory: str
@@ -26,13 +26,13 @@ class CostLine:
     #: As provider/name.
     model: str
     spend: Spend
-    #: Cached tokens that were not reported count as predicted.
+    #: Cached tokens as reported, else as predicted.
     cost: LogCost
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResidualLine:
-    """Calls of one class of residuals, summed."""
+    """Sums of calls of one class of residuals."""
 
     #: Empty for calls of releases that did not classify.
     residual: str
@@ -49,7 +49,7 @@ class StepFacts:
     #: It read the positions from_position + 1 to to_position.
     from_position: int
     to_position: int
-    #: Bytes of UTF-8 of each chunk that it read.
+    #: Bytes of UTF-8 of each chunk of the step.
     chunk_bytes: Sequence[int]
 
 
@@ -73,7 +73,7 @@ _LABELLED = (
 )
 
 
-#: The same of the sums that the ledger keeps.
+#: The same from the ledger's running sums.
 _FAILED = call_sum.c.failed
 _TOTALS = {
     "calls": func.sum(call_sum.c.calls).filter(~_FAILED),
@@ -106,7 +106,7 @@ def _where(session_key: UUID, wanted: SpendFilter) -> list[Any]:
 
 
 async def lines(tx: Transaction, session_key: UUID, wanted: SpendFilter) -> Sequence[CostLine]:
-    """The session's calls by memory, purpose and model."""
+    """Returns the sums of the session's calls by memory, purpose and model."""
     name = func.coalesce(memory.c.name, "").label("memory")
     keys = (call_sum.c.purpose, call_sum.c.model)
     joined = call_sum.outerjoin(
@@ -139,7 +139,7 @@ async def lines(tx: Transaction, session_key: UUID, wanted: SpendFilter) -> Sequ
 async def occasions(
     tx: Transaction, session_key: UUID, wanted: SpendFilter, named: Sequence[str]
 ) -> dict[str, LogCost]:
-    """What each of these occasions came to; those without calls are left out."""
+    """Returns the costs of these occasions, without those that have no calls."""
     statement = (
         select(call.c.occasion, *_LABELLED)
         .where(*_where(session_key, wanted), call.c.occasion.in_(named))
@@ -163,7 +163,7 @@ def _cost(row: Any) -> LogCost:
 async def residuals(
     tx: Transaction, session_key: UUID, wanted: SpendFilter
 ) -> Sequence[ResidualLine]:
-    """The session's calls with a reply by the class of their residual."""
+    """Returns the sums of the session's calls with a reply, by the class of their residual."""
     name = call_sum.c.residual
     statement = (
         select(
@@ -189,7 +189,7 @@ async def residuals(
 
 _STEPS = text(
     """
-SELECT r.revision, r.from_position, r.to_position, c.bytes
+SELECT r.*, c.chunk_bytes
 FROM (
     SELECT revision, from_position, to_position FROM revision
     WHERE session_key = :session AND memory_id = :memory AND kind = 'step'
@@ -201,7 +201,8 @@ FROM (
 ) r
 CROSS JOIN LATERAL (
     SELECT coalesce(array_agg(octet_length(text) + octet_length(observation)
-        + octet_length(thought) + octet_length(action) ORDER BY position), '{}') AS bytes
+        + octet_length(thought) + octet_length(action) ORDER BY position), '{}')
+        AS chunk_bytes
     FROM chunk
     WHERE session_key = :session
         AND position > r.from_position AND position <= r.to_position
@@ -214,17 +215,9 @@ ORDER BY r.revision
 async def newest_steps(
     tx: Transaction, session_key: UUID, memory_id: UUID, limit: int
 ) -> Sequence[StepFacts]:
-    """Up to `limit` of the newest steps behind the last rollback, oldest first."""
+    """Returns up to `limit` of the newest steps after the last rollback, oldest first."""
     values = {"session": session_key, "memory": memory_id, "limit": limit}
-    return [
-        StepFacts(
-            revision=row.revision,
-            from_position=row.from_position,
-            to_position=row.to_position,
-            chunk_bytes=tuple(row.bytes),
-        )
-        for row in await tx.fetch(_STEPS, values)
-    ]
+    return [StepFacts(**row._asdict()) for row in await tx.fetch(_STEPS, values)]
 
 
 _COUNT_STEPS = text(
@@ -234,19 +227,19 @@ _COUNT_STEPS = text(
 
 
 async def count_steps(tx: Transaction, session_key: UUID, memory_id: UUID) -> int:
-    """How many steps the memory has made."""
+    """Returns how many steps the memory has committed."""
     values = {"session": session_key, "memory": memory_id}
     return int((await tx.fetch(_COUNT_STEPS, values))[0][0])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RevisionFacts:
-    """What a revision did to the memory."""
+    """The changes of a revision."""
 
     revision: int
     #: One of `revision_kind` in storage/tables/memories.py.
     kind: str
-    #: It wrote a new base.
+    #: Whether it wrote a new base.
     folds: bool
     amendments: Sequence[Amendment]
 
@@ -266,7 +259,7 @@ ORDER BY r.revision, a.ordinal
 async def revisions_from(
     tx: Transaction, session_key: UUID, memory_id: UUID, first: int
 ) -> Sequence[RevisionFacts]:
-    """The memory's revisions from `first` on, with what each amended."""
+    """Returns the memory's revisions from `first` on, with their amendments."""
     values = {"session": session_key, "memory": memory_id, "first": first}
     found: list[RevisionFacts] = []
     amendments: list[Amendment] = []

@@ -1,6 +1,6 @@
-"""What was spent: the ledger's sums by memory, session, tenant and day.
+"""Sums spending by memory, session, tenant and day.
 
-The sums are written by a trigger of the ledger, so they are what the ledger adds up to.
+From running sums that a trigger of the ledger writes, so that they equal those of the ledger.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,9 +17,9 @@ from storage.tables import memory, session, spend
 
 
 class SpendLevel(StrEnum):
-    """What gets a line of its own."""
+    """The level of lines."""
 
-    #: All of it is one line.
+    #: One line for everything.
     TENANT = "tenant"
     SESSION = "session"
     #: Each memory, and each session for calls that no memory made.
@@ -28,7 +28,7 @@ class SpendLevel(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spend:
-    """Model calls, summed. Tokens as providers report them."""
+    """Sums of model calls. Tokens are as reported by providers."""
 
     calls: int = 0
     failed_calls: int = 0
@@ -38,7 +38,7 @@ class Spend:
     predicted_cached_tokens: int = 0
     #: Of these, those that providers reported as cached.
     reported_cached_tokens: int = 0
-    #: Calls whose provider says nothing of its cache.
+    #: Calls whose provider reports nothing of its cache.
     unreported_calls: int = 0
     cache_write_tokens: int = 0
     output_tokens: int = 0
@@ -49,11 +49,11 @@ class Spend:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpendLine:
-    """The sums of one line; what it is not split by is empty."""
+    """The sums of one line; fields that it is not split by are empty."""
 
     session: str
     memory: str
-    #: In UTC; None when days are not told apart.
+    #: In UTC; None when it is not split by days.
     day: date | None
     spend: Spend
 
@@ -66,7 +66,7 @@ class Days:
     last: date | None = None
 
     def bound(self, day: ColumnElement[Any]) -> Sequence[ColumnElement[bool]]:
-        """The conditions for a column of days."""
+        """Returns the conditions for a column of days."""
         clauses = []
         if self.first is not None:
             clauses.append(day >= self.first)
@@ -77,7 +77,7 @@ class Days:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpendFilter:
-    """Whose calls of which days."""
+    """Filters calls by owner and day."""
 
     session_key: UUID | None = None
     memory_id: UUID | None = None
@@ -91,7 +91,7 @@ _SUMS = tuple(
 
 def _where(wanted: SpendFilter) -> list[Any]:
     if wanted.session_key is None:
-        # It is so of all, and what the index of a tenant's rows asks for.
+        # True of all, and the condition of the index of a tenant's rows.
         clauses: list[Any] = [spend.c.day > text("'-infinity'")]
     else:
         clauses = [spend.c.session_key == wanted.session_key]
@@ -101,7 +101,7 @@ def _where(wanted: SpendFilter) -> list[Any]:
 
 
 async def total(tx: Transaction, wanted: SpendFilter) -> Spend:
-    """All of it in one sum."""
+    """Returns one sum of everything."""
     statement = select(*_SUMS).where(spend.c.tenant_id == tx.tenant_id, *_where(wanted))
     return spend_of((await tx.fetch(statement))[0])
 
@@ -115,7 +115,7 @@ async def lines(
     after: tuple[str, str, str] | None,
     limit: int,
 ) -> Sequence[SpendLine]:
-    """Up to `limit` lines behind `after` (session, memory, day), in this order."""
+    """Returns up to `limit` lines after `after` (session, memory, day), in this order."""
     rows = await tx.fetch(_lines(tx, wanted, level, by_day, after).limit(limit))
     return [
         SpendLine(
@@ -145,7 +145,7 @@ def _lines(
         # ISO 8601 whatever the connection's style of dates is.
         (func.to_char(spend.c.day, "YYYY-MM-DD") if by_day else nothing).label("day"),
     )
-    # Of sessions that were deleted nothing else is left.
+    # Deleted sessions have no other rows.
     joined = spend.outerjoin(session, session.c.session_key == spend.c.session_key).outerjoin(
         memory,
         and_(memory.c.session_key == spend.c.session_key, memory.c.memory_id == spend.c.owner_id),
@@ -163,12 +163,12 @@ def _lines(
 
 
 def spend_of(row: Any) -> Spend:
-    """The sums of a row whose columns have their names."""
+    """Returns the sums in a row whose columns have their names."""
     return Spend(**{name: int(getattr(row, name)) for name in Spend.__dataclass_fields__})
 
 
 def added(many: Iterable[Spend]) -> Spend:
-    """The sum."""
+    """Returns the sum."""
     found = list(many)
     names = Spend.__dataclass_fields__
     return Spend(**{name: sum(getattr(one, name) for one in found) for name in names})

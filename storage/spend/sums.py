@@ -1,8 +1,8 @@
-"""The running sums that budgets are checked against: whether they are what `spend` adds up to.
+"""Verifies and repairs the running sums that budgets are checked against.
 
 Triggers of the ledger change `call_sum`, of which `spend` is a view, and the sums in one
-transaction. So what the sums lack of the rows stays the same whatever is recorded meanwhile, and
-may be added without a lock on either.
+transaction. So the difference between sums and rows stays the same whatever is recorded meanwhile,
+and may be added without a lock on either.
 """
 
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ _FIGURES = ("tokens", "micro_usd", "unpriced_calls")
 _OF_DAY = tuple(f"day_{name}" for name in _FIGURES)
 _COLUMNS = ", ".join((*_FIGURES, "day", *_OF_DAY))
 
-#: Only one at a time: what two of them lack they would add twice.
+#: Only one at a time: two would add the same difference.
 _ALONE = "SELECT pg_advisory_xact_lock(x'70616c73'::bigint)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SumOff:
-    """A sum that is not what the rows add up to; what it lacks, less than 0 for too much."""
+    """The difference of a wrong sum to its rows, less than 0 where the sum is too large."""
 
     #: The memory, the session for all that belongs to it, or the tenant.
     owner_id: UUID
-    #: The newest day that is known of.
+    #: The newest day with calls.
     day: date
-    #: In all.
+    #: In total.
     tokens: int
     micro_usd: int
     unpriced_calls: int
@@ -40,7 +40,7 @@ class SumOff:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DayOff:
-    """A day of `spend` that is not what the ledger adds up to; as `SumOff`."""
+    """The difference of a wrong day of `spend` to the ledger; as `SumOff`."""
 
     #: The memory, or the session for calls that no memory made.
     owner_id: UUID
@@ -110,7 +110,7 @@ _OF_SESSION = _LACKING.format(
 _TENANT = "tenant_id = %(tenant)s"
 _OF_TENANT = _LACKING.format(
     keys="tenant_id",
-    # As the index of a tenant's rows says it: call_sum_by_tenant.
+    # With the condition of the index of a tenant's rows, call_sum_by_tenant.
     spent=_SPENT.format(keys="tenant_id", which=f"{_TENANT} AND day > '-infinity'", by="1, 2"),
     sums=f"tenant_spend_sum WHERE {_TENANT}",
 )
@@ -151,15 +151,15 @@ ORDER BY 1, 2
 
 
 async def days_off(tx: Transaction, session_key: UUID) -> Sequence[DayOff]:
-    """Rows of a session that are not what the ledger adds up to."""
+    """Returns the days of a session that differ from the ledger."""
     rows = await tx.fetch(_OF_LEDGER, {"session": session_key}, prepare=None)
     return [DayOff(**row._asdict()) for row in rows]
 
 
 async def sums_off(tx: Transaction, session_key: UUID | None) -> Sequence[SumOff]:
-    """Sums of a session and its memories that are not what its rows add up to.
+    """Returns the sums of a session and its memories that differ from its rows.
 
-    Without a session that of the tenant.
+    Without a session, those of the tenant.
     """
     find = _FIND_OF_TENANT if session_key is None else _FIND_OF_SESSION
     named = {"session": session_key, "tenant": tx.tenant_id}
@@ -168,7 +168,7 @@ async def sums_off(tx: Transaction, session_key: UUID | None) -> Sequence[SumOff
 
 
 async def mend(tx: Transaction, session_key: UUID | None) -> None:
-    """Sets right what `sums_off` finds; calls may be recorded meanwhile."""
+    """Repairs what `sums_off` returns; calls may be recorded meanwhile."""
     mended = _MEND_OF_TENANT if session_key is None else _MEND_OF_SESSION
     await tx.execute(_ALONE, prepare=None)
     named = {"session": session_key, "tenant": tx.tenant_id}

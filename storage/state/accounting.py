@@ -1,7 +1,6 @@
-"""What an agent loop over a session's steps comes to: the sums, in one query.
+"""Computes the tokens of an agent loop over a session's steps, in one query.
 
-It goes through the log once, from one compression to the next, and reads no text: only how
-long each is.
+It goes through the log once, from one compression to the next, and reads only the lengths of texts.
 """
 
 from typing import Any
@@ -89,7 +88,7 @@ FROM totalled
 async def read_sums(
     tx: Transaction, session_key: UUID, memory_id: UUID, *, revision: int, head: int
 ) -> StateTotals:
-    """The sums of a state memory at a revision, over the log up to `head`, at least 1."""
+    """Returns the sums of a state memory at a revision, over the log up to `head`, at least 1."""
     assert head > 0, "without a step there is nothing to add up"
     values = {"session": session_key, "memory": memory_id, "revision": revision, "head": head}
     row = (await tx.fetch(_SUMS, values))[0]

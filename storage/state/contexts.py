@@ -1,7 +1,7 @@
-"""Working contexts: the vectors in use and the chunks behind them, at one moment.
+"""Reads working contexts: the vectors in use and the chunks after them, at one moment.
 
-A stalled memory may have a hundred thousand chunks behind it, so what is recent is counted
-first, and its content is only read when it keeps to the limits.
+A stalled memory may lag by a hundred thousand chunks, so recent chunks are counted first, and read
+only within the limits.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ from storage.memories import memories
 from storage.memories.memories import StoredMemory
 from storage.state.vectors import VECTOR_COLUMNS, vector_of
 
-#: Recent chunks whose sizes are read; of more the others count like these.
+#: Recent chunks whose sizes are read; the others are estimated by these.
 MAX_SIZED_CHUNKS = 10_000
 
 _RECENT_SIZES = f"""
@@ -41,12 +41,12 @@ async def recent_sizes(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContextBounds:
-    """What may be recent for a context to be read."""
+    """Limits on the recent chunks of a context."""
 
     chunks: int
-    #: Of their content, in bytes of UTF-8.
+    #: Bytes of their content in UTF-8.
     content_bytes: int
-    #: Of their metadata as JSON, which is no content and comes with it all the same.
+    #: Bytes of their metadata as JSON, which is read with the content.
     metadata_bytes: int
 
 
@@ -65,21 +65,21 @@ class StoredContext:
     created_at: Mapping[int, datetime]
     #: The last position of the recent chunks.
     upto: int
-    #: Nothing when they pass the bounds.
+    #: Empty when they exceed the bounds.
     recent: Sequence[LoggedChunk]
 
     @property
     def recent_chunks(self) -> int:
-        """How many are recent, whether they keep to the bounds or not."""
+        """Number of recent chunks, within the bounds or not."""
         return 0 if self.state is None else self.upto - self.state.applied_position
 
     @property
     def is_whole(self) -> bool:
-        """Whether all that is recent is there."""
+        """Whether it has all recent chunks."""
         return len(self.recent) == self.recent_chunks
 
 
-#: What a read is of: the newest revision and all chunks behind it …
+#: What a read returns: the newest revision and all chunks after it …
 _NEWEST = """
 SELECT m.revision, m.applied_position, s.head AS upto
 FROM memory m JOIN session s ON s.session_key = m.session_key
@@ -97,8 +97,8 @@ WHERE m.session_key = %(session)s AND m.memory_id = %(memory)s AND m.kind = 'sta
 #: … or a revision alone, …
 _REVISION = _PAST.format(number="%(at)s", upto="r.to_position")
 
-#: … or, for a position, the newest revision that holds nothing behind it, which is the one
-#: before the step that read on, if there was one.
+#: … or, for a position, the newest revision that contains nothing after it: the one before the step
+#: that read further, if there was one.
 _AT_POSITION = _PAST.format(
     number="""coalesce((
         SELECT CASE WHEN to_position > %(at)s THEN revision - 1 END FROM revision
@@ -109,8 +109,8 @@ _AT_POSITION = _PAST.format(
     upto="least(s.head, %(at)s)",
 )
 
-# In all three what is wanted is found out first, and then looked up by its key, whatever
-# the planner thinks of the tables' sizes: a subquery in an index's condition does that.
+# All three first determine what to read, and then look it up by its key, whatever table sizes the
+# planner expects: a subquery in an index's condition does that.
 
 #: The memory, and the last vector of each level, the highest first; where the first level
 #: begins anew it is the task prompt.
@@ -169,7 +169,7 @@ _READ_NEWEST = _queries(_NEWEST)
 _READ_AT_POSITION = _queries(_AT_POSITION)
 _READ_REVISION = _queries(_REVISION)
 
-#: Positions and revisions beyond it cannot be.
+#: No position or revision exceeds it.
 _MAX_BIGINT = 2**63 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -177,7 +177,7 @@ _Key = tuple[UUID, UUID]
 
 
 async def read_newest(tx: Transaction, key: _Key, bounds: ContextBounds) -> StoredContext | None:
-    """The context of this moment, in one round trip; None when there is no memory.
+    """Returns the context of this moment, in one round trip; None when there is no memory.
 
     `key` is the session's and the memory's.
     """
@@ -187,14 +187,14 @@ async def read_newest(tx: Transaction, key: _Key, bounds: ContextBounds) -> Stor
 async def read_at_position(
     tx: Transaction, key: _Key, bounds: ContextBounds, position: int
 ) -> StoredContext | None:
-    """The context when the log ended at a position: as `read_newest`."""
+    """Returns the context when the log ended at a position; as `read_newest`."""
     return await _read(tx, _READ_AT_POSITION, key, bounds, position)
 
 
 async def read_revision(
     tx: Transaction, key: _Key, bounds: ContextBounds, revision: int
 ) -> StoredContext | None:
-    """The vectors of a revision, with nothing that is recent: as `read_newest`."""
+    """Returns the vectors of a revision, without recent chunks; as `read_newest`."""
     return await _read(tx, _READ_REVISION, key, bounds, revision)
 
 

@@ -1,7 +1,7 @@
-"""Idle state memories: finds whether one has something to do, and leaves it until it has.
+"""Checks whether an idle state memory has something to do, and defers it until it has.
 
-Every append wakes the state memories of its session, and most find nothing to do: so that
-they find out costs two round trips, and no write that anybody waits for.
+Every append wakes the state memories of its session, and most have nothing to do. Noticing that
+costs two round trips, and no write that a client waits for.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ UPDATE memory SET
     has_work = %(ready_at)s::timestamptz IS NOT NULL,
     ready_at = coalesce(%(ready_at)s::timestamptz, ready_at),
     resting = %(ready_at)s::timestamptz IS NOT NULL,
-    -- Of what is not wanted any more: a flush would take it for what is to be tried again.
+    -- Failed tries are over: a flush would mistake them for a pending retry.
     attempts = 0,
     held_reason = NULL,
     waiting_model = NULL,
@@ -51,16 +51,16 @@ RETURNING true
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IdleStateMemory:
-    """A state memory that somebody was woken for, in nobody's hands."""
+    """A state memory that a worker was woken for, without a claim."""
 
     held: Claim
     levels: VectorLevels
-    #: Of its session.
+    #: The head of its session.
     head: int
 
 
 async def look(tx: Transaction, session_key: UUID, memory_id: UUID) -> IdleStateMemory | None:
-    """What `revisions.claim` would find, in one round trip; None when there is nothing to do."""
+    """Returns what `revisions.claim` would return, in one round trip; None without work."""
     rows = await tx.fetch(_LOOK, {"session": session_key, "memory": memory_id})
     if not rows:
         return None
@@ -87,12 +87,12 @@ async def leave(
     wake_position: int,
     ready_at: datetime | None = None,
 ) -> int | None:
-    """Leaves a memory whose steps up to `position` are not to be compressed yet.
+    """Defers a memory whose steps up to `position` are not to be compressed yet.
 
-    Until the log reaches `wake_position`; and with `ready_at`, a time of the database's
-    clock, until then at the latest. None when it is idle. Else the session's head, and nothing
-    is changed: it is behind `position`, or the memory was flushed, changed or taken over
-    since it was looked at. A whole transaction, in one round trip.
+    Until the log reaches `wake_position`, and with `ready_at` at most until that time of the
+    database's clock. Returns None when it is idle. Else the session's head, without a change: the
+    head is after `position`, or the memory was flushed, changed or claimed since `look`. A whole
+    transaction, in one round trip.
     """
     values = {
         "session": held.session_key,
@@ -104,7 +104,7 @@ async def leave(
         "wake_position": wake_position,
         "ready_at": ready_at,
     }
-    # A server that crashes may forget it: then somebody looks once more.
+    # A crash of the server may lose it: then a worker checks once more.
     _, heads, is_idle = await tx.pipeline((LAZILY, _LOCK_HEAD, _IDLE), values)
     if is_idle:
         tx.changed.add(held.memory_id)
@@ -112,6 +112,6 @@ async def leave(
 
 
 async def clock(tx: Transaction) -> datetime:
-    """When the transaction began, by the database's clock."""
+    """Returns when the transaction began, by the database's clock."""
     began: datetime = (await tx.fetch(select(func.now())))[0][0]
     return began

@@ -1,11 +1,12 @@
-"""State vectors: written with their revisions, and read as of any of them."""
+"""Writes state vectors with their revisions, and reads them as of any revision."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, Select, bindparam, case, insert, select, update
+from sqlalchemy import bindparam, case, insert, select, update
 
 from service.domain.state.vectors import State, StateVector, VectorLevels, VectorSource
 from storage.engine.claims import Claim
@@ -34,7 +35,7 @@ VECTOR_COLUMNS = ", ".join(f"v.{column.name}" for column in _VECTOR)
 
 
 def vector_of(row: Sequence[Any]) -> StateVector:
-    """A vector from a row of VECTOR_COLUMNS."""
+    """Returns a vector from a row of VECTOR_COLUMNS."""
     number, level, text, tokens, made, after, begin, end, children, replies, appended = row
     return StateVector(
         revision=number,
@@ -52,7 +53,7 @@ def vector_of(row: Sequence[Any]) -> StateVector:
 
 
 async def add_first(tx: Transaction, session_key: UUID, memory_id: UUID, task: StateVector) -> None:
-    """Writes what a new memory has at revision 0: M_1, the task prompt."""
+    """Writes the vector of a new memory: M_1, the task prompt."""
     keys = {"session_key": session_key, "memory_id": memory_id, "tenant_id": tx.tenant_id}
     await _add(tx, keys, task, VectorLevels())
 
@@ -66,10 +67,10 @@ async def commit(
     *,
     has_work: bool | None,
 ) -> bool:
-    """Writes a state memory's next revision; whether there is work.
+    """Writes a state memory's next revision; returns whether there is work.
 
-    `levels` are those behind it, and `vector` is what it brings: None for a rollback,
-    which brings back what was there. As `revisions.advance`, whose Fenced it raises.
+    `levels` are those after it, and `vector` is its new one: None for a rollback, which restores
+    old ones. Raises Fenced as `revisions.advance` does.
     """
     has_more = await advance(tx, held, new, has_work=has_work)
     keys = {
@@ -92,28 +93,16 @@ async def _add(
     await tx.execute(insert(state_levels).values(**keys, revision=number, runs=levels.to_json()))
     if vector is None:
         return
+    lists = {"children": list(vector.children), "appended": list(vector.appended)}
     await tx.execute(
-        insert(state_vector).values(
-            **keys,
-            revision=vector.revision,
-            level=vector.level,
-            text=vector.text,
-            tokens=vector.tokens,
-            made=vector.made.value,
-            after_position=vector.after_position,
-            from_position=vector.from_position,
-            to_position=vector.to_position,
-            children=list(vector.children),
-            replies=vector.replies,
-            appended=list(vector.appended),
-        )
+        insert(state_vector).values(**keys, **asdict(vector) | lists | {"made": vector.made.value})
     )
 
 
 async def read_state(
     tx: Transaction, session_key: UUID, memory_id: UUID, at_revision: int
 ) -> State | None:
-    """The vectors that are in use at a revision; None when there is no such revision."""
+    """Returns the vectors in use at a revision; None when there is no such revision."""
     statement = select(state_levels.c.runs, revision.c.to_position).join(
         revision,
         (revision.c.session_key == state_levels.c.session_key)
@@ -139,7 +128,7 @@ async def read_state(
 async def read_levels(
     tx: Transaction, session_key: UUID, memory_id: UUID, at_revision: int
 ) -> VectorLevels | None:
-    """Which vectors are in use at a revision; None when no row says so."""
+    """Returns which vectors are in use at a revision; None without a row."""
     statement = select(state_levels.c.runs).where(
         state_levels.c.session_key == session_key,
         state_levels.c.memory_id == memory_id,
@@ -152,12 +141,20 @@ async def read_levels(
 async def read_vectors(
     tx: Transaction, session_key: UUID, memory_id: UUID, revisions: Sequence[int]
 ) -> Sequence[StateVector]:
-    """The vectors that these revisions brought, in their order."""
-    statement = _select(session_key, memory_id).where(state_vector.c.revision.in_(revisions))
-    return [vector_of(row) for row in await _rows(tx, statement)]
+    """Returns the vectors that these revisions added, in order."""
+    statement = (
+        select(*_VECTOR)
+        .where(
+            state_vector.c.session_key == session_key,
+            state_vector.c.memory_id == memory_id,
+            state_vector.c.revision.in_(revisions),
+        )
+        .order_by(state_vector.c.revision)
+    )
+    return [vector_of(row) for row in await tx.fetch(statement)]
 
 
-# One more than have so many bytes together, so that it is known whether others follow.
+# One more than have so many bytes together, which shows whether others follow.
 _PAGE = f"""
 SELECT {VECTOR_COLUMNS}, v.created_at
 FROM (
@@ -188,10 +185,10 @@ async def list_page(
     limit: int,
     max_bytes: int,
 ) -> Sequence[tuple[StateVector, datetime]]:
-    """Up to `limit` vectors behind a revision, and when each was committed.
+    """Returns up to `limit` vectors after a revision, and when each was committed.
 
-    `after_revision` -1 begins at M_1; level 0 means all. Of more than `max_bytes` of text
-    together only the first come, and one more.
+    `after_revision` -1 begins at M_1; level 0 means all. Only the first with `max_bytes` of text
+    together, and one more.
     """
     values = {
         "session": key[0],
@@ -203,19 +200,6 @@ async def list_page(
     }
     rows = await tx.fetch(_PAGE, values, prepare=None)
     return [(vector_of(row[:-1]), row[-1]) for row in rows]
-
-
-def _select(session_key: UUID, memory_id: UUID) -> Select[Any]:
-    return (
-        select(*_VECTOR)
-        .where(state_vector.c.session_key == session_key, state_vector.c.memory_id == memory_id)
-        .order_by(state_vector.c.revision)
-    )
-
-
-async def _rows(tx: Transaction, statement: Select[Any]) -> Sequence[Row[Any]]:
-    rows: Sequence[Row[Any]] = await tx.fetch(statement)
-    return rows
 
 
 _ROUSE = Ready(
@@ -230,5 +214,5 @@ _ROUSE = Ready(
 
 
 async def rouse(tx: Transaction, session_key: UUID, memory_id: UUID) -> None:
-    """Has a memory looked at whose vectors were changed by hand, though it is idle."""
+    """Wakes a memory whose vectors were changed by hand, even if it is idle."""
     await tx.execute(_ROUSE, {"session": session_key, "memory": memory_id})

@@ -1,8 +1,4 @@
-"""State vectors as their readers want them: along a lineage, which leaves out what a rollback
-undid.
-
-A lineage is `history.lineage`: ranges of revisions (a, b], the newest first.
-"""
+"""Reads state vectors along a lineage (`history.lineage`), without those that a rollback undid."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,8 +35,10 @@ async def list_back(
     upto: int,
     limit: int,
 ) -> Sequence[StateVector]:
-    """Up to `limit` vectors of a level of a memory (session_key, memory_id), from revision
-    `upto` back, the newest first; without the task prompt."""
+    """Returns up to `limit` vectors of a level, from revision `upto` back, the newest first.
+
+    Of a memory (session_key, memory_id); without the task prompt.
+    """
     ranges = [(after, min(end, upto)) for after, end in lineage if after < upto]
     values = {**_ranges(key, ranges), "level": level, "limit": limit}
     return [vector_of(row) for row in await tx.fetch(_BACK, values, prepare=None)]
@@ -67,7 +65,7 @@ class Placed:
     parent: int | None
 
 
-#: The task prompt, revision 0, stands for no steps.
+#: Without the task prompt, revision 0, which contains no steps.
 _MINE = """
 WITH mine AS MATERIALIZED (
     SELECT v.revision, v.level, v.from_position, v.to_position, v.children
@@ -93,7 +91,7 @@ WHERE session_key = %(session)s AND memory_id = %(memory)s AND revision = ANY(%(
 async def list_placed(
     tx: Transaction, key: tuple[UUID, UUID], lineage: Lineage
 ) -> Sequence[Placed]:
-    """All vectors of a lineage in the order of the log, without the task prompt."""
+    """Returns all vectors of a lineage in the order of the log, without the task prompt."""
     rows = await tx.fetch(_PLACED, _ranges(key, lineage), prepare=None)
     return [Placed(**row._asdict()) for row in rows]
 
@@ -101,7 +99,7 @@ async def list_placed(
 async def read_beginnings(
     tx: Transaction, key: tuple[UUID, UUID], revisions: Sequence[int], characters: int
 ) -> Mapping[int, str]:
-    """The first characters of vectors, by revision."""
+    """Returns the first characters of vectors, by revision."""
     values = {
         "session": key[0],
         "memory": key[1],
@@ -114,12 +112,12 @@ async def read_beginnings(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RangeWords:
-    """What the chunks of a range come to."""
+    """Totals of the chunks of a range."""
 
     chunks: int
-    #: Of content, in UTF-8.
+    #: Of their content, in UTF-8.
     bytes: int
-    #: Indexes of the words that stand in it somewhere, be it within a word.
+    #: Indexes of the words that occur in it, even within others.
     words: tuple[int, ...] = ()
 
 
@@ -144,14 +142,14 @@ async def read_range_words(
     ranges: Sequence[tuple[int, int]],
     words: Sequence[str] = (),
 ) -> Sequence[RangeWords]:
-    """The chunks at positions (after, to] of each range: their size, and which words they have.
+    """Returns the size and words of the chunks at positions (after, to] of each range.
 
     Words are lower-case, at most `retrieval.MAX_WORDS`.
     """
     bits = [f"(strpos(said, %(word{at})s) > 0)::int::bigint << {at}" for at in range(len(words))]
     statement = _RANGES.format(
         CONTENT_BYTES=CONTENT_BYTES,
-        # Sizes are known without the texts.
+        # Sizes do not need the texts.
         said=_SAID if words else "",
         bits=" | ".join(f"({bit})" for bit in bits) or "0::bigint",
     )

@@ -1,4 +1,4 @@
-"""The tables, as SQLAlchemy Core knows them; migrations/schema/ makes them.
+"""The tables for SQLAlchemy's Core; migrations/schema/ creates them.
 
 Every table that belongs to a session has `session_key` first in every key and
 `tenant_id` beside it for row-level security.

@@ -1,4 +1,4 @@
-"""Model calls, what they came to, and what they may come to."""
+"""Tables of model calls, their sums, and budgets."""
 
 from typing import Any
 
@@ -29,9 +29,9 @@ call = Table(
     Column("session_key", Uuid, nullable=False),
     Column("call_id", Uuid, nullable=False),
     Column("tenant_id", Uuid, nullable=False),
-    # NULL for calls that no memory made; the foreign key then holds nothing.
+    # NULL for calls that no memory made; then the foreign key does not apply.
     Column("memory_id", Uuid),
-    # In the order of its bytes, so that a range finds all that begin alike.
+    # In the order of its bytes, so that a range finds all with one prefix.
     Column("occasion", Text(collation="C"), nullable=False),
     Column("key", LargeBinary, nullable=False),
     Column("purpose", Text, nullable=False),
@@ -47,13 +47,13 @@ call = Table(
     Column("cost_micro_usd", BigInteger),
     count("latency_ms"),
     created(),
-    # Which deployment of the model was asked; empty where there is one only.
+    # Which deployment of the model was called; empty where there is only one.
     Column("deployment", Text, nullable=False, server_default=text("''")),
     # Why the provider's cache had other tokens than predicted.
     Column("residual", Text),
     # Of output_tokens; NULL is unknown.
     Column("reasoning_tokens", BigInteger),
-    # How the reply ended; NULL for a failed call, and for one of a release that did not say it.
+    # How the reply ended; NULL for a failed call, and for one of a release that did not store it.
     Column("ended", Text),
     # The words of a refusal, or the provider's own name of the end.
     Column("said", Text),
@@ -73,8 +73,8 @@ call = Table(
 intent = Table(
     "intent",
     metadata,
-    # A call that is about to be made or under way: there from before it until its outcome
-    # is stored. Who finds one whose lease holds waits for that outcome.
+    # A call that is about to be made or under way: it exists from before the call until its outcome
+    # is stored. An executor that finds one with a valid lease waits for that outcome.
     Column("session_key", Uuid, nullable=False),
     Column("key", LargeBinary, nullable=False),
     Column("tenant_id", Uuid, nullable=False),
@@ -82,16 +82,16 @@ intent = Table(
     Column("purpose", Text, nullable=False),
     Column("model", Text, nullable=False),
     Column("deployment", Text, nullable=False, server_default=text("''")),
-    # Rises when somebody else takes the call over.
+    # The fencing token: rises when another executor takes over the call.
     Column("fence", BigInteger, nullable=False, server_default=text("1")),
     Column("lease_until", DateTime(timezone=True), nullable=False),
-    # What the call may come to, for budgets.
+    # The call's largest size, for budgets.
     count("reserved_tokens"),
     count("reserved_micro_usd"),
     created(),
     PrimaryKeyConstraint("session_key", "key", name="intent_pkey"),
-    # It has no foreign key: what stays, the call and its sum, has them.
-    # For budgets. What it says is so of each, as of `call_sum_by_tenant`.
+    # It has no foreign keys; the call and its sum, which stay, have them.
+    # For budgets. Its condition is true of each row, as that of `call_sum_by_tenant`.
     Index("intent_of_tenant", "tenant_id", postgresql_where=text("created_at > '-infinity'")),
 )
 
@@ -99,8 +99,8 @@ intent = Table(
 call_sum = Table(
     "call_sum",
     metadata,
-    # The ledger's sums by day and by what calls are for. A trigger of `call` writes them, and
-    # those of budgets, so that they are what is in the ledger whoever writes there.
+    # The ledger's sums by day and purpose. A trigger of `call` writes them, and those of budgets,
+    # so that they equal the ledger whatever writes there.
     Column("session_key", Uuid, nullable=False),
     # The memory, or the session for calls that no memory made.
     Column("owner_id", Uuid, nullable=False),
@@ -108,7 +108,7 @@ call_sum = Table(
     Column("day", Date, nullable=False),
     Column("purpose", Text, nullable=False),
     Column("model", Text, nullable=False),
-    # Empty of calls that have none.
+    # Empty for calls without one.
     Column("residual", Text, nullable=False),
     Column("failed", Boolean, nullable=False),
     Column("tenant_id", Uuid, nullable=False),
@@ -116,7 +116,7 @@ call_sum = Table(
     count("input_tokens"),
     count("predicted_cached_tokens"),
     count("reported_cached_tokens"),
-    # Calls whose provider says something of its cache.
+    # Calls whose provider reports on its cache.
     count("reported_calls"),
     # As reported; where nothing is, as predicted.
     count("cached_tokens"),
@@ -140,7 +140,7 @@ call_sum = Table(
         "call_sum_by_tenant",
         "tenant_id",
         "day",
-        # It is so of each row, and keeps this index to the statements that repeat it.
+        # True of each row; only statements that repeat it use this index.
         postgresql_where=text("day > '-infinity'"),
     ),
 )
@@ -149,7 +149,7 @@ call_sum = Table(
 spend = Table(
     "spend",
     views,
-    # The ledger's sums by day, out of `call_sum`: a view, of as many rows as that has.
+    # The ledger's sums by day: a view of `call_sum`, with as many rows.
     Column("session_key", Uuid, nullable=False),
     # The memory, or the session for calls that no memory made.
     Column("owner_id", Uuid, nullable=False),
@@ -161,7 +161,7 @@ spend = Table(
     count("input_tokens"),
     count("predicted_cached_tokens"),
     count("reported_cached_tokens"),
-    # Calls whose provider says nothing of its cache.
+    # Calls whose provider reports nothing of its cache.
     count("unreported_calls"),
     count("cache_write_tokens"),
     count("output_tokens"),
@@ -172,7 +172,7 @@ spend = Table(
 
 
 def _sums() -> tuple[Column[Any], ...]:
-    """What budgets are about: in all, and of the newest day that is known of, in UTC."""
+    """Returns the columns of sums for budgets: totals, and those of the newest day, in UTC."""
     return (
         count("tokens"),
         count("micro_usd"),
@@ -187,8 +187,8 @@ def _sums() -> tuple[Column[Any], ...]:
 spend_sum = Table(
     "spend_sum",
     metadata,
-    # What is in `spend` of a memory, or of all that belongs to a session, in one row: a budget
-    # is looked at before each call. It has no foreign key: it is made of what has one.
+    # The total of a memory, or of a session, in one row: budgets are checked before each call. It
+    # has no foreign key, since its sources have.
     Column("session_key", Uuid, nullable=False),
     # As in `budget`.
     Column("owner_id", Uuid, nullable=False),
@@ -201,8 +201,8 @@ spend_sum = Table(
 tenant_spend_sum = Table(
     "tenant_spend_sum",
     metadata,
-    # The same of a tenant: the sum of its rows. Each connection adds to the one of its slot, so
-    # that calls that are recorded at once do not wait for each other.
+    # The same of a tenant: the sum of its rows. Each connection adds to the row of its slot, so
+    # that concurrent calls do not wait for each other.
     Column("tenant_id", Uuid, nullable=False),
     Column("slot", SmallInteger, nullable=False),
     *_sums(),

@@ -1,34 +1,34 @@
-"""What all tables share: the metadata, the roles, and columns and keys that many have."""
+"""The metadata of all tables, the roles, and columns and keys that many tables have."""
 
 from sqlalchemy import BigInteger, Column, DateTime, ForeignKeyConstraint, MetaData, func, text
 
 metadata = MetaData()
-#: Views: migrations make them, and are not compared with them.
+#: Views, which migrations create, and are not compared with.
 views = MetaData()
 
-#: Role that runtime processes take on; row-level security binds it.
+#: Role of runtime processes; row-level security applies to it.
 APP_ROLE = "palimpsest_app"
-#: Role that sees which items are runnable, of all tenants, and nothing else.
+#: Role that sees the runnable items of all tenants, and nothing else.
 SWEEPER_ROLE = "palimpsest_sweeper"
 
 
 def created() -> Column[object]:
-    """When the row was written."""
+    """Returns the column of the time when the row was written."""
     return Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now())
 
 
 def count(name: str) -> Column[int]:
-    """A number that every row has."""
+    """Returns the column of a required number."""
     return Column(name, BigInteger, nullable=False)
 
 
 def total(name: str) -> Column[int]:
-    """A number that grows from 0."""
+    """Returns the column of a number that grows from 0."""
     return Column(name, BigInteger, nullable=False, server_default=text("0"))
 
 
 def of_revision(name: str) -> ForeignKeyConstraint:
-    """The key of a row that belongs to a revision."""
+    """Returns the foreign key of a row that belongs to a revision."""
     return ForeignKeyConstraint(
         ["session_key", "memory_id", "revision"],
         ["revision.session_key", "revision.memory_id", "revision.revision"],
@@ -37,14 +37,14 @@ def of_revision(name: str) -> ForeignKeyConstraint:
 
 
 def of_session(name: str) -> ForeignKeyConstraint:
-    """The key of a row that belongs to a session, and so to its tenant."""
+    """Returns the foreign key of a row that belongs to a session, and so to its tenant."""
     return ForeignKeyConstraint(
         ["session_key", "tenant_id"], ["session.session_key", "session.tenant_id"], name=name
     )
 
 
 def of_memory(name: str) -> ForeignKeyConstraint:
-    """The key of a row that belongs to a memory."""
+    """Returns the foreign key of a row that belongs to a memory."""
     return ForeignKeyConstraint(
         ["session_key", "memory_id"], ["memory.session_key", "memory.memory_id"], name=name
     )

@@ -1,6 +1,6 @@
-"""Tables of work: answers with all about them, schema drafts, operations, and the queue.
+"""Tables of work: answers with their parts, schema drafts, operations, and the queue.
 
-Those of the queue are unlogged, so that they cost no flush: a crash of the server empties them, and
+Those of the queue are unlogged, so that they need no flush: a crash of the server empties them, and
 workers fill them again.
 """
 
@@ -31,11 +31,11 @@ answer = Table(
     Column("session_key", Uuid, nullable=False),
     Column("answer_id", Uuid, nullable=False),
     Column("tenant_id", Uuid, nullable=False),
-    # NULL: the log itself is read, or the automatic reader has not chosen.
+    # NULL: the log is read, or the automatic reader has not chosen.
     Column("memory_id", Uuid),
     Column("query", Text, nullable=False),
     Column("status", Text, nullable=False, server_default=text("'pending'")),
-    # What it reads; fixed when it is asked.
+    # What it reads; fixed when the question is stored.
     count("revision"),
     count("applied_position"),
     Column("text", Text, nullable=False, server_default=text("''")),
@@ -49,39 +49,39 @@ answer = Table(
     Column("navigation", JSONB),
     # Why there is no answer, where there is none; NULL when there is one.
     Column("no_answer", Text),
-    # What the navigation came to; NULL until it is complete, and for other readers.
+    # Totals of the navigation; NULL until it is complete, and for other readers.
     Column("statistics", JSONB),
-    # Who is to read; NULL: whoever reads that kind of memory.
+    # NULL: the default reader of that kind of memory.
     Column("reader", Text),
     # How the log is to be browsed; NULL for other readers.
     Column("browsing", JSONB),
-    # The model that reads, where no memory's spec says; empty: the service's.
+    # The model where no memory's spec names one; empty: the service's.
     Column("wanted_model", Text, nullable=False, server_default=text("''")),
-    # JSON Schema of the answer, and the answer by it; NULL where none is asked for.
+    # JSON Schema of the answer, and the answer in this form; NULL where none is requested.
     Column("response_schema", JSONB),
     Column("value", JSONB),
-    # What the automatic reader chose: reader, memory, where it reads, and why.
+    # The choice of the automatic reader: reader, memory, revision and position, and reason.
     Column("chosen", JSONB),
     # Which chunks may be cited, and are read where the log is read; NULL: all.
     Column("chunk_filter", JSONB),
     # The options of a multiple-choice question.
     Column("options", JSONB, nullable=False, server_default=text("'[]'")),
-    # Whether the answer is an option that nothing says, and whether its text was cut off.
+    # Whether the answer is an option without support, and whether its text was cut off.
     Column("guessed", Boolean, nullable=False, server_default=text("false")),
     Column("truncated", Boolean, nullable=False, server_default=text("false")),
-    # The first and the last chunk of what the reader did not go through; NULL: nothing.
+    # The first and the last chunk that the reader left out; NULL: none.
     Column("left_out", ARRAY(BigInteger)),
-    # Whether the text is told as it is written.
+    # Whether the text is streamed.
     Column("tells_text", Boolean, nullable=False, server_default=text("false")),
     # A memory that the automatic reader chooses must have applied the log up to here.
     total("wanted_position"),
     # The model whose condition it waits for, and why; NULL: it waits for none.
     Column("waiting_model", Text),
     Column("waiting_cause", Text),
-    # Until when it is made though nobody waits for it; NULL: in any case.
+    # Until when it is made without a waiting client; NULL: for ever.
     Column("wanted_until", DateTime(timezone=True)),
-    # The server process whose client was the last to begin to wait; NULL: all of them left, or
-    # it is made in any case.
+    # The server process whose client began to wait last; NULL: all clients left, or it is made in
+    # any case.
     Column("waiter", Uuid),
     PrimaryKeyConstraint("session_key", "answer_id", name="answer_pkey"),
     ForeignKeyConstraint(
@@ -99,7 +99,7 @@ answer = Table(
         "ready_at",
         postgresql_where=text("status = 'pending' AND ready_at > '-infinity'"),
     ),
-    # For the bound of what is pending: see `count_pending_answer`.
+    # For the limit of pending answers: see `count_pending_answer`.
     Index(
         "answer_pending",
         "tenant_id",
@@ -123,13 +123,13 @@ answer = Table(
 answer_text = Table(
     "answer_text",
     metadata,
-    # The text of an answer as it is written, piece by piece. The whole is in answer.
+    # The text of an answer in pieces, while a model writes it. `answer` has the whole.
     Column("session_key", Uuid, nullable=False),
     Column("answer_id", Uuid, nullable=False),
     Column("ordinal", Integer, nullable=False),
     Column("tenant_id", Uuid, nullable=False),
     Column("text", Text, nullable=False),
-    # What was told before is void: the text begins anew with this piece.
+    # Earlier pieces are void: the text begins anew with this one.
     Column("restarts", Boolean, nullable=False),
     created(),
     PrimaryKeyConstraint("session_key", "answer_id", "ordinal", name="answer_text_pkey"),
@@ -144,14 +144,14 @@ answer_text = Table(
 answer_rating = Table(
     "answer_rating",
     metadata,
-    # What somebody thinks of an answer; the last one counts.
+    # The rating of an answer; the last one counts.
     Column("session_key", Uuid, nullable=False),
     Column("answer_id", Uuid, nullable=False),
     Column("tenant_id", Uuid, nullable=False),
     # 1: good; -1: bad.
     Column("rating", Integer, nullable=False),
     Column("comment", Text, nullable=False),
-    # What would have been right; empty when nobody says.
+    # The right answer; empty when it is not given.
     Column("expected", Text, nullable=False),
     Column("rated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     PrimaryKeyConstraint("session_key", "answer_id", name="answer_rating_pkey"),
@@ -167,7 +167,7 @@ answer_rating = Table(
 trajectory_event = Table(
     "trajectory_event",
     metadata,
-    # What a navigation looked at and did, written as it happens.
+    # What a reader read and did, written as it happens.
     Column("session_key", Uuid, nullable=False),
     Column("answer_id", Uuid, nullable=False),
     Column("ordinal", Integer, nullable=False),
@@ -192,12 +192,12 @@ schema_draft = Table(
     Column("tenant_id", Uuid, nullable=False),
     Column("domain", Text, nullable=False),
     Column("example_query", Text, nullable=False),
-    # The one that is asked for, empty for the default; then the one that wrote it.
+    # The requested one, empty for the default; then the one that wrote it.
     Column("model", Text, nullable=False),
     Column("status", Text, nullable=False, server_default=text("'pending'")),
     # Class source, once it is complete.
     Column("source", Text, nullable=False, server_default=text("''")),
-    # Replies of the model that it took, once it is complete.
+    # Replies of the model that it needed, once it is complete.
     Column("replies", Integer, nullable=False, server_default=text("0")),
     Column("failure", Text, nullable=False, server_default=text("''")),
     # Failed tries of the work, as with answers.
@@ -242,7 +242,7 @@ worker = Table(
     "worker",
     metadata,
     Column("worker_id", Uuid, primary_key=True),
-    # When it last said that it lives.
+    # When it last reported that it is alive.
     _now("beat_at"),
     prefixes=["UNLOGGED"],
 )
@@ -268,7 +268,7 @@ wanted = Table(
     Column("session_key", Uuid, nullable=False),
     Column("memory_id", Uuid, nullable=False),
     Column("tenant_id", Uuid, nullable=False),
-    # Since when somebody waits for it.
+    # Since when a client waits for it.
     _now("wanted_at"),
     PrimaryKeyConstraint("session_key", "memory_id", name="wanted_pkey"),
     Index("wanted_turns", "tenant_id", "wanted_at"),
@@ -280,14 +280,14 @@ operation = Table(
     "operation",
     metadata,
     Column("session_key", Uuid, nullable=False),
-    # Of a schema, its draft.
+    # For a schema, the id of its draft.
     Column("operation_id", Uuid, nullable=False),
     Column("tenant_id", Uuid, nullable=False),
     Column("kind", Text, nullable=False),
-    # What it changes or builds; NULL and empty of a schema.
+    # What it changes or builds; NULL and empty for a schema.
     Column("memory_id", Uuid),
     Column("memory_name", Text, nullable=False),
-    # Everything up to here is to be read; 0 of a schema.
+    # Everything up to here is to be read; 0 for a schema.
     Column("goal", BigInteger, nullable=False),
     # How it ended, as it was first reported; NULL before.
     Column("state", Text),

@@ -1,4 +1,4 @@
-"""The deployment, tenants, sessions and their logs, requests, removals and traces."""
+"""Tables of the deployment, tenants, sessions and their logs, requests, removals and traces."""
 
 from sqlalchemy import (
     BigInteger,
@@ -27,7 +27,7 @@ from storage.tables.common import count, created, metadata, of_session
 deployment = Table(
     "deployment",
     metadata,
-    # One row: what all processes on this database share.
+    # One row, which all processes on this database share.
     Column("singleton", Boolean, primary_key=True, server_default=text("true")),
     Column("token_key", LargeBinary, nullable=False),
     Column("marker_key", LargeBinary, nullable=False),
@@ -56,8 +56,8 @@ process = Table(
 model_condition = Table(
     "model_condition",
     metadata,
-    # A deployment's name, or the model where it has none. It belongs to no tenant: its
-    # cause has no text of any.
+    # A deployment's name, or the model where it has none. It belongs to no tenant: its cause
+    # contains no tenant's text.
     Column("place", Text, primary_key=True),
     Column("model", Text, nullable=False),
     # One of service/domain/prompting/faults.py.
@@ -65,7 +65,7 @@ model_condition = Table(
     Column("cause", Text, nullable=False),
     Column("failures", Integer, nullable=False, server_default=text("1")),
     Column("since", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    # When one call may find out whether it has passed.
+    # When one call may test whether it has passed.
     Column("probe_at", DateTime(timezone=True), nullable=False),
 )
 
@@ -86,43 +86,43 @@ session = Table(
     Column("session_key", Uuid, nullable=False),
     Column("tenant_id", Uuid, nullable=False),
     Column("name", Text, nullable=False),
-    # Position of the newest chunk; moves under this row's lock only.
+    # Position of the newest chunk; changes under this row's lock only.
     Column("head", BigInteger, nullable=False, server_default=text("0")),
-    # Of all chunks, their metadata among it. What was appended before metadata counted stays
-    # as it is: finding out would mean to read every log.
+    # Of all chunks with their metadata. Metadata of old chunks, from before it counted, is missing:
+    # adding it would mean reading every log.
     Column("content_bytes", BigInteger, nullable=False, server_default=text("0")),
     # Rises when a name is used again after erasure, so that old tokens are refused.
     Column("incarnation", Integer, nullable=False, server_default=text("1")),
     # A configuration of PostgreSQL's full-text search, by its name.
     Column("language", Text, nullable=False, server_default=text("'english'")),
-    # Up to here chunk_word has the words, and chunk_vector the vectors of embedding_model.
+    # chunk_word has the words up to here, and chunk_vector the vectors of embedding_model.
     Column("indexed_position", BigInteger, nullable=False, server_default=text("0")),
     Column("embedded_position", BigInteger, nullable=False, server_default=text("0")),
     Column("embedding_model", Text, nullable=False, server_default=text("''")),
-    # Set by every append: a column that stays true costs it nothing.
+    # Set by every append, which costs nothing where it is set already.
     Column("has_unindexed", Boolean, nullable=False, server_default=text("false")),
     Column("index_ready_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("index_attempts", Integer, nullable=False, server_default=text("0")),
     # Why the last try to embed failed; empty when it did not.
     Column("index_failure", Text, nullable=False, server_default=text("''")),
-    # The same of words, which wait for no model.
+    # The same for words, which wait for no model.
     Column("words_ready_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("words_attempts", Integer, nullable=False, server_default=text("0")),
     Column("words_failure", Text, nullable=False, server_default=text("''")),
     created(),
-    # Set: a tombstone, which row-level security hides. Its name may be used anew once nothing of
+    # Set for a tombstone, which row-level security hides. Its name may be used anew once no row of
     # the session is left.
     Column("deleted_at", DateTime(timezone=True)),
-    # The epoch that new memories begin with: above that of each memory that was deleted, since
-    # one of the same name may still be with a worker.
+    # The first epoch of new memories: above that of each deleted memory, since a worker may still
+    # have one of the same name.
     Column("first_epoch", BigInteger, nullable=False, server_default=text("0")),
     # The client's own keys and values.
     Column("metadata", JSONB, nullable=False, server_default=text("'{}'")),
-    # What belongs to the session names both.
+    # Rows of the session refer to both.
     PrimaryKeyConstraint("session_key", "tenant_id", name="session_pkey"),
     ForeignKeyConstraint(["tenant_id"], ["tenant.tenant_id"], name="session_tenant_fkey"),
     CheckConstraint("head >= 0", name="session_head"),
-    # For lists. Its condition is so of each row, and keeps it to the statements that repeat it:
+    # For lists. Its condition is true of each row; only statements that repeat it use the index:
     # migrations/schema/01_log.sql.
     # With COLLATE "C": by the bytes of names, whatever the database's own collation is.
     Index("session_of_tenant_by_bytes", "tenant_id", "name", postgresql_where=text("name > ''")),
@@ -162,7 +162,7 @@ chunk = Table(
     Column("observation", Text, nullable=False),
     Column("thought", Text, nullable=False),
     Column("action", Text, nullable=False),
-    # NULL: of a release that did not say it.
+    # NULL: of a release that did not store it.
     Column("observed_first", Boolean),
     Column("metadata", JSONB),
     # NULL where the chunk has none.
@@ -196,7 +196,7 @@ removal = Table(
     "removal",
     metadata,
     Column("session_key", Uuid, nullable=False),
-    # The session's own key, or the memory that is deleted alone.
+    # The session's own key, or the id of a memory that is deleted alone.
     Column("item_id", Uuid, nullable=False),
     Column("tenant_id", Uuid, nullable=False),
     created(),
@@ -207,7 +207,7 @@ removal = Table(
         "removal_turns",
         "tenant_id",
         "ready_at",
-        # It is so of each row, and keeps this index to the queue: see take_work.
+        # True of each row; only the queue uses this index: see take_work.
         postgresql_where=text("ready_at > '-infinity'"),
     ),
 )
@@ -217,10 +217,9 @@ trace_context = Table(
     "trace_context",
     metadata,
     Column("session_key", Uuid, nullable=False),
-    # The session itself of chunks that were appended, a memory of what was committed to it, or
-    # what is to be made: an answer.
+    # The session for an append, the memory for a commit, or the answer for a question.
     Column("owner_id", Uuid, nullable=False),
-    # Positions in the log; of a commit both are its revision, of what is to be made both are 0.
+    # Positions in the log; both are the revision for a commit, and 0 for a question.
     count("from_position"),
     count("to_position"),
     Column("tenant_id", Uuid, nullable=False),
@@ -242,43 +241,43 @@ trace_context = Table(
     CheckConstraint(
         "0 <= from_position AND from_position <= to_position", name="trace_context_positions"
     ),
-    # For sweeps, which look at the oldest of all tenants.
+    # For sweeps, which read the oldest of all tenants.
     Index("trace_context_age", "created_at"),
     prefixes=["UNLOGGED"],
 )
 
 
-#: What keeps a request id from being done twice.
+#: The constraint that prevents a request from being executed twice.
 REQUEST_KEY = "request_pkey"
 
 request = Table(
     "request",
     metadata,
-    # Of the session that it is about; of one that is about none, the key of the empty name.
+    # The session of the request; without one, the key of the empty name.
     Column("session_key", Uuid, nullable=False),
     # The client's own name for it.
     Column("request_id", Text, nullable=False),
     Column("tenant_id", Uuid, nullable=False),
     Column("method", Text, nullable=False),
-    # SHA-256 of what was asked for.
+    # SHA-256 of the request.
     Column("digest", LargeBinary, nullable=False),
-    # Of an append: where its chunks are.
+    # For an append: the positions of its chunks.
     Column("first_position", BigInteger),
     Column("last_position", BigInteger),
-    # Of any other method: the serialized response of the first call.
+    # For any other method: the serialized response of the first call.
     Column("response", LargeBinary),
     created(),
     # When it may be removed; NULL: not before the session is.
     Column("expires_at", DateTime(timezone=True)),
     PrimaryKeyConstraint("session_key", "request_id", name=REQUEST_KEY),
-    # Both in one transaction: no request is done whose chunks are not there.
+    # Both in one transaction: no request is stored without its chunks.
     ForeignKeyConstraint(
         ["session_key", "last_position"],
         ["chunk.session_key", "chunk.position"],
         name="request_chunk_fkey",
     ),
     CheckConstraint("octet_length(digest) = 32", name="request_digest"),
-    # For removals: what refers to a chunk that goes.
+    # For removals: references to a removed chunk.
     Index(
         "request_by_chunk",
         "session_key",

@@ -1,6 +1,6 @@
-"""Memories of every kind, and their revisions.
+"""Tables of memories of every kind, and their revisions.
 
-What makes steps exactly-once lives here, in keys: read `revision` first.
+Their keys make steps exactly-once: read `revision` first.
 """
 
 from sqlalchemy import (
@@ -38,42 +38,42 @@ memory = Table(
     Column("spec", JSONB, nullable=False),
     Column("revision", BigInteger, nullable=False, server_default=text("0")),
     Column("applied_position", BigInteger, nullable=False, server_default=text("0")),
-    # Raised by every worker that takes the memory over; fences the one before.
+    # Raised by every claim; fences the worker of the claim before.
     Column("epoch", BigInteger, nullable=False, server_default=text("0")),
     Column("status", Text, nullable=False, server_default=text("'active'")),
-    # Set by the append that finds it unset, cleared by the step that reaches the
-    # head under the session's lock. So a busy stream does not write here.
+    # Set by the append that finds it unset, cleared by the step that reaches the head under the
+    # session's lock. So a busy stream does not write it.
     Column("has_work", Boolean, nullable=False, server_default=text("false")),
     Column("ready_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     # Failed tries of the step at the cursor.
     Column("attempts", Integer, nullable=False, server_default=text("0")),
     created(),
-    # The schema since it got more fields; NULL: the spec's, which never changes.
+    # The schema since it has more fields; NULL: that of the spec, which never changes.
     Column("schema_source", Text),
     Column("rebuilt_from", Text),
     # Chunks up to here are read without waiting for more.
     Column("flush_position", BigInteger, nullable=False, server_default=text("0")),
-    # Somebody asked for a consolidation once everything up to here is read.
+    # A consolidation is requested once everything up to here is read.
     Column("consolidate_position", BigInteger),
-    # Size of the memory behind its last consolidation: it is worth another try only
-    # when the memory has grown since.
+    # Size of the memory after its last consolidation: another one is only worth it when the memory
+    # has grown since.
     Column("consolidated_tokens", BigInteger, nullable=False, server_default=text("0")),
-    # What the folding policy has counted since the last fold.
+    # The counts of the folding policy since the last fold.
     Column("fold_state", JSONB),
-    # Why no call may be made now: a budget is used up.
+    # Why no call may be made now: a budget is exhausted.
     Column("held_reason", Text),
-    # A tree is closed once everything up to here is in it, and reads nothing behind it.
+    # A tree is closed once everything up to here is in it, and reads nothing after it.
     Column("seal_position", BigInteger),
     # It has nothing to do before `ready_at`, unless something is appended.
     Column("resting", Boolean, nullable=False, server_default=text("false")),
     # An append wakes it when the log reaches this position; NULL: any append does.
     Column("wake_position", BigInteger),
-    # The model whose condition it waits for, and why; NULL: its next try is not put off by any.
+    # The model whose condition it waits for, and why; NULL: it waits for none.
     Column("waiting_model", Text),
     Column("waiting_cause", Text),
     # What rejections of its steps mean for readers: service/domain/prism/losses.py.
     Column("losses", JSONB),
-    # Set: deleted, and hidden by row-level security until its rows are gone.
+    # Set when it is deleted: row-level security hides it until its rows are removed.
     Column("deleted_at", DateTime(timezone=True)),
     PrimaryKeyConstraint("session_key", "memory_id", name="memory_pkey"),
     of_session("memory_session_fkey"),
@@ -97,10 +97,10 @@ memory = Table(
         "memory_turns",
         "tenant_id",
         "ready_at",
-        # The last is so of each row, and keeps this index to the queue: see take_work.
+        # The last condition is true of each row; only the queue uses this index: see take_work.
         postgresql_where=text("has_work AND status = 'active' AND ready_at > '-infinity'"),
     ),
-    # What a budget holds, for whoever raises it.
+    # Memories that a budget defers, for changes of budgets.
     Index(
         "memory_held",
         "tenant_id",
@@ -136,22 +136,22 @@ revision = Table(
         "last_chunk", BigInteger, Computed("NULLIF(to_position, 0)", persisted=True), nullable=True
     ),
     created(),
-    # By whoever made it by hand.
+    # The comment on a change by hand.
     Column("comment", Text, nullable=False, server_default=text("''")),
-    # Whose state a rollback brought back.
+    # The revision whose state a rollback restored.
     Column("restored_revision", BigInteger),
     # The schema from this revision on, when it changed.
     Column("schema_source", Text),
     PrimaryKeyConstraint("session_key", "memory_id", "revision", name="revision_pkey"),
-    # What the chain below refers to.
+    # The chain below refers to it.
     UniqueConstraint("session_key", "memory_id", "revision", "to_position", name="revision_end"),
     ForeignKeyConstraint(
         ["session_key", "memory_id"],
         ["memory.session_key", "memory.memory_id"],
         name="revision_memory_fkey",
     ),
-    # The chain: a revision begins where its parent ended. With the primary key
-    # it leaves no room for a gap, a repeat or a fork.
+    # The chain: a revision begins where its parent ended. With the primary key it prevents a gap, a
+    # repeat or a fork.
     ForeignKeyConstraint(
         ["session_key", "memory_id", "parent_revision", "from_position"],
         [
@@ -188,7 +188,7 @@ revision = Table(
         " AND to_position >= from_position AND from_position >= 0",
         name="revision_range",
     ),
-    # No position begins two steps: what reads nothing has NULL, which is distinct from all.
+    # No position begins two steps: revisions that read nothing have NULL, which is distinct.
     Index(
         "revision_once",
         "session_key",
@@ -204,7 +204,7 @@ revision = Table(
         "revision",
         postgresql_where=text("kind = 'rollback'"),
     ),
-    # For removals: what refers to a chunk that goes.
+    # For removals: references to a removed chunk.
     Index("revision_by_chunk", "session_key", "last_chunk"),
     Index(
         "revision_restoring",
@@ -228,9 +228,9 @@ dead_letter = Table(
     count("to_position"),
     Column("attempts", Integer, nullable=False),
     Column("cause", Text, nullable=False),
-    # NULL while the memory is stalled by it; then 'retried' or 'skipped'.
+    # NULL while it stalls the memory; then 'retried' or 'skipped'.
     Column("resolution", Text),
-    # The model that refused it for what may be the deployment's fault: see Circuits.
+    # The model that refused it, maybe by the deployment's fault: see Circuits.
     Column("ambiguous_model", Text),
     created(),
     PrimaryKeyConstraint("session_key", "memory_id", "letter_id", name="dead_letter_pkey"),
@@ -241,7 +241,7 @@ dead_letter = Table(
         "ambiguous_model",
         postgresql_where=text("ambiguous_model IS NOT NULL AND resolution IS NULL"),
     ),
-    # A memory is stalled by one thing at a time.
+    # A memory has one open letter.
     Index(
         "dead_letter_open",
         "session_key",

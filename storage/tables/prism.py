@@ -1,4 +1,4 @@
-"""PRISM memories: amendments, and the states between them."""
+"""Tables of PRISM memories: amendments, and the states between them."""
 
 from sqlalchemy import (
     Boolean,
@@ -26,14 +26,14 @@ amendment = Table(
     # RFC 9535 normalized path.
     Column("path", Text, nullable=False),
     Column("op", Text, nullable=False),
-    # Canonical JSON; text, since jsonb would reorder keys and rewrite numbers.
+    # Canonical JSON, as text, since jsonb would reorder keys and rewrite numbers.
     Column("value", Text, nullable=False),
     Column("op_corrected", Boolean, nullable=False),
     PrimaryKeyConstraint("session_key", "memory_id", "revision", "ordinal", name="amendment_pkey"),
     of_revision("amendment_revision_fkey"),
     CheckConstraint("op IN ('add', 'update', 'remove')", name="amendment_op"),
-    # The beginning of the path, in the order of its bytes: what touches a path is found
-    # by a range. A whole path may be longer than an index entry.
+    # The beginning of the path, in the order of its bytes: a range finds amendments at or below a
+    # path. A whole path may be longer than an index entry.
     Index(
         "amendment_by_path",
         "session_key",
@@ -63,7 +63,7 @@ rejection = Table(
 prism_base = Table(
     "prism_base",
     metadata,
-    # A base that a fold (or the creation) wrote. Kept: it is also a snapshot.
+    # A base that a fold (or the creation) wrote. It is kept, since it is also a snapshot.
     Column("session_key", Uuid, nullable=False),
     Column("memory_id", Uuid, nullable=False),
     count("revision"),
@@ -77,8 +77,8 @@ prism_base = Table(
 prism_snapshot = Table(
     "prism_snapshot",
     metadata,
-    # A state between two bases, so that any revision is read from one close by. Prompts
-    # do not know it.
+    # A state between two bases, so that any revision is read from a close one. Prompts do not use
+    # it.
     Column("session_key", Uuid, nullable=False),
     Column("memory_id", Uuid, nullable=False),
     count("revision"),
@@ -92,7 +92,7 @@ prism_snapshot = Table(
 prism_value = Table(
     "prism_value",
     metadata,
-    # The newest state, so that reading it is one row.
+    # The newest state, which is read as one row.
     Column("session_key", Uuid, nullable=False),
     Column("memory_id", Uuid, nullable=False),
     Column("tenant_id", Uuid, nullable=False),

@@ -1,7 +1,7 @@
-"""What chunks are found by: their words, and vectors of what they say.
+"""Tables of the search index: words and vectors of chunks.
 
-The indexes that need extensions (one over session and words, one over vectors) are not
-here: `storage.search.setup` makes those that the server can have.
+Not here are indexes that need extensions (one over session and words, one over vectors):
+`storage.search.setup` creates those that the server supports.
 """
 
 from sqlalchemy import (
@@ -24,11 +24,11 @@ chunk_word = Table(
     Column("session_key", Uuid, nullable=False),
     count("position"),
     Column("tenant_id", Uuid, nullable=False),
-    # By the language of the session.
+    # In the language of the session.
     Column("words", TSVECTOR, nullable=False),
-    # How long the chunk's text is, in words as the text search counts their places.
+    # The length of the chunk's text in words, as `chunk_text.length_of` counts them.
     Column("length", Integer, nullable=False),
-    # No foreign key: it is made of the chunk by one statement, and can be made again.
+    # No foreign key: one statement computes it from the chunk, and can do so again.
     PrimaryKeyConstraint("session_key", "position", name="chunk_word_pkey"),
 )
 
@@ -42,7 +42,7 @@ posting_block = Table(
     count("last_position"),
     Column("tenant_id", Uuid, nullable=False),
     count("first_position"),
-    # The lengths of its chunks together, as in chunk_word.
+    # The sum of the lengths of its chunks, as in chunk_word.
     count("words"),
     PrimaryKeyConstraint("session_key", "last_position", name="posting_block_pkey"),
     of_session("posting_block_session_fkey"),
@@ -55,12 +55,12 @@ posting_list = Table(
     "posting_list",
     metadata,
     Column("session_key", Uuid, nullable=False),
-    # The word; of words that few chunks have: what several share.
+    # The word; for words of few chunks, a key that several share.
     Column("key", Text(collation="C"), nullable=False),
-    # Of the block.
+    # The last position of the block.
     count("last_position"),
     Column("tenant_id", Uuid, nullable=False),
-    # In ascending order; the others have as many elements.
+    # In ascending order; the other arrays have as many elements.
     Column("words", ARRAY(Text), nullable=False),
     Column("groups", ARRAY(BYTEA), nullable=False),
     Column("places", ARRAY(BYTEA), nullable=False),
@@ -82,11 +82,11 @@ chunk_vector = Table(
     Column("part", Integer, nullable=False),
     Column("tenant_id", Uuid, nullable=False),
     Column("model", Text, nullable=False),
-    # The characters of the chunk's text that it stands for.
+    # The characters of the chunk's text that it represents.
     Column("from_character", Integer, nullable=False),
     Column("to_character", Integer, nullable=False),
-    # Of length 1. An array, so that it can be stored where pgvector is not installed;
-    # searching casts it to pgvector's type.
+    # Of length 1. An array, so that it can be stored without pgvector; searches cast it to
+    # pgvector's type.
     Column("embedding", ARRAY(REAL), nullable=False),
     PrimaryKeyConstraint("session_key", "position", "part", name="chunk_vector_pkey"),
     ForeignKeyConstraint(

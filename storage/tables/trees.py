@@ -1,4 +1,4 @@
-"""Summary trees."""
+"""The table of summary trees."""
 
 from sqlalchemy import (
     BigInteger,
@@ -22,8 +22,8 @@ from storage.tables.common import count, created, metadata, of_revision
 tree_node = Table(
     "tree_node",
     metadata,
-    # A node of a summary tree, written once. The keys leave no room for a gap, an overlap
-    # or a second node over the same text: see `tree_node_chain_fkey`.
+    # A node of a summary tree, written once. The keys prevent a gap, an overlap or a second node
+    # over the same text: see `tree_node_chain_fkey`.
     Column("session_key", Uuid, nullable=False),
     Column("memory_id", Uuid, nullable=False),
     # 0 for leaves.
@@ -31,12 +31,12 @@ tree_node = Table(
     # 1, 2, 3 … on its level.
     count("number"),
     Column("tenant_id", Uuid, nullable=False),
-    # The revision that brought it.
+    # The revision that added it.
     count("revision"),
     # On the level below; 0 and 0 for a leaf.
     count("first_child"),
     Column("children", Integer, nullable=False),
-    # The text from here to before there: positions, and characters into their chunks.
+    # Beginning and end of its text: positions, and characters into their chunks.
     count("start_position"),
     count("start_offset"),
     count("end_position"),
@@ -50,7 +50,7 @@ tree_node = Table(
     Column("previous", BigInteger, Computed("NULLIF(number - 1, 0)", persisted=True)),
     created(),
     PrimaryKeyConstraint("session_key", "memory_id", "level", "number", name="tree_node_pkey"),
-    # What the chain below refers to.
+    # The chain below refers to it.
     UniqueConstraint(
         "session_key",
         "memory_id",
@@ -60,7 +60,7 @@ tree_node = Table(
         "end_offset",
         name="tree_node_end",
     ),
-    # The chain: on every level a node begins where the one before it ended.
+    # The chain: on every level a node begins where its predecessor ended.
     ForeignKeyConstraint(
         ["session_key", "memory_id", "level", "previous", "start_position", "start_offset"],
         [
@@ -86,7 +86,7 @@ tree_node = Table(
         name="tree_node_children",
     ),
     CheckConstraint("made IN ('model', 'joined', 'cut', 'skipped')", name="tree_node_made"),
-    # The parent of a child; no child begins two.
+    # The parent of a child; no child is the first of two.
     Index(
         "tree_node_parent",
         "session_key",
@@ -96,7 +96,7 @@ tree_node = Table(
         unique=True,
         postgresql_where=text("level > 0"),
     ),
-    # For removals: what refers to a node, or to a revision, that goes.
+    # For removals: references to a removed node or revision.
     Index("tree_node_next", "session_key", "memory_id", "level", "previous"),
     Index("tree_node_by_revision", "session_key", "memory_id", "revision"),
 )

@@ -1,4 +1,4 @@
-"""State vectors."""
+"""Tables of state vectors."""
 
 from sqlalchemy import (
     ARRAY,
@@ -19,11 +19,11 @@ from storage.tables.common import count, created, metadata, of_revision
 state_vector = Table(
     "state_vector",
     metadata,
-    # A state vector, written once. Its revision names the steps that it brought in, in a
-    # chain without gaps: see `revision_chain_fkey`.
+    # A state vector, written once. Its revision has the positions of its steps, in a chain without
+    # gaps: see `revision_chain_fkey`.
     Column("session_key", Uuid, nullable=False),
     Column("memory_id", Uuid, nullable=False),
-    # The revision that brought it; 0 has the task prompt.
+    # The revision that added it; 0 has the task prompt.
     count("revision"),
     Column("tenant_id", Uuid, nullable=False),
     # 1 for vectors of steps.
@@ -31,11 +31,11 @@ state_vector = Table(
     Column("text", Text, nullable=False),
     count("tokens"),
     Column("made", Text, nullable=False),
-    # It stands for after_position + 1 to to_position; from_position + 1 on is new in it.
+    # It covers after_position + 1 to to_position; it is the first to cover from_position + 1 on.
     count("after_position"),
     count("from_position"),
     count("to_position"),
-    # Revisions of the vectors of the level below that it was made from.
+    # Revisions of its source vectors on the level below.
     Column("children", ARRAY(BigInteger), nullable=False),
     Column("replies", Integer, nullable=False),
     # Pinned strings that the model had dropped.

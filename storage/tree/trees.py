@@ -1,7 +1,7 @@
-"""Trees as they grow: their revisions, the nodes that these bring, and the wish to be sealed.
+"""Writes trees: their revisions, the new nodes of these, and requests to seal them.
 
-The keys of `storage.tables.tree_node` refuse a gap, an overlap or a second node over the
-same text, whoever writes.
+The keys of `storage.tables.tree_node` refuse a gap, an overlap or a second node over the same text,
+whatever the code here does.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, bindparam, update
 
-from service.domain.tree.nodes import Node, SummarySource, TextOffset
+from service.domain.tree.nodes import Node, TextOffset
 from service.domain.values.json_values import canonical
 from storage.engine.claims import Claim
 from storage.engine.database import Transaction
@@ -19,30 +19,31 @@ from storage.engine.ready import Ready
 from storage.memories.flushing import ready_unless_failing
 from storage.memories.revisions import NewRevision, advance
 from storage.tables import memory
+from storage.tree.views import node_of
 
-#: Bytes of a leaf's text whose words are indexed: what PostgreSQL makes of any text of this
-#: length is less than the megabyte that it allows.
+#: Bytes of a leaf's text whose words are indexed: the words of any text of this length fit in the
+#: megabyte that PostgreSQL allows.
 INDEXED_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Growth:
-    """What building has to know of a tree."""
+    """What a builder must know of a tree."""
 
-    #: By level from 0 up: how many nodes there are.
+    #: Number of nodes by level, from 0 up.
     nodes: tuple[int, ...]
-    #: How many of them have a parent; these are the first ones.
+    #: How many of them, the first ones, have a parent.
     grouped: tuple[int, ...]
-    #: Those that have none, in the order of levels and numbers.
+    #: Nodes without a parent, in the order of levels and numbers.
     tops: tuple[Node, ...]
     #: The end of the last leaf.
     end: TextOffset
-    #: Of the newest revision.
+    #: The digest of the newest revision.
     digest: bytes
 
 
-# From the leaves up, the last node of each level: it says how many there are, and how many
-# of the level below have a parent.
+# From the leaves up, the last node of each level: its number is that of all, and its children are
+# the last on the level below with a parent.
 _READ_GROWTH = """
 WITH RECURSIVE level AS (
     (SELECT level, number, first_child + children - 1 AS grouped, end_position, end_offset
@@ -58,8 +59,8 @@ WITH RECURSIVE level AS (
         ORDER BY n.number DESC LIMIT 1
     ) AS above
 )
-SELECT r.digest, l.level, l.number, coalesce(p.grouped, 0) AS grouped,
-    l.end_position, l.end_offset, n.*
+SELECT r.digest, l.level, l.number AS nodes, coalesce(p.grouped, 0) AS grouped,
+    l.end_position AS level_position, l.end_offset AS level_offset, n.*
 FROM revision r
 LEFT JOIN level l ON true
 LEFT JOIN level p ON p.level = l.level + 1
@@ -76,40 +77,23 @@ ORDER BY l.level, n.number
 
 
 async def read_growth(tx: Transaction, held: Claim) -> Growth:
-    """What building has to know of the tree in this worker's hands, in one round trip."""
+    """Returns what a builder must know of the claimed tree, in one round trip."""
     values = {
         "session": held.session_key,
         "memory": held.memory_id,
         "revision": held.revision,
     }
-    found = await tx.fetch(_READ_GROWTH, values, prepare=None)
-    rows: list[tuple[Any, ...]] = [tuple(row) for row in found]
-    digest = bytes(rows[0][0])
-    levels = {level: (number, grouped) for _, level, number, grouped, *_ in rows}
+    rows = await tx.fetch(_READ_GROWTH, values, prepare=None)
+    digest = bytes(rows[0].digest)
+    levels = {row.level: row for row in rows}
     if None in levels:
         return Growth(nodes=(), grouped=(), tops=(), end=TextOffset(1), digest=digest)
     return Growth(
-        nodes=tuple(number for number, _ in levels.values()),
-        grouped=tuple(grouped for _, grouped in levels.values()),
-        tops=tuple(_node(row[1], row[6:]) for row in rows if row[6] is not None),
-        end=TextOffset(rows[0][4], rows[0][5]),
+        nodes=tuple(row.nodes for row in levels.values()),
+        grouped=tuple(row.grouped for row in levels.values()),
+        tops=tuple(node_of(row) for row in rows if row.number is not None),
+        end=TextOffset(rows[0].level_position, rows[0].level_offset),
         digest=digest,
-    )
-
-
-def _node(level: int, row: Sequence[Any]) -> Node:
-    number, first_child, children, *ends, summary, made, text_tokens, summary_tokens = row
-    return Node(
-        level=level,
-        number=number,
-        first_child=first_child,
-        children=children,
-        start=TextOffset(*ends[:2]),
-        end=TextOffset(*ends[2:]),
-        summary=summary,
-        made=SummarySource(made),
-        text_tokens=text_tokens,
-        summary_tokens=summary_tokens,
     )
 
 
@@ -122,10 +106,9 @@ async def commit(
     *,
     has_work: bool,
 ) -> bool:
-    """Writes a tree's next revision with the nodes that it brings; whether there is work.
+    """Writes a tree's next revision with its new nodes; returns whether there is work.
 
-    `texts` has the text of each new leaf by its number. As `revisions.advance`, whose
-    Fenced it raises.
+    `texts` has the text of each new leaf by its number. Raises Fenced as `revisions.advance` does.
     """
     has_more = await advance(tx, held, new, has_work=has_work)
     await add_nodes(tx, held, nodes, held.revision + 1, texts)
@@ -133,7 +116,7 @@ async def commit(
 
 
 async def seal(tx: Transaction, held: Claim, new: NewRevision) -> None:
-    """Writes a tree's last revision: from now on nobody works on it. Raises Fenced."""
+    """Writes a tree's last revision: it never has work again. Raises Fenced."""
     await advance(tx, held, new, has_work=False, sealed=True)
 
 
@@ -158,9 +141,9 @@ async def add_nodes(
     revision: int,
     texts: Mapping[int, str],
 ) -> None:
-    """Writes the nodes that a revision brings, in one statement.
+    """Writes the new nodes of a revision, in one statement.
 
-    `texts` has the text of each new leaf by its number: its words are indexed.
+    `texts` has the text of each new leaf by its number, whose words are indexed.
     """
     if not nodes:
         return
@@ -179,12 +162,12 @@ def _row(node: Node, texts: Mapping[int, str]) -> tuple[Any, ...]:
 
 
 def indexed(text: str) -> str:
-    """What of a leaf's text has its words indexed."""
+    """Returns the part of a leaf's text whose words are indexed."""
     return text.encode()[:INDEXED_BYTES].decode(errors="ignore")
 
 
 def digest(parent: bytes, nodes: Iterable[Node]) -> bytes:
-    """SHA-256 of a revision: over its parent's and the nodes that it brings."""
+    """Returns the SHA-256 of a revision: over that of its parent, and its new nodes."""
     made = hashlib.sha256(parent)
     for node in nodes:
         made.update(
@@ -210,7 +193,7 @@ _CANCEL_SEAL = Ready(
 
 
 async def cancel_seal(tx: Transaction, held: Claim) -> None:
-    """Takes back what `want_seal` requested. The caller has the memory from `revisions.lock`."""
+    """Withdraws what `want_seal` requested. The caller has the memory from `revisions.lock`."""
     await tx.execute(_CANCEL_SEAL, {"session": held.session_key, "memory": held.memory_id})
     tx.changed.add(held.memory_id)
 
@@ -230,9 +213,9 @@ _WANT_SEAL = Ready(
 async def want_seal(tx: Transaction, held: Claim, position: int) -> bool:
     """Requests that a tree is closed once everything up to `position` is in it.
 
-    A worker that closes it elsewhere has its result refused, and reads on. False, and nothing
-    changed, when that was requested before or the tree is closed. The caller has the memory
-    from `revisions.lock`, and the session's head from `sessions.lock_head`.
+    A worker that closes it elsewhere has its result refused, and continues reading. False, and no
+    change, when that was requested before or the tree is closed. The caller has the memory from
+    `revisions.lock`, and the session's head from `sessions.lock_head`.
     """
     values = {"session": held.session_key, "memory": held.memory_id, "upto": position}
     tx.changed.add(held.memory_id)

@@ -1,9 +1,8 @@
-"""Trees as they are read: nodes, those without a parent, and the text under them.
+"""Reads trees: nodes, those without a parent, and the text of nodes.
 
-A tree only grows, and on each level in the order of the numbers (`tree_node_chain_fkey`).
-So the nodes of a level at any revision are its first ones, and those with a parent are the
-first of these: what is asked here is found by keys, in a few steps whatever the size of the
-tree, and as of any revision.
+A tree only grows, on each level in the order of the numbers (`tree_node_chain_fkey`). So the nodes
+of a level at any revision are its first ones, and those with a parent are the first of these. All
+reads use keys, and take a few steps whatever the size of the tree and the revision.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,31 +15,31 @@ from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.tree.nodes import Node, SummarySource, TextOffset
 from storage.engine.database import Transaction
 
-#: Stands for "as it is now" where a query wants a revision.
+#: The revision of a query for the tree as it is now.
 _NEWEST = 2**63 - 1
-#: Stands for no bound.
+#: No limit.
 _ALL_BYTES = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredNode:
-    """A node with what is stored beside it."""
+    """A node with its stored attributes."""
 
     node: Node
-    #: The revision that brought it.
+    #: The revision that added it.
     revision: int
     created_at: datetime
-    #: Number of the node above it, on the level above; None while there is none.
+    #: Number of its parent, on the level above; None while there is none.
     parent: int | None
 
     @property
     def parent_id(self) -> str | None:
-        """The id of the node above it; None while there is none."""
+        """The id of its parent; None while there is none."""
         return None if self.parent is None else f"{self.node.level + 1}.{self.parent}"
 
     @property
     def child_ids(self) -> tuple[str, ...]:
-        """The ids of the nodes below it, in the order of the text; empty for a leaf."""
+        """The ids of its children, in the order of the text; empty for a leaf."""
         first, below = self.node.first_child, self.node.level - 1
         return tuple(f"{below}.{n}" for n in range(first, first + self.node.children))
 
@@ -51,9 +50,9 @@ class TreeLevel:
 
     #: 0 for the leaves.
     level: int
-    #: How many there are: they have the numbers from 1 to this.
+    #: Number of nodes, which are numbered from 1.
     nodes: int
-    #: How many of them have a parent: the first ones.
+    #: How many of them, the first ones, have a parent.
     grouped: int
 
 
@@ -67,12 +66,12 @@ class TextPart:
     #: … to before here.
     to_offset: int
     text: str
-    #: The place behind it.
+    #: The offset after it.
     end: TextOffset
 
 
 def parse_node_id(node_id: str) -> tuple[int, int]:
-    """Level and number of a stored node's id. Raises ValueError."""
+    """Returns level and number in the id of a stored node. Raises ValueError."""
     level, separator, number = node_id.partition(".")
     if not (separator and level.isdecimal() and number.isdecimal()):
         raise ValueError(f"{node_id!r} is no id of a stored node")
@@ -83,7 +82,7 @@ _COLUMNS = """n.level, n.number, n.first_child, n.children, n.start_position, n.
     n.end_position, n.end_offset, n.summary, n.made, n.text_tokens, n.summary_tokens,
     n.revision, n.created_at"""
 
-#: The node above: the last one whose first child does not come behind this one.
+#: The parent: the last node whose first child does not follow this one.
 _PARENT = """LEFT JOIN LATERAL (
     SELECT p.number, p.first_child + p.children AS upto, p.revision FROM tree_node p
     WHERE p.session_key = %(session)s AND p.memory_id = %(memory)s
@@ -93,8 +92,8 @@ _PARENT = """LEFT JOIN LATERAL (
 
 _OF_TREE = "session_key = %(session)s AND memory_id = %(memory)s"
 
-# The last node of each level, from the top down; then, where that came later, the last one
-# that was there at the revision, by halving: only those that read the past pay for it.
+# The last node of each level, from the top down; where that was added later, the last one at the
+# revision by binary search, which only reads of the past need.
 _LEVELS = f"""
 WITH RECURSIVE newest AS (
     (SELECT level, number, revision FROM tree_node WHERE {_OF_TREE}
@@ -190,7 +189,7 @@ _CONTENT_BYTES = """octet_length(role) + octet_length(text) + octet_length(obser
     + octet_length(thought) + octet_length(action)
     + coalesce(octet_length(thread), 0) + coalesce(octet_length(source), 0)"""
 
-# From chunk to chunk, so that a page costs what it holds, however long the rest is.
+# From chunk to chunk, so that a page costs no more than its content, however long the rest is.
 _WALK_TEXT = f"""
 WITH RECURSIVE walk AS (
     SELECT {_CONTENT}, 0::bigint AS before, %(each)s + {_CONTENT_BYTES} AS bytes
@@ -211,7 +210,7 @@ SELECT {_CONTENT} FROM walk ORDER BY position
 async def count_levels(
     tx: Transaction, session_key: UUID, memory_id: UUID, revision: int | None = None
 ) -> Sequence[TreeLevel]:
-    """The levels, from the leaves upwards; None means as it is now."""
+    """Returns the levels, from the leaves upwards; None means as it is now."""
     values = _values(session_key, memory_id, revision)
     rows = await tx.fetch(_READ_LEVELS, values, prepare=None)
     return [TreeLevel(level=row.level, nodes=row.nodes, grouped=row.grouped) for row in rows]
@@ -220,7 +219,7 @@ async def count_levels(
 async def read_tops(
     tx: Transaction, session_key: UUID, memory_id: UUID, revision: int | None = None
 ) -> Sequence[StoredNode]:
-    """The nodes without a parent, in the order of the text; None means as it is now."""
+    """Returns the nodes without a parent, in the order of the text; None means as it is now."""
     levels = await count_levels(tx, session_key, memory_id, revision)
     return await tops_of(tx, session_key, memory_id, levels)
 
@@ -228,7 +227,7 @@ async def read_tops(
 async def tops_of(
     tx: Transaction, session_key: UUID, memory_id: UUID, levels: Sequence[TreeLevel]
 ) -> Sequence[StoredNode]:
-    """The nodes without a parent of the levels that `count_levels` found."""
+    """Returns the nodes without a parent of the levels that `count_levels` returned."""
     values = {
         **_values(session_key, memory_id, None),
         "levels": [one.level for one in levels],
@@ -246,9 +245,9 @@ async def read_nodes(
     ids: Sequence[str],
     revision: int | None = None,
 ) -> Mapping[str, StoredNode]:
-    """Nodes by their ids; those that are not there (at the revision) are left out.
+    """Returns nodes by their ids, without those that do not exist (at the revision).
 
-    Raises ValueError for what is no id of a stored node.
+    Raises ValueError for an invalid id.
     """
     wanted = [parse_node_id(one) for one in dict.fromkeys(ids)]
     values = {
@@ -268,7 +267,7 @@ async def read_children(
     number: int,
     revision: int | None = None,
 ) -> Sequence[StoredNode]:
-    """The children of a node, in order; none of a leaf, or of what is not there."""
+    """Returns the children of a node, in order; none of a leaf or a missing node."""
     values = {**_values(session_key, memory_id, revision), "level": level, "number": number}
     rows = await tx.fetch(_READ_CHILDREN, values, prepare=None)
     return [_stored(row) for row in rows]
@@ -285,9 +284,9 @@ async def list_level(
     *,
     max_bytes: int = _ALL_BYTES,
 ) -> Sequence[StoredNode]:
-    """Up to `limit` nodes of a level behind `after_number`, in order.
+    """Returns up to `limit` nodes of a level after `after_number`, in order.
 
-    Of more than `max_bytes` of summaries together only the first come, and one more.
+    Only the first with `max_bytes` of summaries together, and one more.
     """
     values = {
         **_values(session_key, memory_id, revision),
@@ -309,11 +308,10 @@ async def read_text(
     *,
     part_bytes: int = 0,
 ) -> Sequence[TextPart]:
-    """The text from `start` to before `end`, chunk by chunk, as models read it.
+    """Returns the text from `start` to before `end`, chunk by chunk, as models read it.
 
-    Ends early, between two characters, at `max_bytes` of UTF-8 (but has at least one
-    character): what is left begins at the last part's `end`. `part_bytes` is what each
-    part counts besides its text.
+    Ends early, between two characters, at `max_bytes` of UTF-8 but after at least one character:
+    the rest begins at the last part's `end`. Each part counts `part_bytes` besides its text.
     """
     if end <= start:
         return []
@@ -322,7 +320,7 @@ async def read_text(
         "first": start.position,
         "last": end.last_position,
         "each": part_bytes,
-        # The beginning of the first chunk is read and not wanted; 4 bytes a character.
+        # The beginning of the first chunk is read but not returned; 4 bytes per character.
         "bytes": max_bytes + 4 * start.offset,
     }
     rows = await tx.fetch(_WALK_TEXT, values, prepare=None)
@@ -344,7 +342,7 @@ async def read_text(
 def _part(position: int, text: str, here: int, upto: int, room: int) -> TextPart:
     shown = text[here:upto]
     if len(shown) * 4 > room:
-        # Whole characters: one that does not fit as a whole is for the next page.
+        # Whole characters only.
         shown = shown.encode()[: max(room, 0)].decode(errors="ignore")
     to_offset = here + len(shown)
     end = TextOffset(position + 1) if to_offset == len(text) else TextOffset(position, to_offset)
@@ -360,7 +358,7 @@ def _values(session_key: UUID, memory_id: UUID, revision: int | None) -> dict[st
 
 
 def node_of(row: Any) -> Node:
-    """A node from a row with the columns of `tree_node`."""
+    """Returns a node from a row with the columns of `tree_node`."""
     return Node(
         level=row.level,
         number=row.number,

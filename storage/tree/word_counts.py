@@ -1,7 +1,7 @@
-"""Counts of words: those of leaves, for ranking them by a question.
+"""Counts words of leaves, for ranking them by a question.
 
-Words are what PostgreSQL's configuration 'simple' makes of a text, in leaves, questions
-and pieces of the tail alike. How they are ranked is in `service.domain.search.ranking`.
+Words are lexemes of PostgreSQL's configuration 'simple', in leaves, questions and pieces of the
+tail alike. `service.domain.search.ranking` ranks them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,23 +9,24 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from storage.engine.database import Transaction
+from storage.search.chunk_text import quoted
 from storage.tree.trees import indexed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
-    """A leaf that has wanted words."""
+    """A leaf with words of a question."""
 
     #: Its number.
     number: int
     text_tokens: int
-    #: Indexes of the words that it has.
+    #: Indexes of its words.
     words: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Totals:
-    """All leaves together."""
+    """Totals of all leaves."""
 
     leaves: int
     text_tokens: int
@@ -35,7 +36,7 @@ _WORDS = "SELECT lexeme FROM unnest(to_tsvector('simple', %(text)s)) ORDER BY le
 
 
 async def words_of(tx: Transaction, text: str) -> Sequence[str]:
-    """The distinct words of a text."""
+    """Returns the distinct words of a text."""
     rows = await tx.fetch(_WORDS, {"text": text}, prepare=None)
     return [row.lexeme for row in rows]
 
@@ -49,7 +50,7 @@ WHERE session_key = %(session)s AND memory_id = %(memory)s AND level = 0
 
 
 async def read_totals(tx: Transaction, key: tuple[UUID, UUID], revision: int) -> Totals:
-    """The leaves of a memory (session_key, memory_id) as of a revision."""
+    """Returns the totals of a memory's (session_key, memory_id) leaves as of a revision."""
     values = {"session": key[0], "memory": key[1], "revision": revision}
     row = (await tx.fetch(_TOTALS, values, prepare=None))[0]
     return Totals(leaves=row.leaves, text_tokens=row.text_tokens)
@@ -58,9 +59,9 @@ async def read_totals(tx: Transaction, key: tuple[UUID, UUID], revision: int) ->
 #: Words that `read_holders` looks for at once: the bits of a number.
 MAX_WORDS = 62
 
-#: A word is looked up in the sorted words of a leaf, so this costs little beside reading
-#: them, once: that is what `strip` is for, which leaves an unpacked copy. To count
-#: occurrences all words of a leaf have to be taken apart, which costs much.
+#: A word is looked up in the sorted words of a leaf, which costs little after reading them once:
+#: `strip` leaves an unpacked copy. Counting occurrences would unpack all words of a leaf, which is
+#: expensive.
 _HOLDERS = """
 SELECT number, text_tokens, {bits} AS bits
 FROM (
@@ -78,14 +79,14 @@ ORDER BY number
 async def read_holders(
     tx: Transaction, key: tuple[UUID, UUID], revision: int, words: Sequence[str]
 ) -> Sequence[Holder]:
-    """The leaves of a memory as of a revision that have one of the words, by number.
+    """Returns the leaves of a memory as of a revision that have one of the words, by number.
 
     At most MAX_WORDS words.
     """
     if not words:
         return []
     values: dict[str, object] = {"session": key[0], "memory": key[1], "revision": revision}
-    values |= {f"word{at}": _query(word) for at, word in enumerate(words)}
+    values |= {f"word{at}": quoted(word) for at, word in enumerate(words)}
     bits = " | ".join(
         f"((held @@ %(word{at})s::tsquery)::int::bigint << {at})" for at in range(len(words))
     )
@@ -100,12 +101,6 @@ async def read_holders(
     ]
 
 
-def _query(word: str) -> str:
-    """A tsquery of one word, quoted as its input function reads it."""
-    escaped = word.replace("\\", "\\\\").replace("'", "''")
-    return f"'{escaped}'"
-
-
 _OCCURRENCES = """
 SELECT number, lexeme, cardinality(positions) AS occurrences
 FROM tree_node, unnest(words)
@@ -117,7 +112,7 @@ WHERE session_key = %(session)s AND memory_id = %(memory)s AND level = 0
 async def count_in_leaves(
     tx: Transaction, key: tuple[UUID, UUID], numbers: Sequence[int], words: Sequence[str]
 ) -> Mapping[int, Mapping[str, int]]:
-    """How often each leaf, by its number, has each of the words that it has."""
+    """Returns how often each leaf, by its number, has each of its words."""
     values = {
         "session": key[0],
         "memory": key[1],
@@ -141,7 +136,7 @@ WHERE lexeme = ANY(%(wanted)s)
 async def count_in_texts(
     tx: Transaction, texts: Sequence[str], words: Sequence[str]
 ) -> Sequence[Mapping[str, int]]:
-    """How often each text has each of the words that it has, counted as those of leaves are."""
+    """Returns how often each text has each of its words, counted as in leaves."""
     found: list[dict[str, int]] = [{} for _ in texts]
     values = {"texts": [indexed(text) for text in texts], "wanted": list(words)}
     for row in await tx.fetch(_IN_TEXTS, values, prepare=None):

@@ -81,7 +81,7 @@ class Indexer:
                 return None
             if place.indexed_position < place.head and place.may_write_words:
                 words = await self._write_words(item, place)
-                if words is None or words.settled:
+                if words is None or words.finished:
                     return None
             elif place.may_write_lists and _lists_due(place):
                 listed = place.listed_position
@@ -129,7 +129,7 @@ class Indexer:
         async with self._database.transaction(item.tenant_id, name="index.complete") as tx:
             if _lists_due(place):
                 await chunk_index.rest_from_lists(tx, item.session_key)
-            elif not await chunk_index.settle(tx, item.session_key, model):
+            elif not await chunk_index.finish(tx, item.session_key, model):
                 await chunk_index.rest(tx, item.session_key)
 
     async def _write_words(self, item: WorkItem, place: IndexPlace) -> Words | None:
@@ -140,7 +140,7 @@ class Indexer:
         try:
             async with self._writing_words(item, place) as tx:
                 words = await chunk_index.write_words(
-                    tx, item.session_key, after, settles=self._embedder is None and not lists
+                    tx, item.session_key, after, finishes=self._embedder is None and not lists
                 )
         except Overtaken:
             return None

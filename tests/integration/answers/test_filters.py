@@ -60,10 +60,10 @@ async def test_the_log_is_read_and_cited_within_the_filter(database: Database) -
     within = held.within()
     assert within is not None
     async with database.transaction(DEFAULT_TENANT) as tx:
-        everything = await ends.newest_fitting(tx, KEY, within, 10_000)
+        everything = await ends.newest(tx, KEY, within, 10_000)
         assert everything == within.from_position - 1
-        assert await ends.newest_fitting(tx, KEY, within, 1) == 3
-        assert await ends.first_fitting(tx, KEY, within, 1) == 1
+        assert await ends.newest(tx, KEY, within, 1) == 3
+        assert await ends.first(tx, KEY, within, 1) == 1
         citations = [cited(1), cited(2), cited(7), cited(3, 2, 4), cited(0, 5, 5), cited(0, 5, 6)]
         kept = await citable(tx, asked, citations)
     assert kept == [citations[0], citations[3], citations[4]]

@@ -25,6 +25,7 @@ from storage.answers.answers import StoredAnswer
 from storage.calls import calls
 from storage.engine.database import Database
 from storage.log import ends
+from storage.log.ranges import Range
 from tests.integration.answers.test_trajectory_reading import trajectories
 from tests.integration.support.asked import WINDOW, Words, ask_log
 from tests.integration.support.browse import KEY, held, pack, write
@@ -65,29 +66,33 @@ def positions_read(sent: Iterable[Statement]) -> list[tuple[int, int]]:
     return [range_ for one in asked for range_ in zip(one["after"], one["upto"], strict=True)]
 
 
+def after(position: int) -> Range:
+    return Range(from_position=position + 1, to_position=40)
+
+
 @pytest.mark.parametrize("most", [1, COUNTED, 3 * COUNTED - 1, 3 * COUNTED, 40 * COUNTED])
 async def test_the_ends_of_a_log_have_so_many_bytes(database: Database, most: int) -> None:
     await write(database, NOTES)
     fit = max(most // COUNTED, 1)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        assert await ends.first(tx, KEY, 0, 40, most) == fit
-        assert await ends.newest(tx, KEY, 0, 40, most) == 40 - fit
-        assert await ends.first(tx, KEY, 38, 40, most) == min(38 + fit, 40)
-        assert await ends.newest(tx, KEY, 38, 40, most) == max(40 - fit, 38)
+        assert await ends.first(tx, KEY, after(0), most) == fit
+        assert await ends.newest(tx, KEY, after(0), most) == 40 - fit
+        assert await ends.first(tx, KEY, after(38), most) == min(38 + fit, 40)
+        assert await ends.newest(tx, KEY, after(38), most) == max(40 - fit, 38)
         # Of an empty range there is neither.
-        assert await ends.newest(tx, KEY, 40, 40, most) == 40
-        assert await ends.newest(tx, KEY, 0, 0, most) == 0
+        assert await ends.newest(tx, KEY, after(40), most) == 40
+        assert await ends.newest(tx, KEY, Range(from_position=1, to_position=0), most) == 0
 
 
 async def test_the_ends_are_found_without_a_look_at_the_rest(database: Database) -> None:
     await write(database, NOTES)
     with statements() as sent:
         async with database.transaction(DEFAULT_TENANT) as tx:
-            await ends.newest(tx, KEY, 0, 40, 5 * ends.CHUNK_BYTES)
-            await ends.first(tx, KEY, 0, 40, 5 * ends.CHUNK_BYTES)
+            await ends.newest(tx, KEY, after(0), 5 * ends.CHUNK_BYTES)
+            await ends.first(tx, KEY, after(0), 5 * ends.CHUNK_BYTES)
     looks = [one.values for one in sent if "chunk c" in one]
-    # No six chunks can have fewer bytes, whatever is in them.
-    assert [(one["after"], one["upto"]) for one in looks] == [(34, 40), (0, 6)]
+    # No seven chunks can have fewer bytes, whatever is in them.
+    assert [one["most"] for one in looks] == [7, 7]
 
 
 async def navigated(

@@ -160,7 +160,7 @@ async def test_chunks_that_come_while_it_ends_are_noted_anew(
     async with database.transaction(DEFAULT_TENANT) as tx:
         await append_texts(database, "s", ["two"], first=2)
         # What was at the head when it began is not at the head any more.
-        assert not await chunk_index.settle(tx, KEY, None)
+        assert not await chunk_index.finish(tx, KEY, None)
     assert await noted(database) == [ITEM]
 
 

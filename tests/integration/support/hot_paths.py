@@ -37,6 +37,7 @@ from storage.calls import call_ledger, calls, intents
 from storage.engine.database import Database, Transaction
 from storage.log import chunks as log
 from storage.log import ends, sessions
+from storage.log.ranges import Range
 from storage.memories import (
     flushing,
     history,
@@ -262,8 +263,8 @@ async def read(site: Site) -> None:
         assert await states.read_nearest(tx, *key, 1)
         assert await history.list_revisions(tx, *key, -1, 100)
         await calls.usage_of(tx, key[0], ["answer:x"], [key[1]])
-        await ends.newest(tx, key[0], 0, 1, 2**20)
-        await ends.first(tx, key[0], 0, 1, 2**20)
+        await ends.newest(tx, key[0], Range(from_position=1, to_position=1), 2**20)
+        await ends.first(tx, key[0], Range(from_position=1, to_position=1), 2**20)
 
 
 async def flush(site: Site) -> None:

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 from psycopg.types.json import Jsonb
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import bindparam, select, update
 
 from storage.engine.ready import Ready
 from storage.memories.revision_statements import moving
-from storage.tables import memory, prism_base
+from storage.tables import memory
 
 
 def test_what_is_always_the_same_need_not_be_given() -> None:
@@ -18,12 +18,6 @@ def test_what_is_always_the_same_need_not_be_given() -> None:
     assert ready.values({"of": "tree"}) == {"status_1": "active", "of": "tree"}
     assert "memory.status = %(status_1)s" in ready.text
     assert "memory.kind = %(of)s" in ready.text
-
-
-def test_an_insert_has_the_columns_that_it_names() -> None:
-    columns = ("session_key", "memory_id", "revision", "tenant_id", "value")
-    ready = Ready(insert(prism_base), columns)
-    assert ready.text.startswith(f"INSERT INTO prism_base ({', '.join(columns)}) VALUES (%(")
 
 
 @pytest.mark.parametrize("given", [{"folds": 3}, {}, None])

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, takewhile, zip_longest
 from typing import Any, Protocol
-from uuid import UUID
 
 from service.domain.answers.browse.pieces import (
     BrowsePiece,
@@ -27,7 +26,6 @@ from service.domain.search.ranking import fitting
 from service.llm.offloading import beside
 from service.usecases.answers.readers.log_range import LogRange
 from service.usecases.tree.feeding import in_thread
-from storage.engine.database import Transaction
 from storage.log import ends
 from storage.log.ranges import Range
 
@@ -272,25 +270,13 @@ async def _between_the_ends(held: LogRange, max_bytes: int) -> tuple[int, int] |
     if not held.up_to:
         return None
     async with held.database.transaction(held.tenant_id, name="answer") as tx:
-        key, last = held.session_key, held.up_to
-        if (within := held.within()) is not None:
-            return await _between_fitting(tx, key, within, max_bytes)
-        if not await ends.newest(tx, key, 0, last, max_bytes):
+        key = held.session_key
+        within = held.within() or Range(from_position=1, to_position=held.up_to)
+        if await ends.newest(tx, key, within, max_bytes) < within.from_position:
             return None
-        begin = await ends.first(tx, key, 0, last, max_bytes // 2)
-        end = await ends.newest(tx, key, begin, last, max_bytes // 2)
-    return (begin + 1, end) if begin < end else None
-
-
-async def _between_fitting(
-    tx: Transaction, session_key: UUID, within: Range, max_bytes: int
-) -> tuple[int, int] | None:
-    """The same of the chunks of a range alone."""
-    if await ends.newest_fitting(tx, session_key, within, max_bytes) < within.from_position:
-        return None
-    begin = await ends.first_fitting(tx, session_key, within, max_bytes // 2)
-    rest = replace(within, from_position=begin + 1)
-    end = await ends.newest_fitting(tx, session_key, rest, max_bytes // 2)
+        begin = await ends.first(tx, key, within, max_bytes // 2)
+        rest = replace(within, from_position=begin + 1)
+        end = await ends.newest(tx, key, rest, max_bytes // 2)
     return (begin + 1, end) if begin < end else None
 
 

@@ -16,6 +16,7 @@ from service.usecases.answers.readers.log_range import PAGE_BYTES, PAGE_CHUNKS, 
 from service.usecases.tree.feeding import in_thread
 from storage.engine.database import Transaction
 from storage.log import chunks, ends
+from storage.log.ranges import Range
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +45,8 @@ async def read_tail(
     if left_out is None:
         async with held.database.transaction(held.tenant_id, name="answer") as tx:
             after = start.position - 1
-            behind = await ends.newest(tx, held.session_key, after, held.up_to, max_bytes)
+            log = Range(from_position=start.position, to_position=held.up_to)
+            behind = await ends.newest(tx, held.session_key, log, max_bytes)
         left_out = (start.position, behind) if behind > after else None
     if left_out is not None:
         start = TextOffset(left_out[1] + 1)
