@@ -57,11 +57,7 @@ _CACHED = func.coalesce(call.c.reported_cached_tokens, call.c.predicted_cached_t
 _GOOD = call.c.reply.is_not(None)
 _SUMS = {
     "calls": func.count().filter(_GOOD),
-    "failed_calls": func.count().filter(~_GOOD),
     "input_tokens": func.sum(call.c.input_tokens),
-    "predicted_cached_tokens": func.sum(call.c.predicted_cached_tokens),
-    "reported_cached_tokens": func.sum(call.c.reported_cached_tokens),
-    "unreported_calls": func.count().filter(_GOOD, call.c.reported_cached_tokens.is_(None)),
     "cache_write_tokens": func.sum(call.c.cache_write_tokens),
     "output_tokens": func.sum(call.c.output_tokens),
     "cost_micro_usd": func.sum(call.c.cost_micro_usd),
@@ -149,14 +145,13 @@ async def occasions(
 
 
 def _cost(row: Any) -> LogCost:
-    spent = spend_of(row)
     return LogCost(
-        prompts=spent.calls,
-        total_tokens=spent.input_tokens,
+        prompts=int(row.calls),
+        total_tokens=int(row.input_tokens),
         cached_tokens=int(row.cached),
-        written_tokens=spent.cache_write_tokens,
-        output_tokens=spent.output_tokens,
-        cost_micro_usd=spent.cost_micro_usd if spent.unpriced_calls < spent.calls else None,
+        written_tokens=int(row.cache_write_tokens),
+        output_tokens=int(row.output_tokens),
+        cost_micro_usd=int(row.cost_micro_usd) if row.unpriced_calls < row.calls else None,
     )
 
 

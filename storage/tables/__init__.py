@@ -4,90 +4,48 @@ Every table that belongs to a session has `session_key` first in every key and
 `tenant_id` beside it for row-level security.
 """
 
-from storage.tables.calls import (
-    budget,
-    call,
-    call_sum,
-    intent,
-    spend,
-    spend_sum,
-    tenant_budget,
-    tenant_spend_sum,
-)
-from storage.tables.common import APP_ROLE, SWEEPER_ROLE, metadata
-from storage.tables.jobs import (
-    answer,
-    answer_rating,
-    answer_text,
-    claim,
-    operation,
-    schema_draft,
-    trajectory_event,
-    wanted,
-    worker,
-)
-from storage.tables.log import (
-    chunk,
-    deployment,
-    model_condition,
-    process,
-    producer,
-    removal,
-    request,
-    session,
-    tenant,
-    trace_context,
-)
-from storage.tables.memories import dead_letter, memory, revision
-from storage.tables.prism import amendment, prism_base, prism_snapshot, prism_value, rejection
-from storage.tables.search import chunk_vector, chunk_word, posting_block, posting_list
-from storage.tables.trees import tree_node
-from storage.tables.vectors import state_levels, state_vector
-
-__all__ = [
-    "APP_ROLE",
-    "SWEEPER_ROLE",
-    "amendment",
-    "answer",
-    "answer_rating",
-    "answer_text",
-    "budget",
-    "call",
-    "call_sum",
-    "chunk",
-    "chunk_vector",
-    "chunk_word",
-    "claim",
-    "dead_letter",
-    "deployment",
-    "intent",
-    "memory",
-    "metadata",
-    "model_condition",
-    "operation",
-    "posting_block",
-    "posting_list",
-    "prism_base",
-    "prism_snapshot",
-    "prism_value",
-    "process",
-    "producer",
-    "rejection",
-    "removal",
-    "request",
-    "revision",
-    "schema_draft",
-    "session",
-    "spend",
-    "spend_sum",
-    "state_levels",
-    "state_vector",
-    "tenant",
-    "tenant_budget",
-    "tenant_spend_sum",
-    "trace_context",
-    "trajectory_event",
-    "tree_node",
-    "wanted",
-    "worker",
-]
+from storage.tables.calls import budget as budget
+from storage.tables.calls import call as call
+from storage.tables.calls import call_sum as call_sum
+from storage.tables.calls import intent as intent
+from storage.tables.calls import spend as spend
+from storage.tables.calls import spend_sum as spend_sum
+from storage.tables.calls import tenant_budget as tenant_budget
+from storage.tables.calls import tenant_spend_sum as tenant_spend_sum
+from storage.tables.common import APP_ROLE as APP_ROLE
+from storage.tables.common import SWEEPER_ROLE as SWEEPER_ROLE
+from storage.tables.common import metadata as metadata
+from storage.tables.jobs import answer as answer
+from storage.tables.jobs import answer_rating as answer_rating
+from storage.tables.jobs import answer_text as answer_text
+from storage.tables.jobs import claim as claim
+from storage.tables.jobs import operation as operation
+from storage.tables.jobs import schema_draft as schema_draft
+from storage.tables.jobs import trajectory_event as trajectory_event
+from storage.tables.jobs import wanted as wanted
+from storage.tables.jobs import worker as worker
+from storage.tables.log import chunk as chunk
+from storage.tables.log import deployment as deployment
+from storage.tables.log import model_condition as model_condition
+from storage.tables.log import process as process
+from storage.tables.log import producer as producer
+from storage.tables.log import removal as removal
+from storage.tables.log import request as request
+from storage.tables.log import session as session
+from storage.tables.log import tenant as tenant
+from storage.tables.log import trace_context as trace_context
+from storage.tables.memories import dead_letter as dead_letter
+from storage.tables.memories import memory as memory
+from storage.tables.memories import revision as revision
+from storage.tables.prism import amendment as amendment
+from storage.tables.prism import prism_base as prism_base
+from storage.tables.prism import prism_snapshot as prism_snapshot
+from storage.tables.prism import prism_value as prism_value
+from storage.tables.prism import rejection as rejection
+from storage.tables.search import chunk_vector as chunk_vector
+from storage.tables.search import chunk_word as chunk_word
+from storage.tables.search import posting_block as posting_block
+from storage.tables.search import posting_list as posting_list
+from storage.tables.trees import tree_node as tree_node
+from storage.tables.vectors import state_levels as state_levels
+from storage.tables.vectors import state_vector as state_vector

@@ -1,6 +1,15 @@
 """The metadata of all tables, the roles, and columns and keys that many tables have."""
 
-from sqlalchemy import BigInteger, Column, DateTime, ForeignKeyConstraint, MetaData, func, text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    DateTime,
+    ForeignKeyConstraint,
+    Index,
+    MetaData,
+    func,
+    text,
+)
 
 metadata = MetaData()
 #: Views, which migrations create, and are not compared with.
@@ -36,10 +45,13 @@ def of_revision(name: str) -> ForeignKeyConstraint:
     )
 
 
-def of_session(name: str) -> ForeignKeyConstraint:
+def of_session(name: str, ondelete: str | None = None) -> ForeignKeyConstraint:
     """Returns the foreign key of a row that belongs to a session, and so to its tenant."""
     return ForeignKeyConstraint(
-        ["session_key", "tenant_id"], ["session.session_key", "session.tenant_id"], name=name
+        ["session_key", "tenant_id"],
+        ["session.session_key", "session.tenant_id"],
+        name=name,
+        ondelete=ondelete,
     )
 
 
@@ -47,4 +59,15 @@ def of_memory(name: str) -> ForeignKeyConstraint:
     """Returns the foreign key of a row that belongs to a memory."""
     return ForeignKeyConstraint(
         ["session_key", "memory_id"], ["memory.session_key", "memory.memory_id"], name=name
+    )
+
+
+def of_waiting(name: str) -> Index:
+    """Returns the index of work that waits for a model's condition."""
+    return Index(
+        name,
+        "waiting_model",
+        "tenant_id",
+        "ready_at",
+        postgresql_where=text("waiting_model IS NOT NULL"),
     )

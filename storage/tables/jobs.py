@@ -23,7 +23,15 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from storage.tables.common import count, created, metadata, of_session, total
+from storage.tables.common import (
+    count,
+    created,
+    metadata,
+    of_revision,
+    of_session,
+    of_waiting,
+    total,
+)
 
 answer = Table(
     "answer",
@@ -84,11 +92,7 @@ answer = Table(
     # any case.
     Column("waiter", Uuid),
     PrimaryKeyConstraint("session_key", "answer_id", name="answer_pkey"),
-    ForeignKeyConstraint(
-        ["session_key", "memory_id", "revision"],
-        ["revision.session_key", "revision.memory_id", "revision.revision"],
-        name="answer_revision_fkey",
-    ),
+    of_revision("answer_revision_fkey"),
     CheckConstraint(
         "status IN ('pending', 'complete', 'failed', 'cancelled', 'abandoned')",
         name="answer_status",
@@ -108,16 +112,16 @@ answer = Table(
             "status = 'pending' AND (waiter IS NOT NULL OR wanted_until IS NULL)"
         ),
     ),
-    Index(
-        "answer_waiting",
-        "waiting_model",
-        "tenant_id",
-        "ready_at",
-        postgresql_where=text("waiting_model IS NOT NULL"),
-    ),
+    of_waiting("answer_waiting"),
     Index("answer_by_memory", "session_key", "memory_id", "created_at", "answer_id"),
     Index("answer_by_session", "session_key", "created_at", "answer_id"),
 )
+
+
+def _of_answer(name: str) -> ForeignKeyConstraint:
+    return ForeignKeyConstraint(
+        ["session_key", "answer_id"], ["answer.session_key", "answer.answer_id"], name=name
+    )
 
 
 answer_text = Table(
@@ -133,11 +137,7 @@ answer_text = Table(
     Column("restarts", Boolean, nullable=False),
     created(),
     PrimaryKeyConstraint("session_key", "answer_id", "ordinal", name="answer_text_pkey"),
-    ForeignKeyConstraint(
-        ["session_key", "answer_id"],
-        ["answer.session_key", "answer.answer_id"],
-        name="answer_text_answer_fkey",
-    ),
+    _of_answer("answer_text_answer_fkey"),
 )
 
 
@@ -155,11 +155,7 @@ answer_rating = Table(
     Column("expected", Text, nullable=False),
     Column("rated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     PrimaryKeyConstraint("session_key", "answer_id", name="answer_rating_pkey"),
-    ForeignKeyConstraint(
-        ["session_key", "answer_id"],
-        ["answer.session_key", "answer.answer_id"],
-        name="answer_rating_answer_fkey",
-    ),
+    _of_answer("answer_rating_answer_fkey"),
     CheckConstraint("rating IN (-1, 1)", name="answer_rating_rating"),
 )
 
@@ -176,11 +172,7 @@ trajectory_event = Table(
     Column("event", JSONB, nullable=False),
     created(),
     PrimaryKeyConstraint("session_key", "answer_id", "ordinal", name="trajectory_event_pkey"),
-    ForeignKeyConstraint(
-        ["session_key", "answer_id"],
-        ["answer.session_key", "answer.answer_id"],
-        name="trajectory_event_answer_fkey",
-    ),
+    _of_answer("trajectory_event_answer_fkey"),
 )
 
 
@@ -222,13 +214,7 @@ schema_draft = Table(
         "draft_id",
         postgresql_where=text("status = 'pending'"),
     ),
-    Index(
-        "schema_draft_waiting",
-        "waiting_model",
-        "tenant_id",
-        "ready_at",
-        postgresql_where=text("waiting_model IS NOT NULL"),
-    ),
+    of_waiting("schema_draft_waiting"),
 )
 
 
@@ -296,12 +282,7 @@ operation = Table(
     Column("ended_at", DateTime(timezone=True)),
     created(),
     PrimaryKeyConstraint("session_key", "operation_id", name="operation_pkey"),
-    ForeignKeyConstraint(
-        ["session_key", "tenant_id"],
-        ["session.session_key", "session.tenant_id"],
-        name="operation_session_fkey",
-        ondelete="CASCADE",
-    ),
+    of_session("operation_session_fkey", ondelete="CASCADE"),
     CheckConstraint(
         "kind IN ('rebuild', 'consolidation', 'schema', 'seal')", name="operation_kind"
     ),

@@ -230,12 +230,7 @@ trace_context = Table(
     created(),
     PrimaryKeyConstraint("session_key", "owner_id", "to_position", name="trace_context_pkey"),
     # It goes with its session.
-    ForeignKeyConstraint(
-        ["session_key", "tenant_id"],
-        ["session.session_key", "session.tenant_id"],
-        name="trace_context_session_fkey",
-        ondelete="CASCADE",
-    ),
+    of_session("trace_context_session_fkey", ondelete="CASCADE"),
     CheckConstraint("octet_length(trace_id) = 16", name="trace_context_trace"),
     CheckConstraint("octet_length(span_id) = 8", name="trace_context_span"),
     CheckConstraint(

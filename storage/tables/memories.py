@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from storage.tables.common import count, created, metadata, of_memory, of_session
+from storage.tables.common import count, created, metadata, of_memory, of_session, of_waiting
 
 memory = Table(
     "memory",
@@ -107,13 +107,7 @@ memory = Table(
         "session_key",
         postgresql_where=text("held_reason IS NOT NULL"),
     ),
-    Index(
-        "memory_waiting",
-        "waiting_model",
-        "tenant_id",
-        "ready_at",
-        postgresql_where=text("waiting_model IS NOT NULL"),
-    ),
+    of_waiting("memory_waiting"),
 )
 
 
@@ -145,11 +139,7 @@ revision = Table(
     PrimaryKeyConstraint("session_key", "memory_id", "revision", name="revision_pkey"),
     # The chain below refers to it.
     UniqueConstraint("session_key", "memory_id", "revision", "to_position", name="revision_end"),
-    ForeignKeyConstraint(
-        ["session_key", "memory_id"],
-        ["memory.session_key", "memory.memory_id"],
-        name="revision_memory_fkey",
-    ),
+    of_memory("revision_memory_fkey"),
     # The chain: a revision begins where its parent ended. With the primary key it prevents a gap, a
     # repeat or a fork.
     ForeignKeyConstraint(
