@@ -50,9 +50,3 @@ def length_of(words: str) -> str:
     """
     return f"""(SELECT coalesce(sum(cardinality(kept.positions)), 0)::integer
         FROM unnest({words}) AS kept)"""  # noqa: S608 - as the caller says
-
-
-def quoted(word: str) -> str:
-    """Returns a tsquery of one word, quoted as its input function reads it."""
-    escaped = word.replace("\\", "\\\\").replace("'", "''")
-    return f"'{escaped}'"

@@ -17,9 +17,10 @@ from storage.engine.database import Transaction
 from storage.log.chunks import CONTENT_BYTES
 from storage.log.ranges import Range
 from storage.search import posting_lists
-from storage.search.chunk_text import AS_TEXT, length_of, quoted, words_of
+from storage.search.chunk_text import AS_TEXT, length_of, words_of
 from storage.search.finding import SearchPlace
 from storage.search.posting_lists import BLOCK_CHUNKS, ListedPostings
+from storage.tree.word_counts import quoted
 
 if TYPE_CHECKING:
     from service.domain.search.postings import Best

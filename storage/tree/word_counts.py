@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from storage.engine.database import Transaction
-from storage.search.chunk_text import quoted
 from storage.tree.trees import indexed
 
 
@@ -99,6 +98,12 @@ async def read_holders(
         )
         for row in rows
     ]
+
+
+def quoted(word: str) -> str:
+    """Returns a tsquery of one word, quoted as its input function reads it."""
+    escaped = word.replace("\\", "\\\\").replace("'", "''")
+    return f"'{escaped}'"
 
 
 _OCCURRENCES = """
