@@ -1,6 +1,6 @@
 """Work that takes the processor for long runs beside the event loop, in a thread.
 
-On that loop a worker renews its leases and says that it lives, and a server answers everybody.
+On that loop a worker renews its leases and reports that it lives, and a server answers clients.
 What may take more than a few dozen milliseconds does not belong there.
 """
 
@@ -26,6 +26,6 @@ async def beside(work: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:
         while not running.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([running])
-        # Nobody hears of it, and asyncio would say that somebody should.
+        # The error has no reader, and asyncio would warn that it was never retrieved.
         running.exception()
         raise

@@ -9,7 +9,7 @@ from service.domain.prompting.flows import ModelReply
 from service.llm.providers.model_map import entry_of
 from service.settings.config import Config
 
-#: Begins the names of models that a package brings along.
+#: Begins the names of models that a package includes.
 LOCAL = "local/"
 
 
@@ -33,7 +33,7 @@ class EmbeddingFailed(Exception):
         super().__init__(message)
         #: Whether the same texts may be embedded later, with nothing changed.
         self.retryable = retryable
-        #: How long whoever refused asks us to wait; None: they do not say.
+        #: How long the provider asks us to wait; None: it does not say.
         self.retry_seconds = retry_seconds
 
 

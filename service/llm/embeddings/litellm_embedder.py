@@ -1,7 +1,7 @@
 """Vectors by any model that litellm knows, or an OpenAI-compatible endpoint.
 
 Each call is in the ledger, and begins only where budgets allow it. Nothing is tried again
-here: whoever indexes comes back, and whoever asks is told.
+here: the indexer retries later, and a query gets the error.
 """
 
 import asyncio
@@ -134,8 +134,8 @@ class LitellmEmbedder:
         try:
             vectors, tokens = await self._try(said, input_type, tokens)
         except (Exception, asyncio.CancelledError) as error:
-            # Whatever it was, also whoever asked having gone: the call is in the ledger before
-            # anybody is told, and what was reserved for it is free.
+            # Also when the caller was cancelled: the call is in the ledger before the error is
+            # raised, and what was reserved for it is free.
             failure = error
         seconds = time.perf_counter() - start
         self._metrics.record(
@@ -337,7 +337,7 @@ def _key(scope: CallScope) -> bytes:
 
 
 def _said(failure: BaseException) -> str:
-    """Of a defect its kind only: its message may hold texts."""
+    """Returns only the kind of a defect: its message may contain texts."""
     if isinstance(failure, asyncio.CancelledError):
         return "the call was called off: nobody wants its vectors"
     if isinstance(failure, EmbeddingFailed | RefusedTexts):

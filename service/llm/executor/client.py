@@ -97,7 +97,7 @@ class RemoteExecutor:
             boundary("outcome", "received")
             return _reply(outcome)
         finally:
-            # Also when whoever waited was cancelled before all of it was sent.
+            # Also when the caller was cancelled before all of it was sent.
             self._waiting.pop(number, None)
 
     @property
@@ -106,7 +106,7 @@ class RemoteExecutor:
         return self._writer is not None
 
     def call_off(self, key: bytes) -> None:
-        """Ends a call that is under way and that nobody wants any more."""
+        """Cancels a call in progress that has no caller left."""
         for number, waiting in self._waiting.items():
             if waiting.key == key and self._writer is not None:
                 self._writer.write(frame({"id": number, "call_off": key.hex()}))
@@ -194,7 +194,7 @@ class RemoteExecutor:
                 if waiting is not None and not waiting.said.done():
                     waiting.hear(said)
         finally:
-            # Who waits for it would wait for one that is gone: calls start another.
+            # Its callers would wait for an executor that is gone: calls start another.
             self._ready.set()
             if self._writer is writer:
                 self._writer = None
@@ -202,13 +202,13 @@ class RemoteExecutor:
             for waiting in self._waiting.values():
                 if not waiting.said.done():
                     waiting.said.set_exception(_gone("it went away"))
-                    # Whoever was still sending hears of it there, and does not ask here.
+                    # A caller that is still sending gets the error there, and does not ask here.
                     waiting.said.exception()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _PendingCall:
-    """Who waits for a call."""
+    """The callers that wait for a call."""
 
     #: The frame with the outcome.
     said: asyncio.Future[dict[str, Any]]
@@ -236,7 +236,7 @@ class ExecutorRouter:
         return await executor.make(order)
 
     def call_off(self, key: bytes) -> None:
-        """Ends a call that is under way and that nobody wants any more."""
+        """Cancels a call in progress that has no caller left."""
         self._local.call_off(key)
         self._remote.call_off(key)
 

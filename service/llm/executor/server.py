@@ -55,7 +55,7 @@ class ExecutorServer:
         except ValueError as error:
             _log.warning("a worker was cut off", cause=str(error))
         finally:
-            # Its calls go on in the executor; nobody waits for these answers any more.
+            # Its calls go on in the executor; these answers have no reader any more.
             for task in making:
                 task.cancel()
             await asyncio.gather(*making, return_exceptions=True)
@@ -103,8 +103,8 @@ class ExecutorServer:
         except (ConnectionError, RuntimeError) as error:
             _log.info("nobody waits for a reply any more; it is stored", cause=str(error))
         except Exception:
-            # Whoever waits for this answer must not wait for ever: the end of the connection
-            # tells it, and a reply that is stored is there for its next try.
+            # The worker must not wait for this answer for ever: it sees the end of the
+            # connection, and a reply that is stored is there for its next try.
             _log.exception("an order is left without an answer")
             writer.close()
 
@@ -141,10 +141,10 @@ class ExecutorServer:
 
 
 def _bound(path: Path) -> socket.socket:
-    """A socket at `path`, which nobody but our own user can connect to."""
+    """Returns a socket at `path`, to which only our own user can connect."""
     path.unlink(missing_ok=True)
     bound = socket.socket(socket.AF_UNIX)
     bound.bind(str(path))
-    # Who can connect can spend. Before it listens, so that nobody is faster.
+    # Any process that can connect can spend, so this happens before it listens.
     path.chmod(0o600)
     return bound

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-#: Names the descriptor whose closing tells that `up` is gone: the executor belongs to it, as
-#: the worker does, and not to the worker. Without `up` it belongs to nobody.
+#: Names the descriptor that closes when `up` ends: the executor belongs to it, as the worker
+#: does, and not to the worker. Without `up` it belongs to no process.
 PARENT_FD = "PALIMPSEST_PARENT_FD"
 
 

@@ -7,7 +7,7 @@ not know that says the reply alone.
 
 A worker says {"id", "order"} of a call, with "tells" to read along, "trace" with the `traceparent`
 that it belongs to, if any, and "about" with what lines of the log say of it; and {"id", "call_off"}
-with the call's key when nobody wants it any more. An executor says {"id": 0} once it takes orders,
+with the call's key when it has no caller left. An executor says {"id": 0} once it takes orders,
 {"id", "heard", "restarts"} of what the model writes, and last {"id"} with the outcome.
 """
 

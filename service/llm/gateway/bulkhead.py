@@ -2,7 +2,7 @@
 
 A model that has replied to none of the calls that wait for it for a while counts as unresponsive,
 until it replies. What is in hand and waits for unresponsive models beyond their slots is released:
-its calls go on with the executor, and their replies are stored for whoever takes it next.
+its calls go on with the executor, and their replies are stored for the next worker.
 
 A worker with one slot has none to keep free: there unresponsive models have it for a while, in
 turns with everything else.
@@ -55,11 +55,11 @@ class _Model:
     heard_at: float = 0.0
     #: Since when it has not replied; None while it replies.
     unresponsive_since: float | None = None
-    #: Before this nobody waits for it while it is unresponsive: it has had its turn.
+    #: Before this no call waits for it while it is unresponsive: it has had its turn.
     turn_at: float = 0.0
 
     def waited_since(self) -> float | None:
-        """Since when somebody waits and nothing was heard; None when nobody waits."""
+        """When a wait without any reply began; None when no call waits."""
         return max(self.heard_at, min(self.began.values())) if self.began else None
 
 

@@ -50,14 +50,14 @@ RENEWALS = 3
 
 
 class LeaseLost(Exception):
-    """Somebody else has the right to make the call by now; it was not made."""
+    """The call was not made: another process has its lease by now."""
 
 
 class OutcomeLedger(Protocol):
     """Where leases are renewed and outcomes are kept, durably."""
 
     async def renew(self, held: HeldCall) -> bool:
-        """Lets a lease hold from now on; False when somebody else has taken it."""
+        """Renews a lease from now on; returns False when another process has taken it."""
         ...
 
     async def renew_all(self, held: Sequence[HeldCall]) -> None:
@@ -168,7 +168,7 @@ class CallExecutor:
         assert under_way.task is not None, "whoever puts it there gives it a task at once"
         if order.lease.fence > under_way.lease.fence:
             under_way.lease = order.lease
-        # Not awaited: how it ends is for whoever ordered it under the lease that it ended with.
+        # Not awaited: its outcome is for the caller that ordered it under its last lease.
         await asyncio.wait((under_way.task,))
         call, lease = under_way.recorded or (None, under_way.lease)
         if call is not None and call.reply is not None and lease.fence < order.lease.fence:
@@ -179,7 +179,7 @@ class CallExecutor:
         return await under_way.task
 
     def call_off(self, key: bytes) -> None:
-        """Ends a call that nobody wants any more, whatever it has cost: it fails for good."""
+        """Cancels a call without callers, whatever it has cost: it fails for good."""
         if key not in self._stops:
             return
         self._called_off.add(key)
@@ -212,7 +212,7 @@ class CallExecutor:
         self._running.discard(task)
         self._in_flight.add(-1)
         if not task.cancelled():
-            # Looked at, so that asyncio does not complain where nobody waited any more.
+            # Retrieved, so that asyncio does not complain of an outcome without a caller.
             task.exception()
 
     async def _make(self, under_way: _ActiveCall) -> ModelReply:

@@ -1,8 +1,8 @@
 """The gateway: every model call passes here.
 
 A call is keyed by everything that affects its output. Its intent is on disk before it is
-made, and its reply before anybody uses it: a worker that dies finds the reply there, or
-waits for whoever makes the call, and pays nothing again.
+made, and its reply before it is used: a worker that restarts finds the reply there, or
+waits for the process that makes the call, and pays nothing again.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class MakesCalls(Protocol):
         ...
 
     def call_off(self, key: bytes) -> None:
-        """Ends a call that is under way and that nobody wants any more."""
+        """Cancels a call in progress that has no caller left."""
         ...
 
 
@@ -206,7 +206,7 @@ class Gateway:
                             wanted, route, begun, deadline, ticket, probing=probing
                         )
                     except LeaseLost:
-                        # Somebody was faster: the reply is theirs to get.
+                        # Another process was faster: the reply is theirs to get.
                         continue
                     except ModelFailure as error:
                         failure = await self._failed(
@@ -333,7 +333,7 @@ class _Wanted:
     prompt_tokens: int
     #: As in `CallRequest`.
     at_once: int
-    #: What was streamed of the reply; None: nobody reads along.
+    #: What was streamed of the reply; None: without a reader.
     streamed: StreamedReply | None
 
     @property
@@ -352,7 +352,7 @@ def _span(wanted: _Wanted) -> AbstractContextManager[Span]:
             Attribute.GEN_AI_REQUEST_MODEL: wanted.model,
             Attribute.PALIMPSEST_PURPOSE: wanted.ask.purpose.value,
         },
-        # Its words may be those of a text; whoever wanted it records what it may.
+        # Its words may be those of a text; the caller records what it may.
         record_exception=False,
         set_status_on_exception=False,
     )

@@ -59,7 +59,7 @@ class ModelMetrics:
         input_tokens: int | None = None,
         output_tokens: int | None = None,
     ) -> None:
-        """Records one; `error` is what kind of failure it came to, if any."""
+        """Records one; `error` is the kind of its failure, if any."""
         known = {
             Attribute.GEN_AI_OPERATION_NAME: operation,
             Attribute.GEN_AI_PROVIDER_NAME: provider_name(model),

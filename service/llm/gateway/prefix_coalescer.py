@@ -1,10 +1,10 @@
 """Coalesces calls with the same long prefix: the first is sent, the others wait for its cache.
 
-A provider finds a prefix in its cache when the call that brought it is back. Several calls
+A provider finds a prefix in its cache once the call that wrote it has returned. Several calls
 with the same long prefix, sent at the same moment, would each pay for all of it. So the
 first goes, and the others of this process wait until it is back and read what it wrote.
 
-It is advice. Nobody waits longer than a lease, for a call that failed, where the provider
+It is advice. No call waits longer than a lease, for a call that failed, where the provider
 keeps no prefixes in a way that we can rely on, or where little is left to be read.
 """
 
@@ -34,7 +34,7 @@ class _LeaderEnd(Enum):
     #: It is back: what it has sent is warm.
     BACK = auto()
     FAILED = auto()
-    #: It was cancelled, or found its reply without a call: somebody else has to lead.
+    #: It was cancelled, or found its reply without a call: another one has to lead.
     GONE = auto()
 
 
@@ -58,7 +58,7 @@ class _Lead:
         return max((end for end in kept if end in ends), default=0)
 
     def shared(self) -> int:
-        """The segments that are worth keeping for those who wait; 0 where nobody does."""
+        """Segments that are worth keeping for the calls that wait; 0 for none."""
 
         def saved(end: int) -> int:
             count = sum(many for depth, many in self.followers.items() if depth >= end)
@@ -77,7 +77,7 @@ class PrefixCoalescer:
         seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nobody waits longer than `seconds`."""
+        """No call waits longer than `seconds`."""
         self._prices = prices
         self._seconds = seconds
         self._clock = clock
@@ -115,10 +115,10 @@ class PrefixCoalescer:
             self._leads[lead.deployment, lead.prefix.ids[end - 1]] = lead
 
     def leave(self, lead: _Lead, how: _LeaderEnd) -> None:
-        """Tells those who wait."""
+        """Wakes the calls that wait."""
         for end in lead.ends:
             key = (lead.deployment, lead.prefix.ids[end - 1])
-            # Where it was of no use to somebody, that one leads by now.
+            # A call for which it was of no use leads by now.
             if self._leads.get(key) is lead:
                 del self._leads[key]
         if not lead.over.done():
@@ -159,7 +159,7 @@ class Ticket:
         self._until = until
         self._lead: _Lead | None = None
         self._is_alone = prices.family is CacheFamily.PLAIN or prices.read >= 1
-        #: Segments that a leader has brought, by deployment.
+        #: Segments that a leader has cached, by deployment.
         self._brought: dict[str, int] = {}
 
     async def waited(self, route: Route) -> bool:
@@ -189,7 +189,7 @@ class Ticket:
         return True
 
     def warm_segments(self, route: Route) -> int:
-        """Leading segments that are warm, by the index or since a leader brought them."""
+        """Leading segments that are warm, by the index or since a leader sent them."""
         deployment = deployment_name(self._model, route.deployment)
         return max(route.warm_segments, self._brought.get(deployment, 0))
 

@@ -87,7 +87,7 @@ class Router:
         self._of_model: dict[str, list[Deployment]] = {}
         for one in deployments:
             self._of_model.setdefault(one.model, []).append(one)
-        # Where there is no choice, nobody asks what is under way.
+        # Where there is no choice, it does not matter what is in progress.
         self._shared = {
             one.name for several in self._of_model.values() if len(several) > 1 for one in several
         }
@@ -144,7 +144,7 @@ class Router:
             yield
             return
         try:
-            # Within, since whoever is cancelled here has been counted already.
+            # Within, since a caller that is cancelled here has been counted already.
             await self._count(route.deployment, state, 1, tokens)
             yield
             state.failures, state.cold_until = 0, 0.0

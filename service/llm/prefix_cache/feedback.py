@@ -1,6 +1,6 @@
 """Reports to the prefix index what a call shows: what is cached now, and why it differed.
 
-One for each process that makes calls. What it remembers to tell reasons apart is small,
+One for each process that makes calls. What it remembers to distinguish reasons is small,
 and lost with the process: see `service.llm.prefix_cache.misses`.
 """
 
@@ -92,7 +92,7 @@ class PrefixFeedback:
     async def learn(self, order: CallRequest, call: Call, reply: ModelReply) -> None:
         """Tells the index what is warm now, whether what was warm had survived, and the reply.
 
-        `reply` is the one that counts: stored durably, of whoever was first.
+        `reply` is the one that counts: the first that was stored durably.
         """
         prefix, route, prices = order.prefix, order.route, self._prices(order.model)
         rest = order.ask.segments[len(prefix.ids) :]

@@ -2,7 +2,7 @@
 
 These are heuristics. A provider says how many tokens it found, never why: the class is
 the likeliest reason by what one executor has seen, and two processes may class
-the same call otherwise. Sums over many calls tell something, a single one little.
+the same call otherwise. Sums over many calls are useful, a single one hardly.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """Prompts that this process sent last: what of a new one is the same, to the character.
 
 The index knows ends of segments. Providers that keep prefixes by themselves also find the
-common part of a segment that changed: a memory written in place, a base folded anew. Who
-made the last call of a memory can tell how long that part is.
+common part of a segment that changed: a memory written in place, a base folded anew. The
+process that made a memory's last call can measure how long that part is.
 """
 
 from collections import OrderedDict

@@ -1,6 +1,6 @@
 """Ends: how a provider's reply ended, read off litellm's response.
 
-litellm brings what fifty providers say down to a few reasons, so a provider's own name of the
+litellm reduces what fifty providers say to a few reasons, so a provider's own name of the
 end counts where it was heard (`service.llm.providers.native`). "stop" with nothing said may be a
 refusal, thoughts alone or a call of a tool.
 """
@@ -19,7 +19,7 @@ _ENDS = {
     ),
     # Ollama's, where a model was only loaded: nothing is said.
     **dict.fromkeys(("load", "unload"), End.COMPLETE),
-    # What a call of a tool means is told by the message.
+    # What a call of a tool means is in the message.
     **dict.fromkeys(("tool_calls", "function_call", "tool_use"), End.COMPLETE),
     **dict.fromkeys(
         (

@@ -1,4 +1,4 @@
-"""What is known about a model without asking anybody: its window and its tokenizer.
+"""What is known about a model without a network call: its window and its tokenizer.
 
 From litellm's bundled list and its bundled vocabularies, never from the network.
 """
@@ -22,7 +22,7 @@ OFFLINE_WINDOW_TOKENS = 1_000_000
 #: blanks. A count is too high by at most one token a slice.
 SLICE_CHARACTERS = 1000
 
-#: The vocabularies that litellm brings, by encoding, and the file that tiktoken looks for.
+#: The vocabularies that litellm includes, by encoding, and the file that tiktoken looks for.
 _VOCABULARIES = {
     "o200k_base": "fb374d419588a4632f3f557e76b4b70aebbca790",
     "cl100k_base": "9b5ad71b2ce5302211f9c61530b329a4922fc6a4",
@@ -58,7 +58,7 @@ class Facts:
         The first time it reads litellm's list, which takes a moment.
         """
         if model not in self._known:
-            # Who asks names the model, and may name any number of them.
+            # Clients name the model, and may name any number of them.
             while len(self._known) >= KNOWN_MODELS:
                 del self._known[next(iter(self._known))]
             self._known[model] = self._find(model)
@@ -67,7 +67,7 @@ class Facts:
     def _find(self, model: str) -> ModelFacts:
         if model.startswith("offline/"):
             return ModelFacts(window_tokens=OFFLINE_WINDOW_TOKENS, count=estimate_tokens)
-        # What thinking may take is nobody's: prompts and replies have to fit without it.
+        # Tokens for thinking belong to neither: prompts and replies have to fit without them.
         window = self._requests.profiles.of(model).window_tokens
         return ModelFacts(
             window_tokens=window - self._requests.besides(model),

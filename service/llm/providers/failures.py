@@ -45,7 +45,7 @@ REMOVED = "[removed]"
 
 
 class ModelFailure(Exception):
-    """A call that brought no reply; the message is one sentence without prompt text."""
+    """A call without a reply; the message is one sentence without prompt text."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ def failure_of(
     text = without_echo(f"{getattr(error, 'code', None) or ''} {error}"[:_LOOKED_AT], prompt)
     said = words_of(error, secrets=secrets, prompt=prompt)
     if not unreached:
-        # Of an embedding litellm reports a refused connection as a status 500 that nobody sent.
+        # Of an embedding litellm reports a refused connection as a status 500 that no server sent.
         reported = (kinds.openai.APIConnectionError,)
         unreached = any(isinstance(cause, reported) for cause in _causes(error))
     if unreached:
@@ -284,7 +284,7 @@ def _fault(litellm: Any, error: Exception, status: object, model: str, text: str
 
 
 def _of_too_many(said: Fault | None, text: str) -> Fault:
-    """Tells apart what a 429 may mean: a limit of the moment, a quota, or a request too large."""
+    """Distinguishes what a 429 may mean: a limit of the moment, a quota, or a request too large."""
     if said is Fault.QUOTA_EXHAUSTED and not _OF_A_MINUTE.search(text):
         return said
     return Fault.TOO_LONG if _TOO_LARGE.search(text) else Fault.RATE_LIMITED
@@ -330,7 +330,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 _PREFIXES = re.compile(
     r"^(?:(?:litellm\.)?\w{1,60}(?:Error|Exception)\s*[:-]?\s*){1,5}(?=[A-Z<{\s]|\w{1,60}:|$)"
 )
-#: What looks like a secret, whoever wrote it.
+#: What looks like a secret, whatever its source.
 _SECRETS = re.compile(
     r"\b(?:sk|pk|rk|key|gsk|xai|hf|ghp|AKIA|AIza)[-_A-Za-z0-9*.]{8,}"
     r"|(?<=//)[^/\s@]+(?=@)|(?<=[?&]key=)[^&\s]+|(?i:bearer\s+\S+)"

@@ -3,8 +3,8 @@
 from service.llm.providers.model_map import entry_of
 from service.settings.config import OFFLINE_MODEL, Config
 
-#: Names that nobody configured and litellm's list knows; beyond these, and where nobody knows
-#: them, models are counted together.
+#: Names that are not configured and that litellm's list knows; models beyond these, and unknown
+#: ones, are counted together.
 MAX_LISTED = 100
 OTHER = "other"
 

@@ -19,7 +19,7 @@ from service.llm.providers.native import heard
 @lru_cache(maxsize=1)
 def litellm_library() -> Any:
     """The module. Takes seconds the first time."""
-    # Nothing is fetched: neither the price list nor anybody's tokenizer.
+    # Nothing is fetched: neither the price list nor a tokenizer.
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     litellm: Any = importlib.import_module("litellm")
@@ -36,7 +36,7 @@ def litellm_library() -> Any:
     # What each reply costs is looked up by us, once; a tenth of the time that a call takes
     # here would go into looking it up for litellm's own records.
     litellm.response_cost_calculator = _no_cost
-    # Each failure is told by us. Theirs hold what a provider answered, texts and all, and of an
+    # We report each failure ourselves. Theirs hold what a provider answered, with texts, and of an
     # Azure deployment an error for each call that is none.
     for name in ("LiteLLM", "LiteLLM Router"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -75,7 +75,7 @@ def _no_cost(**_: object) -> None:
 
 @contextmanager
 def unrecorded() -> Iterator[None]:
-    """Surrounds a call of which litellm makes no record for its callbacks: nobody reads it."""
+    """Keeps litellm from recording a call for its callbacks: nothing reads the record."""
     context: Any = importlib.import_module("litellm._internal_context")
     token = context.is_internal_call.set(True)
     try:

@@ -28,7 +28,7 @@ _BEDROCK_REGION = re.compile(r"(?:us|eu|apac|global|jp|au|ca|us-gov)\.")
 class MapEntry:
     """What the list says about one model; None where it says nothing."""
 
-    #: litellm's name of the provider, with the variants of one provider told apart.
+    #: litellm's name of the provider, with the variants of one provider kept apart.
     provider: str
     #: US dollars for a token; 0 or more.
     input_usd: float | None
@@ -77,7 +77,7 @@ def entry_of(model: str) -> MapEntry | None:
     provider = model.partition("/")[0] if "/" in model else None
     for name in _names(model):
         entry = entries.get(name)
-        # A name without its provider may be somebody else's model.
+        # A name without its provider may be another provider's model.
         if entry and (name == model or provider is None or _same(provider, entry.provider)):
             return entry
     return None

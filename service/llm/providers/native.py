@@ -1,8 +1,8 @@
 """Native answers: what a provider answered, as it came.
 
-litellm brings the answers of fifty providers into one form, and loses on the way how some
+litellm converts the answers of fifty providers to one form, and loses on the way how some
 ended: what it does not know is "stop", streams have no words of a refusal, a broken one has an
-invented end, and an error with status 200 gets a status that nobody sent. So each answer is
+invented end, and an error with status 200 gets a status that was never sent. So each answer is
 read once more as its bytes come in, whichever provider it is from.
 """
 
@@ -132,7 +132,7 @@ class NativeAnswer:
         found.status = None if status is None else _checked(status, int)
         return found
 
-    # What litellm's client brings.
+    # What litellm's client includes.
 
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
         """An answer begins."""

@@ -48,7 +48,7 @@ class CallPlan:
     marks: tuple[int, ...] = ()
     #: What a provider may find the prompt's prefix by; empty: nothing.
     cache_key: str = ""
-    #: Gets what the model writes while it writes; None: nobody reads along, and the reply
+    #: Gets what the model writes while it writes; None: without a reader, and the reply
     #: comes in one piece.
     on_text: Callable[[str], None] | None = field(default=None, compare=False)
 
@@ -59,7 +59,7 @@ PLAIN = CallPlan()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallRequest:
-    """A call that is to be made, by whoever makes it."""
+    """A call that is to be made, here or by an executor."""
 
     ask: ModelRequest
     #: Model as provider/name.
@@ -77,7 +77,7 @@ class CallRequest:
     at_once: int = 0
     #: Whether it finds out if the deployment replies again: then it is tried once.
     probes: bool = False
-    #: Who reads along; as in `service.llm.providers.streamed_reply`.
+    #: The reader of the stream; as in `service.llm.providers.streamed_reply`.
     on_text: OnText | None = field(default=None, compare=False)
 
     @property

@@ -2,7 +2,7 @@
 
 Prices are those of litellm's bundled list; habits of caches are from the providers'
 documents, November 2026. Both can be configured (`PALIMPSEST_MODEL_PRICES`), and have to
-be for a server of one's own, whose price nobody else knows.
+be for a server of one's own, whose price is known only to its operator.
 """
 
 import re
@@ -43,7 +43,7 @@ class _Habits:
     output: float = 5.0
 
 
-#: Nobody sells it. The ratios are a common provider's, so that memories fold as they
+#: It is not for sale. The ratios are a common provider's, so that memories fold as they
 #: would there, and what was tried without a key holds with one.
 _OFFLINE = _Habits(read=0.1, write=1.25)
 #: Inference servers, paid for by time: a cached token costs about a tenth of the
@@ -77,7 +77,7 @@ _PROVIDERS = {
     "lm_studio": _SERVER,
     "xinference": _SERVER,
 }
-#: Who serves Anthropic's models with their marks.
+#: Providers that serve Anthropic's models with their marks.
 _CLAUDE_PROVIDERS = frozenset({"anthropic", "bedrock", "vertex_ai", "azure_ai"})
 #: Where litellm passes OpenAI's breakpoints on.
 _BREAKPOINT_PROVIDERS = frozenset({"openai", "azure_ai"})
@@ -99,7 +99,7 @@ class Prices:
     def of(self, model: str) -> ModelPrices:
         """The prices of a model, by provider/name. The first time it reads litellm's list."""
         if model not in self._known:
-            # Who asks names the model, and may name any number of them.
+            # Clients name the model, and may name any number of them.
             while len(self._known) >= KNOWN_MODELS:
                 del self._known[next(iter(self._known))]
             self._known[model] = self._find(model)

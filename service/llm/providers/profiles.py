@@ -104,7 +104,7 @@ class Profiles:
     def of(self, model: str) -> Profile:
         """The profile of a model, by provider/name. The first time it reads litellm's list."""
         if model not in self._known:
-            # Who asks names the model, and may name any number of them.
+            # Clients name the model, and may name any number of them.
             while len(self._known) >= KNOWN_MODELS:
                 del self._known[next(iter(self._known))]
             self._known[model] = self._find(model)
@@ -215,7 +215,7 @@ def _gpt(base: Profile, name: str, version: tuple[int, int], entry: MapEntry | N
         *_LEVELS,
         *((Effort.XHIGH,) if efforts.get("xhigh") else ()),
     )
-    # 5.1, 5.2 and 5.4 think only when they are told to; then they take no temperature.
+    # 5.1, 5.2 and 5.4 think only when asked to; then they take no temperature.
     is_silent = bool(entry) and entry.default_effort == "none"  # type: ignore[union-attr]
     return replace(
         base,
@@ -246,7 +246,7 @@ def _claude(base: Profile, name: str, version: tuple[int, int], entry: MapEntry 
     efforts = entry.efforts if entry else {}
     more = tuple(one for one in (Effort.XHIGH, Effort.MAX) if efforts.get(one.value))
     thinks = version >= (5, 0)
-    # Of those that think by default some cannot be told not to: Opus 5.5, Sonnet 5.5, Fable.
+    # Of those that think by default some cannot be asked not to: Opus 5.5, Sonnet 5.5, Fable.
     is_bound = entry.always_reasons if entry else thinks
     refuses_sampling = version >= (4, 7) if entry is None else entry.samples is False
     return replace(
@@ -358,7 +358,7 @@ def _at_bedrock(found: Profile, name: str, entry: MapEntry | None) -> Profile:
     )
     if entry is not None and entry.native_schemas:
         return replace(found, structured=SchemaMode.STRICT)
-    # A tool that is not forced brings prose: Opus and Sonnet 5.5, Llama, R1 (litellm#42717).
+    # A tool that is not forced returns prose: Opus and Sonnet 5.5, Llama, R1 (litellm#42717).
     is_forced = "nova" in name or ("claude" in name and not re.search(r"[a-z]-5-5", name))
     if is_forced and entry is not None:
         return replace(found, structured=SchemaMode.TOOL)

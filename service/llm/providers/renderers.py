@@ -141,7 +141,7 @@ def _paid_end(
 ) -> int | None:
     """The deepest end that is worth the price of writing it."""
     enough = (prices.write - 1) / (1 - prices.read)
-    # Who asks for the longer lifetime expects more to follow in it.
+    # A request for the longer lifetime expects more calls within it.
     often = LONG_REUSES if prices.mark_ttl else 1
     own = 0 if last else often * _OWN_REUSES.get(ask.purpose, 0)
     lasting = _lasting(ask.segments[: len(prefix.ids)])

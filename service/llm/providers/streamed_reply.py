@@ -25,7 +25,7 @@ class StreamedReply:
             self.heard(text, restarts=self._is_void)
 
     def again(self) -> OnText:
-        """For whoever makes the call, perhaps not the first one: what it streams goes on here."""
+        """Starts a call, perhaps not the first one: what it streams goes on here."""
         self.begin()
         return self._of_a_client
 
@@ -33,7 +33,7 @@ class StreamedReply:
         self.heard(text, restarts or self._is_void)
 
     def heard(self, text: str, restarts: bool) -> None:
-        """Somebody else heard what the model wrote."""
+        """Another process heard what the model wrote."""
         self._text = text if restarts else self._text + text
         self._is_void = False
         self._on_text(text, restarts)

@@ -1,4 +1,4 @@
-"""Streams: a reply that litellm brings in parts, and what it comes to as a whole."""
+"""Collects the reply that litellm returns in parts into a whole one."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -38,12 +38,12 @@ async def whole_response(
                     said.append(text)
                     on_text(text)
     finally:
-        # A stream that nobody reads to its end keeps its connection.
+        # A stream that is not read to its end keeps its connection.
         await stream.aclose()
     # litellm's own parts, before it adds what a provider did not say.
     parts: Sequence[Any] = stream.chunks
     has_usage = any(getattr(part, "usage", None) is not None for part in parts)
-    # Usage is no end: some tell it first (Anthropic), or with every part (vLLM).
+    # Usage is no end: some report it first (Anthropic), or with every part (vLLM).
     ended = any(_finish(part) for part in parts)
     if native is not None and native.tells_its_end:
         # Of Gemini litellm has an invented end even there.

@@ -206,7 +206,7 @@ class LitellmTransport:
             _log.warning("an exchange is not recorded", cause=str(error))
 
     async def replay(self, recorded: recording.RecordedExchange) -> Completion:
-        """What a recorded exchange comes to. Raises ModelFailure, NoRecord."""
+        """Returns the reply of a recorded exchange. Raises ModelFailure, NoRecord."""
         await self.warm()
         if recorded.error is not None:
             raise failure_of(
@@ -270,7 +270,7 @@ class LitellmTransport:
         on_text: Callable[[str], None],
         native: NativeAnswer,
     ) -> Any:
-        """The response to a call whose reply is told while it is written."""
+        """Returns the response to a call whose reply is streamed."""
         stream = await self._response({**arguments, **STREAMED}, plan)
         return await whole_response(
             self._litellm, stream, lambda text: on_text(storable(text)), native
