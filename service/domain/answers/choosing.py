@@ -323,7 +323,7 @@ def _chosen(
 
 
 def _browsing(way: Way, facts: SessionFacts, understanding: Understanding) -> BrowseRequest:
-    """The request of the question, with what was understood where it leaves that open."""
+    """Returns the request of the question, with what was understood where it leaves that open."""
     request = facts.browsing or BrowseRequest()
     allowed = choosable(request)
     option = _option(way, understanding)
@@ -359,7 +359,7 @@ def _reason(
 
 
 def _problems(facts: SessionFacts) -> Iterator[str]:
-    """Why memories that the question could mean are not read."""
+    """Yields why memories that the question could mean are not read."""
     for memory in facts.memories:
         if facts.named and memory.name != facts.named:
             continue

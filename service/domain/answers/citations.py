@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 _WORD = re.compile(r"\w+")
-#: A sentence, or a line, with the blanks behind it.
+#: A sentence, or a line, with the blanks after it.
 _SENTENCE = re.compile(r"[^.!?。！？\n]*(?:[.!?。！？]+['\"”’)\]]*\s*|\n+|$)")
 
 
@@ -15,7 +15,7 @@ _AROUND = 0.5
 
 
 def best_position(value: str, chunks: Sequence[tuple[int, str]], *, around: str = "") -> int:
-    """The position of the chunk whose words cover `value` best.
+    """Returns the position of the chunk whose words cover `value` best.
 
     `chunks` are position and text of a step's chunks, at least one. A word weighs more
     the fewer of them have it; the words of `around` count less. The earliest wins a tie.
@@ -24,9 +24,9 @@ def best_position(value: str, chunks: Sequence[tuple[int, str]], *, around: str 
 
 
 def best_excerpt(value: str, text: str, characters: int, *, around: str = "") -> str:
-    """The sentence of `text` whose words cover `value` best, and what stands beside it.
+    """Returns the sentence of `text` whose words cover `value` best, and what stands beside it.
 
-    The words of `around` count less. At most `characters`: whole sentences behind it and
+    The words of `around` count less. At most `characters`: whole sentences after it and
     before it as long as they fit, in turn; a longer sentence is cut.
     """
     sentences = [match[0] for match in _SENTENCE.finditer(text) if match[0]]
@@ -60,7 +60,7 @@ def best_span(value: str, text: str) -> tuple[int, int] | None:
 
 
 def _best(value: str, around: str, texts: Sequence[str]) -> int:
-    """The index of the text whose words cover `value` best."""
+    """Returns the index of the text whose words cover `value` best."""
     if len(texts) == 1:
         return 0
     wanted = dict.fromkeys(_words(around), _AROUND) | dict.fromkeys(_words(value), 1.0)

@@ -22,10 +22,10 @@ class NavigationRequest:
     max_calls: int = DEFAULT_CALLS
 
     def to_json(self) -> dict[str, Any]:
-        """The request as plain JSON."""
+        """Returns the request as plain JSON."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "NavigationRequest":
-        """The request from `to_json`."""
+        """Returns the request from `to_json`."""
         return cls(**{**value, "options": tuple(value["options"])})

@@ -48,7 +48,7 @@ _COUNT = re.compile(r"\{\s*+(\d*+)\s*+(?:,\s*+(\d*+)\s*+)?\}")
 
 
 def read_schema(text: str) -> dict[str, Any]:
-    """The schema that a text is, if it is one that is taken, but for what a validator says.
+    """Returns the schema that a text is, if it is one that is taken, but for what a validator says.
 
     Raises ValueError with a sentence.
     """

@@ -147,7 +147,7 @@ def shape(
 
 
 def _read(reply: ModelReply, check: Check) -> tuple[Json, str]:
-    """The value of a reply, and what is wrong with it, or with the reply."""
+    """Returns the value of a reply, and what is wrong with it, or with the reply."""
     try:
         return read_value(text_of(reply), check)
     except (Unusable, NoUse) as error:
@@ -155,7 +155,7 @@ def _read(reply: ModelReply, check: Check) -> tuple[Json, str]:
 
 
 def read_value(reply: str, check: Check) -> tuple[Json, str]:
-    """The value that a reply writes, and what is wrong with it; empty when it fits.
+    """Returns the value that a reply writes, and what is wrong with it; empty when it fits.
 
     What models put around it, thoughts, fences and words, is passed over. Of several values
     the first that fits counts. Words that are no JSON are a string, where the schema takes
@@ -193,14 +193,14 @@ def _values(text: str) -> Iterator[Json]:
 
 
 def _is_object(content: ShapeContent) -> bool:
-    """Whether engines take the schema: they write objects only."""
+    """Returns whether engines take the schema: they write objects only."""
     return content.schema.get("type") == "object"
 
 
 def _fitting(
     content: ShapeContent, earlier: Sequence[ShapeTry], room: int, key: bytes, count: Count
 ) -> tuple[Segment, ...]:
-    """The prompt; where the window is too small, with less of what can be cut."""
+    """Returns the prompt; where the window is too small, with less of what can be cut."""
     text = earlier[-1].reply.text if earlier else ""
     reply = cut_to(text, SHOWN_REPLY_TOKENS, count) if text.strip() else ""
     fault = numbered(earlier[-1].fault, len(earlier)) if earlier else ""

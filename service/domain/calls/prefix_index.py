@@ -73,7 +73,7 @@ class Seen:
 
     @classmethod
     def nothing(cls, question: PrefixQuery) -> "Seen":
-        """The answer of an index that cannot be asked."""
+        """Returns the answer of an index that cannot be asked."""
         count = len(question.deployments)
         return cls(known=False, cached=(CachedPrefix(),) * count, queued_tokens=(0,) * count)
 

@@ -246,7 +246,7 @@ _ONE_PROCESS = (
 
 
 def _numbered(chunks: Sequence[SubmittedChunk], last: int) -> tuple[SubmittedChunk, ...]:
-    """Returns the chunks with the sequences behind `last`."""
+    """Returns the chunks with the sequences after `last`."""
     return tuple(replace(chunk, sequence=last + n) for n, chunk in enumerate(chunks, start=1))
 
 

@@ -56,7 +56,7 @@ class Chunk:
         return (self.role, self.text, self.observation, self.thought, self.action)
 
     def is_empty(self) -> bool:
-        """Whether there is nothing to read in it."""
+        """Returns whether there is nothing to read in it."""
         return not (self.text or self.observation or self.thought or self.action)
 
     def content_bytes(self) -> int:
@@ -106,7 +106,7 @@ class Chunk:
         return hashlib.sha256(b"".join(pieces)).digest()
 
     def has_heading(self) -> bool:
-        """Whether a thread, a source or a time is known."""
+        """Returns whether a thread, a source or a time is known."""
         return bool(self.thread or self.source) or self.occurred_at is not None
 
     def heading(self) -> str:

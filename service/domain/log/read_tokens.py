@@ -29,7 +29,7 @@ class ReadToken:
     position: int
 
     def sign(self, key: bytes) -> str:
-        """The token as text of 54 characters from A-Z a-z 0-9 _ and -."""
+        """Returns the token as text of 54 characters from A-Z a-z 0-9 _ and -."""
         payload = _READ.pack(self.session_key.bytes, self.incarnation, self.position)
         return _seal(key, b"r", payload)
 
@@ -44,12 +44,12 @@ class ReadToken:
 
 
 def sign_page(key: bytes, scope: str, place: str) -> str:
-    """A page token: go on behind `place` in the list named `scope`."""
+    """A page token: go on after `place` in the list named `scope`."""
     return _seal(key, b"p" + scope.encode() + b"\0", place.encode())
 
 
 def verify_page(key: bytes, scope: str, token: str) -> str:
-    """The place in a page token of `scope`. Raises TokenInvalid."""
+    """Returns the place in a page token of `scope`. Raises TokenInvalid."""
     return _unseal(key, b"p" + scope.encode() + b"\0", token).decode()
 
 

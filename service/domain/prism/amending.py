@@ -123,7 +123,7 @@ def _amend(schema: Schema, value: Json, one: Amendment, *, owned: bool) -> Json:
 
 
 def copied(value: Json) -> Json:
-    """The value, sharing nothing that can change."""
+    """Returns the value, sharing nothing that can change."""
     if isinstance(value, dict):
         return {key: copied(child) for key, child in value.items()}
     if isinstance(value, list):

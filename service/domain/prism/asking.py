@@ -56,7 +56,7 @@ class PrismAnswerDraft:
     text: str
     #: Places that exist in the memory, most important first.
     paths: tuple[Path, ...]
-    #: Whether the text lacks its end; an ellipsis stands behind it then.
+    #: Whether the text lacks its end; an ellipsis stands after it then.
     is_cut: bool = False
     no_answer: NoAnswer | None = None
 
@@ -70,7 +70,7 @@ def _on_all(_: PrismMemory) -> None:
 
 
 def task_text(spec: PrismSpec, rules: Rules, *, is_focused: bool = False) -> str:
-    """The part of a revision's prompt that never changes within a memory."""
+    """Returns the part of a revision's prompt that never changes within a memory."""
     return prompts.revise_task(
         rules,
         task=spec.task,
@@ -186,7 +186,7 @@ def revise(
 
 
 def _showing(ask: ModelRequest, view: FocusedView, why: str = "") -> ModelRequest:
-    """The ask with a view of the memory in the place of the whole."""
+    """Returns the ask with a view of the memory in the place of the whole."""
     behind = [Segment(kind=SegmentKind.QUERY, text=why, reusable=False)] if why else []
     segments = (ask.segments[0], *view.segments, ask.segments[-1], *behind)
     return replace(ask, segments=segments)

@@ -19,7 +19,7 @@ class ValueDifference:
 
 
 def differences(old: Json, new: Json, at: Path | None = None) -> Iterator[ValueDifference]:
-    """The places where the states differ, each as deep as it can be named.
+    """Yields the places where the states differ, each as deep as it can be named.
 
     In the order of the old state's keys, then of the new one's. Elements of lists are
     compared place by place.

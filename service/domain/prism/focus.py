@@ -264,7 +264,7 @@ class _Choice:
 
 
 def _wanted(held: Sequence[FocusEntry], paths: Sequence[Path]) -> tuple[list[int], list[int]]:
-    """The entries that hold these paths, in the paths' order; and those below them."""
+    """Returns the entries that hold these paths, in the paths' order; and those below them."""
     wanted: dict[_Steps, int] = {}
     holding: dict[_Steps, int] = {}
     for order, path in enumerate(paths):
@@ -303,7 +303,7 @@ def _recent(held: Sequence[FocusEntry], memory: PrismMemory) -> Iterator[int]:
 def _keys(
     holders: Sequence[_Holder], most_tokens: int, count: Callable[[str], int]
 ) -> tuple[str, bool]:
-    """The names of the dicts' keys, and whether some are left out."""
+    """Returns the names of the dicts' keys, and whether some are left out."""
     dicts = [(one.path, one.value) for one in holders if isinstance(one.value, dict)]
     text, is_cut, left = "", False, most_tokens
     for number, (path, value) in enumerate(dicts):

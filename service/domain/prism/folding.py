@@ -1,7 +1,7 @@
 """Folding by price: when a memory's amendments are written into a new base.
 
 A prompt's prefix costs the read price where the provider has it warm and the write price
-where it has not. Amendments keep the prefix warm but leave dead tokens behind: what they
+where it has not. Amendments keep the prefix warm but leave dead tokens: what they
 replaced, and their paths. Each later prompt pays for those, their *rent*; a fold is paid
 once. Everything here is a function of stored rows and prices, so that a replay folds where
 the first run did. Why the rule is as it is stands in docs/decisions/0011.
@@ -41,7 +41,7 @@ class PromptSizes:
 
     @classmethod
     def of(cls, memory: PrismMemory, task_tokens: int, since_revision: int) -> "PromptSizes":
-        """The sizes of a memory whose last prompt showed revision `since_revision`."""
+        """Returns the sizes of a memory whose last prompt showed revision `since_revision`."""
         fresh = sum(
             memory.count(batch.text)
             for batch in reversed(memory.batches)
@@ -90,13 +90,13 @@ def prefix(tokens: int, warm_tokens: int, prices: ModelPrices) -> PrefixTokens:
 
 
 def keeping(sizes: PromptSizes, prices: ModelPrices, *, cold: bool = False) -> PrefixTokens:
-    """The next prompt's prefix when the memory stays as it is."""
+    """Returns the next prompt's prefix when the memory stays as it is."""
     total = sizes.task + sizes.shown
     return prefix(total, 0 if cold else total - sizes.fresh, prices)
 
 
 def folded(sizes: PromptSizes, prices: ModelPrices, *, cold: bool = False) -> PrefixTokens:
-    """The next prompt's prefix when the memory is folded first."""
+    """Returns the next prompt's prefix when the memory is folded first."""
     if cold:
         return prefix(sizes.task + sizes.live, 0, prices)
     kept = sizes.kept
@@ -162,7 +162,7 @@ class FoldState:
             return cls.anew(revision)
 
     def to_json(self) -> dict[str, Any]:
-        """The state as plain JSON, for `from_json`."""
+        """Returns the state as plain JSON, for `from_json`."""
         return {
             "revision": self.revision,
             "prompted": self.prompted,
@@ -193,7 +193,7 @@ class FoldState:
 def is_due(
     sizes: PromptSizes, state: FoldState, prices: ModelPrices, *, cold: bool = False
 ) -> bool:
-    """Whether the memory is folded before its next prompt.
+    """Returns whether the memory is folded before its next prompt.
 
     Two estimates of what a fold is worth are mixed. What was paid since the last fold,
     as with skis that are rented until they have cost their price. And what each prompt
@@ -216,7 +216,7 @@ def is_due(
 def fold(
     memory: PrismMemory, state: FoldState, prices: ModelPrices, *, cold: bool = False
 ) -> tuple[PrismMemory, FoldState]:
-    """The memory folded, with its keys in the order that is best to keep, and the state."""
+    """Returns the memory folded, with its keys in the order that is best to keep, and the state."""
     changes = state.changes.since(memory.base_value, memory.value)
     value = memory.value
     # With marks no base is found again in part, however its keys are ordered.

@@ -87,7 +87,7 @@ class PrismMemory:
         )
 
     def apply(self, revision: int, amendments: Sequence[Amendment]) -> "PrismMemory":
-        """The memory after `revision` (algorithm 1, line 4); a revision may be empty."""
+        """Returns the memory after `revision` (algorithm 1, line 4); a revision may be empty."""
         if not amendments:
             return self
         value = amend(self.schema, self.value, amendments)
@@ -102,7 +102,7 @@ class PrismMemory:
         )
 
     def fold(self, value: Json | None = None) -> "PrismMemory":
-        """The same state with everything written into a new base.
+        """Returns the same state with everything written into a new base.
 
         `value`: the state, with its keys in another order.
         """
@@ -150,7 +150,7 @@ class PrismMemory:
         return None if held is MISSING else held  # type: ignore[return-value]
 
     def segments(self) -> tuple[Segment, ...]:
-        """The memory as a prompt shows it: the base, then each revision's amendments."""
+        """Returns the memory as a prompt shows it: the base, then each revision's amendments."""
         in_place = self.encoding is Encoding.IN_PLACE
         shown = prompts.base_segment(self.value_json if in_place else self.base_json)
         return (

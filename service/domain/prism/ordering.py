@@ -1,7 +1,7 @@
 """The order of a memory's keys: what seldom changes comes first.
 
 A new base is found in the provider's cache up to its first change. JSON does not mind the
-order of keys, so a fold may put those that change often, and are small, behind those that
+order of keys, so a fold may put those that change often, and are small, after those that
 rarely do: ascending by the odds that a key has changed by the next fold, per character.
 New keys otherwise stay at the end, where amending puts them.
 """
@@ -17,13 +17,13 @@ from service.domain.values.json_values import Json, canonical
 LEVELS = 2
 #: Keys whose changes are counted; the others are taken for seldom changed.
 MAX_KEYS = 64
-#: Folds behind which all counts are halved, so that old habits are forgotten.
+#: Folds after which all counts are halved, so that old habits are forgotten.
 MEMORY_FOLDS = 32
 #: Folds that must have looked before keys are moved.
 MIN_FOLDS = 4
 #: By how much the expected saving must exceed what moving the keys costs.
 CAUTION = 4
-#: Stands for the place behind an object's last key, where new ones come.
+#: Stands for the place after an object's last key, where new ones come.
 GROWTH = ""
 
 Keys = tuple[str, ...]
@@ -52,7 +52,7 @@ class Changes:
         }
 
     def since(self, old: Json, new: Json) -> "Changes":
-        """The counts with what a fold finds changed between the old base and the new."""
+        """Returns the counts with what a fold finds changed between the old base and the new."""
         counts = dict(self.counts)
         for keys in _changed(old, new, ()):
             counts[keys] = counts.get(keys, 0) + 1
@@ -67,7 +67,7 @@ class Changes:
         return Changes(folds=folds, counts=counts)
 
     def odds(self, keys: Keys) -> float:
-        """The odds that a key has changed by the next fold.
+        """Returns the odds that a key has changed by the next fold.
 
         Once is no habit: a single change counts as none.
         """
@@ -76,7 +76,7 @@ class Changes:
 
 
 def _changed(old: Json, new: Json, at: Keys) -> Iterator[Keys]:
-    """The keys that both have, of `LEVELS` levels, with different values."""
+    """Yields the keys that both have, of `LEVELS` levels, with different values."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return
     if any(key not in old for key in new):
@@ -89,7 +89,7 @@ def _changed(old: Json, new: Json, at: Keys) -> Iterator[Keys]:
 
 
 def arranged(value: Json, changes: Changes, at: Keys = ()) -> Json:
-    """The same value with its keys in the best order by `changes`."""
+    """Returns the same value with its keys in the best order by `changes`."""
     if not isinstance(value, dict) or len(at) >= LEVELS:
         return value
     below = {key: arranged(one, changes, (*at, key)) for key, one in value.items()}
@@ -98,7 +98,7 @@ def arranged(value: Json, changes: Changes, at: Keys = ()) -> Json:
 
 
 def ordered(base_json: str, value: Json, changes: Changes, *, is_cold: bool) -> Json:
-    """The same value, in the best order if that pays for what it moves, else as it is.
+    """Returns the same value, in the best order if that pays for what it moves, else as it is.
 
     It pays when about as many folds as there have been will save several times what is
     written once. When the cache is cold, all is written anyway.
@@ -117,7 +117,7 @@ def ordered(base_json: str, value: Json, changes: Changes, *, is_cold: bool) -> 
 
 
 def _rewritten(value: Json, changes: Changes) -> float:
-    """Characters that the next fold is expected to write: those behind the first change."""
+    """Characters that the next fold is expected to write: those after the first change."""
     unchanged = 1.0
     written = 0.0
     for keys, size in _leaves(value, ()):

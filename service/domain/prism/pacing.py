@@ -83,7 +83,7 @@ class Wish:
     applied_position: int
     #: A consolidation is wanted once everything up to here is read.
     consolidate_position: int | None
-    #: Size of the memory behind its last consolidation; 0 when there was none.
+    #: Size of the memory after its last consolidation; 0 when there was none.
     consolidated_tokens: int
     #: A proposal of the next step found no room, and a consolidation may make some.
     crowded: bool = False
@@ -244,7 +244,7 @@ def most_step_tokens(
 
 
 def most_consolidation_tokens(memory: PrismMemory, bounds: StepBounds) -> int:
-    """The same of the reply to a consolidation."""
+    """Returns the same of the reply to a consolidation."""
     first, room = bounds.consolidation_output_tokens, consolidation_tokens(bounds)
     return _grown(first, room - min(memory.live_tokens, part_tokens(memory, room, first)))
 
@@ -254,7 +254,7 @@ def _grown(tokens: int, spare: int) -> int:
 
 
 def read_group(chunks: Sequence[SizedChunk], max_tokens: int) -> tuple[Sequence[SizedChunk], bool]:
-    """The leading chunks that make one step, and whether no other chunk would fit.
+    """Returns the leading chunks that make one step, and whether no other chunk would fit.
 
     As many as have `max_tokens` together, and at least one, however large it is.
     """

@@ -77,13 +77,13 @@ def _task(task: str, question: str) -> str:
 def revise_task(
     rules: Rules, *, task: str, question: str, schema: str, is_focused: bool = False
 ) -> str:
-    """The first segment of a revision's prompt: the same for all steps of a memory."""
+    """Returns the first segment of a revision's prompt: the same for all steps of a memory."""
     instructions = revise_instructions(rules, is_focused=is_focused)
     return task_segment(instructions, task=task, question=question, schema=schema)
 
 
 def consolidate_task(*, task: str, question: str, schema: str, is_part: bool = False) -> str:
-    """The first segment of a consolidation's prompt: the same for all of a memory."""
+    """Returns the first segment of a consolidation's prompt: the same for all of a memory."""
     instructions = consolidate_instructions(is_part=is_part)
     return task_segment(instructions, task=task, question=question, schema=schema)
 
@@ -91,19 +91,19 @@ def consolidate_task(*, task: str, question: str, schema: str, is_part: bool = F
 def answer_task(
     *, task: str, question: str, final_task: str, schema: str, is_focused: bool = False
 ) -> str:
-    """The first segment of an answer's prompt."""
+    """Returns the first segment of an answer's prompt."""
     final = f"[FINAL TASK]\n{final_task or FINAL_TASK}\n"
     told = _ANSWER_INSTRUCTIONS % (_ANSWER_ENTRIES if is_focused else _ANSWER_MEMORY)
     return f"{told}\n{_task(task, question)}{final}[SCHEMA]\n{schema}"
 
 
 def base_segment(base_json: str) -> str:
-    """The memory's base: one line behind its title, whatever it holds."""
+    """Returns the memory's base: one line after its title, whatever it holds."""
     return f"[MEMORY]\n{base_json.translate(_LINE_ENDS)}\n"
 
 
 def amendment_line(amendment: Amendment) -> str:
-    """An amendment as prompts show it behind the base: one line, whatever it holds."""
+    """An amendment as prompts show it after the base: one line, whatever it holds."""
     if amendment.op is Op.REMOVE:
         return _line({"remove": str(amendment.path)})
     return entry_line(amendment.path, amendment.value)
@@ -120,7 +120,7 @@ def _line(shown: Json) -> str:
 
 
 def keys_line(path: Path, keys: Iterable[str]) -> str:
-    """The names of keys of one dict."""
+    """Returns the names of keys of one dict."""
     return _line({str(path): list(keys)})
 
 
@@ -135,7 +135,7 @@ def rest_line(number: int) -> str:
 
 
 def keys_segment(lines: str) -> str:
-    """The names of keys, which change seldom."""
+    """Returns the names of keys, which change seldom."""
     return f"[KEYS]\n{lines}"
 
 
@@ -145,7 +145,7 @@ def entries_segment(counts: str, lines: str) -> str:
 
 
 def now_shown_segment() -> str:
-    """Why the same step is asked once more."""
+    """Returns why the same step is asked once more."""
     return (
         "\n[AGAIN]\nA reply to this wrote to places of the memory that it was not shown. What"
         " stands there is among the entries now, as far as it fits. Write the whole reply anew.\n"
@@ -156,7 +156,7 @@ _LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x7f\x85\u2028\u2029
 
 
 def whole_memory_segment(value_json: str, key: bytes) -> str:
-    """The memory as the thing that is worked on: data between marks."""
+    """Returns the memory as the thing that is worked on: data between marks."""
     return "[MEMORY]\n" + marked(value_json, key)
 
 
@@ -168,10 +168,10 @@ def size_segment(tokens: int, budget_tokens: int, *, is_part: bool = False) -> s
 
 
 def text_segment(texts: Sequence[str], key: bytes) -> str:
-    """The chunks of a step, and where the reply begins."""
+    """Returns the chunks of a step, and where the reply begins."""
     return "[TEXT]\n" + "".join(marked(text, key) for text in texts)
 
 
 def query_segment(query: str, key: bytes) -> str:
-    """The question, and where the reply begins."""
+    """Returns the question, and where the reply begins."""
     return "[QUERY]\n" + marked(query, key)

@@ -34,7 +34,7 @@ class Touch:
 
 
 def search_path(path: Path) -> Path:
-    """The place to look for amendments in, so that none is missed: the topmost list."""
+    """Returns the place to look for amendments in, so that none is missed: the topmost list."""
     for number, token in enumerate(path.tokens):
         if isinstance(token, int):
             return Path(path.tokens[:number])
@@ -67,7 +67,7 @@ class ValueTracer:
         return Touch(write=write, path=self._path, in_effect=in_effect)
 
     def _moves(self, removed: Path) -> bool:
-        """Whether the place moved up by one when `removed` went; then it moves back."""
+        """Returns whether the place moved up by one when `removed` went; then it moves back."""
         index, level = removed.tokens[-1], len(removed.tokens) - 1
         tokens = self._path.tokens
         if not self._follows_lists or not isinstance(index, int) or len(tokens) <= level:
@@ -81,7 +81,7 @@ class ValueTracer:
 
 
 def trace(path: Path, writes: Iterable[Write], *, exists: bool) -> Iterator[Touch]:
-    """The amendments that touched `path`, newest first, as `writes` must be."""
+    """Yields the amendments that touched `path`, newest first, as `writes` must be."""
     tracer = ValueTracer(path, exists=exists)
     for write in writes:
         touch = tracer.touch(write)
@@ -124,7 +124,7 @@ class OriginSearch:
 
 
 def origin(value: Json, touches: Iterable[Touch]) -> Write | None:
-    """The amendment that first wrote `value`; `touches` are newest first."""
+    """Returns the amendment that first wrote `value`; `touches` are newest first."""
     search = OriginSearch(value)
     for touch in touches:
         search.look(touch)
@@ -136,7 +136,7 @@ def _depth(path: Path) -> int:
 
 
 def _way(path: Path) -> Iterator[Path]:
-    """The root, the places on the way to `path`, and itself."""
+    """Yields the root, the places on the way to `path`, and itself."""
     return (Path(path.tokens[:depth]) for depth in range(len(path.tokens) + 1))
 
 

@@ -36,7 +36,7 @@ _OTHER = r"(?P<other>^[ \t]{0,16}\[[A-Z][A-Z _]{1,40}\][ \t]{0,16}$)"
 _SECTION = re.compile(rf"{_HEADER}|{_OTHER}", re.MULTILINE)
 #: Where a section ends or an object begins.
 _NEXT = re.compile(rf"{_HEADER}|{_OTHER}|(?P<object>\{{)", re.MULTILINE)
-#: Where reading goes on behind an object that is broken: a line with a new one.
+#: Where reading goes on after an object that is broken: a line with a new one.
 _RESTART = re.compile(
     rf"{_HEADER}|{_OTHER}|(?P<object>^[ \t`*,\[-]{{0,16}}\{{[ \t]{{0,4}}[\"'][ \t]{{0,4}}[$/])",
     re.MULTILINE,
@@ -50,7 +50,7 @@ _ITEM = re.compile(
     r"|[\"'](?:add|update|remove|changes)[\"']\s{0,16}:\s{0,16}\[)",
     re.MULTILINE,
 )
-#: What comes next in a list of paths, behind bullets, numbers, brackets and quotes of code.
+#: What comes next in a list of paths, after bullets, numbers, brackets and quotes of code.
 _REMOVAL = re.compile(
     r"[ \t>*+•`,;\[\]-]{0,64}(?:\d{1,6}[.)][ \t`]{0,8})?"
     r"(?:(?P<object>\{)|(?P<string>[\"'])|(?P<path>[$/][^\n]*+)|[^\n]*+\n{0,64}+)"
@@ -88,13 +88,13 @@ def read_proposals(text: str) -> Iterator[_Found]:
 
 
 def says_nothing_changes(text: str) -> bool:
-    """Whether a reply in which there is no proposal says so, in one of the forms."""
+    """Returns whether a reply in which there is no proposal says so, in one of the forms."""
     reply = _Reply(spoken(text))
     return not reply.read() and (reply.has_empty_list or _are_empty_sections(reply.text))
 
 
 def _are_empty_sections(text: str) -> bool:
-    """Whether there are headers of sections, and nothing in any of them."""
+    """Returns whether there are headers of sections, and nothing in any of them."""
     headers = [found for found in _SECTION.finditer(text) if found["op"]]
     ends = [*(found.start() for found in headers[1:]), len(text)]
     return bool(headers) and all(
@@ -164,7 +164,7 @@ class _Reply:
         return headed if has_header else loose
 
     def _object(self, op: Op | None) -> list[_Found]:
-        """What the object at the reader's place says; the reader moves behind it."""
+        """What the object at the reader's place says; the reader moves after it."""
         start = self.reader.at
         if self._is_too_much():
             return self._stop(start)
@@ -234,7 +234,7 @@ class _Reply:
             except LiteralTooLarge:
                 raise
             except LiteralError as error:
-                # What is cut off has nothing behind it.
+                # What is cut off has nothing after it.
                 cut = error.at >= len(self.text) or self._is_too_much()
                 following = None if cut else _ITEM.search(self.text, at + 1)
                 end = following.start() if following else len(self.text)
@@ -246,7 +246,7 @@ class _Reply:
                     return found
 
     def _behind(self, start: int, at: int) -> tuple[int, bool]:
-        """Where reading goes on when the object from `start` is broken behind `at`.
+        """Returns where reading goes on when the object from `start` is broken after `at`.
 
         And whether that is still within the object.
         """

@@ -44,7 +44,7 @@ _BULLET = re.compile(r"^[\s*•-]*(?:\d+[.)])?\s*`?")
 
 
 def value_of(proposal: Proposal, of: Type) -> Json:
-    """The value that a proposal means at a place of this type.
+    """Returns the value that a proposal means at a place of this type.
 
     A text that cannot be read stays one: the type says then what is wrong with it.
     """

@@ -210,7 +210,7 @@ class _Judge:
         )
 
     def is_full(self) -> bool:
-        """Whether MAX_PROPOSALS are judged already."""
+        """Returns whether MAX_PROPOSALS are judged already."""
         return len(self.amendments) + len(self.rejections) >= MAX_PROPOSALS
 
     def reject(
@@ -363,7 +363,7 @@ def _cause_of(error: ValueError) -> RejectionCause:
 
 
 def _way(path: Path) -> list[Path]:
-    """The places from below the root to `path`, itself the last."""
+    """Returns the places from below the root to `path`, itself the last."""
     return [Path(path.tokens[: depth + 1]) for depth in range(len(path.tokens))]
 
 
@@ -398,7 +398,7 @@ def _forgets(held: Json, new: Json, *, may_empty: bool) -> bool:
 
 
 def _is_known(value: Json) -> bool:
-    """Whether anything but null and placeholders is in it."""
+    """Returns whether anything but null and placeholders is in it."""
     if isinstance(value, dict):
         return any(_is_known(child) for child in value.values())
     if isinstance(value, list):
@@ -445,7 +445,7 @@ def _first_change(before: Json, after: Json, path: Path) -> Path:
 
 
 def _entry_bytes(value: Json, path: Path) -> int:
-    """The bytes of the entry at `path`, with its key; 0 when there is none."""
+    """Returns the bytes of the entry at `path`, with its key; 0 when there is none."""
     held = value_at(value, path)
     if held is MISSING:
         return 0

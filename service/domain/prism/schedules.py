@@ -54,7 +54,7 @@ class Tokens:
     folds: int
 
     def cost(self, prices: ModelPrices) -> float:
-        """The price in full input tokens; times `prices.input_usd` in US dollars."""
+        """Returns the price in full input tokens; times `prices.input_usd` in US dollars."""
         return (
             self.cached * prices.read
             + self.written * prices.write
@@ -114,12 +114,12 @@ def compare_all(log: StepLog, many: Sequence[ModelPrices]) -> Sequence[FoldingCo
 
 
 def scheduled(log: StepLog, prices: ModelPrices, folds: Sequence[int]) -> Tokens:
-    """The log folded before the prompts of these steps, from 0 on, and no others."""
+    """Returns the log folded before the prompts of these steps, from 0 on, and no others."""
     return simulate(log, shown_sizes(log), _texts(log), [(prices, folds)])[0]
 
 
 def adaptive(log: StepLog, prices: ModelPrices) -> Tokens:
-    """The log under the very policy that the service follows."""
+    """Returns the log under the very policy that the service follows."""
     memory = PrismMemory.load(log.schema, base_json=log.base_json, amendments=(), count=log.count)
     state = FoldState.anew(0)
     paid = _Paid()
@@ -138,7 +138,7 @@ def adaptive(log: StepLog, prices: ModelPrices) -> Tokens:
 def _folded(
     memory: PrismMemory, state: FoldState, prices: ModelPrices, sizes: PromptSizes, *, cold: bool
 ) -> tuple[PrismMemory, FoldState, PromptSizes]:
-    """The memory folded, and its sizes with what the provider has of the new base."""
+    """Returns the memory folded, and its sizes with what the provider has of the new base."""
     new, state = fold(memory, state, prices, cold=cold)
     kept = kept_tokens(memory.base_json, new.base_json, new.base_tokens)
     live = new.base_tokens

@@ -114,11 +114,11 @@ class PrismSpec(MemorySpec):
         return self.linger_ms != 0
 
     def schema(self) -> Schema:
-        """The schema. Raises SchemaInvalid."""
+        """Returns the schema. Raises SchemaInvalid."""
         return _schema(self.schema_source)
 
     def shown_schema(self) -> str:
-        """The schema as the model is shown it. Raises SchemaInvalid."""
+        """Returns the schema as the model is shown it. Raises SchemaInvalid."""
         return _shown(self.schema_source)
 
     def rules(self, max_memory_bytes: int) -> Rules:
@@ -147,7 +147,7 @@ class PrismSpec(MemorySpec):
         return self.linger_ms / 1000
 
     def to_json(self) -> dict[str, Any]:
-        """The spec as plain JSON.
+        """Returns the spec as plain JSON.
 
         What is as it always was is left out: the release before, which may still run,
         knows no more than that.

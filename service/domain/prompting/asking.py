@@ -27,7 +27,7 @@ from service.domain.prompting.shortening import ELLIPSIS
 
 #: Replies to one prompt, the first one included.
 MAX_TRIES = 3
-#: Tokens of what is said behind a prompt that is asked again, at most.
+#: Tokens of what is said after a prompt that is asked again, at most.
 AGAIN_TOKENS = 128
 #: By how much the bound of a reply grows where its tokens were used up.
 GROWTH = 2
@@ -266,7 +266,7 @@ class SaidAnswer(Generic[T]):
     text: str
     #: What it says that it rests on, in its order.
     sources: tuple[T, ...] = ()
-    #: Whether the text lacks its end; an ellipsis stands behind it then.
+    #: Whether the text lacks its end; an ellipsis stands after it then.
     is_cut: bool = False
 
 

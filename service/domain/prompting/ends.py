@@ -33,7 +33,7 @@ class End(StrEnum):
         return self in (End.REFUSAL, End.FILTER)
 
 
-#: What the release before put behind a reply that was cut off; its text was all that it kept.
+#: What the release before put after a reply that was cut off; its text was all that it kept.
 _MARK = "\n[CUT OFF]"
 
 

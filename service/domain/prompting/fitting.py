@@ -46,7 +46,7 @@ def cut_to(text: str, tokens: int, count: Count) -> str:
 
 
 def share_of(sizes: Sequence[int], budget: int) -> int:
-    """The share that each may have, so that all have at most `budget` together.
+    """Returns the share that each may have, so that all have at most `budget` together.
 
     What has less than its share leaves the rest to the others.
     """

@@ -97,7 +97,7 @@ class LiteralReader:
     _values: int = field(default=0)
 
     def value(self) -> object:
-        """The literal at `at`, which moves behind it. Raises LiteralError."""
+        """Returns the literal at `at`, which moves after it. Raises LiteralError."""
         self._values += 1
         if self._values > MAX_VALUES:
             raise LiteralTooLarge(f"a reply has at most {MAX_VALUES} values", self.at)
@@ -117,7 +117,7 @@ class LiteralReader:
             self._move(blank.end())
 
     def peek(self, token: str) -> bool:
-        """Whether `token` comes next, behind blanks; takes it if so."""
+        """Returns whether `token` comes next, after blanks; takes it if so."""
         self.blank()
         if not self.text.startswith(token, self.at):
             return False
@@ -125,7 +125,7 @@ class LiteralReader:
         return True
 
     def key(self) -> object:
-        """The key of a pair: a string, or a name without quotes. Raises LiteralError."""
+        """Returns the key of a pair: a string, or a name without quotes. Raises LiteralError."""
         self.blank()
         name = _NAME.match(self.text, self.at)
         if name and name[0] not in _CONSTANTS:
@@ -134,7 +134,7 @@ class LiteralReader:
         return self.value()
 
     def string(self) -> str:
-        """The string at `at`, and those that stand next to it. Raises LiteralError."""
+        """Returns the string at `at`, and those that stand next to it. Raises LiteralError."""
         parts = [self.one_string()]
         self.blank()
         while self.joins_strings and self.text[self.at : self.at + 1] in ("'", '"'):
@@ -147,7 +147,7 @@ class LiteralReader:
         raise LiteralError(message, self.at)
 
     def one_string(self) -> str:
-        """The string at `at` alone, whatever stands next to it. Raises LiteralError."""
+        """Returns the string at `at` alone, whatever stands next to it. Raises LiteralError."""
         quote = self.text[self.at]
         if self.text.startswith(quote * 3, self.at):
             quote *= 3

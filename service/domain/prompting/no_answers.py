@@ -45,12 +45,12 @@ _LONGEST = max(map(len, _PHRASES))
 
 
 def is_blank(answer: str) -> bool:
-    """Whether nothing is in an answer but blanks and marks around words."""
+    """Returns whether nothing is in an answer but blanks and marks around words."""
     return not answer.strip(_AROUND)
 
 
 def says_none(answer: str) -> bool:
-    """Whether an answer is no more than the words that there is none."""
+    """Returns whether an answer is no more than the words that there is none."""
     bare = answer.strip(_AROUND)
     return len(bare) <= _LONGEST and _plain(bare) in _PHRASES
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-#: Stands behind a text that goes on.
+#: Stands after a text that goes on.
 ELLIPSIS = " …"
 
 _SENTENCE_END = re.compile(r"[.!?。！？؟।…][\"'”’»」』)\]]*(?=\s)|[。！？।]|\n\s*")
@@ -16,7 +16,7 @@ _TOKEN_CHARACTERS = 8
 
 
 def shortened(text: str, max_tokens: int, count: Callable[[str], int]) -> str:
-    """The beginning of a text, to the end of a sentence or else of a word, and an ellipsis.
+    """Returns the beginning of a text, to the end of a sentence or else of a word, and an ellipsis.
 
     The text itself when that has no more than `max_tokens`.
     """

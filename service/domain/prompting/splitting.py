@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 #: tokens given (`estimate_tokens`). 1 or more for a text that is not empty.
 Cutter = Callable[[str, int], int]
 
-#: Of a piece: how much text a `Cutter` should see behind the longest one. With half, what is
+#: Of a piece: how much text a `Cutter` should see after the longest one. With half, what is
 #: left makes one piece or two that are not small, and it sees whether what follows a piece of
 #: less than half would fit by itself.
 LOOK_AHEAD = 1 / 2
@@ -25,9 +25,9 @@ _TOKEN_CHARACTERS = 8
 
 
 def split(text: str, max_tokens: int, count: Callable[[str], int]) -> Sequence[str]:
-    """The pieces of `text`, each of at most `max_tokens` by `count`; together they are it.
+    """Returns the pieces of `text`, each of at most `max_tokens` by `count`; together they are it.
 
-    A piece ends behind a paragraph where it can, else behind a line, a sentence, a
+    A piece ends after a paragraph where it can, else after a line, a sentence, a
     word, and only at last within a word. A piece has at least one character.
     """
     pieces: list[str] = []
@@ -42,7 +42,7 @@ def split(text: str, max_tokens: int, count: Callable[[str], int]) -> Sequence[s
 
 
 def _fitting(text: str, start: int, max_tokens: int, count: Callable[[str], int]) -> int:
-    """The end of the longest piece from `start` on that fits, found by halving."""
+    """Returns the end of the longest piece from `start` on that fits, found by halving."""
     low, high = start + 1, min(len(text), start + max_tokens * _TOKEN_CHARACTERS)
     while low < high:
         middle = (low + high + 1) // 2

@@ -26,7 +26,7 @@ def estimate_tokens(text: str) -> int:
 
 
 def marks_in(text: str) -> int:
-    """How many marks about texts from outside stand in a part of a prompt."""
+    """Returns how many marks about texts from outside stand in a part of a prompt."""
     return len(_MARK.findall(text))
 
 

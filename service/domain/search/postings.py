@@ -107,7 +107,7 @@ class Best:
         self.add(())
 
     def hits(self) -> list[ScoredChunk]:
-        """The best first."""
+        """Returns the best first."""
         both = zip(self._positions.tolist(), self._scores.tolist(), strict=True)
         return [ScoredChunk(position=position, score=score) for position, score in both]
 
@@ -119,7 +119,7 @@ class Best:
         )
 
     def admits(self, most: float, first: int) -> bool:
-        """Whether a block from `first`, with so much at most, can have one of the best."""
+        """Returns whether a block from `first`, with so much at most, can have one of the best."""
         if most < self._floor:
             return False
         if len(self._scores) < self._depth:
@@ -159,7 +159,7 @@ class Best:
     def deciding(
         self, parts: Iterable[WordPostings], others: float, limit: int
     ) -> list[int] | None:
-        """The chunks that can be among the best, when the words of these parts decide it.
+        """Returns the chunks that can be among the best, when the words of these parts decide it.
 
         `others` is what all other words give together at most. None: chunks that have none of
         these words may be among the best as well, or there are more than `limit` that can.
@@ -179,7 +179,7 @@ class Best:
         return [int(one) for one in able] if able.size <= limit else None
 
     def _scored(self, part: WordPostings) -> tuple[Integers, Floats]:
-        """The places of the chunks that have a word, and what it gives to each."""
+        """Returns the places of the chunks that have a word, and what it gives to each."""
         held = np.frombuffer(part.groups, _GROUP)
         scores = self._weights.scores(part.word, held)
         return (

@@ -56,7 +56,7 @@ def _saturated(count: int, held_back: float) -> float:
 
 
 def promising(bounds: Sequence[tuple[float, float]], count: int, limit: int) -> list[int]:
-    """The indexes of what can be among the `count` best, by least and most of each.
+    """Returns the indexes of what can be among the `count` best, by least and most of each.
 
     Where that is more than `limit`: those with the highest bounds.
     """

@@ -20,7 +20,7 @@ TEXT_CHARACTERS = 800
 #: Tokens that a reply may have: some to begin with, and some for each text.
 _REPLY_TOKENS = 32
 _NUMBER_TOKENS = 6
-#: Tokens that say what was wrong with a reply, behind the prompt.
+#: Tokens that say what was wrong with a reply, after the prompt.
 _AGAIN_TOKENS = 48
 
 _INSTRUCTIONS = """\
@@ -72,7 +72,7 @@ def rerank(
     """The indexes of `texts`, best first, by a model.
 
     As many of the first texts are shown as fit a prompt of `window_tokens` together with
-    its reply, MAX_TEXTS at most; the others stay behind them. Raises NoOrder.
+    its reply, MAX_TEXTS at most; the others stay after them. Raises NoOrder.
     """
     if len(texts) < 2:
         return range(len(texts))
@@ -109,7 +109,7 @@ def _shown(
     tokens: int,
     count: Callable[[str], int],
 ) -> list[str]:
-    """The first texts that fit, each cut to what fits the query best."""
+    """Returns the first texts that fit, each cut to what fits the query best."""
     left = tokens - _REPLY_TOKENS - _AGAIN_TOKENS
     left -= count(_INSTRUCTIONS) + count("[PASSAGES]\n") + count(_asked(query, marker_key))
     shown: list[str] = []
@@ -148,7 +148,7 @@ def _ask(query: str, texts: Sequence[str], marker_key: bytes) -> ModelRequest:
 
 
 def read_order(reply: str, count: int) -> Sequence[int]:
-    """The indexes that a reply names, of `count`, and behind them those that it leaves out.
+    """Returns the indexes that a reply names, of `count`, and after them those that it leaves out.
 
     Empty when it names none. A number that stands twice counts where it stands first.
     """

@@ -93,7 +93,7 @@ class Standing:
         return BudgetLimits(tokens=self.limit_tokens, micro_usd=self.limit_micro_usd)
 
     def reserving(self, asked: CallBound) -> "Standing":
-        """The same with one more call under way."""
+        """Returns the same with one more call under way."""
         return replace(
             self,
             reserved_tokens=self.reserved_tokens + asked.tokens,
@@ -102,7 +102,7 @@ class Standing:
 
 
 def refusal(standings: Iterable[Standing], asked: CallBound) -> BudgetExhausted | None:
-    """Why the budgets do not allow the call; None when all of them do.
+    """Returns why the budgets do not allow the call; None when all of them do.
 
     Of several reasons the one that lasts longest.
     """

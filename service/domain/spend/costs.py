@@ -38,7 +38,7 @@ class LogCost:
 
 
 def added(costs: Iterable[LogCost]) -> LogCost:
-    """The sum; its price is that of those that have one, None when none has."""
+    """Returns the sum; its price is that of those that have one, None when none has."""
     found = list(costs)
     prices = [one.cost_micro_usd for one in found if one.cost_micro_usd is not None]
     return LogCost(

@@ -7,7 +7,7 @@ step. With s_1 … s_T the tokens of the steps and P those of the task prompt:
 - Full recursive summarization has P and a summary of everything before, and makes that summary
   anew after every step, from the summary before and the step. It was not run here: it is
   simulated, with L_M tokens for each summary, and none for the instructions of its prompts.
-- PCC has the vectors in use behind step t-1, and the steps behind them. P is in the first
+- PCC has the vectors in use after step t-1, and the steps after them. P is in the first
   state vector, so nothing else stands for it.
 
 What the agent sends besides with every context, its system prompt and instructions, is L_sys
@@ -52,7 +52,7 @@ class StateTotals:
     task_contexts: int
     #: Of the longest context of PCC.
     max_context_tokens: int
-    #: Of the vectors in use behind the last step; None when there is none.
+    #: Of the vectors in use after the last step; None when there is none.
     newest_tokens: int | None
     #: How often steps were compressed, and how many in all.
     compressions: int
@@ -117,7 +117,7 @@ class Accounting:
 def account(
     sums: StateTotals, spec: StateSpec, *, compression_tokens: int, system_tokens: int = 0
 ) -> Accounting:
-    """The three loops of a session.
+    """Returns the three loops of a session.
 
     `compression_tokens` of this memory's calls; `system_tokens` of the agent's system prompt.
     """
@@ -150,7 +150,7 @@ def account(
 
 
 def standard_formula(steps: int, task_tokens: int, step_tokens: Fraction) -> Fraction:
-    """The sum over t of L_P + t L_S."""
+    """Returns the sum over t of L_P + t L_S."""
     return steps * task_tokens + step_tokens * (steps * (steps + 1) // 2)
 
 
@@ -186,7 +186,7 @@ def _standard(sums: StateTotals, task_tokens: int, step_mean: Fraction) -> Loop:
 
 def _recursive(sums: StateTotals, task_tokens: int, vector_mean: Fraction) -> Loop:
     # T summaries: each is written once, and read by the next prompt and the next step. The
-    # first prompt has no summary before it, and behind the last there is no step.
+    # first prompt has no summary before it, and after the last there is no step.
     read_tokens = (sums.steps - 1) * vector_mean
     context_tokens = round(sums.steps * task_tokens + read_tokens)
     return Loop(
@@ -199,7 +199,7 @@ def _recursive(sums: StateTotals, task_tokens: int, vector_mean: Fraction) -> Lo
 
 
 def _instructed(loop: Loop, steps: int, system_tokens: int) -> Loop:
-    """The loop with the agent's system prompt in each of its contexts."""
+    """Returns the loop with the agent's system prompt in each of its contexts."""
     added = steps * system_tokens
     return replace(
         loop,

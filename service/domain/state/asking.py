@@ -57,11 +57,11 @@ section empty if the answer rests on the state or the task.
 class StateAnswerDraft:
     """An answer and the recent steps that it rests on."""
 
-    #: Empty when there is none; with an ellipsis behind it when it was cut off.
+    #: Empty when there is none; with an ellipsis after it when it was cut off.
     text: str
     #: Positions of recent steps, most important first.
     positions: tuple[int, ...] = ()
-    #: Whether the text lacks its end; an ellipsis stands behind it then.
+    #: Whether the text lacks its end; an ellipsis stands after it then.
     is_cut: bool = False
     #: Why there is no answer; None when there is one.
     no_answer: NoAnswer | None = None
@@ -125,7 +125,7 @@ def output_tokens(window_tokens: int) -> int:
 
 
 def too_long(context_tokens: str, room: int) -> TextTooLong:
-    """The refusal of a context that no prompt has room for."""
+    """Returns the refusal of a context that no prompt has room for."""
     return TextTooLong(
         f"the working context has {context_tokens} with the question, and the model's window"
         f" has room for {max(room, 0)} tokens: ask with navigation instead, or flush the memory"

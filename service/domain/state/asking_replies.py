@@ -52,7 +52,7 @@ def answer_so_far(reply: str) -> str:
 
 
 def _named(text: str, known: Collection[int]) -> Iterator[int]:
-    """The known positions that a text names, each once."""
+    """Yields the known positions that a text names, each once."""
     left = sorted(known)
     for run in _RUN.finditer(text):
         for match in _POSITIONS.finditer(run[1]):

@@ -72,7 +72,7 @@ class Compression:
     made: VectorSource
     #: Replies that it took; 0 for what no model wrote.
     replies: int
-    #: Pinned strings that were put behind the text, since it did not have them.
+    #: Pinned strings that were put after the text, since it did not have them.
     appended: tuple[str, ...]
 
 
@@ -86,7 +86,7 @@ def compress_steps(
     window_tokens: int,
     cut: Cutter,
 ) -> Flow[Compression]:
-    """The vector behind `current` and the steps since, one or more.
+    """The vector after `current` and the steps since, one or more.
 
     Where they do not fit into the window it is F(F(current + first part) + rest).
     Raises NoUse, NoRoom.
@@ -116,7 +116,7 @@ def compress_vectors(
     window_tokens: int,
     cut: Cutter,
 ) -> Flow[Compression]:
-    """The vector of the level above: behind `above`, empty for none, and a full level's run.
+    """The vector of the level above: after `above`, empty for none, and a full level's run.
 
     As `compress_steps`.
     """
@@ -175,7 +175,7 @@ class _Compressor:
     window_tokens: int
 
     def all(self, base: str, packer: Packer) -> Flow[Compression]:
-        """The vector behind `base` and all that the packer has, part by part."""
+        """The vector after `base` and all that the packer has, part by part."""
         self._check_pinned()
         made: Compression | None = None
         replies = 0
@@ -232,7 +232,7 @@ class _Compressor:
     def _again(
         self, first: ModelRequest, reply: ModelReply, fault: str, tries: int
     ) -> ModelRequest:
-        """The prompt again, with what was wrong with a reply that had no paragraph."""
+        """Returns the prompt again, with what was wrong with a reply that had no paragraph."""
         bound = self._more_room(first)
         again = asked_again(first, reply, fault, tries=tries, most_tokens=bound)
         excess = -self._beside(again.segments, again.max_output_tokens)
@@ -280,7 +280,7 @@ class _Compressor:
         )
 
     def _can_show(self, reply: "_Spoken") -> bool:
-        """Whether the model can be shown its reply."""
+        """Returns whether the model can be shown its reply."""
         task = prompts.task_segment(self.wording, self.spec, self.marker_key)
         return self._free((task, self._too_long(reply))) >= 0
 
@@ -295,7 +295,7 @@ class _Compressor:
         return self._beside(segments, self._reply_tokens)
 
     def _read(self, reply: ModelReply) -> "_Spoken | None":
-        """The paragraph in a reply; None when there is none."""
+        """Returns the paragraph in a reply; None when there is none."""
         is_whole = reply.end is not End.LENGTH
         if is_whole and fault_of_end(reply) is not None:
             return None

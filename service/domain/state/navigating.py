@@ -2,7 +2,7 @@
 
 An episode's children are its child vectors, and a vector of steps holds the text of the
 steps that it was the first to compress. What no episode has is on top, the recent steps
-behind it. Ids: "2.17" (level.revision) of a vector, "1.12.3" of a piece of the text under
+after it. Ids: "2.17" (level.revision) of a vector, "1.12.3" of a piece of the text under
 one that is longer than a leaf, "1.12.v1.2" of a node that is made up over such pieces;
 others as `service.domain.tree.forest` has them.
 """
@@ -19,7 +19,7 @@ from service.domain.tree.spec import TreeSpec
 
 
 def vector_id(level: int, revision: int) -> str:
-    """The id of a vector's node."""
+    """Returns the id of a vector's node."""
     return f"{level}.{revision}"
 
 

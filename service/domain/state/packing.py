@@ -45,7 +45,7 @@ class Packer:
         self._count = count
 
     def __bool__(self) -> bool:
-        """Whether something is left."""
+        """Returns whether something is left."""
         return bool(self._left)
 
     @property
@@ -54,7 +54,7 @@ class Packer:
         return self._left[0].label
 
     def take(self, room: int) -> Sequence[Item]:
-        """The next part: items that a prompt shows in at most `room` tokens.
+        """Returns the next part: items that a prompt shows in at most `room` tokens.
 
         An item is kept whole where it fits. Empty when there is no room for anything.
         """

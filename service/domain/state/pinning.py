@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from service.domain.prompting.shortening import ELLIPSIS, shortened
 
-#: Stands before pinned strings that were put behind a text, and between them.
+#: Stands before pinned strings that were put after a text, and between them.
 PINNED = "Pinned: "
 BETWEEN = "; "
 
@@ -20,7 +20,7 @@ class Fitted:
     text: str
     #: By the `count` that was given.
     tokens: int
-    #: Pinned strings that are behind it because they were not in it.
+    #: Pinned strings that are after it because they were not in it.
     appended: tuple[str, ...]
     #: Whether its end was cut off.
     is_cut: bool
@@ -60,12 +60,12 @@ def fitted(
 
 
 def behind(pinned: Sequence[str]) -> str:
-    """Pinned strings as they stand behind a text; empty for none."""
+    """Pinned strings as they stand after a text; empty for none."""
     return PINNED + BETWEEN.join(pinned) if pinned else ""
 
 
 def _before(text: str, end: str, max_tokens: int, count: Callable[[str], int]) -> str:
-    """The text, as much of it as there is room for."""
+    """Returns the text, as much of it as there is room for."""
 
     def together(part: str) -> int:
         return count(_joined(part, end))

@@ -119,7 +119,7 @@ def task_segment(wording: Wording, spec: StateSpec, key: bytes) -> Segment:
 
 
 def base_segment(heading: str, text: str, key: bytes) -> Segment:
-    """The vector so far. The next call has another one."""
+    """Returns the vector so far. The next call has another one."""
     return Segment(kind=SegmentKind.BASE, text=f"[{heading}]\n{marked(text, key)}", reusable=False)
 
 
@@ -130,7 +130,7 @@ def chunk_segment(wording: Wording, shown: Sequence[ShownText], key: bytes) -> S
 
 
 def too_long_segment(reply: str, tokens: int, max_tokens: int, times: int, key: bytes) -> Segment:
-    """The last reply and by how much it was too long, and where the next one begins.
+    """Returns the last reply and by how much it was too long, and where the next one begins.
 
     `times` says how many replies could not be used: no two prompts are the same.
     """
@@ -143,7 +143,7 @@ def too_long_segment(reply: str, tokens: int, max_tokens: int, times: int, key: 
 
 
 def cut_off_segment(reply: str, max_tokens: int, times: int, key: bytes) -> Segment:
-    """The last reply, which was broken off, and where the next one begins."""
+    """Returns the last reply, which was broken off, and where the next one begins."""
     text = (
         f"[CUT OFF]\n{_so_far(times)}Your last reply, shown below, was cut off before its end."
         f" Write the whole paragraph again within {max_tokens} tokens, and think less before it."

@@ -27,7 +27,7 @@ _PARTS = ("text", "observation", "thought", "action")
 def shown(
     context: WorkingContext, spec: StateSpec, *, window_tokens: int, count: Count
 ) -> WorkingContext | None:
-    """The context as an agent reads it; None where it does not fit however it is cut.
+    """Returns the context as an agent reads it; None where it does not fit however it is cut.
 
     `window_tokens` and `count` are the model's. A step is cut where it alone is longer than
     `period_tokens`, and where all of them together pass the window's share.
@@ -76,7 +76,7 @@ def _with(chunk: Chunk, name: str, text: str) -> Chunk:
 
 
 def without_middle(text: str, tokens: int, count: Count) -> str:
-    """The beginning and the end of a text, with a mark of what is left out between them.
+    """Returns the beginning and the end of a text, with a mark of what is left out between them.
 
     It has at most `tokens`, or is the mark alone.
     """

@@ -40,7 +40,7 @@ _BORDER = re.compile(r"(?<=[.!?])[\"'”’)\]]*\s+|(?<=[。！？])|\n+")
 
 
 def statements(answer: str) -> Sequence[str]:
-    """The sentences of an answer, each once; the first ones of many."""
+    """Returns the sentences of an answer, each once; the first ones of many."""
     found = (one.strip() for one in _BORDER.split(answer) if _WORD.search(one))
     return tuple(dict.fromkeys(found))[:MAX_STATEMENTS]
 
@@ -48,7 +48,7 @@ def statements(answer: str) -> Sequence[str]:
 def source(
     statement: str, context: WorkingContext, named: Collection[int], *, around: str = ""
 ) -> StateVector | None:
-    """The vector in use that a statement is from; None when it is from a recent step, or
+    """Returns the vector in use that a statement is from; None when it is from a recent step, or
     from nothing that the context says.
 
     `named` are the positions that the answer rests on: these steps go before a vector that
@@ -115,7 +115,7 @@ def _best_sentence(sizes: Mapping[str, float], text: str) -> frozenset[str]:
 
 
 def _sizes(statement: str, around: str) -> Mapping[str, float]:
-    """The words, and what each counts by itself."""
+    """Returns the words, and what each counts by itself."""
     only_around = _words(around) - _words(statement)
     return {word: _size(word) * AROUND for word in only_around} | {
         word: _size(word) for word in _words(statement)

@@ -50,7 +50,7 @@ def due(
     flush_position: int = 0,
     now: datetime | None = None,
 ) -> int | None:
-    """How many of the steps behind the last compression are to be compressed; None: none yet.
+    """How many of the steps after the last compression are to be compressed; None: none yet.
 
     `known` is the text of the vectors in use; steps up to `flush_position` do not wait for
     more; `now` is the log's clock, where it may say that the session is idle.
@@ -70,7 +70,7 @@ def due(
 
 
 def least_due(spec: StateSpec) -> int:
-    """Steps behind the last compression that are due at the earliest, but for a flush and
+    """Steps after the last compression that are due at the earliest, but for a flush and
     for a session that is idle."""
     if spec.period_tokens:
         return 1
@@ -98,12 +98,12 @@ class _Counting:
         self._new_tokens = 0.0
 
     def would_pass(self, step: SizedStep) -> bool:
-        """Whether the steps would have too many tokens with this one."""
+        """Returns whether the steps would have too many tokens with this one."""
         most = self._spec.period_tokens
         return bool(most) and self._tokens + step.tokens > most
 
     def is_full(self, step: SizedStep) -> bool:
-        """Whether the steps are enough with this one."""
+        """Returns whether the steps are enough with this one."""
         spec = self._spec
         self._steps += 1
         self._tokens += step.tokens
@@ -117,7 +117,7 @@ class _Counting:
         return self._steps >= self._least and self._new_tokens >= NEW_VECTORS * spec.state_tokens
 
     def _novelty(self, step: SizedStep) -> float:
-        """The share of a step's words that no vector and no step before it has, 0 to 1."""
+        """Returns the share of a step's words that no vector and no step before it has, 0 to 1."""
         words = _words(step.text)
         new = words - self._words
         self._words |= new

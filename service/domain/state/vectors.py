@@ -47,7 +47,7 @@ class StateVector:
     #: Of its text, by the tokenizer of the model that made it.
     tokens: int
     made: VectorSource
-    #: It stands for the positions behind this one, since its level began anew …
+    #: It stands for the positions after this one, since its level began anew …
     after_position: int = 0
     #: … and what is new in it is the positions from_position + 1 to to_position.
     from_position: int = 0
@@ -56,7 +56,7 @@ class StateVector:
     children: tuple[int, ...] = ()
     #: Replies that it took; 0 for what no model wrote.
     replies: int = 0
-    #: Pinned strings that the model had dropped, which were put behind its text.
+    #: Pinned strings that the model had dropped, which were put after its text.
     appended: tuple[str, ...] = ()
 
 
@@ -85,7 +85,7 @@ class VectorLevels:
         return VectorLevels((run, *self.runs[1:]))
 
     def full_level(self, episode_vectors: int) -> int | None:
-        """The lowest level whose vectors are to be compressed; None when there is none."""
+        """Returns the lowest level whose vectors are to be compressed; None when there is none."""
         if not episode_vectors:
             return None
         full = (number for number, run in enumerate(self.runs, 1) if len(run) >= episode_vectors)
@@ -113,7 +113,7 @@ class State:
     """The vectors that stand for the log at a revision."""
 
     revision: int
-    #: All steps up to here are compressed; what comes behind is recent.
+    #: All steps up to here are compressed; what comes after is recent.
     applied_position: int
     levels: VectorLevels
     #: As `VectorLevels.stack` has them: the highest level first, M last.

@@ -23,7 +23,7 @@ class WorkingContext:
     """
 
     state: State
-    #: All that is not compressed, in the order of the log: the positions behind
+    #: All that is not compressed, in the order of the log: the positions after
     #: `state.applied_position`.
     recent: Sequence[SizedStep]
 
@@ -64,7 +64,7 @@ def is_due(
     flush_position: int = 0,
     now: datetime | None = None,
 ) -> bool:
-    """Whether there is something to compress, steps or vectors; arguments as of `due`."""
+    """Returns whether there is something to compress, steps or vectors; arguments as of `due`."""
     if context.state.levels.full_level(spec.episode_vectors) is not None:
         return True
     return (
@@ -114,13 +114,13 @@ def as_value(context: WorkingContext) -> Json:
 
 
 def by_level(state: State) -> Json:
-    """The vectors in use as a JSON value in which two states are compared."""
+    """Returns the vectors in use as a JSON value in which two states are compared."""
     levels: dict[str, Json] = {str(vector.level): vector.text for vector in state.stack}
     return {"levels": levels}
 
 
 def _vectors(context: WorkingContext) -> list[str]:
-    """The vectors that say something, each below its heading."""
+    """Returns the vectors that say something, each below its heading."""
     return [f"{_heading(one)}\n{one.text}" for one in context.state.stack if one.text]
 
 

@@ -33,7 +33,7 @@ class UncutText:
 
 @dataclass(frozen=True, order=True, slots=True)
 class SegmentEnd:
-    """Where a segment ends: behind so many parts, and so many characters of the next."""
+    """Where a segment ends: after so many parts, and so many characters of the next."""
 
     parts: int
     characters: int = 0
@@ -52,7 +52,7 @@ class TextBlock:
     size: int
 
     def cut(self, cut: Cutter, room: int) -> SegmentEnd:
-        """The end of its first piece, of at most `room` bytes."""
+        """Returns the end of its first piece, of at most `room` bytes."""
         left = cut("".join(self.texts), max(1, room // TOKEN_BYTES))
         if left < 1:
             raise ValueError("a cutter that cuts nothing off")
@@ -70,7 +70,7 @@ class TextBlock:
 
 
 def blocks(parts: Iterable[UncutText], window: int) -> Iterator[TextBlock]:
-    """The blocks of the parts that begin within the first `window` bytes."""
+    """Yields the blocks of the parts that begin within the first `window` bytes."""
     run: list[str] = []
     first = size = 0
     for number, part in enumerate(parts):
@@ -93,7 +93,7 @@ def blocks(parts: Iterable[UncutText], window: int) -> Iterator[TextBlock]:
 
 
 def full_end(found: Iterable[TextBlock], limit: int, cut: Cutter) -> SegmentEnd:
-    """The end of a segment of at most `limit` bytes, as late as it may be.
+    """Returns the end of a segment of at most `limit` bytes, as late as it may be.
 
     The blocks have more than that. A message or step that fits is not cut for it, however
     short the segment is without it.
@@ -111,7 +111,7 @@ def full_end(found: Iterable[TextBlock], limit: int, cut: Cutter) -> SegmentEnd:
 
 
 def even_end(found: Sequence[TextBlock], limit: int, cut: Cutter) -> SegmentEnd | None:
-    """The end of the first of the last segments, so that they are about equal.
+    """Returns the end of the first of the last segments, so that they are about equal.
 
     None: what is left is one segment.
     """

@@ -69,12 +69,12 @@ def compress_task(max_tokens: int) -> str:
 
 
 def text_segment(text: str, key: bytes) -> str:
-    """The text, and where the reply begins."""
+    """Returns the text, and where the reply begins."""
     return "[TEXT]\n" + marked(text, key)
 
 
 def summaries_segment(summaries: Sequence[str], key: bytes) -> str:
-    """The summaries of the children, and where the reply begins."""
+    """Returns the summaries of the children, and where the reply begins."""
     return "[SUMMARIES]\n" + "".join(marked(summary, key) for summary in summaries)
 
 

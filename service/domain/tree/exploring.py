@@ -43,7 +43,7 @@ class VisitedNode:
         return 0 if self.parent is None else self.parent.depth + 1
 
     def carried(self) -> tuple[str, ...]:
-        """The working memory here, from the root down.
+        """Returns the working memory here, from the root down.
 
         The summaries of the nodes that were passed on the way. The root's is about all, and
         only a text right below it has nothing nearer; a node's own adds nothing to those of
@@ -55,7 +55,7 @@ class VisitedNode:
         return parent.handed_down()
 
     def handed_down(self) -> tuple[str, ...]:
-        """The working memory of what is below this node."""
+        """Returns the working memory of what is below this node."""
         if self.shortened is not None:
             return self.shortened
         own = self.view.summary
@@ -76,7 +76,7 @@ class Exploration:
     _spots: dict[str, VisitedNode] = field(default_factory=dict)
 
     def spot(self, view: NodeView, parent: VisitedNode) -> VisitedNode:
-        """The spot of a node below `parent`; always the same for the same node."""
+        """Returns the spot of a node below `parent`; always the same for the same node."""
         return self._spots.setdefault(view.node_id, VisitedNode(view, parent))
 
     def begin(self, *spots: VisitedNode) -> None:
@@ -110,6 +110,6 @@ class Exploration:
             spot = parent
 
     def _is_pending(self, spot: VisitedNode) -> bool:
-        """Whether a child of it is open or waits."""
+        """Returns whether a child of it is open or waits."""
         children = set(spot.view.children)
         return bool(children & self.waiting) or any(one.node_id in children for one in self.line)

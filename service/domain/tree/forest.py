@@ -33,7 +33,7 @@ def over(
     summary_tokens: int,
     count: Callable[[str], int],
 ) -> Forest | None:
-    """The forest of the nodes without a parent and the pieces of the tail.
+    """Returns the forest of the nodes without a parent and the pieces of the tail.
 
     Both in the order of the text. One alone is its own root. None: there is no text.
     """
@@ -79,7 +79,7 @@ def view_of(node: Node) -> NodeView:
 def tail_views(
     cuts: Sequence[Cut], summary_tokens: int, count: Callable[[str], int]
 ) -> list[NodeView]:
-    """The pieces of the tail (`Segmenter.finish`): "t.1", "t.2" …"""
+    """Returns the pieces of the tail (`Segmenter.finish`): "t.1", "t.2" …"""
     return [
         NodeView(
             node_id=f"t.{number}",

@@ -75,7 +75,7 @@ def read_triage(
 
 
 def read_leaf(reply: str, *, options: tuple[str, ...]) -> NavigationAnswer | Revert | Unreadable:
-    """The move of a reply at a leaf."""
+    """Returns the move of a reply at a leaf."""
     try:
         parts = split_reply(reply)
         numbers = _action(parts)
@@ -96,7 +96,7 @@ def read_leaf(reply: str, *, options: tuple[str, ...]) -> NavigationAnswer | Rev
 def read_merge(
     reply: str, *, answers: int, options: tuple[str, ...], rivals: Collection[str]
 ) -> NavigationAnswer | Unreadable:
-    """The answer of a reply that was shown some `answers`.
+    """Returns the answer of a reply that was shown some `answers`.
 
     With options it is one of the `rivals`, the options that were answered.
     """
@@ -114,7 +114,7 @@ def read_merge(
 
 
 def read_guess(reply: str, *, options: tuple[str, ...]) -> NavigationAnswer | Unreadable:
-    """The option that a reply chooses."""
+    """Returns the option that a reply chooses."""
     try:
         parts = split_reply(reply)
         text = _answer(parts, options)
@@ -124,7 +124,7 @@ def read_guess(reply: str, *, options: tuple[str, ...]) -> NavigationAnswer | Un
 
 
 def _action(parts: TreeReplyParts) -> tuple[int, ...]:
-    """The numbers behind Action, each once. Raises Unusable."""
+    """Returns the numbers after Action, each once. Raises Unusable."""
     if parts.cut == "action" or (parts.cut and not parts.actions):
         raise Unusable("it was cut off before its action was whole; say less before it")
     found = {numbers for one in parts.actions if (numbers := numbers_of(one))}
@@ -149,7 +149,7 @@ def _too_many(beam: int) -> str:
 
 
 def _answer(parts: TreeReplyParts, options: tuple[str, ...]) -> str:
-    """The answer, with options the one that is meant. Raises Unusable."""
+    """Returns the answer, with options the one that is meant. Raises Unusable."""
     if parts.cut == "answer":
         raise Unusable("its answer was cut off; say less")
     said = {answer for one in parts.answers if (answer := said_answer(one))}

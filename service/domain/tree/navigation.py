@@ -231,7 +231,7 @@ class _Navigation:
         return sum(map(self.prompts.count, texts))
 
     def _notes(self, spot: VisitedNode) -> str:
-        """The working memory at a node: the nearest whole, what is further cut."""
+        """Returns the working memory at a node: the nearest whole, what is further cut."""
         if self.spec.working_memory is WorkingMemory.OFF:
             return ""
         left = self.spec.working_memory_tokens
@@ -423,7 +423,7 @@ class _Navigation:
 
 
 def _shortened(reply: ModelReply) -> str:
-    """The working memory in a reply; of one that was cut off, what there is of it."""
+    """Returns the working memory in a reply; of one that was cut off, what there is of it."""
     if reply.end not in (End.COMPLETE, End.LENGTH):
         return ""
     text = said(reply.text).strip()

@@ -12,7 +12,7 @@ class TextOffset:
     equal offsets are equal values.
     """
 
-    #: A position of the log, from 1; one behind the head for the end of the log.
+    #: A position of the log, from 1; one after the head for the end of the log.
     position: int
     #: Characters into the chunk's text as a model reads it (`Chunk.as_text`).
     offset: int = 0

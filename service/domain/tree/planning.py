@@ -1,6 +1,6 @@
 """Planning: which nodes of a tree are made next, and which of them can be stored.
 
-Nodes are planned in the order of the text, a parent behind its last child, and stored in
+Nodes are planned in the order of the text, a parent after its last child, and stored in
 that order, so that what is stored is a tree at any time. They are made in any order:
 each as soon as the text or the summaries under it are there.
 """
@@ -116,7 +116,7 @@ class TreePlan:
         heapq.heappush(self._ready, planned)
 
     def children(self, parent: Planned) -> list[Node]:
-        """The children of a parent that is to be made, in the order of the text."""
+        """Returns the children of a parent that is to be made, in the order of the text."""
         assert parent.group is not None, "a leaf has no children"
         first = parent.group.first_child
         return [
@@ -136,7 +136,7 @@ class TreePlan:
                 heapq.heappush(self._ready, parent)
 
     def storable(self) -> list[Planned]:
-        """The made nodes that can be stored now, in their order."""
+        """Returns the made nodes that can be stored now, in their order."""
         found: list[Planned] = []
         whole = 0
         for planned in self._unstored:
@@ -193,7 +193,7 @@ class TreePlan:
         )
 
     def _extent(self, planned: Planned) -> tuple[TextOffset, TextOffset, int]:
-        """The text under a node, and its tokens. A parent's children are dropped."""
+        """Returns the text under a node, and its tokens. A parent's children are dropped."""
         if planned.cut is not None:
             return planned.cut.start, planned.cut.end, planned.cut.tokens
         children = self.children(planned)

@@ -106,7 +106,7 @@ class NavigationPrompts:
         return self._ask(_TRIAGE, build(shown, notes))
 
     def leaf(self, view: NodeView, text: str, *, notes: str) -> ModelRequest:
-        """Whether a leaf's text has the answer, and which."""
+        """Returns whether a leaf's text has the answer, and which."""
 
         def build(notes: str) -> tuple[Segment, ...]:
             return (
@@ -144,7 +144,7 @@ class NavigationPrompts:
         return notes
 
     def remember(self, notes: Sequence[str]) -> ModelRequest:
-        """The working memory in fewer words."""
+        """Returns the working memory in fewer words."""
         limit = self.spec.working_memory_tokens
         output = max(min(2 * limit + THOUGHT_TOKENS, self.window_tokens // 4), 1)
 
@@ -203,7 +203,7 @@ class NavigationPrompts:
         return self._ask(_GUESS, build(fitted(build, notes, self._room, self.count)))
 
     def again(self, ask: ModelRequest, reply: ModelReply, fault: str, attempt: int) -> ModelRequest:
-        """The prompt after a reply to `ask` that was no use; `attempt` is 2 or more.
+        """Returns the prompt after a reply to `ask` that was no use; `attempt` is 2 or more.
 
         Where tokens ran out it gets more, as far as the window has them.
         """
@@ -233,7 +233,7 @@ class NavigationPrompts:
     def _summaries(
         self, view: NodeView, children: Sequence[NodeView], summaries: Sequence[str]
     ) -> list[Segment]:
-        """The summaries: of a stored node as a whole, since it never gets more of them."""
+        """Returns the summaries: of a stored node as a whole, since it never gets more of them."""
         shown = [
             f"Summary {number}:\n{self._marked(summary)}"
             for number, summary in enumerate(summaries)

@@ -37,7 +37,7 @@ class NavigationRecorder:
         ask: ModelRequest,
         reply: ModelReply,
     ) -> Event:
-        """The event of a reply at a node."""
+        """Returns the event of a reply at a node."""
         is_leaf = spot.view.is_leaf
         if is_leaf:
             self._read.add(spot.node_id)

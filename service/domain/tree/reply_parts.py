@@ -58,7 +58,7 @@ _MINUS = str.maketrans("−–—", "---")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TreeReplyParts:
-    """What stands behind the names, in the order of the reply; a name may stand twice."""
+    """What stands after the names, in the order of the reply; a name may stand twice."""
 
     reasoning: str
     actions: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class TreeReplyParts:
 
 
 def split_reply(reply: str) -> TreeReplyParts:
-    """The parts of a reply. Raises Unusable when it is empty."""
+    """Returns the parts of a reply. Raises Unusable when it is empty."""
     is_long = len(reply) > MAX_REPLY_CHARACTERS
     text = _RULE.sub("", said(reply[:MAX_REPLY_CHARACTERS]))
     if not text.strip():
@@ -89,7 +89,7 @@ def split_reply(reply: str) -> TreeReplyParts:
 
 
 def _cut(named: Sequence[tuple[str, str]]) -> str:
-    """The part that goes on behind what is read."""
+    """Returns the part that goes on after what is read."""
     if not named:
         return "reason"
     kind, part = named[-1]
@@ -108,7 +108,7 @@ def _kind(name: str) -> str:
 
 
 def _objects(text: str) -> Iterator[tuple[str, str]]:
-    """The parts that objects of JSON in the text name."""
+    """Yields the parts that objects of JSON in the text name."""
     for pairs in json_objects(text):
         parts = [(kind, written(part, ", ")) for name, part in pairs if (kind := _kind(name))]
         if any(kind in ("action", "answer") for kind, _ in parts):
@@ -116,7 +116,7 @@ def _objects(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _labelled(text: str) -> Iterator[tuple[str, str]]:
-    """The parts of a text that has their names before them."""
+    """Yields the parts of a text that has their names before them."""
     labels = list(_LABEL.finditer(text))
     known = {_kind(label["name"]) for label in labels}
     labels += [label for label in _INLINE.finditer(text) if _kind(label["name"]) not in known]
@@ -128,7 +128,7 @@ def _labelled(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _bare(text: str) -> Iterator[tuple[str, str]]:
-    """The move of a text that names no part: its last line, when that is nothing else."""
+    """Yields the move of a text that names no part: its last line, when that is nothing else."""
     head, _, last = text.strip().rpartition("\n")
     if found := _BARE.match(last):
         yield "reason", head
@@ -136,7 +136,7 @@ def _bare(text: str) -> Iterator[tuple[str, str]]:
 
 
 def numbers_of(part: str) -> tuple[int, ...]:
-    """The numbers that a part names, as its first line has them; empty when it names none.
+    """Returns the numbers that a part names, as its first line has them; empty when it names none.
 
     "2", "Summary 2.", "[2]", "enter summary 2 because …", "0, 2". What only mentions a
     number ("not 2", "2.5") names none.

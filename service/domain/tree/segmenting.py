@@ -50,7 +50,7 @@ class Cut:
 
 
 def piece_of(logged: LoggedChunk, offset: int = 0) -> SegmentPiece:
-    """The text of a chunk from `offset` on."""
+    """Returns the text of a chunk from `offset` on."""
     return SegmentPiece(
         position=logged.position,
         offset=offset,
@@ -95,7 +95,7 @@ class Segmenter:
         return self._start
 
     def feed(self, pieces: Iterable[SegmentPiece]) -> list[Cut]:
-        """The segments that are complete with the next pieces of the log.
+        """Returns the segments that are complete with the next pieces of the log.
 
         The first piece ever begins at `start`, each other one where the last ended; else
         ValueError.
@@ -155,7 +155,7 @@ class Segmenter:
 
 
 def _piece(part: UncutText, characters: int | None = None) -> SegmentPiece:
-    """The rest of a part, or the beginning of that."""
+    """Returns the rest of a part, or the beginning of that."""
     end = None if characters is None else part.at + characters
     return SegmentPiece(
         position=part.position,

@@ -91,7 +91,7 @@ def _asked(ask: ModelRequest, max_tokens: int, window_tokens: int, count: Count)
 
 
 def _read(reply: str, is_cut: bool, max_tokens: int, count: Count) -> Summary:
-    """The summary in a reply. Raises Unusable."""
+    """Returns the summary in a reply. Raises Unusable."""
     text = prose(reply, "summary")
     if not text:
         raise Unusable(FAULTS[End.THINKING if is_thought(spoken(reply)) else End.EMPTY])

@@ -109,7 +109,7 @@ _STRINGS = {"type": "array", "items": _STRING}
 
 
 def triage_task(*, reasoning: bool, beam: int) -> str:
-    """The instructions of a triage prompt."""
+    """Returns the instructions of a triage prompt."""
     which = _TRIAGE_ONE if beam == 1 else _TRIAGE_SEVERAL.format(beam=beam)
     action = '["the number of the part, or -1"]' if beam == 1 else '["a number", …]'
     form = _form([("action", action)], why=_WHY_TRIAGE if reasoning else "")
@@ -117,24 +117,24 @@ def triage_task(*, reasoning: bool, beam: int) -> str:
 
 
 def leaf_task(*, reasoning: bool) -> str:
-    """The instructions of a leaf prompt."""
+    """Returns the instructions of a leaf prompt."""
     parts = [("action", '"-2 or -1"'), ("answer", f'"{_ANSWER_OR_OPTION}; empty with -1"')]
     return f"{_LEAF}{_DATA}\n{_form(parts, why=_WHY_LEAF if reasoning else '')}"
 
 
 def remember_task() -> str:
-    """The instructions of the prompt that shortens the working memory."""
+    """Returns the instructions of the prompt that shortens the working memory."""
     return f"{_REMEMBER}{_DATA}"
 
 
 def merge_task(*, reasoning: bool) -> str:
-    """The instructions of a merge prompt."""
+    """Returns the instructions of a merge prompt."""
     parts = [("answer", f'"{_ANSWER_OR_OPTION}"'), ("sources", '["a number", …]')]
     return f"{_MERGE}{_DATA}\n{_form(parts, why=_WHY_MERGE if reasoning else '')}"
 
 
 def guess_task(*, reasoning: bool) -> str:
-    """The instructions of the prompt that has an option chosen without an answer."""
+    """Returns the instructions of the prompt that has an option chosen without an answer."""
     parts = [("answer", '"the letter in parentheses and the option"')]
     return f"{_GUESS}{_DATA}\n{_form(parts, why=_WHY_GUESS if reasoning else '')}"
 
@@ -148,12 +148,12 @@ def _form(parts: list[tuple[str, str]], *, why: str) -> str:
 
 
 def closing() -> str:
-    """The end of a prompt: the form of the reply once more, since weak models forget it."""
+    """Returns the end of a prompt: the form of the reply once more, since weak models forget it."""
     return "Reply with the JSON object that is described at the beginning.\n"
 
 
 def triage_schema(reasoning: bool) -> dict[str, Any]:
-    """The JSON Schema of a reply to a triage prompt.
+    """Returns the JSON Schema of a reply to a triage prompt.
 
     It names no open move: so it is the same at every node, and providers learn it once.
     """
@@ -161,18 +161,18 @@ def triage_schema(reasoning: bool) -> dict[str, Any]:
 
 
 def leaf_schema(reasoning: bool) -> dict[str, Any]:
-    """The JSON Schema of a reply to a leaf prompt."""
+    """Returns the JSON Schema of a reply to a leaf prompt."""
     action = {"type": "string", "enum": ["-2", "-1"]}
     return _schema(reasoning, {"action": action, "answer": _STRING})
 
 
 def merge_schema(reasoning: bool) -> dict[str, Any]:
-    """The JSON Schema of a reply to a merge prompt."""
+    """Returns the JSON Schema of a reply to a merge prompt."""
     return _schema(reasoning, {"answer": _STRING, "sources": _STRINGS})
 
 
 def guess_schema(reasoning: bool) -> dict[str, Any]:
-    """The JSON Schema of a reply to a prompt that has an option chosen."""
+    """Returns the JSON Schema of a reply to a prompt that has an option chosen."""
     return _schema(reasoning, {"answer": _STRING})
 
 

@@ -2,7 +2,7 @@
 
 
 def common_characters(one: str, other: str, start: int = 0) -> int:
-    """How many characters two texts begin with alike, `start` of which are known to be."""
+    """Returns how many characters two texts begin with alike, `start` of which are known to be."""
     low, high = start, min(len(one), len(other))
     step = 64
     # What differs is mostly near the start, or nowhere: slices are compared, not characters.

@@ -20,7 +20,7 @@ _TOO_LARGE = 10**MAX_NUMBER_CHARACTERS
 
 
 def canonical(value: Json) -> str:
-    """The one text of a value: no blanks, keys in their order, no escapes but JSON's own.
+    """Returns the one text of a value: no blanks, keys in their order, no escapes but JSON's own.
 
     Raises ValueError for NaN and infinities, which JSON does not have.
     """

@@ -29,7 +29,7 @@ class Path:
     tokens: tuple[str | int, ...] = ()
 
     def __truediv__(self, token: str | int) -> "Path":
-        """The place below this one."""
+        """Returns the place below this one."""
         return Path((*self.tokens, token))
 
     @property
@@ -38,7 +38,7 @@ class Path:
         return Path(self.tokens[:-1])
 
     def __str__(self) -> str:
-        """The normalized path (RFC 9535, section 2.7)."""
+        """Returns the normalized path (RFC 9535, section 2.7)."""
         return "$" + "".join(
             f"[{token}]" if isinstance(token, int) else f"['{_escape(token)}']"
             for token in self.tokens
@@ -93,7 +93,7 @@ def _pointer(text: str) -> list[str | int]:
 
 #: A negative one counts from the end (RFC 9535, section 2.3.3), as the memory resolves it.
 _INDEX = re.compile(r"\[\s*(0|-?[1-9][0-9]{0,9})\s*\]")
-#: `[]`, `[-]` and `[+]` name the place behind a list's last element, as "-" does in
+#: `[]`, `[-]` and `[+]` name the place after a list's last element, as "-" does in
 #: a JSON Pointer. Blanks are never given back: two runs of them would take quadratic time.
 _APPEND = re.compile(r"\[\s*+[-+]?\s*+\]")
 _BRACKET_OPEN = re.compile(r"\[\s*(?=['\"])")
@@ -114,7 +114,7 @@ def _json_path(text: str) -> list[str | int]:
 
 
 def _step(text: str, at: int, tokens: list[str | int]) -> int:
-    """Reads one step behind `at` and returns where the next begins."""
+    """Reads one step after `at` and returns where the next begins."""
     if index := _INDEX.match(text, at):
         tokens.append(int(index[1]))
         return index.end()
@@ -144,7 +144,7 @@ def _step(text: str, at: int, tokens: list[str | int]) -> int:
 
 
 def _quoted(text: str, at: int) -> tuple[str, int]:
-    """The key in quotes at `at`, and where it ends.
+    """Returns the key in quotes at `at`, and where it ends.
 
     An apostrophe within a key in single quotes is often left bare by models: the key
     goes on unless what follows could follow a key.

@@ -6,7 +6,7 @@ import random
 MAX_SECONDS = 300.0
 #: A provider that asks for more is asked again all the same: it may have been a mistake.
 MAX_ASKED_SECONDS = 3600.0
-#: Failures behind which the wait grows no more.
+#: Failures after which the wait grows no more.
 MAX_DOUBLINGS = 20
 #: Of the time that a provider asks for, how much more is waited at most.
 MAX_LATER = 0.25
@@ -19,7 +19,7 @@ def pause_seconds(
     asked_seconds: float = 0.0,
     max_seconds: float = MAX_SECONDS,
 ) -> float:
-    """Seconds to wait behind so many `failures` and one more.
+    """Seconds to wait after so many `failures` and one more.
 
     Doubles with each failure up to `max_seconds`. Never less than `asked_seconds`, of which
     `MAX_ASKED_SECONDS` count.

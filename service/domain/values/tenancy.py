@@ -12,11 +12,11 @@ DEFAULT_TENANT = UUID("9d5f4c6e-7a43-5d0b-8f0e-2f4f7d1a0001")
 
 @lru_cache(maxsize=KEPT_KEYS)
 def session_key(tenant_id: UUID, session: str) -> UUID:
-    """The session's key: uuid5 of tenant and name, so names need no look-up."""
+    """Returns the session's key: uuid5 of tenant and name, so names need no look-up."""
     return uuid5(tenant_id, session)
 
 
 @lru_cache(maxsize=KEPT_KEYS)
 def memory_id(key: UUID, memory: str) -> UUID:
-    """The memory's id within the session of `key`."""
+    """Returns the memory's id within the session of `key`."""
     return uuid5(key, memory)

@@ -23,7 +23,7 @@ _LESS = 2 / 3
 def frames(
     texts: Iterable[tuple[int, str]], tokens: int, *, count: Count, cut: Cutter
 ) -> Iterator[Frame]:
-    """The pieces of a log, in order, each of at most `tokens` by `count`.
+    """Yields the pieces of a log, in order, each of at most `tokens` by `count`.
 
     `texts` are position and text (`Chunk.as_text`) of its chunks. Empty ones are in no piece.
     """

@@ -35,7 +35,7 @@ class Frame:
     #: Its first and last chunk.
     from_position: int
     to_position: int
-    #: Of its first chunk the first character; of its last the one behind the last.
+    #: Of its first chunk the first character; of its last the one after the last.
     from_character: int
     to_character: int
     #: Of its text, as the reading model counts them.
@@ -61,7 +61,7 @@ class Span:
     """A place in the log that an answer rests on."""
 
     position: int
-    #: Of `Chunk.as_text()`, in characters; `to_character` is behind the last.
+    #: Of `Chunk.as_text()`, in characters; `to_character` is after the last.
     from_character: int
     to_character: int
     #: Exactly the text between them.

@@ -111,7 +111,7 @@ class BrowsePrompts:
 
     @cached_property
     def closing_free(self) -> int:
-        """Tokens that the prompts behind reading have: for notes, or for the best pieces."""
+        """Tokens that the prompts after reading have: for notes, or for the best pieces."""
         return self.room - self._tokens_of(self._closing_task_tokens, blocks=2)
 
     def guess_free(self, options: Sequence[str]) -> int:
@@ -257,7 +257,7 @@ class BrowsePrompts:
     def again(
         self, first: ModelRequest, last: ModelRequest, reply: ModelReply, fault: str
     ) -> ModelRequest:
-        """The ask that follows a reply that was no use: to `last`, and first to `first`.
+        """Returns the ask that follows a reply that was no use: to `last`, and first to `first`.
 
         Its reply may have more tokens, where that is what was wrong and the window has them.
         """
@@ -327,7 +327,7 @@ def _numbered(notes: Sequence[ShownNote]) -> str:
 
 
 def window_of(request: BrowseRequest, window_tokens: int) -> int:
-    """The window that counts: the request's, or the model's where that is smaller."""
+    """Returns the window that counts: the request's, or the model's where that is smaller."""
     return min(request.window_tokens, window_tokens)
 
 

@@ -10,7 +10,7 @@ from service.domain.answers.browse.pieces import ChunkPart, Span
 from service.domain.answers.browse.replies import BrowseQuote
 from service.domain.answers.citations import best_excerpt, best_position
 
-#: Characters of a quote that are looked for; what is behind them is not cited.
+#: Characters of a quote that are looked for; what is after them is not cited.
 MAX_QUOTE_CHARACTERS = 1000
 #: Characters of the passage that is cited where a reply quoted nothing.
 EXCERPT_CHARACTERS = 300
@@ -24,7 +24,7 @@ _AROUND = " \t\r\n\"'“”„«»‘’`*…."
 
 
 def spans_of(quotes: Iterable[BrowseQuote], parts: Sequence[ChunkPart]) -> tuple[Span, ...]:
-    """The places of those quotes that stand in the parts, each once."""
+    """Returns the places of those quotes that stand in the parts, each once."""
     found: dict[Span, None] = {}
     for quote in quotes:
         span = _span_of(quote, parts)
@@ -34,7 +34,7 @@ def spans_of(quotes: Iterable[BrowseQuote], parts: Sequence[ChunkPart]) -> tuple
 
 
 def _span_of(quote: BrowseQuote, parts: Sequence[ChunkPart]) -> Span | None:
-    """The place of a quote: in the chunk that it names first, then in any."""
+    """Returns the place of a quote: in the chunk that it names first, then in any."""
     order = sorted(parts, key=lambda part: part.position != quote.chunk)
     for words in _wordings(quote):
         for part in order:
@@ -52,7 +52,7 @@ def _wordings(quote: BrowseQuote) -> Iterator[str]:
 
 
 def located(text: str, words: str) -> tuple[int, int] | None:
-    """Where words stand in a text, from the first character to behind the last.
+    """Returns where words stand in a text, from the first character to after the last.
 
     Exactly, or else with other blanks and other signs of the same meaning between them.
     """
@@ -79,7 +79,7 @@ def _single_blanks(text: str) -> tuple[str, Sequence[int]]:
 
 
 def span_in(part: ChunkPart, start: int, end: int) -> Span:
-    """The place of some characters of a part in its chunk."""
+    """Returns the place of some characters of a part in its chunk."""
     return Span(
         position=part.position,
         from_character=part.from_character + start,
@@ -89,7 +89,7 @@ def span_in(part: ChunkPart, start: int, end: int) -> Span:
 
 
 def best_span(said: str, parts: Sequence[ChunkPart], *, around: str = "") -> Span:
-    """The passage of the parts, at least one, whose words cover what is said best."""
+    """Returns the passage of the parts, at least one, whose words cover what is said best."""
     # Numbers of the parts stand for positions: a chunk may have several.
     numbered = [(number, part.text) for number, part in enumerate(parts)]
     part = parts[best_position(said, numbered, around=around)]
@@ -113,6 +113,6 @@ def best_fitting(said: str, spans: Sequence[Span], most: int) -> tuple[Span, ...
 
 
 def best_of(said: str, spans: Sequence[Span], *, around: str = "") -> Span:
-    """The one of several places, at least one, whose words cover what is said best."""
+    """Returns the one of several places, at least one, whose words cover what is said best."""
     numbered = [(number, span.text) for number, span in enumerate(spans)]
     return spans[best_position(said, numbered, around=around)]

@@ -149,7 +149,7 @@ class BrowseRun:
         yield [Emit(event=self.recorder.event(kind, action, **said))]
 
     def affordable(self, wanted: int, cost: int, beside: int = 0) -> int:
-        """How many of so many pieces may be asked for, so that the answer can be made.
+        """Returns how many of so many pieces may be asked for, so that the answer can be made.
 
         `cost` is what the note of each may take of a prompt; 0: they make none. `beside` are
         pieces that were read and whose notes are not among `notes` yet.

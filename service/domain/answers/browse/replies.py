@@ -56,7 +56,7 @@ _NUMBER = re.compile(r"\d{1,19}")
 #: The beginning of an object of JSON, and not of a text that happens to have a brace there.
 _BROKEN = re.compile(r"(?:```[a-z]{0,8}\s{0,8})?\{\s{0,64}[\"']")
 _WORD = re.compile(r"[a-z_]+")
-#: What stands behind a text, for one that is still being written.
+#: What stands after a text, for one that is still being written.
 _END_NAMES = ("quotes", "quotations", "evidence", "sources", "notes used")
 _MAYBE_END = re.compile(r"(?:quotes?|quotations?|evidence)[ \t]{0,4}\d{0,19}", re.IGNORECASE)
 #: What models call the actions.
@@ -90,7 +90,7 @@ class BrowseReplyParts:
     quotes: tuple[BrowseQuote, ...] = ()
     sources: tuple[int, ...] = ()
     reasoning: str = ""
-    #: Whether the text stood behind a name of its own.
+    #: Whether the text stood after a name of its own.
     is_named: bool = False
 
     @property
@@ -111,7 +111,7 @@ class PieceReply:
 
 
 def read_piece(reply: str, offers: Sequence[BrowseAction]) -> PieceReply:
-    """The action of a reply among those offered. Raises Unusable."""
+    """Returns the action of a reply among those offered. Raises Unusable."""
     parts = split_reply(reply)
     doing = [one for one in offers if one is not BrowseAction.MOVE]
     action = _action(parts, offers, doing)
@@ -146,7 +146,7 @@ def _action(
 
 
 def read_guess(reply: str, options: Sequence[str]) -> str:
-    """The option that a reply names, by its letter or by its words. Raises Unusable."""
+    """Returns the option that a reply names, by its letter or by its words. Raises Unusable."""
     text = said(reply).strip()
     objects = map(dict, json_objects(text))
     named = next((written(held["option"]) for held in objects if "option" in held), text)
@@ -154,7 +154,7 @@ def read_guess(reply: str, options: Sequence[str]) -> str:
 
 
 def action_of(name: str) -> BrowseAction | None:
-    """The action that a name means; None for no action."""
+    """Returns the action that a name means; None for no action."""
     for word in _WORD.findall(name.lower())[:4]:
         if word in _NAMES:
             return _NAMES[word]
@@ -162,7 +162,7 @@ def action_of(name: str) -> BrowseAction | None:
 
 
 def split_reply(reply: str) -> BrowseReplyParts:
-    """The parts of a reply. Raises Unusable when there is nothing to read."""
+    """Returns the parts of a reply. Raises Unusable when there is nothing to read."""
     if len(reply) > MAX_REPLY_CHARACTERS:
         raise Unusable("it is too long")
     text = said(reply).replace("\0", "").strip()
@@ -218,7 +218,7 @@ def _of_lines(text: str) -> BrowseReplyParts:
 
 
 def _without_end(body: str) -> tuple[str, tuple[BrowseQuote, ...], tuple[int, ...]]:
-    """A text without the quotes and sources behind it, and these."""
+    """A text without the quotes and sources after it, and these."""
     quotes = _QUOTES.search(body)
     sources = None
     for found in _SOURCES.finditer(body):
@@ -252,7 +252,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _bare_action(text: str) -> str:
-    """The action of a reply that names no part: a first line that is nothing else."""
+    """Returns the action of a reply that names no part: a first line that is nothing else."""
     first = text.strip().partition("\n")[0].strip(MARKS)
     return first if first.lower() in _NAMES and not is_nothing(first) else ""
 

@@ -44,7 +44,7 @@ class _Sequence:
     retrievals: int = 0
 
     def next(self) -> int:
-        """The number of the next piece; 0 when there is none."""
+        """Returns the number of the next piece; 0 when there is none."""
         while self.named or self.line:
             number = (self.named or self.line).popleft()
             if number not in self.done:
@@ -145,7 +145,7 @@ def _look(
 
 
 def _shown(reading: BrowseRun) -> tuple[list[Note], list[str]]:
-    """The notes that a prompt has room for, the newest first kept, and their texts."""
+    """Returns the notes that a prompt has room for, the newest first kept, and their texts."""
     left, count = reading.prompts.notes_tokens, reading.prompts.count
     whole: list[Note] = []
     for note in reversed(reading.notes):

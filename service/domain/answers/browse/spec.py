@@ -167,7 +167,7 @@ def without_understanding(request: BrowseRequest) -> BrowseOption:
 
 
 def settled(request: BrowseRequest) -> BrowseOption | None:
-    """The option as far as it is known before a model is asked; None: it will choose."""
+    """Returns the option as far as it is known before a model is asked; None: it will choose."""
     may_choose = BrowseAction.TASK_UNDERSTANDING in request.actions and not request.rewritten_query
     if request.option is BrowseOption.AUTO and may_choose:
         return None

@@ -153,7 +153,7 @@ def _action_form(offers: Sequence[BrowseAction]) -> str:
 
 
 def piece_task(offers: Sequence[BrowseAction]) -> str:
-    """The instructions of a piece's prompt."""
+    """Returns the instructions of a piece's prompt."""
     if chosen_among(offers):
         lines = "".join(f"{_ACTIONS[one]}\n" for one in offers)
         what = f"Choose one action:\n{lines}"
@@ -178,7 +178,7 @@ def close_task(offers: Sequence[BrowseAction], *, from_notes: bool) -> str:
 
 
 def condense_task() -> str:
-    """The instructions of the prompt that makes one of several notes."""
+    """Returns the instructions of the prompt that makes one of several notes."""
     return _CONDENSE + _DATA + _FORM + '{"text": "Opened in 1932, closed in 1951."}\n'
 
 
@@ -189,7 +189,7 @@ def guess_task(*, from_notes: bool, from_text: bool) -> str:
 
 
 def understand_task(options: Sequence[BrowseOption]) -> str:
-    """The instructions of task understanding."""
+    """Returns the instructions of task understanding."""
     lines, chosen = "", ""
     if len(options) > 1:
         lines = "option:\n" + "".join(f"{_OPTIONS[one]}\n" for one in options)
@@ -202,12 +202,12 @@ def understand_task(options: Sequence[BrowseOption]) -> str:
 
 
 def piece_schema(offers: Sequence[BrowseAction]) -> dict[str, Any]:
-    """The JSON Schema of a reply to a piece's prompt."""
+    """Returns the JSON Schema of a reply to a piece's prompt."""
     return _schema({**_action_schema(offers), "text": _STRING, "quotes": _QUOTES})
 
 
 def close_schema(offers: Sequence[BrowseAction], *, from_notes: bool) -> dict[str, Any]:
-    """The JSON Schema of an answer."""
+    """Returns the JSON Schema of an answer."""
     parts = {**_action_schema(offers), "text": _STRING}
     if from_notes:
         return _schema({**parts, "sources": {"type": "array", "items": {"type": "integer"}}})
@@ -219,17 +219,17 @@ def _action_schema(offers: Sequence[BrowseAction]) -> dict[str, Any]:
 
 
 def condense_schema() -> dict[str, Any]:
-    """The JSON Schema of a condensed note."""
+    """Returns the JSON Schema of a condensed note."""
     return _schema({"text": _STRING})
 
 
 def guess_schema(letters: Sequence[str]) -> dict[str, Any]:
-    """The JSON Schema of a choice among options by their letters."""
+    """Returns the JSON Schema of a choice among options by their letters."""
     return _schema({"option": _enum(letters)})
 
 
 def understand_schema(options: Sequence[BrowseOption]) -> dict[str, Any]:
-    """The JSON Schema of an understanding."""
+    """Returns the JSON Schema of an understanding."""
     chosen = {"option": _enum(one.value for one in options)} if len(options) > 1 else {}
     return _schema(
         {

@@ -48,7 +48,7 @@ class ChainCheck:
         self._last: RevisionRow | None = None
 
     def revision(self, row: RevisionRow) -> Iterator[Difference]:
-        """The next revision."""
+        """Checks the next revision."""
         before, self._last = self._last, row
         expected = 0 if before is None else before.revision + 1
         if row.revision != expected:

@@ -19,7 +19,7 @@ class LogCheck:
         self._sequences: dict[str, int] = {}
 
     def chunk(self, logged: LoggedChunk, digest: bytes) -> Iterator[Difference]:
-        """The next chunk, with its stored digest."""
+        """Checks the next chunk, with its stored digest."""
         place = f"position {logged.position}"
         if logged.position != self.position + 1:
             yield _missing(self.position + 1, logged.position - 1)

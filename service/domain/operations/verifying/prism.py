@@ -43,7 +43,7 @@ class PrismCheck:
         self._unsaved = 0
 
     def revision(self, one: PrismRevision) -> Iterator[Difference]:
-        """The next revision."""
+        """Checks the next revision."""
         if one.row.revision == 0:
             self._value = restore(PrismMemory.create(self._schema).value_json)
             self._is_lost = False
@@ -106,7 +106,7 @@ class PrismCheck:
     def finish(
         self, *, revision: int, stored_revision: int, value: str, unsaved: int
     ) -> Iterator[Difference]:
-        """The memory's revision, and the row with its newest value."""
+        """Checks the memory's revision, and the row with its newest value."""
         place = "newest value"
         if stored_revision != revision:
             said = f"it is of revision {stored_revision}, and the memory is at {revision}"
@@ -124,7 +124,7 @@ def _differs(name: str, one: PrismRevision, said: str) -> Difference:
 
 
 def _sorted(value: Json) -> str:
-    """The same text for values that differ in the order of keys alone."""
+    """Returns the same text for values that differ in the order of keys alone."""
     return json.dumps(value, sort_keys=True)
 
 

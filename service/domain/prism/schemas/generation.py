@@ -106,7 +106,7 @@ def generate(
 
 
 def _read(reply: ModelReply) -> str:
-    """The schema of a reply. Raises Unusable, and NoUse where the model refuses."""
+    """Returns the schema of a reply. Raises Unusable, and NoUse where the model refuses."""
     text = text_of(reply)
     try:
         return read_schema(text)
@@ -115,7 +115,7 @@ def _read(reply: ModelReply) -> str:
 
 
 def read_schema(reply: str) -> str:
-    """The schema of a reply, as class source in its one form. Raises SchemaInvalid.
+    """Returns the schema of a reply, as class source in its one form. Raises SchemaInvalid.
 
     Code fences, words around them and imports are passed over. Lines of a refusal are
     those of the reply.
@@ -178,13 +178,13 @@ def _belongs(line: str, margin: int) -> bool:
 
 
 def _only(lines: Sequence[str], kept: Sequence[int]) -> str:
-    """The reply with all lines but `kept` emptied."""
+    """Returns the reply with all lines but `kept` emptied."""
     numbers = set(kept)
     return "\n".join(line if n in numbers else "" for n, line in enumerate(lines))
 
 
 def _without_imports(source: str) -> str:
-    """The source with the lines of its imports emptied."""
+    """Returns the source with the lines of its imports emptied."""
     imports = _imports(source)
     if not imports:
         return source

@@ -92,7 +92,7 @@ _RULES = {
 
 
 def parse_json_schema(text: str) -> Schema:
-    """The schema that a JSON Schema writes down.
+    """Returns the schema that a JSON Schema writes down.
 
     Raises SchemaInvalid, whose place is a JSON Pointer, or a line and column if the text
     is no JSON. It lists the faults of several fields, the first one's place is its own.
@@ -125,7 +125,7 @@ class _ParsedType:
     docs: tuple[str, ...] = ()
 
     def or_null(self, null: bool) -> "_ParsedType":
-        """The same, or null if `null`."""
+        """Returns the same, or null if `null`."""
         return dataclasses.replace(self, type=optional(self.type)) if null else self
 
 
@@ -150,7 +150,7 @@ class _DocumentReader:
         self._faults: dict[str, SchemaInvalid] = {}
 
     def read(self) -> Schema:
-        """The schema of the document."""
+        """Returns the schema of the document."""
         found = self._part(self._document, (), _Hint(name="Memory", written=True))
         self._refuse_faults()
         if not isinstance(found.type, RecordType):
@@ -184,7 +184,7 @@ class _DocumentReader:
         return found.or_null(nullable)
 
     def _rules(self, node: JsonObject, at: At) -> dict[str, Any]:
-        """The keywords that say something."""
+        """Returns the keywords that say something."""
         if node.twice is not None:
             refuse(at, f"{quoted(node.twice)} stands there twice")
         for key in ("title", "description"):
@@ -464,7 +464,7 @@ def _is_null(member: JsonObject) -> bool:
 
 
 def _one(types: list[Type], key: str, at: At) -> Type:
-    """The one type that some are together."""
+    """Returns the one type that some are together."""
     if len(types) == 1:
         return types[0]
     inner = [one.inner if isinstance(one, OptionalType) else one for one in types]

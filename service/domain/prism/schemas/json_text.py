@@ -28,7 +28,7 @@ class JsonObject(dict[str, Any]):
 
 
 def read_object(text: str) -> JsonObject:
-    """The object that a text is. Raises SchemaInvalid."""
+    """Returns the object that a text is. Raises SchemaInvalid."""
     try:
         # Before anything else reads it; each character has a byte or more.
         if len(text) > MAX_JSON_BYTES or len(check_text(text).encode()) > MAX_JSON_BYTES:
@@ -69,7 +69,7 @@ def quoted(key: str) -> str:
 
 
 def referred(reference: str, start: str) -> list[str]:
-    """The keys that the rest of a reference can mean: as it stands, and unescaped.
+    """Returns the keys that the rest of a reference can mean: as it stands, and unescaped.
 
     RFC 6901 asks for the second; not every program that writes schemas knows.
     """

@@ -26,7 +26,7 @@ SCALARS: dict[str, Type] = {
 
 
 def to_json_schema(schema: Schema) -> dict[str, Json]:
-    """The schema as JSON Schema 2020-12; `parse_json_schema` reads the same from it.
+    """Returns the schema as JSON Schema 2020-12; `parse_json_schema` reads the same from it.
 
     Nothing is required, for a memory may not have all of its parts yet.
     """

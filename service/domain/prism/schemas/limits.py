@@ -64,7 +64,7 @@ class Measures:
         return ""
 
     def _measure(self, of: Type) -> tuple[int, int]:
-        """The levels of a value with all its parts, and how many parts it has."""
+        """Returns the levels of a value with all its parts, and how many parts it has."""
         if id(of) in self._known:
             return self._known[id(of)][1:]
         own, inner = _own(of)

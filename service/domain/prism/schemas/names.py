@@ -26,7 +26,7 @@ RESERVED = frozenset({"str", "int", "float", "bool"})
 
 
 def is_name(text: str) -> bool:
-    """Whether a field or a class can be called that in Python."""
+    """Returns whether a field or a class can be called that in Python."""
     return (
         text.isidentifier()
         and not keyword.iskeyword(text)
@@ -35,7 +35,7 @@ def is_name(text: str) -> bool:
 
 
 def field_fault(name: str) -> str:
-    """Why a field cannot have a name, as a sentence; empty when it can."""
+    """Returns why a field cannot have a name, as a sentence; empty when it can."""
     if len(name) > MAX_KEY_CHARACTERS:
         return f"a name has at most {MAX_KEY_CHARACTERS} characters"
     if is_name(name):
@@ -51,7 +51,7 @@ def field_fault(name: str) -> str:
 
 
 def class_name(text: str) -> str:
-    """The name of a class for a title: `Opening hours` gives `OpeningHours`.
+    """Returns the name of a class for a title: `Opening hours` gives `OpeningHours`.
 
     A name stays as it is. Empty when the text has nothing to make a name of.
     """
@@ -61,7 +61,7 @@ def class_name(text: str) -> str:
 
 
 def class_name_for(field: str) -> str:
-    """The name of a class that has none but the field it is used in."""
+    """Returns the name of a class that has none but the field it is used in."""
     return _joined(word for part in _words(field) for word in part.split("_") if word)
 
 
@@ -137,7 +137,7 @@ def _joined(words: Iterable[str]) -> str:
 
 
 def _words(text: str) -> list[str]:
-    """The parts of a text that can stand in a name."""
+    """Returns the parts of a text that can stand in a name."""
     text = unicodedata.normalize("NFKC", text[:MAX_KEY_CHARACTERS])
     kept = "".join(char if f"_{char}".isidentifier() else " " for char in text)
     return kept.split()

@@ -60,7 +60,7 @@ _QUALIFIERS = {"Required", "NotRequired"}
 
 
 def parse_source(source: str) -> Schema:
-    """The schema that `source` writes down. Raises SchemaInvalid.
+    """Returns the schema that `source` writes down. Raises SchemaInvalid.
 
     The memory's record is the one top-level class that no other one uses; when several
     are left over, the last of them. Lines and columns of a refusal count from 1, in
@@ -89,7 +89,7 @@ class _Scope:
 
     @classmethod
     def of(cls, body: Iterable[ast.stmt]) -> "_Scope":
-        """The scope of a body of which nothing was read."""
+        """Returns the scope of a body of which nothing was read."""
         scope = cls()
         for statement in body:
             match statement:
@@ -117,7 +117,7 @@ class _SourceReader:
         self._measures = Measures()
 
     def read(self) -> Schema:
-        """The schema of a module."""
+        """Returns the schema of a module."""
         body = regrouped(self._text.tree.body)
         self._scopes.append(_Scope.of(body))
         for statement in body:

@@ -61,14 +61,14 @@ class SourceText:
         return node.lineno, self.margin + len(before) + 1
 
     def guidance_above(self, node: ast.stmt) -> list[str]:
-        """The comment that stands on the lines directly above a statement."""
+        """Returns the comment that stands on the lines directly above a statement."""
         number = node.lineno - 1
         while self._is_above(number, node.col_offset):
             number -= 1
         return self._texts(number + 1, node.lineno - 1)
 
     def guidance_beside(self, node: ast.stmt) -> list[str]:
-        """The comments on a statement's lines, and what goes on with them below."""
+        """Returns the comments on a statement's lines, and what goes on with them below."""
         last = node.end_lineno or node.lineno
         after = self.lines[last - 1].encode()[node.end_col_offset :].lstrip(b" ;")
         if after and not after.startswith(b"#"):
@@ -112,7 +112,7 @@ def read_text(source: str) -> SourceText:
 
 
 def parse_python(source: str) -> ast.Module:
-    """The syntax tree of Python source.
+    """Returns the syntax tree of Python source.
 
     Raises what `ast.parse` raises: SyntaxError, and for source that is nested too deeply
     ValueError, RecursionError or MemoryError.
@@ -167,7 +167,7 @@ def _checked_tree(source: str, margin: int) -> ast.Module:
 
 
 def _with_decorators_aligned(source: str) -> str:
-    """The source with each decorator indented like the class below it."""
+    """Returns the source with each decorator indented like the class below it."""
     lines = source.split("\n")
     indentation: str | None = None
     for number in range(len(lines) - 1, -1, -1):

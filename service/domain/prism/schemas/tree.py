@@ -96,7 +96,7 @@ class RecordType:
     doc: str = ""
 
     def field(self, name: str) -> Field | None:
-        """The part of that name; None when there is none."""
+        """Returns the part of that name; None when there is none."""
         return next((field for field in self.fields if field.name == name), None)
 
 
@@ -125,7 +125,7 @@ class Schema:
     root: RecordType
 
     def type_at(self, path: Path) -> tuple[Path, Type]:
-        """The type of the values at `path`, and the path as the types have it.
+        """Returns the type of the values at `path`, and the path as the types have it.
 
         A JSON Pointer does not say whether "0" is a key or an index; the types do.
         Raises Mismatch when no value can be there.
@@ -283,7 +283,7 @@ def _kind(value: Json) -> str:
 
 
 def render(schema: Schema) -> str:
-    """The schema as class source: what the model is shown.
+    """Returns the schema as class source: what the model is shown.
 
     Deterministic, and stable: parsing it gives the same schema. The records that the
     root uses, at any depth, stand at the top of its body, each after those it uses.
@@ -329,7 +329,7 @@ def _docstring(doc: str) -> Iterator[str]:
 
 
 def _records(of: Type) -> Iterator[RecordType]:
-    """The records that a type uses, itself included, but not those within them."""
+    """Yields the records that a type uses, itself included, but not those within them."""
     match of:
         case RecordType():
             yield of
