@@ -105,7 +105,7 @@ class ClaimedWork:
             _log.error("work failed", item=item.lock, exc_info=error, **item.log_fields)
             self._hold(item, FAILED_SECONDS)
         elif self._comes_too_often(item):
-            _log.warning("work comes back at once, again and again", item=item.lock)
+            _log.warning("work is claimed again too often", item=item.lock)
             self._hold(item, COUNT_SECONDS)
         else:
             seconds = 0 if task.cancelled() else task.result()

@@ -79,7 +79,7 @@ class QueueDispatcher:
         try:
             await self._database.notify([(queue.CHANNEL, "")], name="queue.hint")
         except StorageError as error:
-            _log.warning("wake-ups lost; the work is found without", cause=str(error))
+            _log.warning("wake-ups lost; workers find the work by themselves", cause=str(error))
 
     async def want(self, memories: Sequence[WorkItem]) -> None:
         """Gives priority to memories that a client waits for. May be lost, as a wake-up."""
@@ -222,10 +222,10 @@ class QueueDispatcher:
                 await self._database.notify([(queue.CHANNEL, "")], name="queue.hint")
                 continue
             except StorageError as error:
-                _log.warning("nothing given back", cause=str(error))
+                _log.warning("claims not released", cause=str(error))
             except Exception:
                 # The handlers must end in their time, whatever is wrong here.
-                _log.exception("nothing given back")
+                _log.exception("claims not released")
             claimed.keep(done)
             await asyncio.sleep(RETRY_SECONDS)
             self._some.set()
@@ -236,14 +236,14 @@ class QueueDispatcher:
             # So that others go on with its work at once.
             await self._database.notify([(queue.CHANNEL, "")], name="queue.hint")
         except StorageError as error:
-            _log.warning("not signed off; what was in hand is freed later", cause=str(error))
+            _log.warning("not signed off; its items are freed later", cause=str(error))
 
     async def sweep(self) -> int:
         """Frees the items of dead workers; returns how many. For any worker, about every second."""
         try:
             freed = await queue.sweep(self._database, dead_after_seconds=self._dead_after_seconds)
         except StorageError as error:
-            _log.warning("cannot sweep", cause=str(error))
+            _log.warning("dead workers not swept", cause=str(error))
             return 0
         if freed:
             self._some.set()

@@ -109,7 +109,7 @@ class Interest:
                     await write(tx, keys, waiter=self.waiter, seconds=self.seconds)
             except StorageError as error:
                 # What was not renewed yet is wanted long enough for another try or two.
-                _log.warning("cannot say who waits for answers", cause=str(error))
+                _log.warning("interest in answers not written", cause=str(error))
             except Exception:
                 # The loop must outlive a defect: else all answers would be abandoned.
-                _log.exception("cannot say who waits for answers")
+                _log.exception("interest in answers not written")

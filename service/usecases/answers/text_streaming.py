@@ -95,7 +95,7 @@ class _TextWriter:
             _log.warning("an answer's text is sent when it is complete", cause=str(error))
         except Exception:
             # The answer must be made, whatever a reply does to its streaming.
-            _log.exception("streaming broke; the text is sent when it is complete")
+            _log.exception("streaming failed; the text is sent when it is complete")
 
     async def _pause(self) -> None:
         """Waits for more text, and some time, unless the end is first."""

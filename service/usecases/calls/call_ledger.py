@@ -104,7 +104,7 @@ class CallLedger:
             async with self._database.direct(tenant_id, name="calls") as tx:
                 await call_ledger.give_up(tx, held)
         except StorageError as error:
-            _log.warning("leases are left to run out", cause=str(error))
+            _log.warning("leases not released; they expire", cause=str(error))
 
     async def renew(self, held: HeldCall) -> bool:
         """Renews a lease; returns False when another worker has it."""

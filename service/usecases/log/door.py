@@ -120,12 +120,12 @@ class Door:
         try:
             existing = await self._existing(tenant_id, keys)
         except StorageError as error:
-            _log.warning("session not looked for", cause=str(error), sessions=len(keys))
+            _log.warning("sessions not queried", cause=str(error), sessions=len(keys))
             self._fail(taken, unavailable(error))
             return
         except Exception as error:
             # The door must outlive a defect; the appends that wait are refused with it.
-            _log.exception("looking for sessions failed")
+            _log.exception("querying sessions failed")
             self._fail(taken, error)
             return
         for key in existing:

@@ -59,7 +59,9 @@ class WakeUps:
             await self._some.wait()
             await self._pass_some_on()
             if self._lost:
-                _log.warning("too many wake-ups wait; the work is found without", lost=self._lost)
+                _log.warning(
+                    "too many wake-ups wait; workers find the work by themselves", lost=self._lost
+                )
                 self._lost = 0
             await asyncio.sleep(PAUSE_SECONDS)
 
@@ -81,7 +83,9 @@ class WakeUps:
                     await self._want([one for one in wanted if one.kind is WorkKind.MEMORY])
                 await self._wake_up(batch)
         except TimeoutError:
-            _log.warning("wake-ups lost; the work is found without", cause="no reply in time")
+            _log.warning(
+                "wake-ups lost; workers find the work by themselves", cause="no reply in time"
+            )
         except Exception:
             # Without the loop that calls this all work would wait until a worker looks.
-            _log.exception("wake-ups lost; the work is found without")
+            _log.exception("wake-ups lost; workers find the work by themselves")

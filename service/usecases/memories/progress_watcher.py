@@ -347,11 +347,11 @@ class ProgressWatcher:
                 seen = await self._see(tenant_id, waits)
         except StorageError as error:
             # The waits go on until their deadlines.
-            _log.warning("cannot look after waiting reads", cause=str(error))
+            _log.warning("waiting reads not checked", cause=str(error))
         except Exception:
             # The loop must outlive a defect: else no wait of this process would be checked any
             # more.
-            _log.exception("cannot look after waiting reads")
+            _log.exception("waiting reads not checked")
         else:
             for wait in waits:
                 wait.show(seen)

@@ -190,5 +190,5 @@ class StepEngine(Generic[WorkT]):
         FENCED.add(1)
         wait = await self._method.lost(held)
         if wait.seconds is None:
-            _log.info("memory is in other hands", memory=str(held.memory_id))
+            _log.info("memory was taken over by another worker", memory=str(held.memory_id))
         return wait.seconds

@@ -88,6 +88,6 @@ class ReadinessWatch:
             return f"the database cannot be reached: {error}"
         except Exception as error:
             # Probing must outlive whatever one probe runs into: what it is, is the trouble.
-            _log.exception("a probe broke")
+            _log.exception("a probe failed")
             return f"the database could not be probed: {type(error).__name__}"
         return ""
