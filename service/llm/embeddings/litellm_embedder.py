@@ -39,7 +39,7 @@ CALL_TEXTS = 64
 CALL_BYTES = 256 * 1024
 #: In the ledger, the prompt's template.
 TEMPLATE = "embed/1"
-#: What these want to be told of a text: of a chunk, and of a question.
+#: What these ask to know of a text: of a chunk, and of a question.
 _INPUT_TYPES = {"cohere": ("search_document", "search_query"), "voyage": ("document", "query")}
 
 

@@ -34,7 +34,7 @@ from service.llm.providers.plans import CallPlan, CallRequest, Route
 #: Bytes of a frame. A prompt has at most a few megabytes.
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
-#: Who reads along is at the other end.
+#: The reader of a stream is at the other end.
 _PLAN_FIELDS = tuple(name for name in CallPlan.__slots__ if name != "on_text")
 
 

@@ -77,8 +77,9 @@ class Bulkhead:
         concurrency: int,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """Of `concurrency` that are in hand at once, 1 or more, at most `slots` wait for
-        unresponsive models; all but one at the most, and one at least."""
+        """Lets at most `slots` of the `concurrency` jobs wait for unresponsive models.
+
+        All but one at the most, and one at least; `concurrency` is 1 or more."""
         self._silent_seconds = silent_seconds
         self._slots = max(min(slots, concurrency - 1), 1)
         #: Whether they would have all slots else.

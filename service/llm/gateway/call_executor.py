@@ -61,7 +61,7 @@ class OutcomeLedger(Protocol):
         ...
 
     async def renew_all(self, held: Sequence[HeldCall]) -> None:
-        """The same of many at once, of any tenants, for which nobody waits."""
+        """Renews many leases at once, of any tenants, in the background."""
         ...
 
     async def record(
@@ -88,7 +88,7 @@ class _ActiveCall:
     """A call that this process has in its hands."""
 
     order: CallRequest
-    #: The newest one that an order for it brought: with this it is renewed and recorded.
+    #: The newest one that came with an order for it: with this it is renewed and recorded.
     lease: Lease
     #: What was recorded last, and with which lease; None until then.
     recorded: tuple[Call, Lease] | None = None
@@ -140,7 +140,7 @@ class CallExecutor:
         """The reply, stored durably. Raises ModelFailure, LeaseLost, StorageError.
 
         A call that has begun goes on to its end, and its reply is stored, also when
-        whoever waits for it is cancelled. Who does not want it any more calls it off.
+        its caller is cancelled. `call_off` ends it.
 
         A second order for a call that is under way here waits for that one: its lease ran
         out because this process stood still, and it is paid for already.
@@ -235,7 +235,7 @@ class CallExecutor:
         streamed = None if order.on_text is None else StreamedReply(order.on_text)
         for attempt in range(1, tries + 1):
             if attempt > 1:
-                # Who stood still, or had no database, may have lost it meanwhile.
+                # A process that was paused, or had no database, may have lost it meanwhile.
                 await self._hold(under_way)
             async with self._slots.one(order.scope.owner_id, order.at_once):
                 made = await self._try_whole(under_way, streamed)
@@ -251,7 +251,7 @@ class CallExecutor:
             if last:
                 raise failure
             with suppress(ModelFailure):
-                # Called off, it ends with the next try, which asks nobody.
+                # Called off, it ends with the next try, which sends no request.
                 async with self._wanted(order):
                     await self._sleep(_wait_seconds(failure, attempt, order.key))
         raise AssertionError("the last try returns or raises")
@@ -293,7 +293,7 @@ class CallExecutor:
         try:
             return await self._try(under_way.order, streamed)
         except Exception as error:
-            # Nobody will store an outcome: the next try must not wait for this one's
+            # No outcome will be stored: the next try must not wait for this one's
             # lease, nor budgets keep its reservation.
             failure = ModelFailure(f"the call broke: {type(error).__name__}", retryable=False)
             made = _CallResult(None, failure, round((time.perf_counter() - start) * 1000))

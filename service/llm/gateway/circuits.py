@@ -100,7 +100,7 @@ class _OpenCircuit:
 
 
 class Circuits:
-    """Of one process."""
+    """Keeps the circuits of one process."""
 
     def __init__(
         self,

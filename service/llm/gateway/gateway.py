@@ -44,7 +44,7 @@ from service.llm.providers.streamed_reply import OnText, StreamedReply
 from service.telemetry import tracer
 from service.telemetry.names import Attribute, Metric, SpanName
 
-#: Who waits for a call of somebody else's looks after it at first so soon, then ever more
+#: A caller that waits for another process's call polls it so soon at first, then ever more
 #: rarely up to so many seconds.
 FIRST_LOOK_SECONDS = 0.05
 MAX_LOOK_SECONDS = 1.0
@@ -102,7 +102,7 @@ class Gateway:
         circuits: Circuits | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Without `bulkhead` whoever waits for a model that does not reply waits on; without
+        """Without `bulkhead` calls wait on for a model that does not reply; without
         `circuits` a model that fails is asked all the same."""
         self._ledger = ledger
         self._chooser = chooser
@@ -164,10 +164,10 @@ class Gateway:
         return reply
 
     def call_off(self, scope: CallScope) -> None:
-        """Ends the calls of an occasion that are under way; they fail, whatever they cost.
+        """Cancels the calls in progress of an occasion; they fail, whatever they cost.
 
-        For an occasion that nobody wants any more. Whoever only stops waiting is cancelled:
-        then a call goes on, and its reply is there for the next one who wants it.
+        For an occasion without callers. A caller that only stops waiting is cancelled: then
+        a call goes on, and its reply is there for the next caller.
         """
         for key in self._under_way.get(_occasion_of(scope), ()):
             self._executor.call_off(key)

@@ -101,7 +101,7 @@ class PrefixCoalescer:
             ticket.end(_LeaderEnd.GONE)
 
     def find(self, deployment: str, prefix: Prefix, ends: range) -> tuple[_Lead, int] | None:
-        """Who leads to the deepest of these ends, and how many segments that are."""
+        """Returns the leader to the deepest of these ends, and its number of segments."""
         for end in reversed(ends):
             lead = self._leads.get((deployment, prefix.ids[end - 1]))
             depth = lead.warms(range(ends.start, end + 1)) if lead else 0

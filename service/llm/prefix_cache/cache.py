@@ -25,7 +25,7 @@ class PrefixIndex(Protocol):
     """Remembers which prefixes were sent where. Never raises: it is advice."""
 
     async def look(self, question: PrefixQuery) -> Seen:
-        """What is warm of a prompt at each deployment, and what else one round trip tells."""
+        """Returns what is warm of a prompt at each deployment, and what else one trip yields."""
         ...
 
     async def sent(self, prompt: Sent) -> None:
@@ -82,10 +82,10 @@ def calibrated(
 ) -> tuple[int, ...]:
     """Tokens up to each boundary, as the provider counts.
 
-    Ours are estimates; what the whole prompt came to, by the provider's count, says how
-    far they are off on average. Up to the boundary that was read they are as they were
+    Ours are estimates; the whole prompt's total, by the provider's count, says how far
+    they are off on average. Up to the boundary that was read they are as they were
     when that was sent, or as the provider reported it: so errors do not add up from call
-    to call. `rest` is what stands behind the prefix.
+    to call. `rest` is what follows the prefix.
     """
     if not prefix.tokens:
         return ()

@@ -90,7 +90,7 @@ class PrefixFeedback:
         )
 
     async def learn(self, order: CallRequest, call: Call, reply: ModelReply) -> None:
-        """Tells the index what is warm now, whether what was warm had survived, and the reply.
+        """Reports to the index what is warm now, whether what was warm had survived, and the reply.
 
         `reply` is the one that counts: the first that was stored durably.
         """

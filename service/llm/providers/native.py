@@ -257,7 +257,7 @@ def _checked(value: Any, kind: type) -> Any:
 
 
 def _nearer(reason: object, native: object) -> object:
-    """What OpenRouter was told by the provider behind it, where that says more than its own."""
+    """Returns the reason of OpenRouter's own provider, where that says more than its own."""
     if not isinstance(native, str) or not is_known(native):
         return reason
     says_more = reason == "stop" or (reason == "content_filter" and is_refused(native))
@@ -326,7 +326,7 @@ class _Heard(httpx.Response):
 def heard(
     handle: Callable[[httpx.Request], Awaitable[httpx.Response]],
 ) -> Callable[[httpx.Request], Awaitable[httpx.Response]]:
-    """A transport's `handle_async_request` whose responses are heard by whoever listens."""
+    """Returns a transport's `handle_async_request` that passes responses to listeners."""
 
     async def handle_async_request(request: httpx.Request) -> httpx.Response:
         native = _listener.get()

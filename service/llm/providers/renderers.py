@@ -1,7 +1,7 @@
 """Renderers: a prompt as each family of providers takes it, and where the marks stand.
 
-Pure functions. The text that a model sees is the same in every family; only what tells
-the cache about it differs. All marks are ours: where one stands, none is added by litellm.
+Pure functions. The text that a model sees is the same in every family; only the marks
+for its cache differ. All marks are ours: litellm adds none beside them.
 """
 
 import hashlib

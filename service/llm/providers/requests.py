@@ -181,7 +181,7 @@ class Requests:
         return said, body
 
     def _thinking(self, model: str, profile: Profile, setting: CallSetting) -> dict[str, Any]:
-        """What tells the model how much to think; empty where nothing is set, or nothing can be."""
+        """Returns the arguments for how much to think; empty where that is not or cannot be set."""
         if setting.reasoning_effort is None or not profile.effort_levels:
             return {}
         effort = self._effort(model, profile, setting)

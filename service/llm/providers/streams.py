@@ -19,7 +19,7 @@ async def whole_response(
     on_text: Callable[[str], None],
     native: NativeAnswer | None = None,
 ) -> Any:
-    """The response that a stream comes to, as litellm has it of a call without one.
+    """Returns the whole response of a stream, as litellm has it of a call without one.
 
     `on_text` gets each part of the reply; `native` has heard it come. Raises litellm's errors and
     BrokenStream.

@@ -1,6 +1,6 @@
 """Usage: what a provider says a call took, in one form.
 
-litellm brings the fields of its providers together; what is left to us is to tell
+litellm unifies the fields of its providers; what is left to us is to distinguish
 "nothing" from "not said", and to believe no count that cannot be. (Of Anthropic's fields
 litellm makes 0 where one is missing; Anthropic always says them.)
 """
