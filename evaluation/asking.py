@@ -11,6 +11,7 @@ from evaluation.datasets import Question
 from evaluation.sessions import spent_of
 from evaluation.strategies import CitedSpan, Failed, Outcome, Walk
 from palimpsest import TrajectoryEvent, _convert_answers
+from palimpsest._convert import value_of
 from palimpsest._errors import from_rpc
 from palimpsest.v1 import answer_service_pb2, answer_service_pb2_grpc, common_pb2
 
@@ -118,7 +119,7 @@ async def ask(
         async for response in stub.Ask(request, timeout=timeout_seconds + SLACK_SECONDS):
             match response.WhichOneof("event"):
                 case "trajectory_event":
-                    events.append(_convert_answers.event(response.trajectory_event))
+                    events.append(value_of(TrajectoryEvent, response.trajectory_event))
                 case "answer":
                     return _complete(response.answer, events)
     except aio.AioRpcError as error:

@@ -1,16 +1,20 @@
 """What all conversions between the proto's messages and plain values share."""
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
-from typing import Any, TypeVar
+from enum import Enum
+from functools import cache, partial
+from operator import attrgetter, methodcaller
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from palimpsest._errors import PalimpsestError, from_parts
-from palimpsest._values_common import CharacterRange, OperationState, PositionRange, ReadPoint
+from palimpsest._values_common import OperationState, PositionRange
 from palimpsest.v1 import common_pb2, errors_pb2
 
 Value = TypeVar("Value")
@@ -23,29 +27,84 @@ SHOWN_CHARACTERS = 60
 def value_of(kind: Callable[..., Value], message: Message, /, **others: Any) -> Value:
     """Returns a dataclass whose fields have those of the message with the same name.
 
-    Repeated fields become tuples, optional ones that are not set None. `others` are the
-    fields that differ from the message's.
+    The types of the fields say what becomes of them: a message becomes a dataclass, a time a
+    datetime, the number of an enum its name, JSON text a value, a repeated field a tuple. An
+    optional field that is not set becomes None. `others` are the fields that differ.
     """
-    described: Any = type(message)
-    same = {
-        name: tuple(getattr(message, name))
-        if repeated
-        else None
-        if optional and not message.HasField(name)
-        else getattr(message, name)
-        for name, optional, repeated in _same(kind, described, frozenset(others))
-    }
-    return kind(**same, **others)
+    message_type: Any = type(message)
+    return kind(**_read(_readers(kind, message_type, frozenset(others)), message), **others)
+
+
+def common_fields(kind: Any, message: Message) -> dict[str, Any]:
+    """Returns the fields of a dataclass that the message has, converted as by `value_of`."""
+    message_type: Any = type(message)
+    known = message_type.DESCRIPTOR.fields_by_name
+    missing = frozenset(one.name for one in fields(kind) if one.name not in known)
+    return _read(_readers(kind, message_type, missing), message)
+
+
+_Reader = Callable[[Any], Any]
+
+
+def _read(readers: Mapping[str, _Reader], message: Message) -> dict[str, Any]:
+    return {name: read(message) for name, read in readers.items()}
 
 
 @cache
-def _same(kind: Any, message: Any, others: frozenset[str]) -> tuple[tuple[str, bool, bool], ...]:
-    """Returns name, presence and repetition of the fields that a value has of its message."""
-    known, empty = message.DESCRIPTOR.fields_by_name, message()
+def _readers(kind: Any, message: Any, others: frozenset[str]) -> Mapping[str, _Reader]:
+    known, hints = message.DESCRIPTOR.fields_by_name, get_type_hints(kind)
     names = [one.name for one in fields(kind) if one.name not in others]
-    return tuple(
-        (name, known[name].has_presence, hasattr(getattr(empty, name), "append")) for name in names
-    )
+    return {name: _reader(known.get(f"{name}_json") or known[name], hints[name]) for name in names}
+
+
+def _reader(field: Any, hint: Any) -> _Reader:
+    """Returns what reads a field of a message as a value of the type `hint`."""
+    get = attrgetter(field.name)
+    is_set: _Reader = methodcaller("HasField", field.name) if field.has_presence else get
+    if get_origin(hint) is tuple:
+        each = _converter(field, get_args(hint)[0])
+        return lambda message: tuple(map(each, get(message)))
+    optional = NoneType in get_args(hint)
+    if optional:
+        hint = next(one for one in get_args(hint) if one is not NoneType)
+    convert = _converter(field, hint)
+    if optional or hint is Any:
+        return lambda message: convert(get(message)) if is_set(message) else None
+    return lambda message: convert(get(message))
+
+
+def _converter(field: Any, hint: Any) -> _Reader:
+    if field.enum_type is not None:
+        return _namer(field.enum_type, hint)
+    if field.name.endswith("_json"):
+        return json.loads
+    if is_dataclass(hint):
+        kind: Any = hint
+        return partial(value_of, kind)
+    if get_origin(hint) is dict:
+        return dict
+    known: dict[Any, _Reader] = {datetime: moment, PalimpsestError: error_of}
+    return known.get(hint, _same)
+
+
+def _namer(enum: Any, hint: Any) -> _Reader:
+    """Returns what names the numbers of an enum as the type, a Literal or an Enum, has them.
+
+    A number without a name there is of a newer service: it is "unknown" or "" where the type
+    has these, else the first name. Where the type is `str`, it has all names, and 0 is "".
+    """
+    prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    known = {one.number: one.name.removeprefix(prefix).lower() for one in enum.values}
+    if hint is str:
+        return lambda number: known.get(number, "unknown") if number else ""
+    is_enum = isinstance(hint, type) and issubclass(hint, Enum)
+    names = {str(one): one for one in (hint if is_enum else get_args(hint))}
+    other = next(names[one] for one in ("unknown", "", *names) if one in names)
+    return lambda number: names.get(known.get(number, ""), other)
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def moment(message: Timestamp) -> datetime:
@@ -55,17 +114,7 @@ def moment(message: Timestamp) -> datetime:
 
 def positions(message: Message, name: str = "positions") -> PositionRange | None:
     """Returns the positions of a message; None where it is of none."""
-    return if_set(message, name, lambda one: value_of(PositionRange, one))
-
-
-def characters(message: Message, name: str = "characters") -> CharacterRange | None:
-    """Returns the characters of a message; None where it names none."""
-    return if_set(message, name, lambda one: value_of(CharacterRange, one))
-
-
-def read_point(message: common_pb2.ReadPoint) -> ReadPoint:
-    """Returns what a read returned."""
-    return value_of(ReadPoint, message)
+    return value_of(PositionRange, getattr(message, name)) if message.HasField(name) else None
 
 
 def consistency(after: str, fully_applied: bool) -> common_pb2.ReadConsistency | None:
@@ -97,11 +146,6 @@ def error_of(message: errors_pb2.ErrorStatus) -> PalimpsestError:
     return from_parts(message.code, message.message, reason, dict(message.metadata))
 
 
-def if_set(message: Message, name: str, convert: Callable[[Any], Value]) -> Value | None:
-    """Returns a converted field of the message, or None where it is not set."""
-    return convert(getattr(message, name)) if message.HasField(name) else None
-
-
 def number_of(setting: str, table: Mapping[Any, Any], given: object) -> Any:
     """Returns what the proto calls a setting's value. Raises ValueError."""
     # Not `given in table`, which fails for what has no hash.
@@ -110,16 +154,6 @@ def number_of(setting: str, table: Mapping[Any, Any], given: object) -> Any:
             return number
     allowed = " or ".join(repr(name) for name in table if name is not None)
     raise ValueError(f"{setting} must be {allowed}, not {given!r}")
-
-
-def name_of(table: Mapping[Any, Any], number: int) -> Any:
-    """Returns the name of what the proto calls `number`; the first one where it is open."""
-    return next((name for name, known in table.items() if known == number), next(iter(table)))
-
-
-def known_name(table: Mapping[Any, Any], number: int) -> Any:
-    """Returns the name of what the proto calls `number`; "unknown" where the service is newer."""
-    return next((name for name, known in table.items() if known == number), "unknown")
 
 
 def message_of(kind: Callable[..., _Message], **given: Any) -> _Message:

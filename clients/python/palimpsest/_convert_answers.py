@@ -1,24 +1,10 @@
 """Questions, answers and trajectories, to and from the proto's messages."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from palimpsest._convert import (
-    STATES,
-    characters,
-    consistency,
-    error_of,
-    if_set,
-    known_name,
-    message_of,
-    moment,
-    numbers_of,
-    positions,
-    read_point,
-    value_of,
-)
+from palimpsest._convert import STATES, consistency, message_of, numbers_of, value_of
 from palimpsest._schemas import Schema, schema_fields
 from palimpsest._spend import Usage
 from palimpsest._values_answers import (
@@ -28,14 +14,6 @@ from palimpsest._values_answers import (
     BrowseOrder,
     BrowseSettings,
     BrowseStrategy,
-    Choice,
-    Citation,
-    EventAction,
-    EventKind,
-    Loss,
-    LossKind,
-    NavigationStatistics,
-    NoAnswer,
     Question,
     Rating,
     Reader,
@@ -45,23 +23,15 @@ from palimpsest._values_answers import (
     TrajectoryEvent,
     Waiting,
 )
-from palimpsest._values_common import ChatMessage, OperationState
-from palimpsest.v1 import answer_service_pb2, chunks_pb2, common_pb2, memories_pb2
+from palimpsest._values_common import OperationState
+from palimpsest.v1 import answer_service_pb2, chunks_pb2, common_pb2
 
 _Browse = answer_service_pb2.BrowsingOptions
-_Event = answer_service_pb2.TrajectoryEvent
 
 _READERS: dict[Reader | None, Any] = {None: 0, **numbers_of(answer_service_pb2.Reader, "READER_")}
 _STRATEGIES: dict[BrowseStrategy, Any] = numbers_of(_Browse.Strategy, "STRATEGY_", "auto")
 _ACTIONS: dict[BrowseAction, Any] = numbers_of(_Browse.Action, "ACTION_")
 _ORDERS: dict[BrowseOrder, Any] = numbers_of(_Browse.Order, "ORDER_", "auto")
-_NO_ANSWERS: dict[NoAnswer, Any] = numbers_of(answer_service_pb2.NoAnswer, "NO_ANSWER_")
-_EVENT_KINDS: dict[EventKind, Any] = numbers_of(_Event.Kind, "KIND_")
-_EVENT_ACTIONS: dict[EventAction, Any] = numbers_of(_Event.Action, "ACTION_")
-_LOSS_KINDS: dict[int, LossKind] = {
-    memories_pb2.Loss.KIND_NO_ROOM: "no_room",
-    memories_pb2.Loss.KIND_INVALID: "invalid",
-}
 _VERDICTS = {
     None: answer_service_pb2.Rating.VERDICT_UNSPECIFIED,
     True: answer_service_pb2.Rating.VERDICT_GOOD,
@@ -84,7 +54,7 @@ def request_of(session: str, question: Question) -> answer_service_pb2.AskReques
         session=session,
         memory=question.memory,
         query=question.query,
-        consistency=_consistency(question),
+        consistency=consistency(question.after, question.fully_applied),
         navigation=navigation(
             question.hybrid_leaves,
             question.beam,
@@ -100,13 +70,6 @@ def request_of(session: str, question: Question) -> answer_service_pb2.AskReques
         options=options(question.options),
         unattended=question.unattended,
     )
-
-
-def _consistency(question: Question) -> common_pb2.ReadConsistency | None:
-    """Returns how fresh a memory must be; None when the caller does not say."""
-    if not (question.after or question.fully_applied):
-        return None
-    return consistency(question.after, question.fully_applied)
 
 
 def _filter(question: Question) -> chunks_pb2.ChunkFilter | None:
@@ -227,35 +190,12 @@ def export_request(
 
 def answer(message: answer_service_pb2.Answer) -> Answer:
     """Returns a stored answer."""
-    no_answer = known_name(_NO_ANSWERS, message.no_answer) if message.no_answer else None
     return value_of(
         Answer,
         message,
-        state=known_name(STATES, message.state),
-        error=if_set(message, "error", error_of),
-        citations=tuple(_citation(one) for one in message.citations),
-        read_point=read_point(message.read_point),
         usage=_usage(message.usage),
-        created_at=moment(message.created_at),
-        no_answer=no_answer,
-        statistics=if_set(message, "statistics", navigation_statistics),
-        reader=known_name(_READERS, message.reader) if message.reader else None,
-        choice=if_set(message, "choice", _choice),
-        value=json.loads(message.value_json) if message.value_json else None,
         has_value=bool(message.value_json),
-        rating=if_set(message, "rating", rating),
-        losses=losses(message.losses),
-        left_out=positions(message, "left_out"),
-    )
-
-
-def _citation(message: answer_service_pb2.Citation) -> Citation:
-    return value_of(
-        Citation,
-        message,
-        characters=characters(message),
-        positions=positions(message),
-        occurred_at=if_set(message, "occurred_at", moment),
+        rating=_rating(message),
     )
 
 
@@ -270,24 +210,12 @@ def _usage(message: common_pb2.Usage) -> Usage:
     )
 
 
-def _choice(message: answer_service_pb2.Answer.Choice) -> Choice:
-    return value_of(
-        Choice,
-        message,
-        reader=known_name(_READERS, message.reader),
-        strategy=known_name(_STRATEGIES, message.strategy) if message.strategy else None,
-    )
-
-
-def rating(message: answer_service_pb2.Rating) -> Rating:
-    """Returns what a user thinks of an answer."""
-    good = message.verdict == answer_service_pb2.Rating.VERDICT_GOOD
-    return value_of(Rating, message, good=good, created_at=moment(message.created_at))
-
-
-def navigation_statistics(message: answer_service_pb2.NavigationStatistics) -> NavigationStatistics:
-    """Returns the counts of navigations."""
-    return value_of(NavigationStatistics, message)
+def _rating(rated: answer_service_pb2.Answer | answer_service_pb2.TrainingExample) -> Rating | None:
+    """Returns what a user thinks of an answer; None where it is not rated."""
+    if not rated.HasField("rating"):
+        return None
+    good = rated.rating.verdict == answer_service_pb2.Rating.VERDICT_GOOD
+    return value_of(Rating, rated.rating, good=good)
 
 
 def progress(response: answer_service_pb2.AskEvent) -> AskEvent | Answer | None:
@@ -296,11 +224,9 @@ def progress(response: answer_service_pb2.AskEvent) -> AskEvent | Answer | None:
         case "waiting":
             return value_of(Waiting, response.waiting)
         case "reading":
-            return value_of(
-                Reading, response.reading, read_point=read_point(response.reading.read_point)
-            )
+            return value_of(Reading, response.reading)
         case "trajectory_event":
-            return event(response.trajectory_event)
+            return value_of(TrajectoryEvent, response.trajectory_event)
         case "text":
             return value_of(TextPiece, response.text)
         case "answer":
@@ -308,27 +234,6 @@ def progress(response: answer_service_pb2.AskEvent) -> AskEvent | Answer | None:
     return None
 
 
-def event(message: answer_service_pb2.TrajectoryEvent) -> TrajectoryEvent:
-    """Returns an event of a trajectory."""
-    return value_of(
-        TrajectoryEvent,
-        message,
-        positions=positions(message),
-        kind=known_name(_EVENT_KINDS, message.kind),
-        action=known_name(_EVENT_ACTIONS, message.action),
-    )
-
-
 def training_example(message: answer_service_pb2.TrainingExample) -> TrainingExample:
     """Returns a move of a navigation or a browsing, to train a model with."""
-    return value_of(
-        TrainingExample,
-        message,
-        messages=tuple(value_of(ChatMessage, one) for one in message.messages),
-        rating=if_set(message, "rating", rating),
-    )
-
-
-def losses(messages: Iterable[Any]) -> tuple[Loss, ...]:
-    """Returns what a memory lost."""
-    return tuple(value_of(Loss, one, kind=_LOSS_KINDS.get(one.kind, "")) for one in messages)
+    return value_of(TrainingExample, message, rating=_rating(message))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar, Unpack, cast
 
-from palimpsest._convert import if_set, message_of, moment, number_of, numbers_of, value_of
+from palimpsest._convert import message_of, number_of, numbers_of, value_of
 from palimpsest._errors import InvalidArgument
 from palimpsest._values_log import Ack, Chunk, ChunkFilterOptions, ChunkKind, ChunkLabels
 from palimpsest.v1 import chunks_pb2, common_pb2, session_service_pb2
@@ -265,9 +265,6 @@ def chunk(message: chunks_pb2.Chunk) -> Chunk:
         thought=step.thought,
         action=step.action,
         observed_first=step.observed_first,
-        occurred_at=if_set(message, "occurred_at", moment),
-        metadata=dict(message.metadata),
-        created_at=if_set(message, "created_at", moment),
     )
 
 

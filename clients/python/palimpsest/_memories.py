@@ -1,6 +1,5 @@
 """Memories of all kinds, their history and their contexts, to and from the proto's messages."""
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,15 +8,8 @@ from typing import Any, Literal
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from palimpsest._convert import if_set, moment, name_of, number_of, numbers_of, value_of
-from palimpsest._convert_answers import losses
+from palimpsest._convert import common_fields, number_of, numbers_of, value_of
 from palimpsest._specs import (
-    ALLOWED_OPS,
-    COERCIONS,
-    ENCODINGS,
-    PLAIN_PRISM,
-    REPLY_FORMATS,
-    STEPS,
     AllowedOps,
     Coercion,
     Encoding,
@@ -167,34 +159,16 @@ def memory(message: memories_pb2.Memory) -> MemoryInfo:
         kind=kind,
         tree=tree_settings(message.tree) if kind == "tree" else None,
         state=state_settings(message.state) if kind == "state" else None,
-        **{name: getattr(prism, name) for name in PLAIN_PRISM},
-        steps=name_of(STEPS, prism.steps),
-        encoding=name_of(ENCODINGS, prism.encoding),
-        allowed_ops=name_of(ALLOWED_OPS, prism.allowed_ops),
-        coercion=name_of(COERCIONS, prism.coercion),
-        reply_format=name_of(REPLY_FORMATS, prism.reply_format),
-        linger_seconds=if_set(prism, "linger", lambda linger: linger.ToMilliseconds() / 1000),
+        **common_fields(MemoryInfo, prism),
+        linger_seconds=prism.linger.ToMilliseconds() / 1000 if prism.HasField("linger") else None,
         skip_failures=prism.on_failure == common_pb2.ON_FAILURE_SKIP,
-        status=name_of(_STATUSES, message.status),
-        blocked=if_set(message, "blocked", blocked),
-        created_at=moment(message.created_at),
-        losses=losses(message.losses),
     )
-
-
-def blocked(message: memories_pb2.Memory.Blocked) -> Blocked:
-    """Returns why a memory does not advance."""
-    return value_of(Blocked, message, since=if_set(message, "since", moment))
 
 
 def memory_state(message: memories_pb2.Memory) -> MemoryState:
     """Returns a memory with its value."""
-    return value_of(
-        MemoryState,
-        message.read_point,
-        info=memory(message),
-        value=json.loads(message.value_json),
-    )
+    point = common_fields(MemoryState, message.read_point)
+    return value_of(MemoryState, message, info=memory(message), **point)
 
 
 def update_request(
@@ -209,11 +183,6 @@ def update_request(
         update_mask=FieldMask(paths=[f"{kind}.{name}" for name in spec]),
         **others,
     )
-
-
-def flushed(message: memory_service_pb2.FlushMemoryResponse) -> Flushed:
-    """Returns the log as it was when the wait for more chunks ended."""
-    return value_of(Flushed, message)
 
 
 #: Settings whose name is another one in the proto.

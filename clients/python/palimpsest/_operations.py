@@ -7,18 +7,9 @@ from typing import Any, Generic, Literal, TypeVar
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from palimpsest._convert import (
-    STATES,
-    error_of,
-    if_set,
-    known_name,
-    moment,
-    number_of,
-    numbers_of,
-    value_of,
-)
+from palimpsest._convert import STATES, number_of, numbers_of, value_of
 from palimpsest._errors import PalimpsestError
-from palimpsest._memories import Blocked, MemoryInfo, MemoryKind, blocked
+from palimpsest._memories import Blocked, MemoryInfo, MemoryKind
 from palimpsest._memories import memory as memory_info
 from palimpsest._schemas import schema_fields
 from palimpsest._specs import number_of as setting
@@ -101,22 +92,7 @@ _KINDS: dict[OperationKind, Any] = numbers_of(_Message.Kind, "KIND_")
 
 def operation(message: operations_pb2.Operation) -> OperationInfo[Any]:
     """Returns an operation."""
-    return value_of(
-        OperationInfo,
-        message,
-        kind=known_name(_KINDS, message.kind),
-        state=known_name(STATES, message.state),
-        progress=if_set(message, "progress", _progress),
-        error=if_set(message, "error", error_of),
-        result=_result(message),
-        usage=if_set(message, "usage", lambda usage: value_of(Usage, usage)),
-        created_at=moment(message.created_at),
-        ended_at=if_set(message, "ended_at", moment),
-    )
-
-
-def _progress(message: operations_pb2.Operation.Progress) -> OperationProgress:
-    return value_of(OperationProgress, message, blocked=if_set(message, "blocked", blocked))
+    return value_of(OperationInfo, message, result=_result(message))
 
 
 def _result(message: operations_pb2.Operation) -> Any:

@@ -3,16 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal, Unpack
 
-from palimpsest._convert import (
-    characters,
-    consistency,
-    known_name,
-    message_of,
-    number_of,
-    numbers_of,
-    read_point,
-    value_of,
-)
+from palimpsest._convert import consistency, message_of, number_of, numbers_of, value_of
 from palimpsest._convert_chunks import chunk, chunk_filter, text_of
 from palimpsest._values_common import CharacterRange, ReadPoint
 from palimpsest._values_log import Chunk, ChunkFilterOptions
@@ -87,7 +78,6 @@ class SearchResult:
 
 
 _MODES: dict[SearchMode, Any] = numbers_of(session_service_pb2.SearchMode, "SEARCH_MODE_", "auto")
-_SEARCHED_BY = {name: number for name, number in _MODES.items() if name != "auto"}
 
 
 def search_request(
@@ -119,19 +109,7 @@ def search_request(
 
 def search_result(message: session_service_pb2.SearchChunksResponse) -> SearchResult:
     """Returns what a search found."""
-    return value_of(
-        SearchResult,
-        message,
-        results=tuple(_found(one) for one in message.results),
-        mode=known_name(_SEARCHED_BY, message.mode),
-        index=search_index(message.index),
-        read_point=read_point(message.read_point),
-    )
-
-
-def search_index(message: session_service_pb2.SearchIndex) -> SearchIndex:
-    """Returns how far words and vectors of a session are."""
-    return value_of(SearchIndex, message)
+    return value_of(SearchResult, message, results=tuple(map(_found, message.results)))
 
 
 def _found(message: session_service_pb2.SearchChunksResponse.Result) -> FoundChunk:
@@ -141,9 +119,6 @@ def _found(message: session_service_pb2.SearchChunksResponse.Result) -> FoundChu
         message,
         chunk=found,
         text=text_of(found),
-        words_rank=message.words_rank or None,
-        vectors_rank=message.vectors_rank or None,
         words_score=message.words_score if message.words_rank else None,
         vectors_score=message.vectors_score if message.vectors_rank else None,
-        characters=characters(message),
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from palimpsest._convert import message_of, moment, value_of
+from palimpsest._convert import message_of
 from palimpsest.v1 import session_service_pb2
 
 
@@ -24,16 +24,6 @@ class SessionInfo:
     #: Changes with each update of the session; for `Session.update`.
     etag: str
     created_at: datetime
-
-
-def session(message: session_service_pb2.Session) -> SessionInfo:
-    """Returns a session."""
-    return value_of(
-        SessionInfo,
-        message,
-        metadata=dict(message.metadata),
-        created_at=moment(message.created_at),
-    )
 
 
 def new_session(

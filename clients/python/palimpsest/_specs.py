@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, TypedDict
 
-from palimpsest._convert import message_of, milliseconds, name_of, numbers_of
+from palimpsest._convert import message_of, milliseconds, numbers_of, value_of
 from palimpsest._convert import number_of as _number_of
 from palimpsest._schemas import Schema, schema_fields
 from palimpsest.v1 import common_pb2, memories_pb2
@@ -23,7 +23,7 @@ Steps = Literal["whole", "focused"]
 #: How the model writes its moves; "auto" is "structured" where the model offers it.
 ReplyFormat = Literal["auto", "text", "structured"]
 #: What navigation carries down the path.
-WorkingMemory = Literal["off", "cut", "summarized"]
+WorkingMemory = Literal["cut", "off", "summarized"]
 #: What the number of steps between two compressions goes by.
 StatePeriod = Literal["fixed", "adaptive"]
 
@@ -162,16 +162,6 @@ def prism_spec(
 
 
 #: Settings that are the same with the proto.
-PLAIN_PRISM = (
-    "schema_source",
-    "task",
-    "question",
-    "final_task",
-    "model",
-    "chunk_tokens",
-    "fold_tokens",
-    "memory_tokens",
-)
 _PLAIN_TREE = (
     "segment_tokens",
     "max_children",
@@ -195,12 +185,11 @@ def tree_spec(settings: TreeSettings) -> memories_pb2.TreeSpec:
 
 def tree_settings(message: memories_pb2.TreeSpec) -> TreeSettings:
     """The settings of a tree."""
-    return TreeSettings(
+    return value_of(
+        TreeSettings,
+        message,
         reasoning=message.reasoning != _Tree.REASONING_OFF,
-        working_memory=name_of(WORKING_MEMORIES, message.working_memory),
-        reply_format=name_of(REPLY_FORMATS, message.reply_format),
         skip_failures=message.on_failure == common_pb2.ON_FAILURE_SKIP,
-        **{name: getattr(message, name) for name in _PLAIN_TREE},
     )
 
 
@@ -234,12 +223,9 @@ def state_settings_of(**given: Any) -> StateSettings:
 
 def state_settings(message: memories_pb2.StateSpec) -> StateSettings:
     """The settings of a state memory."""
-    return StateSettings(
-        period_kind=name_of(PERIODS, message.period_kind),
-        period_tokens=message.period_tokens if message.HasField("period_tokens") else None,
+    return value_of(
+        StateSettings,
+        message,
         idle_seconds=message.idle.ToMilliseconds() / 1000,
-        pinned=tuple(message.pinned),
-        reply_format=name_of(REPLY_FORMATS, message.reply_format),
         skip_failures=message.on_failure == common_pb2.ON_FAILURE_SKIP,
-        **{name: getattr(message, name) for name in _PLAIN_STATE},
     )

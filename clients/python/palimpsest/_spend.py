@@ -5,16 +5,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, Literal
 
-from palimpsest._convert import (
-    if_set,
-    known_name,
-    message_of,
-    moment,
-    number_of,
-    numbers_of,
-    positions,
-    value_of,
-)
+from palimpsest._convert import message_of, number_of, numbers_of, value_of
 from palimpsest._values_common import PositionRange
 from palimpsest.v1 import billing_service_pb2 as pb
 from palimpsest.v1 import common_pb2
@@ -253,12 +244,6 @@ class CostReport:
 
 _PERIODS: dict[BudgetPeriod, Any] = numbers_of(pb.BudgetPeriod, "BUDGET_PERIOD_")
 _GROUPINGS: dict[Grouping, Any] = numbers_of(pb.ListUsageRequest.Grouping, "GROUPING_")
-#: The first of each is what is not specified.
-_PURPOSES = {"": 0, **numbers_of(pb.CallPurpose, "CALL_PURPOSE_")}
-_OUTCOMES = {"": 0, **numbers_of(pb.CostReport.CacheOutcome, "CACHE_OUTCOME_")}
-#: Fields that are messages themselves.
-_COMPARED = ("measured", "as_kept", "in_place", "amendments", "adaptive")
-_LOOPS = ("standard", "recursive", "pcc")
 
 
 def budget_period(period: BudgetPeriod) -> Any:
@@ -271,21 +256,6 @@ def budget_limit(name: str, limit: int | None) -> int | None:
     if limit is not None and not 0 <= limit <= MAX_LIMIT:
         raise ValueError(f"{name} is from 0 to {MAX_LIMIT}, not {limit}")
     return limit
-
-
-def budget(message: pb.Budget) -> Budget:
-    """Returns a budget, and how much of it is left."""
-    return value_of(
-        Budget,
-        message,
-        period=known_name(_PERIODS, message.period),
-        resets_at=if_set(message, "resets_at", moment),
-    )
-
-
-def usage(message: common_pb2.Usage) -> Usage:
-    """Returns model calls, summed."""
-    return value_of(Usage, message)
 
 
 def usage_request(
@@ -318,39 +288,9 @@ def usage_report(
 ) -> UsageReport:
     """Returns what was used, from all pages of a list."""
     return UsageReport(
-        total=usage(total),
+        total=value_of(Usage, total),
         lines=tuple(
-            value_of(
-                UsageLine,
-                one,
-                day=date.fromisoformat(one.day) if one.day else None,
-                purpose=known_name(_PURPOSES, one.purpose),
-                usage=usage(one.usage),
-            )
+            value_of(UsageLine, one, day=date.fromisoformat(one.day) if one.day else None)
             for one in lines
         ),
     )
-
-
-def cost_report(message: pb.CostReport) -> CostReport:
-    """Returns what a session or a memory cost."""
-    return CostReport(
-        total=usage(message.total),
-        cache=tuple(
-            value_of(CacheLine, one, outcome=known_name(_OUTCOMES, one.outcome))
-            for one in message.cache
-        ),
-        reading=value_of(ReadingCost, message.reading),
-        comparison=if_set(message, "comparison", _comparison),
-        accounting=if_set(message, "accounting", _accounting),
-    )
-
-
-def _comparison(message: pb.CostReport.Comparison) -> Comparison:
-    logs = {name: value_of(ReadingCost, getattr(message, name)) for name in _COMPARED}
-    return value_of(Comparison, message, positions=positions(message), **logs)
-
-
-def _accounting(message: pb.CostReport.Accounting) -> Accounting:
-    loops = {name: value_of(LoopCost, getattr(message, name)) for name in _LOOPS}
-    return value_of(Accounting, message, **loops)

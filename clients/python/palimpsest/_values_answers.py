@@ -203,50 +203,34 @@ class Question:
     unattended: bool = False
 
 
-class AskOptions(TypedDict, total=False):
-    """What a question may say besides its words, as `Question` has it."""
+class MemoryQuestionOptions(TypedDict, total=False):
+    """What `Memory.ask_all` takes of a question besides its words, as `Question` has it."""
+
+    after: str
+    fully_applied: bool
+    threads: Sequence[str]
+    excluded_threads: Sequence[str]
+    sources: Sequence[str]
+    occurred_since: datetime | None
+    occurred_until: datetime | None
+    metadata: Mapping[str, str] | None
+    options: Sequence[str]
+    hybrid_leaves: int
+    beam: int
+    max_calls: int
+    navigate: bool
+    reader: Reader | None
+    response_schema: Schema | None
+    stream: bool
+
+
+class AskOptions(MemoryQuestionOptions, total=False):
+    """What `Session.ask` takes of a question besides its words."""
 
     memory: str
-    reader: Reader | None
     browsing: BrowseSettings | None
-    response_schema: Schema | None
     model: str
-    after: str
-    fully_applied: bool
-    threads: Sequence[str]
-    excluded_threads: Sequence[str]
-    sources: Sequence[str]
-    occurred_since: datetime | None
-    occurred_until: datetime | None
-    metadata: Mapping[str, str] | None
-    options: Sequence[str]
-    hybrid_leaves: int
-    beam: int
-    max_calls: int
-    navigate: bool
-    stream: bool
     unattended: bool
-
-
-class MemoryQuestionOptions(TypedDict, total=False):
-    """What `Memory.ask_all` takes of a question besides its words."""
-
-    after: str
-    fully_applied: bool
-    threads: Sequence[str]
-    excluded_threads: Sequence[str]
-    sources: Sequence[str]
-    occurred_since: datetime | None
-    occurred_until: datetime | None
-    metadata: Mapping[str, str] | None
-    options: Sequence[str]
-    hybrid_leaves: int
-    beam: int
-    max_calls: int
-    navigate: bool
-    reader: Reader | None
-    response_schema: Schema | None
-    stream: bool
 
 
 class MemoryAskOptions(MemoryQuestionOptions, total=False):

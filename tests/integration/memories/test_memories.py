@@ -233,7 +233,7 @@ async def test_nobody_there_is_one_clear_line() -> None:
         with pytest.raises(
             palimpsest.ConnectionFailed, match=r"^cannot reach Palimpsest at 127.0.0.1:1; start it"
         ):
-            await client.call(client.session("s")._sessions.GetSession, _get_session(), timeout=0.5)
+            await client.call(client._connection.sessions.GetSession, _get_session(), timeout=0.5)
 
 
 def _get_session() -> Any:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palimpsest import Edit, PositionRange, _history
+from palimpsest import Amendment, Edit, PositionRange, Revision, _history
+from palimpsest._convert import value_of
 from palimpsest.v1 import common_pb2, memories_pb2, memory_service_pb2
 
 JSON = st.recursive(
@@ -60,7 +61,7 @@ def test_a_difference_tells_nothing_from_null(old: str | None, new: str | None, 
 
 @given(
     revision=st.integers(0, 2**40),
-    kind=st.sampled_from(sorted(_history._KINDS.values())),
+    kind=st.sampled_from(sorted(memories_pb2.RevisionKind.values())[1:]),
     restored=st.none() | st.integers(0, 9),
     comment=st.text(),
 )
@@ -78,7 +79,7 @@ def test_a_revision_keeps_all_it_says(
         rejection_count=4,
         value_digest=b"d" * 32,
     )
-    made = _history.revision(message)
+    made = value_of(Revision, message)
     assert (made.revision, made.restored_revision, made.comment) == (revision, restored, comment)
     assert memories_pb2.RevisionKind.Name(kind) == f"REVISION_KIND_{made.kind.upper()}"  # type: ignore[arg-type]
     assert made.positions == PositionRange(first=2, last=3)
@@ -88,5 +89,5 @@ def test_a_revision_keeps_all_it_says(
 
 def test_what_a_newer_service_says_is_unknown_and_no_failure() -> None:
     newer = memories_pb2.Amendment(op=77, kind=78, value_json="1")  # type: ignore[arg-type]
-    made = _history.amendment(newer)
+    made = value_of(Amendment, newer)
     assert (made.op, made.kind) == ("unknown", "unknown")

@@ -5,9 +5,12 @@ from functools import partial
 
 import pytest
 
-from palimpsest import Question, _convert_answers
+from palimpsest import Question, TrajectoryEvent, _convert_answers
 from palimpsest._async._runtime import gather
+from palimpsest._convert import value_of
 from palimpsest.v1 import answer_service_pb2
+
+_Message = answer_service_pb2.TrajectoryEvent
 
 
 def test_each_kind_and_action_has_a_name() -> None:
@@ -17,9 +20,7 @@ def test_each_kind_and_action_has_a_name() -> None:
         (one.kind, one.action)
         for kind in kinds
         for action in actions
-        for one in [
-            _convert_answers.event(answer_service_pb2.TrajectoryEvent(kind=kind, action=action))
-        ]
+        for one in [value_of(TrajectoryEvent, _Message(kind=kind, action=action))]
         if kind and action
     }
     assert len(named) == (len(kinds) - 1) * (len(actions) - 1)
@@ -29,7 +30,7 @@ def test_each_kind_and_action_has_a_name() -> None:
 def test_what_a_newer_service_says_is_unknown() -> None:
     message = answer_service_pb2.TrajectoryEvent()
     message.MergeFromString(b"\x10\x63\x18\x63")
-    event = _convert_answers.event(message)
+    event = value_of(TrajectoryEvent, message)
     assert (event.kind, event.action, event.cached_tokens) == ("unknown", "unknown", None)
     answer = answer_service_pb2.Answer()
     answer.MergeFromString(b"\x58\x63")

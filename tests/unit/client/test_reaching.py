@@ -47,7 +47,7 @@ def register(server: aio.Server) -> None:
 async def look(client: palimpsest.Client) -> str:
     session = client.session("s")
     request = session_service_pb2.GetSessionRequest(session="s")
-    method = session._sessions.GetSession
+    method = session._connection.sessions.GetSession
     response = await client.call(method, request, timeout=FOR_EVER)
     return str(response.id)
 

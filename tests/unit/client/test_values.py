@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import palimpsest
 from palimpsest import _memories, _operations, _specs
+from palimpsest.v1 import common_pb2
 from palimpsest.v1 import memories_pb2 as v1
 
 SETTINGS: list[tuple[str, dict[Any, Any]]] = [
@@ -100,3 +101,11 @@ def test_values_are_frozen() -> None:
     flushed = palimpsest.Flushed(read_token="t", head=1)
     with pytest.raises(AttributeError):
         flushed.head = 2  # type: ignore[misc]
+
+
+def test_a_memory_is_read_with_its_value_and_where_it_was_read() -> None:
+    point = common_pb2.ReadPoint(revision=3, applied_position=7, read_token="t")
+    message = v1.Memory(prism=spec(), value_json='{"a": [1]}', read_point=point)
+    state = _memories.memory_state(message)
+    assert (state.value, state.revision, state.applied_position) == ({"a": [1]}, 3, 7)
+    assert (state.read_token, state.info.kind, state.info.blocked) == ("t", "prism", None)

@@ -21,7 +21,8 @@ from evaluation.strategies import (
     Spent,
     StrategyName,
 )
-from palimpsest import _convert_answers
+from palimpsest import TrajectoryEvent
+from palimpsest._convert import value_of
 from palimpsest.v1 import answer_service_pb2, common_pb2
 from palimpsest.v1.answer_service_pb2 import Citation
 from palimpsest.v1.common_pb2 import CharacterRange, PositionRange
@@ -37,7 +38,7 @@ class Service:
 
     def __init__(self, answer: Answer, events: Sequence[Event] = ()) -> None:
         self.answer = answer
-        self.events = [_convert_answers.event(one) for one in events]
+        self.events = [value_of(TrajectoryEvent, one) for one in events]
         self.asked: list[answer_service_pb2.AskRequest] = []
 
     async def ask(

@@ -3,13 +3,14 @@
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from palimpsest import _history as convert
 from palimpsest._async._connection import Connection
 from palimpsest._async._resource import Resource
 from palimpsest._async._runtime import Interrupted, RpcError, is_cancelled, sleep
-from palimpsest._convert import consistency, read_point
+from palimpsest._convert import consistency, value_of
 from palimpsest._errors import PalimpsestError, Unavailable
 from palimpsest._history import (
     Amendment,
@@ -25,7 +26,7 @@ from palimpsest._history import (
 from palimpsest._memories import MemoryInfo, memory
 from palimpsest._transport import STREAM_BACKOFF_SECONDS, headers, may_pass, pause_seconds
 from palimpsest._values_common import ReadPoint
-from palimpsest.v1 import common_pb2, memory_service_pb2, memory_service_pb2_grpc
+from palimpsest.v1 import common_pb2, memory_service_pb2
 
 if TYPE_CHECKING:
     from palimpsest._async._memory import Memory
@@ -56,7 +57,7 @@ class Provenance:
         #: The path as an RFC 9535 normalized path.
         self.path: str = first.path
         #: What was read: the revision that is explained, and how far the log was applied.
-        self.read_point: ReadPoint = read_point(first.read_point)
+        self.read_point = value_of(ReadPoint, first.read_point)
         #: Whether the path has a value; if not, the entries say what removed it.
         self.exists: bool = first.HasField("value_json")
         #: The value.
@@ -67,8 +68,8 @@ class Provenance:
         cls, connection: Connection, request: memory_service_pb2.GetProvenanceRequest
     ) -> "Provenance":
         """Reads the first page."""
-        stub = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
-        return cls(connection, request, await connection.call(stub.GetProvenance, request))
+        first = await connection.call(connection.memories.GetProvenance, request)
+        return cls(connection, request, first)
 
     async def __aiter__(self) -> AsyncIterator[ProvenanceEntry]:
         """Yields the entries."""
@@ -76,12 +77,11 @@ class Provenance:
             yield convert.provenance_entry(message)
         if not self._first.next_page_token:
             return
-        stub = memory_service_pb2_grpc.MemoryServiceStub(self._connection.channel)
         request = memory_service_pb2.GetProvenanceRequest()
         request.CopyFrom(self._request)
         request.page_token = self._first.next_page_token
         entries = self._connection.all_of(
-            stub.GetProvenance, request, "entries", convert.provenance_entry
+            self._connection.memories.GetProvenance, request, "entries", convert.provenance_entry
         )
         async for entry in entries:
             yield entry
@@ -110,7 +110,6 @@ class Watch:
         if after_revision is not None and resume_token:
             raise ValueError("give after_revision or resume_token, not both")
         self._connection = connection
-        self._stub = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
         self._request = memory_service_pb2.WatchMemoryRequest(**named)
         if after_revision is not None:
             self._request.after_revision = after_revision
@@ -181,7 +180,7 @@ class Watch:
         return None
 
     async def _open(self) -> None:
-        call = self._call = self._stub.WatchMemory(self._request, **headers())
+        call = self._call = self._connection.memories.WatchMemory(self._request, **headers())
         if self._closed:
             # By another thread, which saw no call to cancel.
             call.cancel()
@@ -192,7 +191,7 @@ class Watch:
     async def _read(self) -> Committed:
         assert self._responses is not None, "it is open"
         response = await self._next(self._responses)
-        event = convert.committed(response)
+        event = value_of(Committed, response)
         self._reached(response)
         self._wait = STREAM_BACKOFF_SECONDS[0]
         return event
@@ -236,7 +235,6 @@ class MemoryHistory(Resource):
         super().__init__(connection, session.id, id)
         self.id = id
         self.session = session
-        self._service = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
         #: In every request about this memory.
         self._named: dict[str, Any] = {"session": session.id, "memory": id}
 
@@ -262,8 +260,8 @@ class MemoryHistory(Resource):
             positions=common_pb2.PositionRange(first=from_position, last=to_position),
             consistency=consistency(after, fully_applied),
         )
-        method = self._service.ListAmendments
-        return self._connection.all_of(method, request, "amendments", convert.amendment)
+        method = self._connection.memories.ListAmendments
+        return self._connection.all_of(method, request, "amendments", partial(value_of, Amendment))
 
     def rejections(
         self, *, after: str = "", fully_applied: bool = False
@@ -275,16 +273,16 @@ class MemoryHistory(Resource):
         request = memory_service_pb2.ListRejectionsRequest(
             **self._named, page_size=1000, consistency=consistency(after, fully_applied)
         )
-        method = self._service.ListRejections
-        return self._connection.all_of(method, request, "rejections", convert.rejection)
+        method = self._connection.memories.ListRejections
+        return self._connection.all_of(method, request, "rejections", partial(value_of, Rejection))
 
     def revisions(self, *, after: str = "", fully_applied: bool = False) -> AsyncIterator[Revision]:
         """Yields every revision and what caused it, oldest first. Freshness as in `get`."""
         request = memory_service_pb2.ListRevisionsRequest(
             **self._named, page_size=1000, consistency=consistency(after, fully_applied)
         )
-        method = self._service.ListRevisions
-        return self._connection.all_of(method, request, "revisions", convert.revision)
+        method = self._connection.memories.ListRevisions
+        return self._connection.all_of(method, request, "revisions", partial(value_of, Revision))
 
     async def provenance(
         self,
@@ -330,7 +328,7 @@ class MemoryHistory(Resource):
             consistency=consistency(after, fully_applied),
             page_size=1000,
         )
-        pages = self._connection.pages(self._service.DiffMemories, request)
+        pages = self._connection.pages(self._connection.memories.DiffMemories, request)
         return convert.diff([page async for page in pages])
 
     def watch(
@@ -377,7 +375,7 @@ class MemoryHistory(Resource):
             comment=comment,
             request_id=request_id,
         )
-        method = self._service.EditMemory
+        method = self._connection.memories.EditMemory
         response = await self._connection.call(method, request, retry=bool(request_id))
         return convert.edited(response)
 
@@ -400,10 +398,11 @@ class MemoryHistory(Resource):
             comment=comment,
             request_id=request_id,
         )
-        method = self._service.RollbackMemory
+        method = self._connection.memories.RollbackMemory
         return memory(await self._connection.call(method, request, retry=bool(request_id)))
 
     async def fold(self, *, request_id: str = "") -> Folded:
         """Writes the amendments into a new base; the value stays. `request_id` as in `edit`."""
         request = memory_service_pb2.FoldMemoryRequest(**self._named, request_id=request_id)
-        return convert.folded(await self._connection.call(self._service.FoldMemory, request))
+        method = self._connection.memories.FoldMemory
+        return convert.folded(await self._connection.call(method, request))

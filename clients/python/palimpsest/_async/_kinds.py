@@ -1,12 +1,12 @@
 """Trees and state memories: what they have beyond other memories."""
 
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
-from palimpsest._async._connection import Connection
 from palimpsest._async._memory import Memory
 from palimpsest._async._operation import Operation
-from palimpsest._convert import consistency, message_of
+from palimpsest._convert import consistency, message_of, value_of
 from palimpsest._memories import MemoryInfo
 from palimpsest._specs import StateSettings, TreeSettings
 from palimpsest._states import (
@@ -14,29 +14,16 @@ from palimpsest._states import (
     StateVector,
     WorkingContext,
     form_numbers,
-    state_vector,
     working_context,
 )
-from palimpsest._trees import TextPart, TreeNode, TreeOutline, text_part, tree_node, tree_outline
-from palimpsest.v1 import (
-    state_service_pb2,
-    state_service_pb2_grpc,
-    tree_service_pb2,
-    tree_service_pb2_grpc,
-)
-
-if TYPE_CHECKING:
-    from palimpsest._async._session import Session
+from palimpsest._trees import TextPart, TreeNode, TreeOutline, tree_outline
+from palimpsest.v1 import state_service_pb2, tree_service_pb2
 
 
 class Tree(Memory):
     """A tree, by its id. What is for PRISM memories only is FailedPrecondition."""
 
     _kind = "tree"
-
-    def __init__(self, connection: Connection, session: "Session", id: str) -> None:
-        super().__init__(connection, session, id)
-        self._trees = tree_service_pb2_grpc.TreeServiceStub(connection.channel)
 
     async def seal(self, *, request_id: str = "") -> Operation[MemoryInfo]:
         """Seals the tree: what is in the log now gets a single root, and nothing follows.
@@ -45,7 +32,7 @@ class Tree(Memory):
         cancelled. It cannot be undone once it is done.
         """
         request = tree_service_pb2.SealTreeRequest(**self._named, request_id=request_id)
-        response = await self._connection.call(self._trees.SealTree, request)
+        response = await self._connection.call(self._connection.trees.SealTree, request)
         return Operation(self._connection, response)
 
     async def update(  # type: ignore[override]  # what may be changed is another kind's
@@ -87,9 +74,8 @@ class Tree(Memory):
             revision=revision,
             consistency=consistency(after, fully_applied),
         )
-        return tree_outline(
-            await self._connection.call(self._trees.GetTree, request, timeout=timeout)
-        )
+        method = self._connection.trees.GetTree
+        return tree_outline(await self._connection.call(method, request, timeout=timeout))
 
     async def node(
         self,
@@ -106,7 +92,8 @@ class Tree(Memory):
             node=node,
             consistency=consistency(after, fully_applied),
         )
-        return tree_node(await self._connection.call(self._trees.GetNode, request, timeout=timeout))
+        method = self._connection.trees.GetNode
+        return value_of(TreeNode, await self._connection.call(method, request, timeout=timeout))
 
     def children(
         self, parent: str, *, after: str = "", fully_applied: bool = False
@@ -128,7 +115,8 @@ class Tree(Memory):
             page_size=1000,
             **scope,
         )
-        return self._connection.all_of(self._trees.ListNodes, request, "nodes", tree_node)
+        method, convert = self._connection.trees.ListNodes, partial(value_of, TreeNode)
+        return self._connection.all_of(method, request, "nodes", convert)
 
     def text(
         self, node: str, *, after: str = "", fully_applied: bool = False
@@ -140,7 +128,8 @@ class Tree(Memory):
             node=node,
             consistency=consistency(after, fully_applied),
         )
-        return self._connection.all_of(self._trees.GetNodeText, request, "parts", text_part)
+        method, convert = self._connection.trees.GetNodeText, partial(value_of, TextPart)
+        return self._connection.all_of(method, request, "parts", convert)
 
     async def rebuild(  # type: ignore[override]  # what may be changed is another kind's
         self,
@@ -162,10 +151,6 @@ class State(Memory):
     """A state memory, by its id. What is for other kinds is FailedPrecondition."""
 
     _kind = "state"
-
-    def __init__(self, connection: Connection, session: "Session", id: str) -> None:
-        super().__init__(connection, session, id)
-        self._states = state_service_pb2_grpc.StateServiceStub(connection.channel)
 
     async def context(
         self,
@@ -192,9 +177,8 @@ class State(Memory):
             consistency=consistency(after, fully_applied),
             forms=form_numbers(forms),
         )
-        return working_context(
-            await self._connection.call(self._states.GetWorkingContext, request, timeout=timeout)
-        )
+        method = self._connection.states.GetWorkingContext
+        return working_context(await self._connection.call(method, request, timeout=timeout))
 
     def vectors(
         self, *, level: int = 0, after: str = "", fully_applied: bool = False
@@ -210,9 +194,8 @@ class State(Memory):
             consistency=consistency(after, fully_applied),
             page_size=1000,
         )
-        return self._connection.all_of(
-            self._states.ListStateVectors, request, "vectors", state_vector
-        )
+        method, convert = self._connection.states.ListStateVectors, partial(value_of, StateVector)
+        return self._connection.all_of(method, request, "vectors", convert)
 
     async def rebuild(  # type: ignore[override]  # what may be changed is another kind's
         self,

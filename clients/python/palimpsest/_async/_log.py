@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Unpack
 from uuid import uuid4
 
-from palimpsest._async._connection import Connection
 from palimpsest._async._producer import BATCH_CHUNKS, Producer
 from palimpsest._async._session_base import SessionBase
 from palimpsest._convert import message_of, positions
@@ -20,7 +19,7 @@ from palimpsest._errors import (
 )
 from palimpsest._transport import APPEND_SECONDS, MAX_SENT_BYTES
 from palimpsest._values_log import Appended, Chunk, ChunkFilterOptions, ChunkLabels
-from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
+from palimpsest.v1 import session_service_pb2
 
 #: Chunks of a page; the service gives no more.
 PAGE_CHUNKS = 1000
@@ -31,10 +30,6 @@ _REFUSED = (Aborted, AlreadyExists, FailedPrecondition, InvalidArgument, NotFoun
 
 class SessionLog(SessionBase):
     """What `Session` has of its log."""
-
-    def __init__(self, connection: Connection, id: str) -> None:
-        super().__init__(connection, id)
-        self._log = session_service_pb2_grpc.SessionServiceStub(connection.channel)
 
     async def append(
         self,
@@ -72,8 +67,9 @@ class SessionLog(SessionBase):
         )
         _check_size(request)
         try:
+            method = self._connection.sessions.Append
             response = await self._connection.call(
-                self._log.Append, request, timeout=timeout, default=APPEND_SECONDS, broken=True
+                method, request, timeout=timeout, default=APPEND_SECONDS, broken=True
             )
         except _REFUSED:
             raise
@@ -131,7 +127,7 @@ class SessionLog(SessionBase):
             filter=wanted,
             page_size=PAGE_CHUNKS,
         )
-        async for page in self._connection.pages(self._log.ListChunks, request):
+        async for page in self._connection.pages(self._connection.sessions.ListChunks, request):
             for message in page.chunks:
                 yield chunk(message)
 
@@ -146,7 +142,7 @@ class SessionLog(SessionBase):
             filter=chunk_filter(from_position=max(position, 0), to_position=max(position, 0)),
             page_size=1,
         )
-        page = await self._connection.call(self._log.ListChunks, request)
+        page = await self._connection.call(self._connection.sessions.ListChunks, request)
         if position < 1 or not page.chunks:
             raise OutOfRange(
                 f"session {self.id!r} has no chunk at position {position}: its log ends at"

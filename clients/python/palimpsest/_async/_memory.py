@@ -10,7 +10,7 @@ from palimpsest._async._answers import ASK_CONCURRENCY, Answers, AnswerStream, O
 from palimpsest._async._connection import Connection
 from palimpsest._async._history import MemoryHistory
 from palimpsest._async._operation import Operation
-from palimpsest._convert import consistency
+from palimpsest._convert import consistency, value_of
 from palimpsest._errors import (
     AlreadyExists,
     FailedPrecondition,
@@ -23,7 +23,6 @@ from palimpsest._memories import (
     MemoryKind,
     MemoryState,
     MemoryStatus,
-    flushed,
     memory,
     memory_state,
     settings_that_differ,
@@ -42,7 +41,7 @@ from palimpsest._values_answers import (
     TrainingExample,
     TrajectoryEvent,
 )
-from palimpsest.v1 import memories_pb2, memory_service_pb2, memory_service_pb2_grpc
+from palimpsest.v1 import memories_pb2, memory_service_pb2
 
 if TYPE_CHECKING:
     from palimpsest._async._session import Session
@@ -61,7 +60,7 @@ async def create_memory(
     What is left to the service is not compared, and of the rest `only` these settings.
     Raises AlreadyExists.
     """
-    stub = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
+    stub = connection.memories
     request = memory_service_pb2.CreateMemoryRequest(memory=wanted, request_id=request_id)
     try:
         await connection.call(stub.CreateMemory, request, retry=exist_ok or bool(request_id))
@@ -93,8 +92,7 @@ async def _stored_schema(connection: Connection, wanted: memories_pb2.Memory) ->
     fields = ("schema_source", "json_schema")
     given = {name: getattr(wanted.prism, name) for name in fields if getattr(wanted.prism, name)}
     checked = memory_service_pb2.CheckSchemaRequest(**given)
-    stub = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
-    return str((await connection.call(stub.CheckSchema, checked)).schema_source)
+    return str((await connection.call(connection.memories.CheckSchema, checked)).schema_source)
 
 
 class Memory(MemoryHistory):
@@ -105,7 +103,6 @@ class Memory(MemoryHistory):
 
     def __init__(self, connection: Connection, session: "Session", id: str) -> None:
         super().__init__(connection, session, id)
-        self._memories = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
         self._answers = Answers(connection, session.id, id)
 
     async def get(
@@ -125,12 +122,14 @@ class Memory(MemoryHistory):
         whose metadata says how far the memory is, FailedPrecondition when it stalled,
         OutOfRange for a revision or a position that it has not reached.
         """
-        fresh = consistency(after, fully_applied) if after or fully_applied else None
         request = memory_service_pb2.GetMemoryRequest(
-            **self._named, revision=revision, position=position, consistency=fresh
+            **self._named,
+            revision=revision,
+            position=position,
+            consistency=consistency(after, fully_applied),
         )
-        response = await self._connection.call(self._memories.GetMemory, request, timeout=timeout)
-        return memory_state(response)
+        method = self._connection.memories.GetMemory
+        return memory_state(await self._connection.call(method, request, timeout=timeout))
 
     async def consolidate(self, *, request_id: str = "") -> Operation[MemoryInfo]:
         """Requests a consolidation: the model merges and shortens, once the log is read.
@@ -138,7 +137,7 @@ class Memory(MemoryHistory):
         Returns the operation at once: that of an earlier request while it has not ended.
         """
         request = memory_service_pb2.ConsolidateMemoryRequest(**self._named, request_id=request_id)
-        response = await self._connection.call(self._memories.ConsolidateMemory, request)
+        response = await self._connection.call(self._connection.memories.ConsolidateMemory, request)
         return Operation(self._connection, response)
 
     async def update(
@@ -168,9 +167,8 @@ class Memory(MemoryHistory):
         request = update_request(self.session.id, self.id, self._kind, changes, **others)
         # Repeated only where it does the same again.
         retry = bool(request.request_id) or not request.HasField("expected_revision")
-        return memory(
-            await self._connection.call(self._memories.UpdateMemory, request, retry=retry)
-        )
+        method = self._connection.memories.UpdateMemory
+        return memory(await self._connection.call(method, request, retry=retry))
 
     async def delete(self, *, missing_ok: bool = False, request_id: str = "") -> None:
         """Deletes the memory with its history; the log stays, and so do answers.
@@ -182,7 +180,7 @@ class Memory(MemoryHistory):
         )
         # A repeated one would find nothing to delete.
         retry = missing_ok or bool(request_id)
-        await self._connection.call(self._memories.DeleteMemory, request, retry=retry)
+        await self._connection.call(self._connection.memories.DeleteMemory, request, retry=retry)
 
     async def rebuild(
         self,
@@ -228,7 +226,7 @@ class Memory(MemoryHistory):
         request = rebuild_request(
             self._named, new_id, self._kind, changes, request_id or uuid4().hex
         )
-        response = await self._connection.call(self._memories.RebuildMemory, request)
+        response = await self._connection.call(self._connection.memories.RebuildMemory, request)
         return Operation(self._connection, response)
 
     async def look(self) -> MemoryInfo:
@@ -262,7 +260,8 @@ class Memory(MemoryHistory):
         It returns before that; read with the token to see it applied.
         """
         request = memory_service_pb2.FlushMemoryRequest(**self._named, request_id=request_id)
-        return flushed(await self._connection.call(self._memories.FlushMemory, request))
+        response = await self._connection.call(self._connection.memories.FlushMemory, request)
+        return value_of(Flushed, response)
 
     async def retry(self, *, request_id: str = "") -> bool:
         """Retries a stalled memory from the position at which it stopped.
@@ -270,7 +269,7 @@ class Memory(MemoryHistory):
         Returns False for one that was not stalled. Raises NotFound.
         """
         request = memory_service_pb2.RetryMemoryRequest(**self._named, request_id=request_id)
-        response = await self._connection.call(self._memories.RetryMemory, request)
+        response = await self._connection.call(self._connection.memories.RetryMemory, request)
         return bool(response.retried)
 
     async def ask(

@@ -27,7 +27,7 @@ from palimpsest._transport import (
     traceparent,
 )
 from palimpsest._values_log import Ack, Chunk, ChunkLabels
-from palimpsest.v1 import chunks_pb2, session_service_pb2, session_service_pb2_grpc
+from palimpsest.v1 import chunks_pb2, session_service_pb2
 
 #: Chunks and bytes of a batch, metadata included. The service takes no more chunks, and no
 #: more content; with their metadata they must fit a message.
@@ -81,7 +81,6 @@ class Producer:
         give_up_seconds: float,
     ) -> None:
         self._connection = connection
-        self._stub = session_service_pb2_grpc.SessionServiceStub(connection.channel)
         self._opening = session_service_pb2.AppendChunksRequest.Open(
             session=session, producer_id=producer_id, epoch=epoch, expected_head=expected_head
         )
@@ -304,7 +303,8 @@ class Producer:
             async with self._changed:
                 if self._connection.closed:
                     raise ProducerClosed("the client of this producer is closed")
-                call = self._call = self._stub.AppendChunks(self._requests(stream), **headers())
+                method = self._connection.sessions.AppendChunks
+                call = self._call = method(self._requests(stream), **headers())
                 if self._closing:
                     call.cancel()
             async for response in call:

@@ -4,6 +4,7 @@ from typing import Unpack
 
 from palimpsest import _search as convert
 from palimpsest._async._log import SessionLog
+from palimpsest._convert import value_of
 from palimpsest._search import SearchIndex, SearchMode, SearchResult
 from palimpsest._values_log import ChunkFilterOptions
 from palimpsest.v1 import session_service_pb2
@@ -55,12 +56,12 @@ class SessionSearch(SessionLog):
         )
         # With a model in it, it costs: not repeated.
         response = await self._connection.call(
-            self._sessions.SearchChunks, request, timeout=timeout, retry=not rerank
+            self._connection.sessions.SearchChunks, request, timeout=timeout, retry=not rerank
         )
         return convert.search_result(response)
 
     async def search_index(self) -> SearchIndex:
         """Returns how far words and vectors of the session are. Raises NotFound."""
         request = session_service_pb2.GetSearchIndexRequest(session=self.id)
-        response = await self._connection.call(self._sessions.GetSearchIndex, request)
-        return convert.search_index(response)
+        response = await self._connection.call(self._connection.sessions.GetSearchIndex, request)
+        return value_of(SearchIndex, response)

@@ -14,15 +14,10 @@ from palimpsest._async._kinds import State, Tree
 from palimpsest._async._memory import Memory, create_memory
 from palimpsest._async._operation import Operation
 from palimpsest._async._search import SessionSearch
+from palimpsest._convert import value_of
 from palimpsest._convert_answers import question_of
-from palimpsest._errors import (
-    PalimpsestError,
-)
-from palimpsest._memories import (
-    Flushed,
-    MemoryInfo,
-    MemoryStatus,
-)
+from palimpsest._errors import PalimpsestError
+from palimpsest._memories import Flushed, MemoryInfo, MemoryStatus
 from palimpsest._operations import GeneratedSchema
 from palimpsest._schemas import Schema
 from palimpsest._specs import (
@@ -45,12 +40,7 @@ from palimpsest._values_answers import (
     TrajectoryEvent,
 )
 from palimpsest._values_common import OperationState
-from palimpsest.v1 import (
-    billing_service_pb2,
-    memories_pb2,
-    memory_service_pb2,
-    memory_service_pb2_grpc,
-)
+from palimpsest.v1 import billing_service_pb2, memories_pb2, memory_service_pb2
 
 
 class Session(SessionSearch):
@@ -58,7 +48,6 @@ class Session(SessionSearch):
 
     def __init__(self, connection: Connection, name: str) -> None:
         super().__init__(connection, name)
-        self._memories = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
         self._answers = Answers(connection, name)
 
     async def create_memory(
@@ -226,15 +215,15 @@ class Session(SessionSearch):
         request = memory_service_pb2.ListMemoriesRequest(
             session=self.id, status=_memories.memory_status(status)
         )
-        method = self._memories.ListMemories
+        method = self._connection.memories.ListMemories
         listed = self._connection.all_of(method, request, "memories", _memories.memory)
         return [one async for one in listed]
 
     async def flush(self, *, request_id: str = "") -> Flushed:
         """Ends the wait for more chunks (`linger`) of all memories. Raises NotFound."""
         request = memory_service_pb2.FlushMemoryRequest(session=self.id, request_id=request_id)
-        response = await self._connection.call(self._memories.FlushMemory, request)
-        return _memories.flushed(response)
+        response = await self._connection.call(self._connection.memories.FlushMemory, request)
+        return value_of(Flushed, response)
 
     async def generate_schema(
         self,
@@ -270,7 +259,7 @@ class Session(SessionSearch):
             # In any case, so that it may be tried again at no further cost.
             request_id=request_id or uuid4().hex,
         )
-        response = await self._connection.call(self._memories.GenerateSchema, request)
+        response = await self._connection.call(self._connection.memories.GenerateSchema, request)
         return Operation(self._connection, response)
 
     async def ask(
@@ -459,4 +448,5 @@ class Session(SessionSearch):
             last_day=_spend.day(last_day),
             system_tokens=system_tokens,
         )
-        return _spend.cost_report(await self._connection.call(self._billing.GetCostReport, request))
+        method = self._connection.billing.GetCostReport
+        return value_of(CostReport, await self._connection.call(method, request))

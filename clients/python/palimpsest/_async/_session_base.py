@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 
-from palimpsest import _sessions as convert
 from palimpsest._async._connection import Connection
 from palimpsest._async._resource import Resource
-from palimpsest._convert import message_of
+from palimpsest._convert import message_of, value_of
 from palimpsest._errors import AlreadyExists
-from palimpsest._sessions import SessionInfo
-from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
+from palimpsest._sessions import SessionInfo, new_session
+from palimpsest.v1 import session_service_pb2
 
 
 class SessionBase(Resource):
@@ -17,7 +16,6 @@ class SessionBase(Resource):
     def __init__(self, connection: Connection, id: str) -> None:
         super().__init__(connection, id)
         self.id = id
-        self._sessions = session_service_pb2_grpc.SessionServiceStub(connection.channel)
 
     async def create(
         self,
@@ -30,10 +28,10 @@ class SessionBase(Resource):
         """Creates it. See `Client.create_session`."""
         request = message_of(
             session_service_pb2.CreateSessionRequest,
-            session=convert.new_session(self.id, language, metadata),
+            session=new_session(self.id, language, metadata),
             request_id=request_id,
         )
-        method = self._sessions.CreateSession
+        method = self._connection.sessions.CreateSession
         try:
             await self._connection.call(method, request, retry=exist_ok or bool(request_id))
         except AlreadyExists as error:
@@ -51,7 +49,8 @@ class SessionBase(Resource):
     async def info(self) -> SessionInfo:
         """Reads the session. Raises NotFound."""
         request = session_service_pb2.GetSessionRequest(session=self.id)
-        return convert.session(await self._connection.call(self._sessions.GetSession, request))
+        method = self._connection.sessions.GetSession
+        return value_of(SessionInfo, await self._connection.call(method, request))
 
     async def update(
         self, *, metadata: Mapping[str, str], etag: str = "", request_id: str = ""
@@ -64,14 +63,14 @@ class SessionBase(Resource):
         """
         request = message_of(
             session_service_pb2.UpdateSessionRequest,
-            session=convert.new_session(self.id, "", metadata, etag),
+            session=new_session(self.id, "", metadata, etag),
             update_mask={"paths": ["metadata"]},
             request_id=request_id,
         )
         # A second try would find the etag of the first one's update.
         again = not etag or bool(request_id)
-        method = self._sessions.UpdateSession
-        return convert.session(await self._connection.call(method, request, retry=again))
+        method = self._connection.sessions.UpdateSession
+        return value_of(SessionInfo, await self._connection.call(method, request, retry=again))
 
     async def delete(self, *, missing_ok: bool = False, request_id: str = "") -> None:
         """Deletes it with all that belongs to it, for good. See `Client.delete_session`."""
@@ -83,4 +82,4 @@ class SessionBase(Resource):
         )
         # A second try would find nothing.
         again = missing_ok or bool(request_id)
-        await self._connection.call(self._sessions.DeleteSession, request, retry=again)
+        await self._connection.call(self._connection.sessions.DeleteSession, request, retry=again)

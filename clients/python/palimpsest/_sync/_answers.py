@@ -10,7 +10,7 @@ from uuid import uuid4
 import grpc
 
 from palimpsest import _convert_answers as convert
-from palimpsest._convert import error_of
+from palimpsest._convert import error_of, value_of
 from palimpsest._errors import (
     PalimpsestError,
     ResourceExhausted,
@@ -39,7 +39,7 @@ from palimpsest._values_answers import (
     TrajectoryEvent,
 )
 from palimpsest._values_common import OperationState
-from palimpsest.v1 import answer_service_pb2, answer_service_pb2_grpc
+from palimpsest.v1 import answer_service_pb2
 
 #: Questions of one call; more are asked in several, one after the other.
 MANY_QUESTIONS = 32
@@ -120,7 +120,6 @@ class _Listening:
     def __init__(self, connection: Connection, session: str, seconds: float) -> None:
         self._connection = connection
         self._session = session
-        self._stub = answer_service_pb2_grpc.AnswerServiceStub(connection.channel)
         self._seconds = seconds
         self._until = time.monotonic() + seconds
         self._wait = BACKOFF_SECONDS
@@ -128,7 +127,9 @@ class _Listening:
     def ask(self, request: answer_service_pb2.AskRequest) -> Iterator[AskEvent | Answer]:
         """Yields the events of a question; the answer comes last. Raises PalimpsestError."""
         progress = _Progress()
-        responses = self._connection.responses(self._stub.Ask, request, timeout=self._seconds)
+        responses = self._connection.responses(
+            self._connection.answers.Ask, request, timeout=self._seconds
+        )
         try:
             for response in responses:
                 event = convert.progress(response)
@@ -153,7 +154,7 @@ class _Listening:
                 after_text=progress.piece,
             )
             left = max(self._until - time.monotonic(), 0.001) + SLACK_SECONDS
-            call = self._stub.ResumeAnswer(request, timeout=left, **headers())
+            call = self._connection.answers.ResumeAnswer(request, timeout=left, **headers())
             try:
                 for response in call:
                     event = convert.progress(response)
@@ -197,7 +198,6 @@ class Answers:
         self._connection = connection
         self._session = session
         self._memory = memory
-        self._stub = answer_service_pb2_grpc.AnswerServiceStub(connection.channel)
 
     def _listening(self, timeout: float | None) -> _Listening:
         seconds = self._connection.seconds(timeout, ASK_SECONDS)
@@ -231,14 +231,16 @@ class Answers:
     def get(self, answer_id: str) -> Answer:
         """See `Session.answer`."""
         request = answer_service_pb2.GetAnswerRequest(session=self._session, answer=answer_id)
-        return convert.answer(self._connection.call(self._stub.GetAnswer, request))
+        method = self._connection.answers.GetAnswer
+        return convert.answer(self._connection.call(method, request))
 
     def cancel(self, answer_id: str, request_id: str) -> Answer:
         """See `Session.cancel_answer`."""
         request = answer_service_pb2.CancelAnswerRequest(
             session=self._session, answer=answer_id, request_id=request_id
         )
-        return convert.answer(self._connection.call(self._stub.CancelAnswer, request))
+        method = self._connection.answers.CancelAnswer
+        return convert.answer(self._connection.call(method, request))
 
     def delete(self, answer_id: str, *, missing_ok: bool, request_id: str) -> None:
         """See `Session.delete_answer`."""
@@ -248,12 +250,12 @@ class Answers:
             allow_missing=missing_ok,
             request_id=request_id or uuid4().hex,
         )
-        self._connection.call(self._stub.DeleteAnswer, request, broken=True)
+        self._connection.call(self._connection.answers.DeleteAnswer, request, broken=True)
 
     def list(self, memory: str, state: OperationState | None) -> Iterator[Answer]:
         """See `Session.answers`."""
         request = convert.answers_request(self._session, memory, state)
-        method = self._stub.ListAnswers
+        method = self._connection.answers.ListAnswers
         return self._connection.all_of(method, request, "answers", convert.answer)
 
     def rate(
@@ -268,20 +270,23 @@ class Answers:
             expected=expected,
             request_id=request_id,
         )
-        return convert.answer(self._connection.call(self._stub.RateAnswer, request))
+        method = self._connection.answers.RateAnswer
+        return convert.answer(self._connection.call(method, request))
 
     def trajectory(self, answer_id: str) -> Iterator[TrajectoryEvent]:
         """See `Session.trajectory`."""
         request = answer_service_pb2.ListTrajectoryEventsRequest(
             session=self._session, answer=answer_id, page_size=1000
         )
-        method = self._stub.ListTrajectoryEvents
-        return self._connection.all_of(method, request, "events", convert.event)
+        method = self._connection.answers.ListTrajectoryEvents
+        return self._connection.all_of(
+            method, request, "events", partial(value_of, TrajectoryEvent)
+        )
 
     def export(self, answer_ids: Iterable[str], good: bool | None) -> Iterator[TrainingExample]:
         """See `Memory.export_trajectories`."""
         request = convert.export_request(self._session, self._memory, answer_ids, good)
-        method = self._stub.ExportTrajectories
+        method = self._connection.answers.ExportTrajectories
         for message in self._connection.stream(method, request):
             yield convert.training_example(message)
 
@@ -290,8 +295,8 @@ class Answers:
         request = answer_service_pb2.GetNavigationStatisticsRequest(
             session=self._session, memory=self._memory
         )
-        method = self._stub.GetNavigationStatistics
-        return convert.navigation_statistics(self._connection.call(method, request))
+        method = self._connection.answers.GetNavigationStatistics
+        return value_of(NavigationStatistics, self._connection.call(method, request))
 
     def ask_all(
         self, asked: Sequence[Question], *, timeout: float | None, on_event: OnManyEvents | None
@@ -335,7 +340,6 @@ class _Many:
     ) -> None:
         self._connection = connection
         self._session = session
-        self._stub = answer_service_pb2_grpc.AnswerServiceStub(connection.channel)
         self._seconds = seconds
         self._request = answer_service_pb2.AskManyRequest(
             questions=[convert.request_of(session, one) for one in asked]
@@ -347,7 +351,7 @@ class _Many:
         """Returns how each of them ended. Raises PalimpsestError for what ends them all."""
         until = time.monotonic() + self._seconds
         lost: PalimpsestError | None = None
-        method = self._stub.AskMany
+        method = self._connection.answers.AskMany
         try:
             for response in self._connection.responses(
                 method, self._request, timeout=self._seconds

@@ -3,11 +3,13 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
+from functools import partial
 from typing import Any, Unpack
 
 import grpc
 
-from palimpsest import _memories, _sessions
+from palimpsest import _memories
+from palimpsest._convert import value_of
 from palimpsest._memories import MemoryInfo, MemoryStatus
 from palimpsest._operations import OperationKind, list_request
 from palimpsest._schemas import MAX_JSON_BYTES, MAX_SOURCE_BYTES, bounded
@@ -23,14 +25,7 @@ from palimpsest._sync._session import Session
 from palimpsest._transport import REACH_SECONDS
 from palimpsest._values_answers import Answer, ResumeOptions
 from palimpsest._values_common import OperationState
-from palimpsest.v1 import (
-    memory_service_pb2,
-    memory_service_pb2_grpc,
-    operation_service_pb2,
-    operation_service_pb2_grpc,
-    session_service_pb2,
-    session_service_pb2_grpc,
-)
+from palimpsest.v1 import memory_service_pb2, operation_service_pb2, session_service_pb2
 
 
 def connect(
@@ -73,9 +68,6 @@ class Client(Resource):
             target, credentials=credentials, timeout=timeout, reach_seconds=reach_seconds
         )
         super().__init__(connection)
-        self._sessions = session_service_pb2_grpc.SessionServiceStub(connection.channel)
-        self._memories = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
-        self._operations = operation_service_pb2_grpc.OperationServiceStub(connection.channel)
 
     @property
     def address(self) -> str:
@@ -160,15 +152,15 @@ class Client(Resource):
     def sessions(self) -> Iterator[SessionInfo]:
         """Yields all sessions, by id."""
         request = session_service_pb2.ListSessionsRequest(page_size=1000)
-        method = self._sessions.ListSessions
-        return self._connection.all_of(method, request, "sessions", _sessions.session)
+        method, convert = self._connection.sessions.ListSessions, partial(value_of, SessionInfo)
+        return self._connection.all_of(method, request, "sessions", convert)
 
     def memories(self, *, status: MemoryStatus | str | None = None) -> Iterator[MemoryInfo]:
         """Yields the memories of all sessions, or those of one status, without an order."""
         request = memory_service_pb2.ListMemoriesRequest(
             status=_memories.memory_status(status), page_size=1000
         )
-        method = self._memories.ListMemories
+        method = self._connection.memories.ListMemories
         return self._connection.all_of(method, request, "memories", _memories.memory)
 
     def retry_stalled(self, session: str = "", *, request_id: str = "") -> int:
@@ -177,13 +169,13 @@ class Client(Resource):
         Raises NotFound.
         """
         request = memory_service_pb2.RetryMemoryRequest(session=session, request_id=request_id)
-        response = self._connection.call(self._memories.RetryMemory, request)
+        response = self._connection.call(self._connection.memories.RetryMemory, request)
         return int(response.retried)
 
     def operation(self, id: str) -> Operation[Any]:
         """Returns an operation. Raises NotFound: it is kept for 30 days."""
         request = operation_service_pb2.GetOperationRequest(operation=id)
-        response = self._connection.call(self._operations.GetOperation, request)
+        response = self._connection.call(self._connection.operations.GetOperation, request)
         return Operation(self._connection, response)
 
     def operations(
@@ -199,7 +191,7 @@ class Client(Resource):
         `memory` is one of the `session`. Raises NotFound, InvalidArgument.
         """
         return self._connection.all_of(
-            self._operations.ListOperations,
+            self._connection.operations.ListOperations,
             list_request(session, memory, kind, state),
             "operations",
             lambda message: Operation(self._connection, message),
@@ -270,5 +262,5 @@ class Client(Resource):
         request = memory_service_pb2.CheckSchemaRequest(
             **{name: text for name, text in given.items() if text}
         )
-        response = self._connection.call(self._memories.CheckSchema, request)
+        response = self._connection.call(self._connection.memories.CheckSchema, request)
         return str(response.schema_source)

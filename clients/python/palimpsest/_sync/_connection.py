@@ -25,6 +25,13 @@ from palimpsest._transport import (
     parse_target,
     pause_seconds,
 )
+from palimpsest.v1.answer_service_pb2_grpc import AnswerServiceStub
+from palimpsest.v1.billing_service_pb2_grpc import BillingServiceStub
+from palimpsest.v1.memory_service_pb2_grpc import MemoryServiceStub
+from palimpsest.v1.operation_service_pb2_grpc import OperationServiceStub
+from palimpsest.v1.session_service_pb2_grpc import SessionServiceStub
+from palimpsest.v1.state_service_pb2_grpc import StateServiceStub
+from palimpsest.v1.tree_service_pb2_grpc import TreeServiceStub
 
 
 class Connection:
@@ -41,6 +48,13 @@ class Connection:
         self.address, credentials = parse_target(target, credentials)
         self._timeout = timeout
         self.channel: Channel = open_channel(self.address, credentials, OPTIONS)
+        self.answers = AnswerServiceStub(self.channel)
+        self.billing = BillingServiceStub(self.channel)
+        self.memories = MemoryServiceStub(self.channel)
+        self.operations = OperationServiceStub(self.channel)
+        self.sessions = SessionServiceStub(self.channel)
+        self.states = StateServiceStub(self.channel)
+        self.trees = TreeServiceStub(self.channel)
         self.reach = Reach(self.address, reach_seconds)
         self.closed = False
 

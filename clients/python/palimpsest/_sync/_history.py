@@ -4,10 +4,11 @@
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from palimpsest import _history as convert
-from palimpsest._convert import consistency, read_point
+from palimpsest._convert import consistency, value_of
 from palimpsest._errors import PalimpsestError, Unavailable
 from palimpsest._history import (
     Amendment,
@@ -26,7 +27,7 @@ from palimpsest._sync._resource import Resource
 from palimpsest._sync._runtime import Interrupted, RpcError, is_cancelled, sleep
 from palimpsest._transport import STREAM_BACKOFF_SECONDS, headers, may_pass, pause_seconds
 from palimpsest._values_common import ReadPoint
-from palimpsest.v1 import common_pb2, memory_service_pb2, memory_service_pb2_grpc
+from palimpsest.v1 import common_pb2, memory_service_pb2
 
 if TYPE_CHECKING:
     from palimpsest._sync._memory import Memory
@@ -57,7 +58,7 @@ class Provenance:
         #: The path as an RFC 9535 normalized path.
         self.path: str = first.path
         #: What was read: the revision that is explained, and how far the log was applied.
-        self.read_point: ReadPoint = read_point(first.read_point)
+        self.read_point = value_of(ReadPoint, first.read_point)
         #: Whether the path has a value; if not, the entries say what removed it.
         self.exists: bool = first.HasField("value_json")
         #: The value.
@@ -68,8 +69,8 @@ class Provenance:
         cls, connection: Connection, request: memory_service_pb2.GetProvenanceRequest
     ) -> "Provenance":
         """Reads the first page."""
-        stub = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
-        return cls(connection, request, connection.call(stub.GetProvenance, request))
+        first = connection.call(connection.memories.GetProvenance, request)
+        return cls(connection, request, first)
 
     def __iter__(self) -> Iterator[ProvenanceEntry]:
         """Yields the entries."""
@@ -77,12 +78,11 @@ class Provenance:
             yield convert.provenance_entry(message)
         if not self._first.next_page_token:
             return
-        stub = memory_service_pb2_grpc.MemoryServiceStub(self._connection.channel)
         request = memory_service_pb2.GetProvenanceRequest()
         request.CopyFrom(self._request)
         request.page_token = self._first.next_page_token
         entries = self._connection.all_of(
-            stub.GetProvenance, request, "entries", convert.provenance_entry
+            self._connection.memories.GetProvenance, request, "entries", convert.provenance_entry
         )
         for entry in entries:
             yield entry
@@ -111,7 +111,6 @@ class Watch:
         if after_revision is not None and resume_token:
             raise ValueError("give after_revision or resume_token, not both")
         self._connection = connection
-        self._stub = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
         self._request = memory_service_pb2.WatchMemoryRequest(**named)
         if after_revision is not None:
             self._request.after_revision = after_revision
@@ -182,7 +181,7 @@ class Watch:
         return None
 
     def _open(self) -> None:
-        call = self._call = self._stub.WatchMemory(self._request, **headers())
+        call = self._call = self._connection.memories.WatchMemory(self._request, **headers())
         if self._closed:
             # By another thread, which saw no call to cancel.
             call.cancel()
@@ -193,7 +192,7 @@ class Watch:
     def _read(self) -> Committed:
         assert self._responses is not None, "it is open"
         response = self._next(self._responses)
-        event = convert.committed(response)
+        event = value_of(Committed, response)
         self._reached(response)
         self._wait = STREAM_BACKOFF_SECONDS[0]
         return event
@@ -237,7 +236,6 @@ class MemoryHistory(Resource):
         super().__init__(connection, session.id, id)
         self.id = id
         self.session = session
-        self._service = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
         #: In every request about this memory.
         self._named: dict[str, Any] = {"session": session.id, "memory": id}
 
@@ -263,8 +261,8 @@ class MemoryHistory(Resource):
             positions=common_pb2.PositionRange(first=from_position, last=to_position),
             consistency=consistency(after, fully_applied),
         )
-        method = self._service.ListAmendments
-        return self._connection.all_of(method, request, "amendments", convert.amendment)
+        method = self._connection.memories.ListAmendments
+        return self._connection.all_of(method, request, "amendments", partial(value_of, Amendment))
 
     def rejections(self, *, after: str = "", fully_applied: bool = False) -> Iterator[Rejection]:
         """Yields everything the model proposed and the schema or a limit refused, oldest first.
@@ -274,16 +272,16 @@ class MemoryHistory(Resource):
         request = memory_service_pb2.ListRejectionsRequest(
             **self._named, page_size=1000, consistency=consistency(after, fully_applied)
         )
-        method = self._service.ListRejections
-        return self._connection.all_of(method, request, "rejections", convert.rejection)
+        method = self._connection.memories.ListRejections
+        return self._connection.all_of(method, request, "rejections", partial(value_of, Rejection))
 
     def revisions(self, *, after: str = "", fully_applied: bool = False) -> Iterator[Revision]:
         """Yields every revision and what caused it, oldest first. Freshness as in `get`."""
         request = memory_service_pb2.ListRevisionsRequest(
             **self._named, page_size=1000, consistency=consistency(after, fully_applied)
         )
-        method = self._service.ListRevisions
-        return self._connection.all_of(method, request, "revisions", convert.revision)
+        method = self._connection.memories.ListRevisions
+        return self._connection.all_of(method, request, "revisions", partial(value_of, Revision))
 
     def provenance(
         self,
@@ -329,7 +327,7 @@ class MemoryHistory(Resource):
             consistency=consistency(after, fully_applied),
             page_size=1000,
         )
-        pages = self._connection.pages(self._service.DiffMemories, request)
+        pages = self._connection.pages(self._connection.memories.DiffMemories, request)
         return convert.diff([page for page in pages])
 
     def watch(
@@ -376,7 +374,7 @@ class MemoryHistory(Resource):
             comment=comment,
             request_id=request_id,
         )
-        method = self._service.EditMemory
+        method = self._connection.memories.EditMemory
         response = self._connection.call(method, request, retry=bool(request_id))
         return convert.edited(response)
 
@@ -399,10 +397,11 @@ class MemoryHistory(Resource):
             comment=comment,
             request_id=request_id,
         )
-        method = self._service.RollbackMemory
+        method = self._connection.memories.RollbackMemory
         return memory(self._connection.call(method, request, retry=bool(request_id)))
 
     def fold(self, *, request_id: str = "") -> Folded:
         """Writes the amendments into a new base; the value stays. `request_id` as in `edit`."""
         request = memory_service_pb2.FoldMemoryRequest(**self._named, request_id=request_id)
-        return convert.folded(self._connection.call(self._service.FoldMemory, request))
+        method = self._connection.memories.FoldMemory
+        return convert.folded(self._connection.call(method, request))

@@ -16,12 +16,11 @@ from palimpsest._errors import (
     OutOfRange,
     PalimpsestError,
 )
-from palimpsest._sync._connection import Connection
 from palimpsest._sync._producer import BATCH_CHUNKS, Producer
 from palimpsest._sync._session_base import SessionBase
 from palimpsest._transport import APPEND_SECONDS, MAX_SENT_BYTES
 from palimpsest._values_log import Appended, Chunk, ChunkFilterOptions, ChunkLabels
-from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
+from palimpsest.v1 import session_service_pb2
 
 #: Chunks of a page; the service gives no more.
 PAGE_CHUNKS = 1000
@@ -32,10 +31,6 @@ _REFUSED = (Aborted, AlreadyExists, FailedPrecondition, InvalidArgument, NotFoun
 
 class SessionLog(SessionBase):
     """What `Session` has of its log."""
-
-    def __init__(self, connection: Connection, id: str) -> None:
-        super().__init__(connection, id)
-        self._log = session_service_pb2_grpc.SessionServiceStub(connection.channel)
 
     def append(
         self,
@@ -73,8 +68,9 @@ class SessionLog(SessionBase):
         )
         _check_size(request)
         try:
+            method = self._connection.sessions.Append
             response = self._connection.call(
-                self._log.Append, request, timeout=timeout, default=APPEND_SECONDS, broken=True
+                method, request, timeout=timeout, default=APPEND_SECONDS, broken=True
             )
         except _REFUSED:
             raise
@@ -132,7 +128,7 @@ class SessionLog(SessionBase):
             filter=wanted,
             page_size=PAGE_CHUNKS,
         )
-        for page in self._connection.pages(self._log.ListChunks, request):
+        for page in self._connection.pages(self._connection.sessions.ListChunks, request):
             for message in page.chunks:
                 yield chunk(message)
 
@@ -147,7 +143,7 @@ class SessionLog(SessionBase):
             filter=chunk_filter(from_position=max(position, 0), to_position=max(position, 0)),
             page_size=1,
         )
-        page = self._connection.call(self._log.ListChunks, request)
+        page = self._connection.call(self._connection.sessions.ListChunks, request)
         if position < 1 or not page.chunks:
             raise OutOfRange(
                 f"session {self.id!r} has no chunk at position {position}: its log ends at"

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 from uuid import uuid4
 
-from palimpsest._convert import consistency
+from palimpsest._convert import consistency, value_of
 from palimpsest._errors import (
     AlreadyExists,
     FailedPrecondition,
@@ -20,7 +20,6 @@ from palimpsest._memories import (
     MemoryKind,
     MemoryState,
     MemoryStatus,
-    flushed,
     memory,
     memory_state,
     settings_that_differ,
@@ -43,7 +42,7 @@ from palimpsest._values_answers import (
     TrainingExample,
     TrajectoryEvent,
 )
-from palimpsest.v1 import memories_pb2, memory_service_pb2, memory_service_pb2_grpc
+from palimpsest.v1 import memories_pb2, memory_service_pb2
 
 if TYPE_CHECKING:
     from palimpsest._sync._session import Session
@@ -62,7 +61,7 @@ def create_memory(
     What is left to the service is not compared, and of the rest `only` these settings.
     Raises AlreadyExists.
     """
-    stub = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
+    stub = connection.memories
     request = memory_service_pb2.CreateMemoryRequest(memory=wanted, request_id=request_id)
     try:
         connection.call(stub.CreateMemory, request, retry=exist_ok or bool(request_id))
@@ -94,8 +93,7 @@ def _stored_schema(connection: Connection, wanted: memories_pb2.Memory) -> str:
     fields = ("schema_source", "json_schema")
     given = {name: getattr(wanted.prism, name) for name in fields if getattr(wanted.prism, name)}
     checked = memory_service_pb2.CheckSchemaRequest(**given)
-    stub = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
-    return str((connection.call(stub.CheckSchema, checked)).schema_source)
+    return str((connection.call(connection.memories.CheckSchema, checked)).schema_source)
 
 
 class Memory(MemoryHistory):
@@ -106,7 +104,6 @@ class Memory(MemoryHistory):
 
     def __init__(self, connection: Connection, session: "Session", id: str) -> None:
         super().__init__(connection, session, id)
-        self._memories = memory_service_pb2_grpc.MemoryServiceStub(connection.channel)
         self._answers = Answers(connection, session.id, id)
 
     def get(
@@ -126,12 +123,14 @@ class Memory(MemoryHistory):
         whose metadata says how far the memory is, FailedPrecondition when it stalled,
         OutOfRange for a revision or a position that it has not reached.
         """
-        fresh = consistency(after, fully_applied) if after or fully_applied else None
         request = memory_service_pb2.GetMemoryRequest(
-            **self._named, revision=revision, position=position, consistency=fresh
+            **self._named,
+            revision=revision,
+            position=position,
+            consistency=consistency(after, fully_applied),
         )
-        response = self._connection.call(self._memories.GetMemory, request, timeout=timeout)
-        return memory_state(response)
+        method = self._connection.memories.GetMemory
+        return memory_state(self._connection.call(method, request, timeout=timeout))
 
     def consolidate(self, *, request_id: str = "") -> Operation[MemoryInfo]:
         """Requests a consolidation: the model merges and shortens, once the log is read.
@@ -139,7 +138,7 @@ class Memory(MemoryHistory):
         Returns the operation at once: that of an earlier request while it has not ended.
         """
         request = memory_service_pb2.ConsolidateMemoryRequest(**self._named, request_id=request_id)
-        response = self._connection.call(self._memories.ConsolidateMemory, request)
+        response = self._connection.call(self._connection.memories.ConsolidateMemory, request)
         return Operation(self._connection, response)
 
     def update(
@@ -169,7 +168,8 @@ class Memory(MemoryHistory):
         request = update_request(self.session.id, self.id, self._kind, changes, **others)
         # Repeated only where it does the same again.
         retry = bool(request.request_id) or not request.HasField("expected_revision")
-        return memory(self._connection.call(self._memories.UpdateMemory, request, retry=retry))
+        method = self._connection.memories.UpdateMemory
+        return memory(self._connection.call(method, request, retry=retry))
 
     def delete(self, *, missing_ok: bool = False, request_id: str = "") -> None:
         """Deletes the memory with its history; the log stays, and so do answers.
@@ -181,7 +181,7 @@ class Memory(MemoryHistory):
         )
         # A repeated one would find nothing to delete.
         retry = missing_ok or bool(request_id)
-        self._connection.call(self._memories.DeleteMemory, request, retry=retry)
+        self._connection.call(self._connection.memories.DeleteMemory, request, retry=retry)
 
     def rebuild(
         self,
@@ -227,7 +227,7 @@ class Memory(MemoryHistory):
         request = rebuild_request(
             self._named, new_id, self._kind, changes, request_id or uuid4().hex
         )
-        response = self._connection.call(self._memories.RebuildMemory, request)
+        response = self._connection.call(self._connection.memories.RebuildMemory, request)
         return Operation(self._connection, response)
 
     def look(self) -> MemoryInfo:
@@ -261,7 +261,8 @@ class Memory(MemoryHistory):
         It returns before that; read with the token to see it applied.
         """
         request = memory_service_pb2.FlushMemoryRequest(**self._named, request_id=request_id)
-        return flushed(self._connection.call(self._memories.FlushMemory, request))
+        response = self._connection.call(self._connection.memories.FlushMemory, request)
+        return value_of(Flushed, response)
 
     def retry(self, *, request_id: str = "") -> bool:
         """Retries a stalled memory from the position at which it stopped.
@@ -269,7 +270,7 @@ class Memory(MemoryHistory):
         Returns False for one that was not stalled. Raises NotFound.
         """
         request = memory_service_pb2.RetryMemoryRequest(**self._named, request_id=request_id)
-        response = self._connection.call(self._memories.RetryMemory, request)
+        response = self._connection.call(self._connection.memories.RetryMemory, request)
         return bool(response.retried)
 
     def ask(

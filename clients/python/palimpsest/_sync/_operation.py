@@ -24,11 +24,7 @@ from palimpsest._transport import (
     pause_seconds,
 )
 from palimpsest._values_common import OperationState
-from palimpsest.v1 import (
-    operation_service_pb2,
-    operation_service_pb2_grpc,
-    operations_pb2,
-)
+from palimpsest.v1 import operation_service_pb2, operations_pb2
 
 #: Receives an operation as it is, and after each change.
 OnProgress = Callable[[OperationInfo[Any]], None]
@@ -48,7 +44,6 @@ class Operation(Generic[Result]):
 
     def __init__(self, connection: Connection, message: operations_pb2.Operation) -> None:
         self._connection = connection
-        self._operations = operation_service_pb2_grpc.OperationServiceStub(connection.channel)
         #: All of it, as a plain value.
         self.info: OperationInfo[Result] = operation(message)
 
@@ -95,7 +90,8 @@ class Operation(Generic[Result]):
     def refresh(self) -> OperationInfo[Result]:
         """Reads it again. Raises NotFound: it is kept for 30 days."""
         request = operation_service_pb2.GetOperationRequest(operation=self.id)
-        return self._take(self._connection.call(self._operations.GetOperation, request))
+        method = self._connection.operations.GetOperation
+        return self._take(self._connection.call(method, request))
 
     def wait(
         self, *, timeout: float | None = None, on_progress: OnProgress | None = None
@@ -118,7 +114,7 @@ class Operation(Generic[Result]):
             try:
                 left = None if until is None else max(until - time.monotonic(), 0.001)
                 request = operation_service_pb2.WaitOperationRequest(operation=self.id)
-                method = self._operations.WaitOperation
+                method = self._connection.operations.WaitOperation
                 for message in self._connection.responses(method, request, timeout=left):
                     give_up, pause = None, BACKOFF_SECONDS
                     self._take(message)
@@ -150,7 +146,8 @@ class Operation(Generic[Result]):
         request = operation_service_pb2.CancelOperationRequest(
             operation=self.id, request_id=request_id
         )
-        return self._take(self._connection.call(self._operations.CancelOperation, request))
+        method = self._connection.operations.CancelOperation
+        return self._take(self._connection.call(method, request))
 
     def _take(self, message: operations_pb2.Operation) -> OperationInfo[Result]:
         self.info = operation(message)

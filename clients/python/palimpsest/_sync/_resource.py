@@ -1,13 +1,15 @@
 # Generated from palimpsest/_async by `make sync`; do not edit.
 """What a client, a session and a memory have in common: budgets, and what was used."""
 
-from collections.abc import Iterator, Sequence
-from datetime import date
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 from palimpsest import _spend as convert
-from palimpsest._spend import Budget, BudgetPeriod, Grouping, UsageReport
+from palimpsest._convert import value_of
+from palimpsest._spend import Budget, BudgetPeriod, UsageReport
 from palimpsest._sync._connection import Connection
-from palimpsest.v1 import billing_service_pb2, billing_service_pb2_grpc, common_pb2
+from palimpsest.v1 import billing_service_pb2, common_pb2
 
 
 class Resource:
@@ -16,7 +18,6 @@ class Resource:
     def __init__(self, connection: Connection, session: str = "", memory: str = "") -> None:
         self._connection = connection
         self._of_session, self._of_memory = session, memory
-        self._billing = billing_service_pb2_grpc.BillingServiceStub(connection.channel)
 
     def set_budget(
         self,
@@ -48,7 +49,8 @@ class Resource:
         )
         # Repeated with an etag, what was done the first time would be ETAG_MISMATCH.
         retry = not etag or bool(request_id)
-        return convert.budget(self._connection.call(self._billing.SetBudget, request, retry=retry))
+        method = self._connection.billing.SetBudget
+        return value_of(Budget, self._connection.call(method, request, retry=retry))
 
     def delete_budget(
         self, period: BudgetPeriod, *, missing_ok: bool = False, request_id: str = ""
@@ -66,32 +68,18 @@ class Resource:
         )
         # Otherwise not repeated: what was done the first time would be NOT_FOUND.
         retry = missing_ok or bool(request_id)
-        self._connection.call(self._billing.DeleteBudget, request, retry=retry)
+        self._connection.call(self._connection.billing.DeleteBudget, request, retry=retry)
 
     def _list_budgets(self, session: str) -> Iterator[Budget]:
         request = billing_service_pb2.ListBudgetsRequest(session=session, page_size=1000)
-        method = self._billing.ListBudgets
-        return self._connection.all_of(method, request, "budgets", convert.budget)
+        method = self._connection.billing.ListBudgets
+        return self._connection.all_of(method, request, "budgets", partial(value_of, Budget))
 
-    def _read_usage(
-        self,
-        *,
-        group_by: Sequence[Grouping],
-        first_day: date | None,
-        last_day: date | None,
-        session: str = "",
-        memory: str = "",
-    ) -> UsageReport:
-        request = convert.usage_request(
-            group_by=group_by,
-            first_day=first_day,
-            last_day=last_day,
-            session=session,
-            memory=memory,
-        )
+    def _read_usage(self, **wanted: Any) -> UsageReport:
+        request = convert.usage_request(**wanted)
         lines: list[billing_service_pb2.ListUsageResponse.Line] = []
         total = common_pb2.Usage()
-        for page in self._connection.pages(self._billing.ListUsage, request):
+        for page in self._connection.pages(self._connection.billing.ListUsage, request):
             total = page.total
             lines += page.lines
         return convert.usage_report(total, lines)

@@ -3,13 +3,12 @@
 
 from collections.abc import Mapping
 
-from palimpsest import _sessions as convert
-from palimpsest._convert import message_of
+from palimpsest._convert import message_of, value_of
 from palimpsest._errors import AlreadyExists
-from palimpsest._sessions import SessionInfo
+from palimpsest._sessions import SessionInfo, new_session
 from palimpsest._sync._connection import Connection
 from palimpsest._sync._resource import Resource
-from palimpsest.v1 import session_service_pb2, session_service_pb2_grpc
+from palimpsest.v1 import session_service_pb2
 
 
 class SessionBase(Resource):
@@ -18,7 +17,6 @@ class SessionBase(Resource):
     def __init__(self, connection: Connection, id: str) -> None:
         super().__init__(connection, id)
         self.id = id
-        self._sessions = session_service_pb2_grpc.SessionServiceStub(connection.channel)
 
     def create(
         self,
@@ -31,10 +29,10 @@ class SessionBase(Resource):
         """Creates it. See `Client.create_session`."""
         request = message_of(
             session_service_pb2.CreateSessionRequest,
-            session=convert.new_session(self.id, language, metadata),
+            session=new_session(self.id, language, metadata),
             request_id=request_id,
         )
-        method = self._sessions.CreateSession
+        method = self._connection.sessions.CreateSession
         try:
             self._connection.call(method, request, retry=exist_ok or bool(request_id))
         except AlreadyExists as error:
@@ -52,7 +50,8 @@ class SessionBase(Resource):
     def info(self) -> SessionInfo:
         """Reads the session. Raises NotFound."""
         request = session_service_pb2.GetSessionRequest(session=self.id)
-        return convert.session(self._connection.call(self._sessions.GetSession, request))
+        method = self._connection.sessions.GetSession
+        return value_of(SessionInfo, self._connection.call(method, request))
 
     def update(
         self, *, metadata: Mapping[str, str], etag: str = "", request_id: str = ""
@@ -65,14 +64,14 @@ class SessionBase(Resource):
         """
         request = message_of(
             session_service_pb2.UpdateSessionRequest,
-            session=convert.new_session(self.id, "", metadata, etag),
+            session=new_session(self.id, "", metadata, etag),
             update_mask={"paths": ["metadata"]},
             request_id=request_id,
         )
         # A second try would find the etag of the first one's update.
         again = not etag or bool(request_id)
-        method = self._sessions.UpdateSession
-        return convert.session(self._connection.call(method, request, retry=again))
+        method = self._connection.sessions.UpdateSession
+        return value_of(SessionInfo, self._connection.call(method, request, retry=again))
 
     def delete(self, *, missing_ok: bool = False, request_id: str = "") -> None:
         """Deletes it with all that belongs to it, for good. See `Client.delete_session`."""
@@ -84,4 +83,4 @@ class SessionBase(Resource):
         )
         # A second try would find nothing.
         again = missing_ok or bool(request_id)
-        self._connection.call(self._sessions.DeleteSession, request, retry=again)
+        self._connection.call(self._connection.sessions.DeleteSession, request, retry=again)
