@@ -1,4 +1,4 @@
-"""Submits what a unary append has, and the batches of an opened stream."""
+"""Submits the chunks of unary appends and of append streams."""
 
 import asyncio
 import hashlib
@@ -81,7 +81,7 @@ class AppendStream:
         self._under_way: deque[_UnackedBatch] = deque()
         self._chunks = 0
         self._bytes = 0
-        #: Set whenever there may be something to do for the writing side.
+        #: Set when a batch was submitted or reading has ended: there may be something to ack.
         self._some = asyncio.Event()
         #: Set while there is credit left.
         self._credit = asyncio.Event()
@@ -90,7 +90,7 @@ class AppendStream:
     async def run(
         self, requests: Requests
     ) -> AsyncGenerator[session_service_pb2.AppendChunksResponse]:
-        """Acks what becomes durable; ends when the client does, or with the refusal."""
+        """Yields an ack for what became durable; ends when the client does, or with a refusal."""
         reading = asyncio.create_task(self._read(requests))
         reading.add_done_callback(lambda _: self._some.set())
         try:
@@ -108,11 +108,11 @@ class AppendStream:
         finally:
             reading.cancel()
             for batch in self._under_way:
-                # Nobody hears of these any more.
+                # The stream has ended, so nothing receives their acks.
                 batch.done.cancel()
 
     async def _acks(self) -> AsyncIterator[session_service_pb2.AppendChunksResponse]:
-        """Waits for the oldest batch, and acks it with all that are durable behind it."""
+        """Waits for the oldest batch, and acks it with the next ones that are durable."""
         while self._under_way:
             chunks = size_bytes = 0
             refusal: PalimpsestError | None = None
@@ -195,7 +195,7 @@ class AppendStream:
 def _parent(batch: session_service_pb2.AppendChunksRequest.Batch) -> TraceContext | None:
     """Returns the trace that a batch belongs to; None: that of its call.
 
-    A call that nobody traces may go on for days: then each batch has a trace of its own.
+    A call without a trace may last for days: then each batch has a trace of its own.
     """
     return tracing.parsed(batch.traceparent) or (TraceContext() if tracing.begins_here() else None)
 

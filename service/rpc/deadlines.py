@@ -1,4 +1,4 @@
-"""Deadlines: answering before the client has given up."""
+"""Deadlines: the server replies shortly before the client gives up."""
 
 import asyncio
 
@@ -11,10 +11,10 @@ _MAX_SECONDS = 0.5
 
 
 def deadline_of(context: Context) -> float | None:
-    """When to stop waiting, in the event loop's time; None when the client set none.
+    """Returns when to stop waiting, in the event loop's time; None when the client set none.
 
-    A little before the client's own deadline: past it gRPC would tell the client only
-    that time is up, and not how far things are.
+    It is a little before the client's own deadline: after that gRPC reports only that time is
+    up, and not how far things are.
     """
     remaining: float | None = context.time_remaining()
     if remaining is None:

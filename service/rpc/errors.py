@@ -50,7 +50,7 @@ _RESOURCES = {
 
 
 def internal_error(incident: str) -> errors.PalimpsestError:
-    """What a client is told of a defect."""
+    """Returns the error that a client receives for a defect."""
     return errors.PalimpsestError(
         Reason.INTERNAL,
         f"internal error; incident {incident}: report it to the operator; the log has details",
@@ -59,13 +59,13 @@ def internal_error(incident: str) -> errors.PalimpsestError:
 
 
 def shortened(error: errors.PalimpsestError) -> tuple[str, dict[str, str]]:
-    """Message and metadata as they travel."""
+    """Returns message and metadata, cut to what fits the trailers."""
     metadata = {key: _shortened(value) for key, value in error.metadata.items()}
     return _shortened(error.message), metadata
 
 
 def code_of(error: errors.PalimpsestError) -> grpc.StatusCode:
-    """The gRPC code of an error."""
+    """Returns the gRPC code of an error."""
     for kind, code in CODES:
         if isinstance(error, kind):
             return code
@@ -75,7 +75,7 @@ def code_of(error: errors.PalimpsestError) -> grpc.StatusCode:
 def abort_arguments(
     error: errors.PalimpsestError,
 ) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
-    """Code, message and trailing metadata, as `ServicerContext.abort` takes them."""
+    """Returns code, message and trailing metadata, as `ServicerContext.abort` takes them."""
     code = code_of(error)
     message = _shortened(error.message)
     status = status_pb2.Status(code=code.value[0], message=message)
@@ -90,7 +90,7 @@ def _shortened(text: str) -> str:
     encoded = text.encode(errors="backslashreplace")
     if len(encoded) <= MAX_TEXT_BYTES:
         return encoded.decode()
-    # The end says what is wrong, the beginning where; what somebody sent stands between.
+    # The beginning says where, the end what is wrong; what the client sent is in the middle.
     half = MAX_TEXT_BYTES // 2 - 3
     first, last = encoded[:half].decode(errors="ignore"), encoded[-half:].decode(errors="ignore")
     return f"{first} … {last}"
@@ -128,7 +128,7 @@ def _details(error: errors.PalimpsestError, message: str) -> list[Any]:
 
 
 def error_status(error: PalimpsestError) -> errors_pb2.ErrorStatus:
-    """Returns what a call would end with."""
+    """Returns the error as a message, with what a call would end with."""
     message, metadata = shortened(error)
     name = f"ERROR_REASON_{error.reason.value}"
     known = name in errors_pb2.ErrorReason.keys()  # noqa: SIM118 - it is no dict

@@ -40,11 +40,11 @@ class Pages:
         return min(asked or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
 
     def next(self, scope: str, cursor: str) -> str:
-        """The token of the page after `cursor` in the list named `scope`."""
+        """Returns the token of the page after `cursor` in the list named `scope`."""
         return sign_page(self._key, scope + current_lives(), cursor)
 
     def cursor(self, scope: str, token: str, *, first: str, field: str = "page_token") -> str:
-        """Where the page of `token` begins; `first` without one. Raises InvalidInput."""
+        """Returns where the page of `token` begins; `first` without one. Raises InvalidInput."""
         if not token:
             return first
         try:
@@ -79,7 +79,7 @@ class Pages:
 
 
 def fitting(items: Sequence[T], max_bytes: int) -> Sequence[T]:
-    """The first of the messages that have `max_bytes` together, and at least one."""
+    """Returns the first messages, up to `max_bytes` together, and at least one."""
     total = 0
     for number, item in enumerate(items):
         total += item.ByteSize() + _AROUND_BYTES

@@ -96,7 +96,7 @@ _PENDING_CALLS = 10_000
 #: Streams of connections whose streams held too much have so much less than first messages.
 _OVERDRAWN_SHARE = 4
 #: Names of the standard health service beside those of our services. READY, as "" and as each
-#: service, follows the database; LIVE does not: to restart a server would not bring it back.
+#: service, follows the database; LIVE does not: restarting a server does not restore it.
 READY = "palimpsest.ready"
 LIVE = "palimpsest.live"
 
@@ -137,9 +137,9 @@ class Server:
         reflects: bool = False,
         unwritten: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`around`: what else is about each call, inside of all here. `reflects`: whether it
-        describes its services to whoever asks. `unwritten`: bytes of chunks that were received and
-        wait to be written."""
+        """`around`: more interceptors, inside of those here. `reflects`: whether it offers
+        server reflection. `unwritten` returns the bytes of chunks that were received and wait to
+        be written."""
         arrivals = Arrivals(
             places=limits.max_incomplete_messages,
             waiting=limits.max_calls,
@@ -192,7 +192,7 @@ class Server:
         self._stopping = False
 
     async def start(self, address: str) -> int:
-        """Listens at `address` (HOST:PORT, port 0 picks one); the port.
+        """Listens at `address` (HOST:PORT, port 0 picks one); returns the port.
 
         Its health is unknown until `set_ready` is called.
         """
@@ -203,7 +203,7 @@ class Server:
         return port
 
     async def set_ready(self, ready: bool) -> None:
-        """Tells those who ask for our health, or watch it, whether calls can be served.
+        """Reports to health checks and watches whether calls can be served.
 
         A server that stops stays not ready.
         """
@@ -214,7 +214,7 @@ class Server:
             await self._health.set(name, status)
 
     async def stop(self, grace_seconds: float) -> None:
-        """Takes no new calls and lets those under way end within `grace_seconds`."""
+        """Accepts no new calls, and gives those in progress `grace_seconds` to end."""
         self._stopping = True
         await self.set_ready(False)
         await self._server.stop(grace_seconds)

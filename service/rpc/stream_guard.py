@@ -1,7 +1,7 @@
 """Bounds the memory of messages that open streams have sent in part.
 
-A stream whose next message is awaited may send all of it but the last byte, and gRPC tells
-nothing of that. A producer may be idle for long, so the number of such streams is no bound.
+A stream whose next message is awaited may send all of it but the last byte, and gRPC does not
+report that. A producer may be idle for long, so the number of such streams is no bound.
 What can be seen is that the memory of this process grows.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-#: How often memory is measured while streams wait. 1 GB/s brings 50 MB meanwhile.
+#: How often memory is measured while streams wait. At 1 GB/s 50 MB arrive meanwhile.
 LOOK_SECONDS = 0.05
 #: After so many times as long the memory of closed streams is free.
 _FREED_LOOKS = 4
@@ -33,7 +33,7 @@ class _Heap(ctypes.Structure):
 
 
 def _heap_meter() -> Callable[[], int]:
-    """Returns what tells the bytes that C code has allocated; always 0 without glibc.
+    """Returns a function that measures the bytes allocated by C code; always 0 without glibc.
 
     It takes some 20 ms where a gigabyte was freed in small parts.
     """
@@ -66,9 +66,9 @@ class StreamGuard:
     Those of the connection with the most such streams go first, then of twice as many
     connections at each look. Once all are closed no further message is read for a moment.
     Memory that is still there then was not theirs, and counts as the new beginning. `others`
-    tells the bytes of what has bounds of its own: messages of other calls, and chunks that wait
-    to be written. A connection whose streams were closed is overdrawn for `overdrawn_seconds`;
-    whoever asks gives its streams fewer places than they had here.
+    returns the bytes of what has bounds of its own: messages of other calls, and chunks that wait
+    to be written. A connection whose streams were closed is overdrawn for `overdrawn_seconds`:
+    `Receiving` then gives its streams fewer places.
     """
 
     def __init__(

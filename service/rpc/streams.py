@@ -1,4 +1,4 @@
-"""Streams that wait for something to happen must not hold up a server that stops."""
+"""Ends streams that wait for events when the server stops."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def until_stopped(events: AsyncGenerator[T], stopping: asyncio.Event) -> AsyncGenerator[T]:
-    """The events; raises Unavailable (SERVER_STOPPING) when the server stops first."""
+    """Yields the events. Raises Unavailable (SERVER_STOPPING) when the server stops first."""
     stopped = asyncio.create_task(stopping.wait())
     try:
         async with aclosing(events):
@@ -36,9 +36,9 @@ async def until_stopped(events: AsyncGenerator[T], stopping: asyncio.Event) -> A
 async def until_stopped_behind(
     events: AsyncGenerator[T], stopping: asyncio.Event, is_begun: Callable[[T], bool]
 ) -> AsyncGenerator[T]:
-    """As `until_stopped` behind the first event that `is_begun`; to its end before that.
+    """Yields all events up to the first that `is_begun`, then those of `until_stopped`.
 
-    For what cannot be asked for again as long as nothing of it was told.
+    Before that event the client could not ask for the rest again.
     """
     async with aclosing(events):
         async for event in events:
@@ -51,7 +51,7 @@ async def until_stopped_behind(
 
 
 async def _ended(task: asyncio.Task[T]) -> None:
-    """Waits for the end of a task, also when whoever waits is cancelled meanwhile."""
+    """Waits for the end of a task, also when the waiting task is cancelled meanwhile."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:

@@ -108,7 +108,7 @@ class ProvenanceEntry:
     revision: Revision
     #: No later amendment has replaced it as a whole.
     in_effect: bool
-    #: It first brought the value that the path holds now.
+    #: It first set the value that the path has now.
     origin: bool
     #: Position of the chunk that says it most clearly; 0 when none was read.
     best_position: int
@@ -156,28 +156,28 @@ class Edit:
 
     @classmethod
     def put(cls, path: str, value: Any) -> "Edit":
-        """The path has the value then, whether there was one or not."""
+        """Sets the value of the path, whether there was one or not."""
         return cls("put", path, value)
 
     @classmethod
     def add(cls, path: str, value: Any) -> "Edit":
-        """As `put`; it is marked as corrected when the path had a value."""
+        """Does as `put`; the amendment is marked as corrected when the path had a value."""
         return cls("add", path, value)
 
     @classmethod
     def update(cls, path: str, value: Any) -> "Edit":
-        """As `put`; it is marked as corrected when the path had no value."""
+        """Does as `put`; the amendment is marked as corrected when the path had no value."""
         return cls("update", path, value)
 
     @classmethod
     def remove(cls, path: str) -> "Edit":
-        """The path is gone then; later elements of a list move up."""
+        """Removes the path; later elements of a list move up."""
         return cls("remove", path, None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Edited:
-    """What came of edits."""
+    """The result of edits."""
 
     #: The memory after them.
     info: MemoryInfo
@@ -187,7 +187,7 @@ class Edited:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Folded:
-    """What came of a fold."""
+    """The result of a fold."""
 
     info: MemoryInfo
     #: Whether there was something to fold.

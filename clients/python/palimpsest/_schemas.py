@@ -46,7 +46,7 @@ _QUALIFIERS = {typing.Required, typing.NotRequired, typing.Final}
 
 
 def schema_fields(schema: Schema) -> dict[str, str]:
-    """The field of a PrismSpec that says this schema, and its value.
+    """Returns the field of a PrismSpec for this schema, and its value.
 
     {"schema_source": …} for class source, {"json_schema": …}, a JSON text, for the rest.
     Raises TypeError or ValueError, naming class and field, for what no schema can be.
@@ -64,7 +64,7 @@ def schema_fields(schema: Schema) -> dict[str, str]:
 
 
 def bounded(text: str, most: int) -> str:
-    """A schema as a text, if it has at most so many bytes. Raises ValueError."""
+    """Returns the schema, if it has at most so many bytes. Raises ValueError."""
     # Half of a surrogate pair is refused where it would be sent.
     if len(text) > most or len(text.encode(errors="replace")) > most:
         raise ValueError(f"the schema has more than {most} bytes")
@@ -72,7 +72,7 @@ def bounded(text: str, most: int) -> str:
 
 
 def json_schema_of(cls: type, *, lenient: bool = False) -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a dataclass, a TypedDict or a pydantic model.
+    """Returns the JSON Schema (2020-12) of a dataclass, a TypedDict or a pydantic model.
 
     A pydantic model writes its own. `lenient` takes the nearest type for those that no memory
     has, and makes rules such as ranges and patterns guidance to the model. Raises TypeError or
@@ -302,7 +302,7 @@ def _described(docs: Iterable[str]) -> dict[str, str]:
 def _enum(values: Iterable[object], where: str) -> dict[str, Any]:
     listed = list(values)
     for value in listed:
-        # An Enum's member may be a str as well; JSON would not tell.
+        # An Enum's member may be a str as well; JSON would not show it.
         if isinstance(value, enum.Enum) or not isinstance(value, str | int | None):
             _refuse(where, f"{value!r} is no text, whole number, bool or None")
     return {"enum": listed}

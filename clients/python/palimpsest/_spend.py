@@ -34,7 +34,7 @@ class Budget:
     spent_micro_usd: int
     #: Calls in `spent_tokens` that have no price, so are not in `spent_micro_usd`.
     unpriced_calls: int
-    #: What calls under way may come to.
+    #: What calls in progress may cost at most.
     reserved_tokens: int
     reserved_micro_usd: int
     #: Of a day's budget: when what was spent is reset.
@@ -154,7 +154,7 @@ class ReadingCost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """What a memory's newest steps came to, and what they would have come to."""
+    """What a memory's newest steps cost, and what they would have cost with other encodings."""
 
     #: Steps that are compared.
     steps: int
@@ -177,7 +177,7 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoopCost:
-    """What an agent loop over a session's steps comes to."""
+    """The tokens of an agent loop over a session's steps."""
 
     #: Tokens of all contexts.
     context_tokens: int
@@ -193,13 +193,13 @@ class LoopCost:
 
     @property
     def total_tokens(self) -> int:
-        """Of everything that a model reads or writes."""
+        """Tokens of everything that a model reads or writes."""
         return self.processed_tokens + self.compression_tokens
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accounting:
-    """What a session's steps come to with a state memory, and without (PCC, section 3.3)."""
+    """The tokens of a session's steps with a state memory, and without (PCC, section 3.3)."""
 
     #: T.
     steps: int
@@ -220,7 +220,7 @@ class Accounting:
     recursive: LoopCost
     #: This memory, read at every step; its compression tokens are the ledger's.
     pcc: LoopCost
-    #: How many times the tokens of `pcc` the others come to, compressions included.
+    #: Tokens of the others as multiples of those of `pcc`, compressions included.
     standard_ratio: float
     recursive_ratio: float
 

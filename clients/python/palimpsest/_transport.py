@@ -26,7 +26,7 @@ else:
     #: have the package; the client does not need it otherwise.
     _w3c = TraceContextTextMapPropagator()
 
-#: The distribution that brings this package.
+#: The distribution that has this package.
 DISTRIBUTION = "palimpsest-sdk"
 
 

@@ -376,12 +376,12 @@ class Answer:
     session: str = ""
     #: The memory that was asked; empty when the session itself was.
     memory: str = ""
-    #: Who was asked to read; None of answers of older releases.
+    #: The reader that was asked for; None of answers of older releases.
     reader: Reader | None = None
     #: Of the automatic reader, once it has chosen.
     choice: Choice | None = None
     #: The answer by the schema that was asked for, as JSON has it; None without one, and where
-    #: it is JSON's null: `has_value` tells them apart.
+    #: it is JSON's null: `has_value` distinguishes them.
     value: Any = None
     has_value: bool = False
     #: None as long as it is not rated.

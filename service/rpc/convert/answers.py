@@ -1,4 +1,4 @@
-"""Answers and what is told while they are written, to their messages."""
+"""Converts answers, and the events while they are written, to their messages."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What an interceptor is here: something around every call of every kind."""
+"""The base of interceptors: each runs around every call, unary or streaming."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
@@ -25,7 +25,7 @@ class Around(aio.ServerInterceptor):
     def around(
         self, method: str, request: Any, context: Context
     ) -> AbstractAsyncContextManager[None]:
-        """What happens about one call."""
+        """Returns the context manager of one call."""
         raise NotImplementedError
 
     async def intercept_service(

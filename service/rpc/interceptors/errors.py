@@ -31,7 +31,7 @@ class Errors(Around):
             _log.warning("database trouble", method=method, cause=str(error))
             await context.abort(*abort_arguments(unavailable(error)))
         except InternalError:
-            # gRPC could not send: there is nobody any more whom to tell.
+            # gRPC could not send: the client is gone.
             raise
         except Exception as error:
             if getattr(context, "done", lambda: False)():

@@ -78,7 +78,7 @@ class Idempotency(aio.ServerInterceptor):
 
 
 def identified(method: str, request: Any) -> ClientRequest:
-    """Returns what tells a request from others.
+    """Returns what identifies a request.
 
     Its digest does not depend on the order of maps. Fields that this server does not know count:
     a server that knows them makes the same digest.

@@ -1,4 +1,4 @@
-"""Has page tokens belong to the session and the memory that they were issued for.
+"""Binds page tokens to the session and the memory that they were issued for.
 
 Both may be deleted, and made anew under their names: then positions and revisions in an old token
 are those of something else, and it is refused.
@@ -23,7 +23,10 @@ _TOKENS = ("page_token", "resume_token")
 
 
 def current_lives() -> str:
-    """Tells what the call is about from what had its names before; empty for the first."""
+    """Returns what distinguishes session and memories of the call from earlier ones of their names.
+
+    Empty where there were none.
+    """
     return _current.get()
 
 

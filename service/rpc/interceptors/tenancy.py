@@ -1,4 +1,4 @@
-"""Who calls. Until tenants can be made there is one, the default tenant.
+"""The tenant of each call. Until tenants can be created there is one, the default tenant.
 
 The tenant comes from authentication, never from a request.
 """
@@ -16,7 +16,7 @@ _tenant: ContextVar[UUID] = ContextVar("palimpsest_tenant")
 
 
 def current_tenant() -> UUID:
-    """The tenant of the call under way."""
+    """Returns the tenant of the current call."""
     return _tenant.get()
 
 
@@ -25,6 +25,6 @@ class Tenancy(Around):
 
     @asynccontextmanager
     async def around(self, method: str, request: Any, context: Context) -> AsyncIterator[None]:
-        """Sets the tenant; `current_tenant` tells it."""
+        """Sets what `current_tenant` returns."""
         _tenant.set(DEFAULT_TENANT)
         yield

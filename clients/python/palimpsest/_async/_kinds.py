@@ -1,4 +1,4 @@
-"""Trees and state memories: what they have beyond other memories."""
+"""Trees and state memories, with what other memories do not have."""
 
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
@@ -26,7 +26,7 @@ class Tree(Memory):
     _kind = "tree"
 
     async def seal(self, *, request_id: str = "") -> Operation[MemoryInfo]:
-        """Seals the tree: what is in the log now gets a single root, and nothing follows.
+        """Seals the tree: the log as it is now gets a single root, and nothing is added later.
 
         Returns the operation at once: that of an earlier request unless it failed or was
         cancelled. It cannot be undone once it is done.

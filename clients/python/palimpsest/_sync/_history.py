@@ -155,7 +155,7 @@ class Watch:
         raise StopIteration
 
     def close(self) -> None:
-        """Ends the watch, from any thread; who waits for a revision gets none."""
+        """Ends the watch, from any thread; a task that waits for a revision receives none."""
         self._closed = True
         self._drop()
 

@@ -1,5 +1,5 @@
 # Generated from palimpsest/_async by `make sync`; do not edit.
-"""Trees and state memories: what they have beyond other memories."""
+"""Trees and state memories, with what other memories do not have."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -27,7 +27,7 @@ class Tree(Memory):
     _kind = "tree"
 
     def seal(self, *, request_id: str = "") -> Operation[MemoryInfo]:
-        """Seals the tree: what is in the log now gets a single root, and nothing follows.
+        """Seals the tree: the log as it is now gets a single root, and nothing is added later.
 
         Returns the operation at once: that of an earlier request unless it failed or was
         cancelled. It cannot be undone once it is done.

@@ -389,7 +389,7 @@ class Producer:
         self._under_way.clear()
         durable = opened.last_producer_sequence
         # What was not acked is sent again even if its number is durable: that writes nothing,
-        # brings the ack that was lost, and is refused if the content is another process's.
+        # repeats the ack that was lost, and is refused if the content is another process's.
         if not self._opened:
             self._acked_sequence = durable
             self._next_sequence = durable + 1

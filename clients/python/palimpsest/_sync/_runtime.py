@@ -55,7 +55,7 @@ def gather(functions: Sequence[Callable[[], T]], *, limit: int) -> list[T]:
 
 
 class Background:
-    """A function that runs in a thread of its own. It ends by itself once it is told to."""
+    """A function that runs in a thread of its own. It ends by itself once it is asked to."""
 
     def __init__(self, function: Callable[[], None]) -> None:
         run = contextvars.copy_context().run

@@ -271,8 +271,8 @@ class Session(SessionSearch):
     ) -> Answer:
         """Asks the session; returns the answer with its citations.
 
-        `said` is what `palimpsest.Question` has besides the words. Without a memory the log
-        is read by the reader that is named, or the automatic one chooses. `on_event` receives
+        `options` are the fields of `palimpsest.Question` besides the words. Without a memory the
+        named reader reads the log, or the automatic reader chooses. `on_event` receives
         where it reads and each event as it happens. A connection that is lost while the
         answer is made is opened again, and no event comes twice. An answer that comes too
         late is not lost: the error's metadata names it for `resume_answer`. Until then it is
