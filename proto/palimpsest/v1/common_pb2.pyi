@@ -25,27 +25,27 @@ class _OnFailure:
 class _OnFailureEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnFailure.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ON_FAILURE_UNSPECIFIED: _OnFailure.ValueType  # 0
-    """STALL."""
+    """Same as STALL."""
     ON_FAILURE_STALL: _OnFailure.ValueType  # 1
     """The memory stops at the position and waits for RetryMemory."""
     ON_FAILURE_SKIP: _OnFailure.ValueType  # 2
-    """The step is recorded as skipped and the memory goes on after it. A tree or a
-    state memory keeps the beginning of the text instead.
+    """The step is recorded as skipped and the memory continues after it. A tree or a state
+    memory keeps the beginning of the text in place of a summary.
     """
 
 class OnFailure(_OnFailure, metaclass=_OnFailureEnumTypeWrapper):
-    """What follows when a step has failed for good because of its content: the model
-    refused it, or its replies stayed unreadable. Faults of the deployment, such as an
-    unreachable model, end no step: it waits.
+    """What happens when a step fails permanently because of its content: the model refused
+    it, or its replies remained unreadable. Faults of the deployment, such as an unreachable
+    model, do not fail a step: it waits.
     """
 
 ON_FAILURE_UNSPECIFIED: OnFailure.ValueType  # 0
-"""STALL."""
+"""Same as STALL."""
 ON_FAILURE_STALL: OnFailure.ValueType  # 1
 """The memory stops at the position and waits for RetryMemory."""
 ON_FAILURE_SKIP: OnFailure.ValueType  # 2
-"""The step is recorded as skipped and the memory goes on after it. A tree or a
-state memory keeps the beginning of the text instead.
+"""The step is recorded as skipped and the memory continues after it. A tree or a state
+memory keeps the beginning of the text in place of a summary.
 """
 Global___OnFailure: _TypeAlias = OnFailure  # noqa: Y015
 
@@ -56,24 +56,24 @@ class _ReplyFormat:
 class _ReplyFormatEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReplyFormat.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     REPLY_FORMAT_UNSPECIFIED: _ReplyFormat.ValueType  # 0
-    """STRUCTURED where the model is known to offer it, else TEXT."""
+    """STRUCTURED where the model is known to support it, otherwise TEXT."""
     REPLY_FORMAT_TEXT: _ReplyFormat.ValueType  # 1
     """One JSON object, requested by the prompt alone."""
     REPLY_FORMAT_STRUCTURED: _ReplyFormat.ValueType  # 2
-    """The same object, enforced by the provider with a JSON schema. A model that is
-    not known to offer that is asked without the schema.
+    """The same object, enforced by the provider with a JSON schema. A model that is not
+    known to support this is called without the schema.
     """
 
 class ReplyFormat(_ReplyFormat, metaclass=_ReplyFormatEnumTypeWrapper):
     """How a model writes its replies."""
 
 REPLY_FORMAT_UNSPECIFIED: ReplyFormat.ValueType  # 0
-"""STRUCTURED where the model is known to offer it, else TEXT."""
+"""STRUCTURED where the model is known to support it, otherwise TEXT."""
 REPLY_FORMAT_TEXT: ReplyFormat.ValueType  # 1
 """One JSON object, requested by the prompt alone."""
 REPLY_FORMAT_STRUCTURED: ReplyFormat.ValueType  # 2
-"""The same object, enforced by the provider with a JSON schema. A model that is
-not known to offer that is asked without the schema.
+"""The same object, enforced by the provider with a JSON schema. A model that is not
+known to support this is called without the schema.
 """
 Global___ReplyFormat: _TypeAlias = ReplyFormat  # noqa: Y015
 
@@ -96,12 +96,12 @@ class _OperationStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Operat
     OPERATION_STATE_CANCELLED: _OperationState.ValueType  # 5
     """A client cancelled it."""
     OPERATION_STATE_ABANDONED: _OperationState.ValueType  # 6
-    """Answers only. Every client that waited has disconnected, so that it costs
-    nothing more. ResumeAnswer continues it from the model calls that are paid.
+    """Answers only. Every client that waited has disconnected, and the work was stopped to
+    save cost. ResumeAnswer continues it and reuses the model calls already paid for.
     """
 
 class OperationState(_OperationState, metaclass=_OperationStateEnumTypeWrapper):
-    """How far long work is. Operations and answers share these states."""
+    """The state of long-running work. Operations and answers share these states."""
 
 OPERATION_STATE_UNSPECIFIED: OperationState.ValueType  # 0
 """Never sent."""
@@ -116,26 +116,27 @@ OPERATION_STATE_FAILED: OperationState.ValueType  # 4
 OPERATION_STATE_CANCELLED: OperationState.ValueType  # 5
 """A client cancelled it."""
 OPERATION_STATE_ABANDONED: OperationState.ValueType  # 6
-"""Answers only. Every client that waited has disconnected, so that it costs
-nothing more. ResumeAnswer continues it from the model calls that are paid.
+"""Answers only. Every client that waited has disconnected, and the work was stopped to
+save cost. ResumeAnswer continues it and reuses the model calls already paid for.
 """
 Global___OperationState: _TypeAlias = OperationState  # noqa: Y015
 
 @_typing.final
 class ReadConsistency(_message.Message):
-    """How fresh a read must be. Every read that can lag takes one. Without it the read
-    returns at once, with what is there.
+    """How fresh a read must be. Every read that can lag accepts one. Without it the read
+    returns immediately with the current state.
 
-    Every read that waits does so until the client's deadline. The server replies
-    just before it with DEADLINE_EXCEEDED (NOT_APPLIED_IN_TIME), which says how far the
-    read got. Whatever cannot get there fails at once: FAILED_PRECONDITION
-    (MEMORY_STALLED, MEMORY_SEALED) or RESOURCE_EXHAUSTED (BUDGET_EXHAUSTED).
+    A read waits until it is fresh enough, at most until the client's deadline. Just before
+    the deadline the server replies DEADLINE_EXCEEDED (NOT_APPLIED_IN_TIME), which says how
+    far the read got. A read that can never become fresh enough fails immediately:
+    FAILED_PRECONDITION (MEMORY_STALLED, MEMORY_SEALED) or RESOURCE_EXHAUSTED
+    (BUDGET_EXHAUSTED).
 
     A memory applies a chunk by a step. A search applies it by indexing its words and,
     where an embedding model is configured, its vector. The working context of a state
-    memory always has every chunk, and its vectors have those that a compression was due
-    for. So only `fully_applied` waits for a state memory, in reads of its value and in its
-    lists alike; `at_least` is checked and waits for nothing.
+    memory always contains every chunk; its vectors contain the chunks for which a
+    compression was due. Therefore only `fully_applied` waits for a state memory, in reads
+    of its value and in its lists; `at_least` is checked but does not wait.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -143,9 +144,9 @@ class ReadConsistency(_message.Message):
     AT_LEAST_FIELD_NUMBER: _builtins.int
     FULLY_APPLIED_FIELD_NUMBER: _builtins.int
     at_least: _builtins.str
-    """Optional. A read token of an append, a flush or an earlier read. What it stands
-    for is applied before the read. A token of a deleted session, or one that this
-    service did not issue, is INVALID_ARGUMENT (TOKEN_INVALID).
+    """Optional. A read token from an append, a flush or an earlier read. Everything up to
+    the token's position is applied before the read. A token of a deleted session, or one
+    that this service did not issue, is INVALID_ARGUMENT (TOKEN_INVALID).
     """
     fully_applied: _builtins.bool
     """Optional. Everything in the log when the call arrives is applied before the
@@ -167,7 +168,7 @@ Global___ReadConsistency: _TypeAlias = ReadConsistency  # noqa: Y015
 
 @_typing.final
 class ReadPoint(_message.Message):
-    """What a read returned: no read is silently stale."""
+    """The point in the log that a read returned, so that no read is silently stale."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -179,7 +180,7 @@ class ReadPoint(_message.Message):
     applied_position: _builtins.int
     """All chunks up to this position were applied."""
     read_token: _builtins.str
-    """For `ReadConsistency.at_least` of a later read, which then is at least as fresh."""
+    """Pass it as `ReadConsistency.at_least` to make a later read at least as fresh."""
     def __init__(
         self,
         *,
@@ -197,8 +198,8 @@ Global___ReadPoint: _TypeAlias = ReadPoint  # noqa: Y015
 
 @_typing.final
 class PositionRange(_message.Message):
-    """Positions of a log, both included. In filters 0 leaves that end open. In replies
-    both are set; where no chunk is meant the range is unset.
+    """A range of positions in a log; both ends are included. In filters, 0 leaves that end
+    open. In replies both ends are set; a range without chunks is left unset.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -225,13 +226,13 @@ Global___PositionRange: _TypeAlias = PositionRange  # noqa: Y015
 
 @_typing.final
 class CharacterRange(_message.Message):
-    """Characters of a chunk's text, counted in code points.
+    """A range of characters in a chunk's text, counted in Unicode code points.
 
-    The text of a chunk, as models read it, is the text of a text chunk, "ROLE: TEXT"
-    of a message, and of an agent step its parts that are not empty, as "Thought: …",
-    "Action: …" and "Observation: …", one a line, in the order that
-    `AgentStep.observed_first` says. Before that is a line with time, source and thread,
-    where the chunk has any, as docs/guides/appending.md#threads-sources-and-times shows.
+    The text of a chunk, as models read it, depends on its kind. For a text chunk it is the
+    text; for a message, "ROLE: TEXT"; for an agent step, its parts that are not empty, as
+    "Thought: …", "Action: …" and "Observation: …", one per line, in the order that
+    `AgentStep.observed_first` determines. If the chunk has a time, source or thread, a line
+    with them precedes the text, as docs/guides/appending.md#threads-sources-and-times shows.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -239,9 +240,9 @@ class CharacterRange(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
     start: _builtins.int
-    """The first character; 0 is the beginning."""
+    """Offset of the first character; 0 is the beginning of the text."""
     end: _builtins.int
-    """The character after the last one."""
+    """Offset after the last character."""
     def __init__(
         self,
         *,
@@ -258,7 +259,7 @@ Global___CharacterRange: _TypeAlias = CharacterRange  # noqa: Y015
 
 @_typing.final
 class TimeRange(_message.Message):
-    """A range of times. An end that is unset is open."""
+    """A range of times. An unset end is open."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -314,7 +315,7 @@ Global___ChatMessage: _TypeAlias = ChatMessage  # noqa: Y015
 
 @_typing.final
 class Usage(_message.Message):
-    """Model calls, summed. Tokens are as providers report them."""
+    """Totals over model calls. Token counts are those that providers report."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -329,9 +330,9 @@ class Usage(_message.Message):
     COST_MICRO_USD_FIELD_NUMBER: _builtins.int
     UNPRICED_CALLS_FIELD_NUMBER: _builtins.int
     calls: _builtins.int
-    """Calls with a reply. Replies replayed from the ledger are not calls."""
+    """Calls that returned a reply. Replies replayed from the ledger are not counted."""
     failed_calls: _builtins.int
-    """Tries that failed."""
+    """Attempts that failed."""
     input_tokens: _builtins.int
     """Tokens of all prompts."""
     predicted_cached_tokens: _builtins.int
@@ -345,7 +346,7 @@ class Usage(_message.Message):
     output_tokens: _builtins.int
     """Tokens of all replies."""
     cost_micro_usd: _builtins.int
-    """In millionths of a US dollar, of the calls that have a price."""
+    """Cost of the calls that have a price, in millionths of a US dollar."""
     unpriced_calls: _builtins.int
     """Calls without a price."""
     def __init__(

@@ -29,11 +29,11 @@ if _version_not_supported:
 
 
 class MemoryServiceStub(object):
-    """Memories of all kinds: creating, reading, changing them by hand, and their history.
+    """Creates, reads and edits memories of all kinds, and returns their history.
 
-    Changes by hand are revisions; none rewrites what is there. A step in progress when a
-    memory is changed is repeated on the changed memory: the change wins, and no chunk is
-    lost or applied twice.
+    A manual change is a new revision; it never rewrites history. If a memory is changed
+    while a step is in progress, the step is repeated on the changed memory: the change
+    wins, and no chunk is lost or applied twice.
     """
 
     def __init__(self, channel):
@@ -145,16 +145,16 @@ class MemoryServiceStub(object):
 
 
 class MemoryServiceServicer(object):
-    """Memories of all kinds: creating, reading, changing them by hand, and their history.
+    """Creates, reads and edits memories of all kinds, and returns their history.
 
-    Changes by hand are revisions; none rewrites what is there. A step in progress when a
-    memory is changed is repeated on the changed memory: the change wins, and no chunk is
-    lost or applied twice.
+    A manual change is a new revision; it never rewrites history. If a memory is changed
+    while a step is in progress, the step is repeated on the changed memory: the change
+    wins, and no chunk is lost or applied twice.
     """
 
     def CreateMemory(self, request, context):
-        """Creates a memory. It begins at position 1, however long the log is, and catches up
-        in the background.
+        """Creates a memory. It starts at position 1, no matter how long the log is, and catches
+        up in the background.
 
         Guarantees: the memory, at revision 0, is durable when the call returns.
         Safety: writes; idempotent by request id, otherwise a second call is ALREADY_EXISTS
@@ -189,10 +189,10 @@ class MemoryServiceServicer(object):
 
     def UpdateMemory(self, request, context):
         """Updates a live memory: gives a PRISM memory a schema with more fields, or any memory
-        another model. Whatever else a spec has, RebuildMemory changes.
+        another model. To change anything else in a spec, use RebuildMemory.
 
-        Guarantees: all of it or nothing, durable when the call returns; the value stays. A
-        schema may add fields and change guidance; where it lacks a field or changes a type:
+        Guarantees: atomic, and durable when the call returns; the value does not change. A
+        schema may add fields and change guidance. One that lacks a field or changes a type is
         INVALID_ARGUMENT (SCHEMA_INCOMPATIBLE). A new schema is a revision of its own; chunks
         that were read before are not read again. A new model is used by the next step and
         answer; a memory that waits for its model tries again at once, a stalled one stays
@@ -208,14 +208,14 @@ class MemoryServiceServicer(object):
         stays, and so do answers that were read from the memory, with the excerpts that they
         cite; their `memory` is empty then.
 
-        Guarantees: when the call returns nothing of the memory can be read or changed, and
+        Guarantees: once the call returns, nothing in the memory can be read or changed, and
         that is durable. Work in progress ends: a step is not committed, pending answers that
-        read the memory are cancelled, and watches and waiting reads end with NOT_FOUND. What
-        it cost stays in the usage of the session, as calls of no memory. Workers remove the
-        rows, of a small memory before the call returns; until then CreateMemory of the same
-        id is ABORTED (BEING_DELETED).
+        read the memory are cancelled, and watches and waiting reads end with NOT_FOUND. Its
+        cost stays in the session's usage, under an empty memory id. The rows of a small memory
+        are removed before the call returns; those of a larger one are removed by workers, and
+        until then CreateMemory with the same id is ABORTED (BEING_DELETED).
         Safety: writes; idempotent with `allow_missing` or by request id; destructive, and
-        cannot be undone: a memory of the same spec reads the log again, and pays again.
+        cannot be undone: a new memory with the same spec reads the log again, at full cost.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -226,8 +226,9 @@ class MemoryServiceServicer(object):
 
         Guarantees: all edits or none, in order, as one revision, durable when the call
         returns. An edit that breaks the schema or a limit is INVALID_ARGUMENT
-        (EDIT_INVALID). Edits that change nothing make no amendment, and alone no revision.
-        With `expected_revision`: ABORTED (REVISION_CONFLICT) when it is not the newest.
+        (EDIT_INVALID). An edit that changes nothing makes no amendment; if no edit changes
+        anything, no revision is made. With `expected_revision`: ABORTED (REVISION_CONFLICT)
+        when it is not the newest.
         Safety: writes; idempotent by request id; the history keeps what was there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -261,9 +262,9 @@ class MemoryServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ConsolidateMemory(self, request, context):
-        """Requests a consolidation of a PRISM memory: once everything that is in the log now is
-        read, the model merges entries that say the same and shortens it. Useful at the end
-        of a document.
+        """Requests a consolidation of a PRISM memory: after the memory has read everything that
+        is in the log now, the model merges duplicate entries and shortens it. Useful at the
+        end of a document.
 
         Guarantees: the operation is durable when the call returns. It makes a revision of
         its own (CONSOLIDATION), even when nothing could be merged. A second request before it
@@ -276,8 +277,8 @@ class MemoryServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RebuildMemory(self, request, context):
-        """Reads the whole log again into a new memory beside the old one, with another schema,
-        task, model or setting.
+        """Builds a new memory from the whole log, with another schema, task, model or setting.
+        The old memory is kept.
 
         Guarantees: the new memory and the operation are durable when the call returns; the
         old memory stays as it is. The operation is DONE when everything in the log at the
@@ -384,12 +385,13 @@ class MemoryServiceServicer(object):
 
     def GenerateSchema(self, request, context):
         """Generates a schema for texts of a domain and questions like the example (arXiv
-        2412.18914, section 3.4). It is for a person to read and change, or for CreateMemory
-        as it is.
+        2412.18914, section 3.4). It can be reviewed and changed, or passed to
+        CreateMemory unchanged.
 
         Guarantees: the operation is durable when the call returns. The schema it results in
-        is valid: CreateMemory accepts it. A model that writes an invalid one is shown the
-        fault, three times in all; then the operation is FAILED (SCHEMA_NOT_GENERATED).
+        is valid: CreateMemory accepts it. If the model writes an invalid schema, it is shown
+        the fault and tries again, three attempts in all; then the operation is FAILED
+        (SCHEMA_NOT_GENERATED).
         Safety: writes and costs model calls; idempotent by request id; not destructive. What
         a model writes is parsed, never run.
         """
@@ -400,7 +402,7 @@ class MemoryServiceServicer(object):
     def CheckSchema(self, request, context):
         """Checks a schema and returns it as models are shown it.
 
-        Guarantees: what passes here passes in CreateMemory. Anything else is
+        Guarantees: CreateMemory accepts every schema that passes here. An invalid schema is
         INVALID_ARGUMENT (SCHEMA_INVALID).
         Safety: reads nothing and writes nothing; the schema is parsed, never run.
         """
@@ -520,11 +522,11 @@ def add_MemoryServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class MemoryService(object):
-    """Memories of all kinds: creating, reading, changing them by hand, and their history.
+    """Creates, reads and edits memories of all kinds, and returns their history.
 
-    Changes by hand are revisions; none rewrites what is there. A step in progress when a
-    memory is changed is repeated on the changed memory: the change wins, and no chunk is
-    lost or applied twice.
+    A manual change is a new revision; it never rewrites history. If a memory is changed
+    while a step is in progress, the step is repeated on the changed memory: the change
+    wins, and no chunk is lost or applied twice.
     """
 
     @staticmethod

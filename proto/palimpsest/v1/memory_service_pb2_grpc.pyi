@@ -30,11 +30,11 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class MemoryServiceStub:
-    """Memories of all kinds: creating, reading, changing them by hand, and their history.
+    """Creates, reads and edits memories of all kinds, and returns their history.
 
-    Changes by hand are revisions; none rewrites what is there. A step in progress when a
-    memory is changed is repeated on the changed memory: the change wins, and no chunk is
-    lost or applied twice.
+    A manual change is a new revision; it never rewrites history. If a memory is changed
+    while a step is in progress, the step is repeated on the changed memory: the change
+    wins, and no chunk is lost or applied twice.
     """
 
     @_typing.overload
@@ -42,8 +42,8 @@ class MemoryServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> MemoryServiceAsyncStub: ...
     CreateMemory: _grpc.UnaryUnaryMultiCallable[_memory_service_pb2.CreateMemoryRequest, _memories_pb2.Memory]
-    """Creates a memory. It begins at position 1, however long the log is, and catches up
-    in the background.
+    """Creates a memory. It starts at position 1, no matter how long the log is, and catches
+    up in the background.
 
     Guarantees: the memory, at revision 0, is durable when the call returns.
     Safety: writes; idempotent by request id, otherwise a second call is ALREADY_EXISTS
@@ -66,10 +66,10 @@ class MemoryServiceStub:
     """
     UpdateMemory: _grpc.UnaryUnaryMultiCallable[_memory_service_pb2.UpdateMemoryRequest, _memories_pb2.Memory]
     """Updates a live memory: gives a PRISM memory a schema with more fields, or any memory
-    another model. Whatever else a spec has, RebuildMemory changes.
+    another model. To change anything else in a spec, use RebuildMemory.
 
-    Guarantees: all of it or nothing, durable when the call returns; the value stays. A
-    schema may add fields and change guidance; where it lacks a field or changes a type:
+    Guarantees: atomic, and durable when the call returns; the value does not change. A
+    schema may add fields and change guidance. One that lacks a field or changes a type is
     INVALID_ARGUMENT (SCHEMA_INCOMPATIBLE). A new schema is a revision of its own; chunks
     that were read before are not read again. A new model is used by the next step and
     answer; a memory that waits for its model tries again at once, a stalled one stays
@@ -81,22 +81,23 @@ class MemoryServiceStub:
     stays, and so do answers that were read from the memory, with the excerpts that they
     cite; their `memory` is empty then.
 
-    Guarantees: when the call returns nothing of the memory can be read or changed, and
+    Guarantees: once the call returns, nothing in the memory can be read or changed, and
     that is durable. Work in progress ends: a step is not committed, pending answers that
-    read the memory are cancelled, and watches and waiting reads end with NOT_FOUND. What
-    it cost stays in the usage of the session, as calls of no memory. Workers remove the
-    rows, of a small memory before the call returns; until then CreateMemory of the same
-    id is ABORTED (BEING_DELETED).
+    read the memory are cancelled, and watches and waiting reads end with NOT_FOUND. Its
+    cost stays in the session's usage, under an empty memory id. The rows of a small memory
+    are removed before the call returns; those of a larger one are removed by workers, and
+    until then CreateMemory with the same id is ABORTED (BEING_DELETED).
     Safety: writes; idempotent with `allow_missing` or by request id; destructive, and
-    cannot be undone: a memory of the same spec reads the log again, and pays again.
+    cannot be undone: a new memory with the same spec reads the log again, at full cost.
     """
     EditMemory: _grpc.UnaryUnaryMultiCallable[_memory_service_pb2.EditMemoryRequest, _memory_service_pb2.EditMemoryResponse]
     """Edits a PRISM memory by hand: adds, updates and removes values.
 
     Guarantees: all edits or none, in order, as one revision, durable when the call
     returns. An edit that breaks the schema or a limit is INVALID_ARGUMENT
-    (EDIT_INVALID). Edits that change nothing make no amendment, and alone no revision.
-    With `expected_revision`: ABORTED (REVISION_CONFLICT) when it is not the newest.
+    (EDIT_INVALID). An edit that changes nothing makes no amendment; if no edit changes
+    anything, no revision is made. With `expected_revision`: ABORTED (REVISION_CONFLICT)
+    when it is not the newest.
     Safety: writes; idempotent by request id; the history keeps what was there.
     """
     RollbackMemory: _grpc.UnaryUnaryMultiCallable[_memory_service_pb2.RollbackMemoryRequest, _memories_pb2.Memory]
@@ -118,9 +119,9 @@ class MemoryServiceStub:
     Safety: writes; idempotent; not destructive.
     """
     ConsolidateMemory: _grpc.UnaryUnaryMultiCallable[_memory_service_pb2.ConsolidateMemoryRequest, _operations_pb2.Operation]
-    """Requests a consolidation of a PRISM memory: once everything that is in the log now is
-    read, the model merges entries that say the same and shortens it. Useful at the end
-    of a document.
+    """Requests a consolidation of a PRISM memory: after the memory has read everything that
+    is in the log now, the model merges duplicate entries and shortens it. Useful at the
+    end of a document.
 
     Guarantees: the operation is durable when the call returns. It makes a revision of
     its own (CONSOLIDATION), even when nothing could be merged. A second request before it
@@ -129,8 +130,8 @@ class MemoryServiceStub:
     keeps what was there.
     """
     RebuildMemory: _grpc.UnaryUnaryMultiCallable[_memory_service_pb2.RebuildMemoryRequest, _operations_pb2.Operation]
-    """Reads the whole log again into a new memory beside the old one, with another schema,
-    task, model or setting.
+    """Builds a new memory from the whole log, with another schema, task, model or setting.
+    The old memory is kept.
 
     Guarantees: the new memory and the operation are durable when the call returns; the
     old memory stays as it is. The operation is DONE when everything in the log at the
@@ -201,36 +202,37 @@ class MemoryServiceStub:
     """
     GenerateSchema: _grpc.UnaryUnaryMultiCallable[_memory_service_pb2.GenerateSchemaRequest, _operations_pb2.Operation]
     """Generates a schema for texts of a domain and questions like the example (arXiv
-    2412.18914, section 3.4). It is for a person to read and change, or for CreateMemory
-    as it is.
+    2412.18914, section 3.4). It can be reviewed and changed, or passed to
+    CreateMemory unchanged.
 
     Guarantees: the operation is durable when the call returns. The schema it results in
-    is valid: CreateMemory accepts it. A model that writes an invalid one is shown the
-    fault, three times in all; then the operation is FAILED (SCHEMA_NOT_GENERATED).
+    is valid: CreateMemory accepts it. If the model writes an invalid schema, it is shown
+    the fault and tries again, three attempts in all; then the operation is FAILED
+    (SCHEMA_NOT_GENERATED).
     Safety: writes and costs model calls; idempotent by request id; not destructive. What
     a model writes is parsed, never run.
     """
     CheckSchema: _grpc.UnaryUnaryMultiCallable[_memory_service_pb2.CheckSchemaRequest, _memory_service_pb2.CheckSchemaResponse]
     """Checks a schema and returns it as models are shown it.
 
-    Guarantees: what passes here passes in CreateMemory. Anything else is
+    Guarantees: CreateMemory accepts every schema that passes here. An invalid schema is
     INVALID_ARGUMENT (SCHEMA_INVALID).
     Safety: reads nothing and writes nothing; the schema is parsed, never run.
     """
 
 @_typing.type_check_only
 class MemoryServiceAsyncStub(MemoryServiceStub):
-    """Memories of all kinds: creating, reading, changing them by hand, and their history.
+    """Creates, reads and edits memories of all kinds, and returns their history.
 
-    Changes by hand are revisions; none rewrites what is there. A step in progress when a
-    memory is changed is repeated on the changed memory: the change wins, and no chunk is
-    lost or applied twice.
+    A manual change is a new revision; it never rewrites history. If a memory is changed
+    while a step is in progress, the step is repeated on the changed memory: the change
+    wins, and no chunk is lost or applied twice.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateMemory: _aio.UnaryUnaryMultiCallable[_memory_service_pb2.CreateMemoryRequest, _memories_pb2.Memory]  # type: ignore[assignment]
-    """Creates a memory. It begins at position 1, however long the log is, and catches up
-    in the background.
+    """Creates a memory. It starts at position 1, no matter how long the log is, and catches
+    up in the background.
 
     Guarantees: the memory, at revision 0, is durable when the call returns.
     Safety: writes; idempotent by request id, otherwise a second call is ALREADY_EXISTS
@@ -253,10 +255,10 @@ class MemoryServiceAsyncStub(MemoryServiceStub):
     """
     UpdateMemory: _aio.UnaryUnaryMultiCallable[_memory_service_pb2.UpdateMemoryRequest, _memories_pb2.Memory]  # type: ignore[assignment]
     """Updates a live memory: gives a PRISM memory a schema with more fields, or any memory
-    another model. Whatever else a spec has, RebuildMemory changes.
+    another model. To change anything else in a spec, use RebuildMemory.
 
-    Guarantees: all of it or nothing, durable when the call returns; the value stays. A
-    schema may add fields and change guidance; where it lacks a field or changes a type:
+    Guarantees: atomic, and durable when the call returns; the value does not change. A
+    schema may add fields and change guidance. One that lacks a field or changes a type is
     INVALID_ARGUMENT (SCHEMA_INCOMPATIBLE). A new schema is a revision of its own; chunks
     that were read before are not read again. A new model is used by the next step and
     answer; a memory that waits for its model tries again at once, a stalled one stays
@@ -268,22 +270,23 @@ class MemoryServiceAsyncStub(MemoryServiceStub):
     stays, and so do answers that were read from the memory, with the excerpts that they
     cite; their `memory` is empty then.
 
-    Guarantees: when the call returns nothing of the memory can be read or changed, and
+    Guarantees: once the call returns, nothing in the memory can be read or changed, and
     that is durable. Work in progress ends: a step is not committed, pending answers that
-    read the memory are cancelled, and watches and waiting reads end with NOT_FOUND. What
-    it cost stays in the usage of the session, as calls of no memory. Workers remove the
-    rows, of a small memory before the call returns; until then CreateMemory of the same
-    id is ABORTED (BEING_DELETED).
+    read the memory are cancelled, and watches and waiting reads end with NOT_FOUND. Its
+    cost stays in the session's usage, under an empty memory id. The rows of a small memory
+    are removed before the call returns; those of a larger one are removed by workers, and
+    until then CreateMemory with the same id is ABORTED (BEING_DELETED).
     Safety: writes; idempotent with `allow_missing` or by request id; destructive, and
-    cannot be undone: a memory of the same spec reads the log again, and pays again.
+    cannot be undone: a new memory with the same spec reads the log again, at full cost.
     """
     EditMemory: _aio.UnaryUnaryMultiCallable[_memory_service_pb2.EditMemoryRequest, _memory_service_pb2.EditMemoryResponse]  # type: ignore[assignment]
     """Edits a PRISM memory by hand: adds, updates and removes values.
 
     Guarantees: all edits or none, in order, as one revision, durable when the call
     returns. An edit that breaks the schema or a limit is INVALID_ARGUMENT
-    (EDIT_INVALID). Edits that change nothing make no amendment, and alone no revision.
-    With `expected_revision`: ABORTED (REVISION_CONFLICT) when it is not the newest.
+    (EDIT_INVALID). An edit that changes nothing makes no amendment; if no edit changes
+    anything, no revision is made. With `expected_revision`: ABORTED (REVISION_CONFLICT)
+    when it is not the newest.
     Safety: writes; idempotent by request id; the history keeps what was there.
     """
     RollbackMemory: _aio.UnaryUnaryMultiCallable[_memory_service_pb2.RollbackMemoryRequest, _memories_pb2.Memory]  # type: ignore[assignment]
@@ -305,9 +308,9 @@ class MemoryServiceAsyncStub(MemoryServiceStub):
     Safety: writes; idempotent; not destructive.
     """
     ConsolidateMemory: _aio.UnaryUnaryMultiCallable[_memory_service_pb2.ConsolidateMemoryRequest, _operations_pb2.Operation]  # type: ignore[assignment]
-    """Requests a consolidation of a PRISM memory: once everything that is in the log now is
-    read, the model merges entries that say the same and shortens it. Useful at the end
-    of a document.
+    """Requests a consolidation of a PRISM memory: after the memory has read everything that
+    is in the log now, the model merges duplicate entries and shortens it. Useful at the
+    end of a document.
 
     Guarantees: the operation is durable when the call returns. It makes a revision of
     its own (CONSOLIDATION), even when nothing could be merged. A second request before it
@@ -316,8 +319,8 @@ class MemoryServiceAsyncStub(MemoryServiceStub):
     keeps what was there.
     """
     RebuildMemory: _aio.UnaryUnaryMultiCallable[_memory_service_pb2.RebuildMemoryRequest, _operations_pb2.Operation]  # type: ignore[assignment]
-    """Reads the whole log again into a new memory beside the old one, with another schema,
-    task, model or setting.
+    """Builds a new memory from the whole log, with another schema, task, model or setting.
+    The old memory is kept.
 
     Guarantees: the new memory and the operation are durable when the call returns; the
     old memory stays as it is. The operation is DONE when everything in the log at the
@@ -388,29 +391,30 @@ class MemoryServiceAsyncStub(MemoryServiceStub):
     """
     GenerateSchema: _aio.UnaryUnaryMultiCallable[_memory_service_pb2.GenerateSchemaRequest, _operations_pb2.Operation]  # type: ignore[assignment]
     """Generates a schema for texts of a domain and questions like the example (arXiv
-    2412.18914, section 3.4). It is for a person to read and change, or for CreateMemory
-    as it is.
+    2412.18914, section 3.4). It can be reviewed and changed, or passed to
+    CreateMemory unchanged.
 
     Guarantees: the operation is durable when the call returns. The schema it results in
-    is valid: CreateMemory accepts it. A model that writes an invalid one is shown the
-    fault, three times in all; then the operation is FAILED (SCHEMA_NOT_GENERATED).
+    is valid: CreateMemory accepts it. If the model writes an invalid schema, it is shown
+    the fault and tries again, three attempts in all; then the operation is FAILED
+    (SCHEMA_NOT_GENERATED).
     Safety: writes and costs model calls; idempotent by request id; not destructive. What
     a model writes is parsed, never run.
     """
     CheckSchema: _aio.UnaryUnaryMultiCallable[_memory_service_pb2.CheckSchemaRequest, _memory_service_pb2.CheckSchemaResponse]  # type: ignore[assignment]
     """Checks a schema and returns it as models are shown it.
 
-    Guarantees: what passes here passes in CreateMemory. Anything else is
+    Guarantees: CreateMemory accepts every schema that passes here. An invalid schema is
     INVALID_ARGUMENT (SCHEMA_INVALID).
     Safety: reads nothing and writes nothing; the schema is parsed, never run.
     """
 
 class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Memories of all kinds: creating, reading, changing them by hand, and their history.
+    """Creates, reads and edits memories of all kinds, and returns their history.
 
-    Changes by hand are revisions; none rewrites what is there. A step in progress when a
-    memory is changed is repeated on the changed memory: the change wins, and no chunk is
-    lost or applied twice.
+    A manual change is a new revision; it never rewrites history. If a memory is changed
+    while a step is in progress, the step is repeated on the changed memory: the change
+    wins, and no chunk is lost or applied twice.
     """
 
     @_abc_1.abstractmethod
@@ -419,8 +423,8 @@ class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _memory_service_pb2.CreateMemoryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_memories_pb2.Memory, _abc.Awaitable[_memories_pb2.Memory]]:
-        """Creates a memory. It begins at position 1, however long the log is, and catches up
-        in the background.
+        """Creates a memory. It starts at position 1, no matter how long the log is, and catches
+        up in the background.
 
         Guarantees: the memory, at revision 0, is durable when the call returns.
         Safety: writes; idempotent by request id, otherwise a second call is ALREADY_EXISTS
@@ -461,10 +465,10 @@ class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_memories_pb2.Memory, _abc.Awaitable[_memories_pb2.Memory]]:
         """Updates a live memory: gives a PRISM memory a schema with more fields, or any memory
-        another model. Whatever else a spec has, RebuildMemory changes.
+        another model. To change anything else in a spec, use RebuildMemory.
 
-        Guarantees: all of it or nothing, durable when the call returns; the value stays. A
-        schema may add fields and change guidance; where it lacks a field or changes a type:
+        Guarantees: atomic, and durable when the call returns; the value does not change. A
+        schema may add fields and change guidance. One that lacks a field or changes a type is
         INVALID_ARGUMENT (SCHEMA_INCOMPATIBLE). A new schema is a revision of its own; chunks
         that were read before are not read again. A new model is used by the next step and
         answer; a memory that waits for its model tries again at once, a stalled one stays
@@ -482,14 +486,14 @@ class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
         stays, and so do answers that were read from the memory, with the excerpts that they
         cite; their `memory` is empty then.
 
-        Guarantees: when the call returns nothing of the memory can be read or changed, and
+        Guarantees: once the call returns, nothing in the memory can be read or changed, and
         that is durable. Work in progress ends: a step is not committed, pending answers that
-        read the memory are cancelled, and watches and waiting reads end with NOT_FOUND. What
-        it cost stays in the usage of the session, as calls of no memory. Workers remove the
-        rows, of a small memory before the call returns; until then CreateMemory of the same
-        id is ABORTED (BEING_DELETED).
+        read the memory are cancelled, and watches and waiting reads end with NOT_FOUND. Its
+        cost stays in the session's usage, under an empty memory id. The rows of a small memory
+        are removed before the call returns; those of a larger one are removed by workers, and
+        until then CreateMemory with the same id is ABORTED (BEING_DELETED).
         Safety: writes; idempotent with `allow_missing` or by request id; destructive, and
-        cannot be undone: a memory of the same spec reads the log again, and pays again.
+        cannot be undone: a new memory with the same spec reads the log again, at full cost.
         """
 
     @_abc_1.abstractmethod
@@ -502,8 +506,9 @@ class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Guarantees: all edits or none, in order, as one revision, durable when the call
         returns. An edit that breaks the schema or a limit is INVALID_ARGUMENT
-        (EDIT_INVALID). Edits that change nothing make no amendment, and alone no revision.
-        With `expected_revision`: ABORTED (REVISION_CONFLICT) when it is not the newest.
+        (EDIT_INVALID). An edit that changes nothing makes no amendment; if no edit changes
+        anything, no revision is made. With `expected_revision`: ABORTED (REVISION_CONFLICT)
+        when it is not the newest.
         Safety: writes; idempotent by request id; the history keeps what was there.
         """
 
@@ -543,9 +548,9 @@ class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _memory_service_pb2.ConsolidateMemoryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_operations_pb2.Operation, _abc.Awaitable[_operations_pb2.Operation]]:
-        """Requests a consolidation of a PRISM memory: once everything that is in the log now is
-        read, the model merges entries that say the same and shortens it. Useful at the end
-        of a document.
+        """Requests a consolidation of a PRISM memory: after the memory has read everything that
+        is in the log now, the model merges duplicate entries and shortens it. Useful at the
+        end of a document.
 
         Guarantees: the operation is durable when the call returns. It makes a revision of
         its own (CONSOLIDATION), even when nothing could be merged. A second request before it
@@ -560,8 +565,8 @@ class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _memory_service_pb2.RebuildMemoryRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_operations_pb2.Operation, _abc.Awaitable[_operations_pb2.Operation]]:
-        """Reads the whole log again into a new memory beside the old one, with another schema,
-        task, model or setting.
+        """Builds a new memory from the whole log, with another schema, task, model or setting.
+        The old memory is kept.
 
         Guarantees: the new memory and the operation are durable when the call returns; the
         old memory stays as it is. The operation is DONE when everything in the log at the
@@ -686,12 +691,13 @@ class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_operations_pb2.Operation, _abc.Awaitable[_operations_pb2.Operation]]:
         """Generates a schema for texts of a domain and questions like the example (arXiv
-        2412.18914, section 3.4). It is for a person to read and change, or for CreateMemory
-        as it is.
+        2412.18914, section 3.4). It can be reviewed and changed, or passed to
+        CreateMemory unchanged.
 
         Guarantees: the operation is durable when the call returns. The schema it results in
-        is valid: CreateMemory accepts it. A model that writes an invalid one is shown the
-        fault, three times in all; then the operation is FAILED (SCHEMA_NOT_GENERATED).
+        is valid: CreateMemory accepts it. If the model writes an invalid schema, it is shown
+        the fault and tries again, three attempts in all; then the operation is FAILED
+        (SCHEMA_NOT_GENERATED).
         Safety: writes and costs model calls; idempotent by request id; not destructive. What
         a model writes is parsed, never run.
         """
@@ -704,7 +710,7 @@ class MemoryServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_memory_service_pb2.CheckSchemaResponse, _abc.Awaitable[_memory_service_pb2.CheckSchemaResponse]]:
         """Checks a schema and returns it as models are shown it.
 
-        Guarantees: what passes here passes in CreateMemory. Anything else is
+        Guarantees: CreateMemory accepts every schema that passes here. An invalid schema is
         INVALID_ARGUMENT (SCHEMA_INVALID).
         Safety: reads nothing and writes nothing; the schema is parsed, never run.
         """

@@ -28,8 +28,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class SessionServiceStub:
-    """Sessions and their logs. A session is what memories are about: a user, a project, a
-    document, an agent run. It has one log of chunks and any number of memories of it.
+    """Manages sessions and their logs. A session is the subject of memories: a user, a
+    project, a document or an agent run. It has one log of chunks and any number of memories.
     Threads divide a log into conversations.
     """
 
@@ -40,10 +40,10 @@ class SessionServiceStub:
     CreateSession: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.CreateSessionRequest, _session_service_pb2.Session]
     """Creates a session.
 
-    Guarantees: the session is durable when the call returns. An id whose session was
-    deleted begins anew: positions begin at 1, and producers, request ids and budgets are
-    forgotten. While rows of the deleted session are still being removed the call is
-    ABORTED (BEING_DELETED).
+    Guarantees: the session is durable when the call returns. The id of a deleted session
+    can be used again, for a new session: positions start at 1, and producers, request ids
+    and budgets are forgotten. While rows of the deleted session are still being removed,
+    the call fails with ABORTED (BEING_DELETED).
     Safety: writes; idempotent by request id, otherwise a second call is
     ALREADY_EXISTS (SESSION_EXISTS) and changes nothing; not destructive.
     """
@@ -67,33 +67,33 @@ class SessionServiceStub:
     Safety: writes; idempotent; destructive for the values it replaces.
     """
     DeleteSession: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.DeleteSessionRequest, _empty_pb2.Empty]
-    """Deletes a session with all that belongs to it: log, memories, answers, operations,
-    budgets and model calls.
+    """Deletes a session and everything in it: log, memories, answers, operations, budgets
+    and model calls.
 
-    Guarantees: when the call returns nothing of the session can be read or changed, and
+    Guarantees: once the call returns, nothing in the session can be read or changed, and
     that is durable. Work in progress ends: steps are not committed, answers are
     cancelled, and streams, watches and waiting reads end with NOT_FOUND. Workers remove
     the rows soon after. Read tokens of the deleted session are refused (TOKEN_INVALID),
-    also by a session created later with the same id. What it cost stays in the tenant's
-    usage, under an empty session. This is not erasure: backups and copies of providers
-    are not reached.
+    also by a session created later with the same id. Its cost stays in the tenant's
+    usage, under an empty session id. Deletion is not erasure: backups and data kept by
+    model providers are not affected.
     Safety: writes; idempotent with `allow_missing` or by request id; destructive, and
     cannot be undone.
     """
     Append: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.AppendRequest, _session_service_pb2.AppendResponse]
-    """Appends one batch of chunks; the server numbers them. This is the way for any
-    number of stateless processes.
+    """Appends one batch of chunks; the server numbers them. Use it from any number of
+    stateless processes.
 
-    Guarantees: durable when the call returns; the whole batch or nothing, at
-    consecutive positions. Sent again with the same `request_id` and equal chunks it
-    writes nothing and returns the first positions, however long after: the id is kept
-    as long as its chunks. A refused call leaves no id.
+    Guarantees: durable when the call returns. The batch is stored as a whole or not at
+    all, at consecutive positions. A repeated call with the same `request_id` and equal
+    chunks writes nothing and returns the positions of the first call, no matter how much
+    later: the id is kept as long as its chunks. A refused call does not use up its id.
     Safety: writes; idempotent by request id; without one each call appends; not
     destructive.
     """
     AppendChunks: _grpc.StreamStreamMultiCallable[_session_service_pb2.AppendChunksRequest, _session_service_pb2.AppendChunksResponse]
-    """Appends chunks over one long-lived stream; the client numbers them. This is the
-    way for one process with much to send.
+    """Appends chunks over one long-lived stream; the client numbers them. Use it from one
+    process that sends many chunks.
 
     The client sends `open`, waits for `opened`, then sends batches; the server acks
     what is durable. The client may have at most `credits` unacked chunks and bytes in
@@ -107,7 +107,7 @@ class SessionServiceStub:
     opened with a higher epoch fences this producer's older streams (ABORTED,
     PRODUCER_FENCED). A refusal ends the stream after what is committed was acked.
     Safety: writes; idempotent by producer and sequence; not destructive. After an
-    unknown outcome open again and resend from `last_producer_sequence + 1`.
+    unknown outcome, open a new stream and resend from `last_producer_sequence + 1`.
     """
     ListChunks: _grpc.UnaryUnaryMultiCallable[_session_service_pb2.ListChunksRequest, _session_service_pb2.ListChunksResponse]
     """Lists chunks in order of position, in pages.
@@ -120,15 +120,16 @@ class SessionServiceStub:
     full-text search, in the session's language) and by meaning (vectors), merged by
     reciprocal rank fusion.
 
-    Words and vectors are indexed in the background. Of the chunks whose words are not
-    indexed yet the search itself reads the newest, up to 2,000 and 2 MiB. Chunks
-    without a vector are found by words only. With `consistency` both are complete up
-    to there.
+    Words and vectors are indexed in the background. The search itself reads the newest
+    chunks whose words are not indexed yet, up to 2,000 chunks and 2 MiB. Chunks without a
+    vector are found by words only. With `consistency`, words and vectors are complete up
+    to the requested position.
 
     Guarantees: every chunk acked before the call can be found by its words, unless it
     is one of `unread_chunks`. Without a `mode`, a search whose query has no vector
     after three quarters of the time until the deadline searches by words;
-    `index.failure` says so. The model calls of a search end with it.
+    `index.failure` says so. The model calls of a search end
+    when it ends.
     Safety: reads only; costs an embedding of the query, and a model call with
     `rerank`.
     """
@@ -141,8 +142,8 @@ class SessionServiceStub:
 
 @_typing.type_check_only
 class SessionServiceAsyncStub(SessionServiceStub):
-    """Sessions and their logs. A session is what memories are about: a user, a project, a
-    document, an agent run. It has one log of chunks and any number of memories of it.
+    """Manages sessions and their logs. A session is the subject of memories: a user, a
+    project, a document or an agent run. It has one log of chunks and any number of memories.
     Threads divide a log into conversations.
     """
 
@@ -150,10 +151,10 @@ class SessionServiceAsyncStub(SessionServiceStub):
     CreateSession: _aio.UnaryUnaryMultiCallable[_session_service_pb2.CreateSessionRequest, _session_service_pb2.Session]  # type: ignore[assignment]
     """Creates a session.
 
-    Guarantees: the session is durable when the call returns. An id whose session was
-    deleted begins anew: positions begin at 1, and producers, request ids and budgets are
-    forgotten. While rows of the deleted session are still being removed the call is
-    ABORTED (BEING_DELETED).
+    Guarantees: the session is durable when the call returns. The id of a deleted session
+    can be used again, for a new session: positions start at 1, and producers, request ids
+    and budgets are forgotten. While rows of the deleted session are still being removed,
+    the call fails with ABORTED (BEING_DELETED).
     Safety: writes; idempotent by request id, otherwise a second call is
     ALREADY_EXISTS (SESSION_EXISTS) and changes nothing; not destructive.
     """
@@ -177,33 +178,33 @@ class SessionServiceAsyncStub(SessionServiceStub):
     Safety: writes; idempotent; destructive for the values it replaces.
     """
     DeleteSession: _aio.UnaryUnaryMultiCallable[_session_service_pb2.DeleteSessionRequest, _empty_pb2.Empty]  # type: ignore[assignment]
-    """Deletes a session with all that belongs to it: log, memories, answers, operations,
-    budgets and model calls.
+    """Deletes a session and everything in it: log, memories, answers, operations, budgets
+    and model calls.
 
-    Guarantees: when the call returns nothing of the session can be read or changed, and
+    Guarantees: once the call returns, nothing in the session can be read or changed, and
     that is durable. Work in progress ends: steps are not committed, answers are
     cancelled, and streams, watches and waiting reads end with NOT_FOUND. Workers remove
     the rows soon after. Read tokens of the deleted session are refused (TOKEN_INVALID),
-    also by a session created later with the same id. What it cost stays in the tenant's
-    usage, under an empty session. This is not erasure: backups and copies of providers
-    are not reached.
+    also by a session created later with the same id. Its cost stays in the tenant's
+    usage, under an empty session id. Deletion is not erasure: backups and data kept by
+    model providers are not affected.
     Safety: writes; idempotent with `allow_missing` or by request id; destructive, and
     cannot be undone.
     """
     Append: _aio.UnaryUnaryMultiCallable[_session_service_pb2.AppendRequest, _session_service_pb2.AppendResponse]  # type: ignore[assignment]
-    """Appends one batch of chunks; the server numbers them. This is the way for any
-    number of stateless processes.
+    """Appends one batch of chunks; the server numbers them. Use it from any number of
+    stateless processes.
 
-    Guarantees: durable when the call returns; the whole batch or nothing, at
-    consecutive positions. Sent again with the same `request_id` and equal chunks it
-    writes nothing and returns the first positions, however long after: the id is kept
-    as long as its chunks. A refused call leaves no id.
+    Guarantees: durable when the call returns. The batch is stored as a whole or not at
+    all, at consecutive positions. A repeated call with the same `request_id` and equal
+    chunks writes nothing and returns the positions of the first call, no matter how much
+    later: the id is kept as long as its chunks. A refused call does not use up its id.
     Safety: writes; idempotent by request id; without one each call appends; not
     destructive.
     """
     AppendChunks: _aio.StreamStreamMultiCallable[_session_service_pb2.AppendChunksRequest, _session_service_pb2.AppendChunksResponse]  # type: ignore[assignment]
-    """Appends chunks over one long-lived stream; the client numbers them. This is the
-    way for one process with much to send.
+    """Appends chunks over one long-lived stream; the client numbers them. Use it from one
+    process that sends many chunks.
 
     The client sends `open`, waits for `opened`, then sends batches; the server acks
     what is durable. The client may have at most `credits` unacked chunks and bytes in
@@ -217,7 +218,7 @@ class SessionServiceAsyncStub(SessionServiceStub):
     opened with a higher epoch fences this producer's older streams (ABORTED,
     PRODUCER_FENCED). A refusal ends the stream after what is committed was acked.
     Safety: writes; idempotent by producer and sequence; not destructive. After an
-    unknown outcome open again and resend from `last_producer_sequence + 1`.
+    unknown outcome, open a new stream and resend from `last_producer_sequence + 1`.
     """
     ListChunks: _aio.UnaryUnaryMultiCallable[_session_service_pb2.ListChunksRequest, _session_service_pb2.ListChunksResponse]  # type: ignore[assignment]
     """Lists chunks in order of position, in pages.
@@ -230,15 +231,16 @@ class SessionServiceAsyncStub(SessionServiceStub):
     full-text search, in the session's language) and by meaning (vectors), merged by
     reciprocal rank fusion.
 
-    Words and vectors are indexed in the background. Of the chunks whose words are not
-    indexed yet the search itself reads the newest, up to 2,000 and 2 MiB. Chunks
-    without a vector are found by words only. With `consistency` both are complete up
-    to there.
+    Words and vectors are indexed in the background. The search itself reads the newest
+    chunks whose words are not indexed yet, up to 2,000 chunks and 2 MiB. Chunks without a
+    vector are found by words only. With `consistency`, words and vectors are complete up
+    to the requested position.
 
     Guarantees: every chunk acked before the call can be found by its words, unless it
     is one of `unread_chunks`. Without a `mode`, a search whose query has no vector
     after three quarters of the time until the deadline searches by words;
-    `index.failure` says so. The model calls of a search end with it.
+    `index.failure` says so. The model calls of a search end
+    when it ends.
     Safety: reads only; costs an embedding of the query, and a model call with
     `rerank`.
     """
@@ -250,8 +252,8 @@ class SessionServiceAsyncStub(SessionServiceStub):
     """
 
 class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Sessions and their logs. A session is what memories are about: a user, a project, a
-    document, an agent run. It has one log of chunks and any number of memories of it.
+    """Manages sessions and their logs. A session is the subject of memories: a user, a
+    project, a document or an agent run. It has one log of chunks and any number of memories.
     Threads divide a log into conversations.
     """
 
@@ -263,10 +265,10 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_session_service_pb2.Session, _abc.Awaitable[_session_service_pb2.Session]]:
         """Creates a session.
 
-        Guarantees: the session is durable when the call returns. An id whose session was
-        deleted begins anew: positions begin at 1, and producers, request ids and budgets are
-        forgotten. While rows of the deleted session are still being removed the call is
-        ABORTED (BEING_DELETED).
+        Guarantees: the session is durable when the call returns. The id of a deleted session
+        can be used again, for a new session: positions start at 1, and producers, request ids
+        and budgets are forgotten. While rows of the deleted session are still being removed,
+        the call fails with ABORTED (BEING_DELETED).
         Safety: writes; idempotent by request id, otherwise a second call is
         ALREADY_EXISTS (SESSION_EXISTS) and changes nothing; not destructive.
         """
@@ -314,16 +316,16 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _session_service_pb2.DeleteSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_empty_pb2.Empty, _abc.Awaitable[_empty_pb2.Empty]]:
-        """Deletes a session with all that belongs to it: log, memories, answers, operations,
-        budgets and model calls.
+        """Deletes a session and everything in it: log, memories, answers, operations, budgets
+        and model calls.
 
-        Guarantees: when the call returns nothing of the session can be read or changed, and
+        Guarantees: once the call returns, nothing in the session can be read or changed, and
         that is durable. Work in progress ends: steps are not committed, answers are
         cancelled, and streams, watches and waiting reads end with NOT_FOUND. Workers remove
         the rows soon after. Read tokens of the deleted session are refused (TOKEN_INVALID),
-        also by a session created later with the same id. What it cost stays in the tenant's
-        usage, under an empty session. This is not erasure: backups and copies of providers
-        are not reached.
+        also by a session created later with the same id. Its cost stays in the tenant's
+        usage, under an empty session id. Deletion is not erasure: backups and data kept by
+        model providers are not affected.
         Safety: writes; idempotent with `allow_missing` or by request id; destructive, and
         cannot be undone.
         """
@@ -334,13 +336,13 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _session_service_pb2.AppendRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_session_service_pb2.AppendResponse, _abc.Awaitable[_session_service_pb2.AppendResponse]]:
-        """Appends one batch of chunks; the server numbers them. This is the way for any
-        number of stateless processes.
+        """Appends one batch of chunks; the server numbers them. Use it from any number of
+        stateless processes.
 
-        Guarantees: durable when the call returns; the whole batch or nothing, at
-        consecutive positions. Sent again with the same `request_id` and equal chunks it
-        writes nothing and returns the first positions, however long after: the id is kept
-        as long as its chunks. A refused call leaves no id.
+        Guarantees: durable when the call returns. The batch is stored as a whole or not at
+        all, at consecutive positions. A repeated call with the same `request_id` and equal
+        chunks writes nothing and returns the positions of the first call, no matter how much
+        later: the id is kept as long as its chunks. A refused call does not use up its id.
         Safety: writes; idempotent by request id; without one each call appends; not
         destructive.
         """
@@ -351,8 +353,8 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_session_service_pb2.AppendChunksRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_session_service_pb2.AppendChunksResponse], _abc.AsyncIterator[_session_service_pb2.AppendChunksResponse]]:
-        """Appends chunks over one long-lived stream; the client numbers them. This is the
-        way for one process with much to send.
+        """Appends chunks over one long-lived stream; the client numbers them. Use it from one
+        process that sends many chunks.
 
         The client sends `open`, waits for `opened`, then sends batches; the server acks
         what is durable. The client may have at most `credits` unacked chunks and bytes in
@@ -366,7 +368,7 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         opened with a higher epoch fences this producer's older streams (ABORTED,
         PRODUCER_FENCED). A refusal ends the stream after what is committed was acked.
         Safety: writes; idempotent by producer and sequence; not destructive. After an
-        unknown outcome open again and resend from `last_producer_sequence + 1`.
+        unknown outcome, open a new stream and resend from `last_producer_sequence + 1`.
         """
 
     @_abc_1.abstractmethod
@@ -391,15 +393,16 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         full-text search, in the session's language) and by meaning (vectors), merged by
         reciprocal rank fusion.
 
-        Words and vectors are indexed in the background. Of the chunks whose words are not
-        indexed yet the search itself reads the newest, up to 2,000 and 2 MiB. Chunks
-        without a vector are found by words only. With `consistency` both are complete up
-        to there.
+        Words and vectors are indexed in the background. The search itself reads the newest
+        chunks whose words are not indexed yet, up to 2,000 chunks and 2 MiB. Chunks without a
+        vector are found by words only. With `consistency`, words and vectors are complete up
+        to the requested position.
 
         Guarantees: every chunk acked before the call can be found by its words, unless it
         is one of `unread_chunks`. Without a `mode`, a search whose query has no vector
         after three quarters of the time until the deadline searches by words;
-        `index.failure` says so. The model calls of a search end with it.
+        `index.failure` says so. The model calls of a search end
+        when it ends.
         Safety: reads only; costs an embedding of the query, and a model call with
         `rerank`.
         """
