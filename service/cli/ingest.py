@@ -1,7 +1,7 @@
 """`palimpsest ingest`: appends a text to a session, and keeps a memory of it."""
 
 import hashlib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -18,25 +18,10 @@ from service.cli.command import (
     new_request_id,
 )
 from service.cli.files import CHUNK_CHARACTERS, read_schema, read_text, split
+from service.cli.kinds import DEFAULT_KIND, KINDS
 from service.cli.output import CommandError, say, show, show_json
 from service.cli.progress import follow
 from service.cli.search import moment
-
-Kind = Literal["prism", "tree", "state"]
-
-#: The schema of a memory when none is given: it fits any text.
-DEFAULT_SCHEMA = '''class Notes:
-    """What the text says, by topic."""
-    topics: dict[str, list[str]]
-    """Sentences that make sense by themselves, keyed by what they are about."""
-'''
-DEFAULT_TASK = "Keep what the text says about each topic: definitions, rules and facts."
-#: Kinds of memories that have a setting, where not all have it.
-_KINDS_WITH: dict[str, tuple[Kind, ...]] = {
-    "schema": ("prism",),
-    "task": ("prism", "state"),
-    "segment_tokens": ("tree",),
-}
 
 
 def register(app: typer.Typer) -> None:
@@ -50,12 +35,11 @@ async def ingest(
     session: SessionName = DEFAULT_NAME,
     memory: MemoryName = DEFAULT_NAME,
     kind: Annotated[
-        Kind | None, typer.Option(help="What the memory is when it is made; without it: prism.")
+        palimpsest.MemoryKind | None,
+        typer.Option(help=f"The kind of a new memory; default: {DEFAULT_KIND}."),
     ] = None,
-    schema: Annotated[
-        str, typer.Option(help="A file with the schema of the memory that is made.")
-    ] = "",
-    task: Annotated[str, typer.Option(help="What the memory that is made is for.")] = "",
+    schema: Annotated[str, typer.Option(help="A file with the schema of a new memory.")] = "",
+    task: Annotated[str, typer.Option(help="What a new memory is for.")] = "",
     model: Model = "",
     segment_tokens: Annotated[
         int,
@@ -81,9 +65,9 @@ async def ingest(
 ) -> None:
     """Append a text to a session, and keep a memory of it.
 
-    Session and memory are made when they do not exist; `memory create` has more settings. All
-    memories of a session read all of its texts. Interrupted and run again with the same text it
-    goes on where it stopped, and adds nothing twice.
+    Creates session and memory when they do not exist; `memory create` has more settings. All
+    memories of a session read all of its texts. After an interruption, run it again
+    with the same text: it continues where it stopped, and adds nothing twice.
     """
     settings = {
         "schema": schema,
@@ -92,10 +76,11 @@ async def ingest(
         "segment_tokens": segment_tokens,
     }
     wanted = {name: value for name, value in settings.items() if value}
+    made = KINDS[kind or DEFAULT_KIND]
     for name in wanted:
-        if (kind or "prism") not in _KINDS_WITH.get(name, (kind or "prism",)):
+        if name not in made.ingest_settings:
             option = f"--{name.replace('_', '-')}"
-            raise CommandError(f"{option}: a {kind or 'prism'} memory has no such setting")
+            raise CommandError(f"{option}: a {made.name} memory has no such setting")
     if schema:
         wanted["schema"] = read_schema(schema)
     labels: ChunkLabels = {
@@ -155,20 +140,15 @@ async def _name_other_readers(session: Session, memory_name: str) -> None:
 
 
 async def _ensure_memory(
-    session: Session, name: str, kind: Kind | None, wanted: dict[str, Any]
+    session: Session, name: str, kind: palimpsest.MemoryKind | None, wanted: dict[str, Any]
 ) -> Memory:
     """Returns the memory of that name, made with the settings that are wanted if it is new.
 
     Raises CommandError when it exists and is of another kind than the one asked for.
     """
-    settings = {**wanted, "request_id": new_request_id()}
+    made = KINDS[kind or DEFAULT_KIND]
     try:
-        if kind == "tree":
-            return await session.create_tree(name, **settings)
-        if kind == "state":
-            return await session.create_state(name, **settings)
-        general = {} if "schema" in wanted else {"schema": DEFAULT_SCHEMA, "task": DEFAULT_TASK}
-        return await session.create_memory(name, **{"chunk_tokens": 1000, **general, **settings})
+        return await made.ingest(session, name, **wanted, request_id=new_request_id())
     except palimpsest.PalimpsestError as error:
         if error.reason != "MEMORY_EXISTS":
             raise

@@ -16,6 +16,7 @@ from rich.progress import (
 )
 
 import palimpsest
+from service.cli.kinds import KINDS
 from service.cli.output import CommandError, err, say
 
 #: How often progress is a line, where there is no terminal to draw a bar on.
@@ -128,7 +129,7 @@ async def follow(memory: palimpsest.Memory) -> palimpsest.MemoryState:
     """
     state = await memory.get()
     head = state.info.head
-    if state.info.kind == "prism" and state.applied_position < head:
+    if KINDS[state.info.kind].lingers and state.applied_position < head:
         # A command that waits does not wait for more chunks as well.
         await memory.flush()
     with Bar("revising", head) as bar:

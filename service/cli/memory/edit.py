@@ -17,6 +17,7 @@ from service.cli.command import (
     new_request_id,
 )
 from service.cli.files import read_schema
+from service.cli.kinds import KINDS
 from service.cli.memory.create import memory_info
 from service.cli.memory.output import amendment_line, memory_json
 from service.cli.operation import operation_json
@@ -79,7 +80,7 @@ async def unset(
     comment: Comment = "",
     as_json: Json = False,
 ) -> None:
-    """Take a value out of a memory by hand; later elements of a list move up."""
+    """Remove a value from a memory by hand; later elements of a list move up."""
     revised = await memory.edit(
         [Edit.remove(path)],
         expected_revision=expect,
@@ -172,32 +173,18 @@ async def update(
     """
     if schema is None and model is None and navigation_model is None:
         raise CommandError("give --schema, --model or --navigation-model")
-    kind = (await memory_info(memory)).kind
-    if kind != "prism" and schema is not None:
-        raise CommandError(f"{memory.id!r} is a {kind} memory: it has no schema")
-    if kind != "tree" and navigation_model is not None:
-        raise CommandError(f"{memory.id!r} is no tree: it has no --navigation-model")
-    request_id = new_request_id()
-    if kind == "tree":
-        tree = memory.session.tree(memory.id)
-        info = await tree.update(
-            model=model,
-            navigation_model=navigation_model,
-            expected_revision=expect,
-            request_id=request_id,
-        )
-    elif kind == "state":
-        state = memory.session.state(memory.id)
-        info = await state.update(model=model, expected_revision=expect, request_id=request_id)
-    else:
-        shape = None if schema is None else read_schema(schema)
-        info = await memory.update(
-            schema=shape,
-            model=model,
-            expected_revision=expect,
-            comment=comment,
-            request_id=request_id,
-        )
+    kind = KINDS[(await memory_info(memory)).kind]
+    given = {"schema": schema, "model": model, "navigation_model": navigation_model}
+    changes: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
+    for name in changes:
+        if name not in kind.changeable:
+            option = f"--{name.replace('_', '-')}"
+            raise CommandError(f"{memory.id!r} is a {kind.name} memory: it has no {option}")
+    if schema is not None:
+        changes["schema"] = read_schema(schema)
+    info = await kind.update(
+        memory, changes, comment=comment, expected_revision=expect, request_id=new_request_id()
+    )
     _show_info(info, f"{memory.id} is updated, at revision {info.revision}", as_json)
 
 

@@ -4,9 +4,8 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Literal
 
 import typer
-from rich.tree import Tree as Drawing
 
-from palimpsest import Client, MemoryInfo, MemoryState
+from palimpsest import Client, MemoryInfo
 from service.cli.command import (
     DEFAULT_NAME,
     LAST,
@@ -18,11 +17,9 @@ from service.cli.command import (
     Timeout,
     add_commands,
 )
+from service.cli.kinds import KINDS
 from service.cli.memory.output import memory_json, problem_lines, status_of
-from service.cli.output import CommandError, out, positions, show, show_json, show_list, tree_of
-
-#: Vectors, and recent chunks, of a working context that are shown.
-MAX_CONTEXT_LINES = 20
+from service.cli.output import CommandError, out, show, show_json, show_list
 
 
 def register(memory: typer.Typer) -> None:
@@ -94,35 +91,9 @@ async def show_(
             {**memory_json(state.info), **at, "value": state.value, "read_token": state.read_token}
         )
         return
-    if state.info.kind == "state":
-        out.print(_context_of(state))
-    else:
-        title = (
-            f"{memory.id} at revision {state.revision}:"
-            f" {state.applied_position} of {state.info.head} chunks applied"
-        )
-        out.print(tree_of(title, state.value))
+    out.print(KINDS[state.info.kind].drawing(state))
     for line in problem_lines(state.info):
         show(line)
-
-
-def _context_of(state: MemoryState) -> Drawing:
-    """Returns a working context as a tree with a line for each vector and chunk."""
-    vectors, recent = state.value["vectors"], state.value["recent"]
-    compressed = recent[0]["position"] - 1 if recent else state.applied_position
-    title = (
-        f"{state.info.id} at revision {state.revision}:"
-        f" {compressed} of {state.info.head} chunks compressed"
-    )
-    lines = {
-        "vectors": [
-            f"r{one['revision']} level {one['level']}"
-            f" {positions(one['from_position'], one['to_position'])} {one['text']}"
-            for one in vectors
-        ],
-        "recent": [f"[{one['position']}] {one['text']}" for one in recent],
-    }
-    return tree_of(title, lines, items=MAX_CONTEXT_LINES)
 
 
 async def retry(
@@ -130,13 +101,13 @@ async def retry(
     name: Annotated[str | None, typer.Argument(help="The memory's name.")] = None,
     session: MaybeSession = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="All that gave up, of all sessions or of --session.")
+        bool, typer.Option("--all", help="All stalled memories, of all sessions or of --session.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Let a stalled memory try again, or all of them with --all.
+    """Retry a stalled memory, or all of them with --all.
 
-    A memory that waits for its model needs none of this: it goes on by itself.
+    A memory that waits for its model needs no retry: it continues by itself.
     """
     if everything and name is not None:
         raise CommandError("give a memory's name or --all, not both")

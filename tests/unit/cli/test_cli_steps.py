@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.cli.files import Step, read_steps
-from service.cli.memory.create import StateOptions
+from service.cli.kinds.state import StateOptions
 from service.cli.output import CommandError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)

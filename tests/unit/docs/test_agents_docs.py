@@ -11,7 +11,7 @@ import palimpsest
 from palimpsest import AgentSettings
 from palimpsest._async._agent import WAIT_SECONDS
 from palimpsest.v1 import memories_pb2
-from service.cli.memory import create as options
+from service.cli.kinds import state as options
 from service.domain.state.spec import ADAPTIVE_SPAN, PINNED_SHARE, StateSpec
 from service.domain.state.triggers import NEW_VECTORS
 from service.rpc.convert.specs import state_message, state_spec
