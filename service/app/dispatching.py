@@ -27,7 +27,7 @@ async def process(
 ) -> AsyncIterator[tuple[Database, DeploymentKeys, Signals, QueueDispatcher]]:
     """What servers and workers have: a database, the deployment's keys, signals, and dispatch.
 
-    Signals are heard and sent while somebody runs them.
+    Signals are received and sent while the caller runs them.
     """
     if config.is_pooled and config.signals_database_url is None:
         raise CannotStart(f"{UNHEARD}; see {POOLERS}")

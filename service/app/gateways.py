@@ -83,7 +83,7 @@ def remote_executor(
 
     `metrics_listen`: where one of its own serves metrics, if it does.
     """
-    # Who waited for calls has had the time to stop already.
+    # Tasks that waited for calls have had the time to stop already.
     seconds = min(config.stop_seconds, EXECUTOR_SECONDS)
     remote = RemoteExecutor(
         config.caller_socket, stop_seconds=seconds, spawned=spawned, metrics_listen=metrics_listen

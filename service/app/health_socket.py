@@ -12,7 +12,7 @@ import structlog
 
 from service.settings.run_dir import is_ours
 
-#: Of a cause, what is told: in any letters it fits what `service.app.health` reads.
+#: Longest cause that is reported: in any letters it fits what `service.app.health` reads.
 MAX_CAUSE_CHARACTERS = 600
 
 _log = structlog.get_logger("palimpsest.health")

@@ -56,7 +56,7 @@ _log = structlog.get_logger("palimpsest")
 
 
 async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None]) -> None:
-    """Runs the API until `stop` is set; `ready` is told the address. Raises CannotStart."""
+    """Runs the API until `stop` is set; `ready` is called with the address. Raises CannotStart."""
     if (said := listening.refusal(config)) is not None:
         raise CannotStart(said)
     if not listening.is_local(config.listen):
@@ -171,7 +171,7 @@ async def _warm(embedder: Embedder) -> None:
 
 
 def _announced(listen: str, port: int) -> str:
-    """Returns where clients connect to: the path of a Unix socket, or the port it came to."""
+    """Returns where clients connect to: the path of a Unix socket, or the port that was chosen."""
     if listen.startswith("unix:"):
         return listen
     return f"{listen.rpartition(':')[0]}:{port}"

@@ -1,4 +1,4 @@
-"""The worker: does what the dispatcher gives it, and looks after what is nobody's work."""
+"""The worker: handles the dispatcher's items, and does periodic work that no item stands for."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -33,7 +33,7 @@ from storage.memories.queue import RECENT_SECONDS
 
 _log = structlog.get_logger("palimpsest.worker")
 
-#: Sessions that one look for words brings.
+#: Sessions that one search for unindexed words returns.
 WORDS_ITEMS = 1000
 #: What could not be worked on for want of a database is left for so many seconds.
 UNREACHABLE_SECONDS = 2.0
@@ -102,7 +102,7 @@ class Worker:
             await self._wake_ups.flush()
 
     async def handle(self, item: WorkItem) -> float | None:
-        """Works on one item; the seconds after which somebody should come back to it, or None.
+        """Works on one item; returns the seconds after which it is due again, or None.
 
         Raises NotNow for what fails for want of a database. What waits for a model that does not
         reply and has no slot is released.

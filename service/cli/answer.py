@@ -157,11 +157,11 @@ def show_below(answer: Answer) -> None:
         if cited.node:
             where = range_text(cited.positions)
             excerpt = cut(cited.excerpt, EXCERPT_CHARACTERS)
-            # Where nothing was navigated it is the state vector that brought it.
-            brought = "leaf" if answer.statistics is not None else "vector"
+            # Without navigation a citation comes from a state vector.
+            source = "leaf" if answer.statistics is not None else "vector"
             if cited.node.startswith("p."):
-                brought = "piece"
-            show(f"  [{cited.position}] {brought} {cited.node} {where}: {excerpt}")
+                source = "piece"
+            show(f"  [{cited.position}] {source} {cited.node} {where}: {excerpt}")
         elif cited.path:
             show(f"  [{cited.position}] {cited.path}")
         else:

@@ -191,28 +191,31 @@ async def ask(
         str,
         typer.Option(
             metavar="FILE",
-            help="JSON Schema that the answer is to fit, too; - for standard input.",
+            help="A file with JSON Schema for the answer; - for standard input.",
         ),
     ] = "",
     stream: Annotated[
         bool, typer.Option("--stream", help="Print the answer's text as it is written.")
     ] = False,
     resume: Annotated[
-        str, typer.Option(metavar="ANSWER", help="Wait on for an answer instead of asking for one.")
+        str,
+        typer.Option(
+            metavar="ANSWER", help="Wait for this answer instead of asking a new question."
+        ),
     ] = "",
     explain: Annotated[
-        bool, typer.Option("--explain", help="Draw the way to the answer as it is gone.")
+        bool, typer.Option("--explain", help="Draw the steps to the answer while they happen.")
     ] = False,
     timeout: Timeout = 60.0,
     as_json: Json = False,
 ) -> None:
-    """Ask a session a question; the answer comes with the positions it rests on.
+    """Ask a session a question; the answer cites positions of the log.
 
     To let the service choose a memory or a reader of the log, give neither --memory nor --reader.
     A tree is navigated, from its root down to the leaf that answers, and so is a state
     memory with --navigate, --hybrid, --beam or --max-calls; otherwise that answers from its
     working context. With --reader dciso the log itself is browsed, with whole it is read in
-    one prompt, and auto chooses. With --explain the way is drawn; with --json too, its events
+    one prompt, and auto chooses. With --explain the steps are drawn; with --json too, their events
     are in the JSON.
     """
     reads_log = _reader(memory, reader) in OF_LOG

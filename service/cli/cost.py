@@ -1,4 +1,4 @@
-"""`palimpsest cost` and `usage`: what model calls came to, and what they would have come to."""
+"""`palimpsest cost` and `usage`: what model calls cost, and what they would have cost."""
 
 from collections.abc import Sequence
 from datetime import date
@@ -113,8 +113,8 @@ async def cost(
     """Show what model calls cost; for a memory also what other ways of keeping it would have.
 
     Costs are read from the ledger. A PRISM memory's other ways of folding are simulated. For a
-    state memory it is shown what an agent's steps come to with the whole history in every
-    context, with a summary made anew at every step (simulated), and with this memory.
+    state memory three costs of an agent's steps are compared: with the whole history in every
+    context, with a new summary at every step (simulated), and with this memory.
     """
     if memory and not session:
         raise CommandError("--memory needs the session: give --session too")

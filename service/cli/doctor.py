@@ -32,7 +32,7 @@ def doctor(
         typer.Option(
             "--address",
             envvar="PALIMPSEST_ADDRESS",
-            help="HOST:PORT of an API to look at; default: where PALIMPSEST_LISTEN says.",
+            help="HOST:PORT of the API to check; default: that of PALIMPSEST_LISTEN.",
             metavar="ADDR",
         ),
     ] = None,
@@ -40,19 +40,18 @@ def doctor(
     data_dir: DataDir = None,
     settings_path: SettingsPath = None,
 ) -> None:
-    """Look at a deployment: what is ok, what to watch (warn), what does not work (bad).
+    """Check whether a deployment works. Findings are ok, warn (watch it) or bad (broken).
 
-    Reads the same settings as `serve` and `work`, or those of an `up` that runs here, changes
-    nothing, calls no model, and needs no more rights than they do. Of all tenants, unless
-    --tenant names one.
-    Exit code 1 when anything is bad.
+    Reads the settings of `serve` and `work`, or those of an `up` that runs here. Changes
+    nothing, calls no model, and needs no more rights than they do. Checks all tenants unless
+    --tenant names one. Exit code 1 when anything is bad.
     """
     found = find_deployment(data_dir)
     if (said := read_settings()[1].warning()) is not None:
-        _tell(said, as_json=as_json)
+        _show(said, as_json=as_json)
     is_bad = asyncio.run(_look(found, address or found.config.listen, tenant, as_json=as_json))
     for one in _disks(data_dir):
-        _tell(one, as_json=as_json)
+        _show(one, as_json=as_json)
         is_bad = is_bad or one.level is Severity.BAD
     if is_bad:
         raise typer.Exit(1)
@@ -64,17 +63,17 @@ async def _look(found: Installation, address: str, tenant: str | None, *, as_jso
 
     known = Migrations(newest=migrations.newest(), known=migrations.known())
     is_bad = False
-    _tell(ok("settings", found.source), as_json=as_json)
+    _show(ok("settings", found.source), as_json=as_json)
     examination = Doctor(found.config, known, tenant=tenant, hidden=found.hidden)
     async for one in examination.findings():
-        _tell(one, as_json=as_json)
+        _show(one, as_json=as_json)
         is_bad = is_bad or one.level is Severity.BAD
     api = await _api(address)
-    _tell(api, as_json=as_json)
+    _show(api, as_json=as_json)
     return is_bad or api.level is Severity.BAD
 
 
-def _tell(one: Finding, *, as_json: bool) -> None:
+def _show(one: Finding, *, as_json: bool) -> None:
     if as_json:
         show_json(one)
         return

@@ -15,7 +15,7 @@ EXTRAS = {"eval": "eval"}
 
 
 def register(app: typer.Typer) -> None:
-    """Adds every command that is installed, and says of ours that is not how to install it."""
+    """Adds every command that is installed; one of ours that is not says how to install it."""
     found = {one.name: one for one in entry_points(group=GROUP)}
     for name in sorted(found):
         cast(Callable[[typer.Typer], None], found[name].load())(app)

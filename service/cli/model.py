@@ -1,4 +1,4 @@
-"""`palimpsest model`: ask a provider what a model takes, and replay recorded exchanges."""
+"""`palimpsest model`: check what a model accepts, and replay recorded exchanges."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ _STYLES = {"works": "green", "ignored": "yellow", "refused": "yellow"}
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    group = new_group("Models: check what one takes, replay a recorded exchange.")
+    group = new_group("Models: check what one accepts, replay a recorded exchange.")
     group.command("check")(check)
     group.command("replay")(replay)
     app.add_typer(group, name="model")
@@ -46,11 +46,11 @@ def check(
     as_json: Json = False,
     settings_path: SettingsPath = None,
 ) -> None:
-    """Ask a model's provider what it takes: a tiny request of each form.
+    """Check what a model accepts, by a tiny request of each form to its provider.
 
-    Shows beside each what the model's profile says, and what to set where that is wrong. Reads
-    the same PALIMPSEST_… variables and keys as `work`. What it costs at most is said before the
-    first request. Exit code 1 when the model does not take something that would be sent.
+    Compares each result with the model's profile, and shows what to set where that is wrong.
+    Reads the same PALIMPSEST_… variables and keys as `work`. Shows the highest possible cost
+    before the first request. Exit code 1 when the model refuses what would be sent.
     """
     config = read_config()
     name = name or config.model
@@ -71,9 +71,9 @@ def replay(
     as_json: Json = False,
     settings_path: SettingsPath = None,
 ) -> None:
-    """Read a recorded exchange with a model once more, and show what it comes to.
+    """Read a recorded exchange with a model again, and show its result.
 
-    No model is asked. Exit code 1 when the reply would not be taken for a complete one.
+    Calls no model. Exit code 1 when the reply would not count as complete.
     """
     if not asyncio.run(_replay(read_config(), file, as_json=as_json)):
         raise typer.Exit(1)

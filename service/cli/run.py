@@ -1,4 +1,4 @@
-"""`up`, the processes of production, and what prepares their database."""
+"""`up`, the processes of production, and the commands that prepare their database."""
 
 import asyncio
 import gc
@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 def main() -> None:
-    """Runs the command that was asked for, which is one of these."""
+    """Runs the command of this module that was asked for."""
     app = new_app()
     register(app)
     run_app(app)
@@ -189,7 +189,7 @@ def work(
 
 def executor(
     socket_path: Annotated[
-        Path | None, typer.Option("--socket", help="Where workers of this machine find it.")
+        Path | None, typer.Option("--socket", help="The Unix socket for this machine's workers.")
     ] = None,
     descriptor: Annotated[int | None, typer.Option("--fd", hidden=True)] = None,
     metrics_listen: MetricsListen = None,
@@ -205,7 +205,7 @@ def executor(
     from service.app import executor as executing
 
     if (socket_path is None) == (descriptor is None):
-        raise CommandError("--socket PATH says where it shall listen")
+        raise CommandError("give --socket PATH, where it is to listen")
     config = read_config(metrics_listen=metrics_listen)
     at = socket_path or socket.socket(fileno=descriptor)
     _run(config, lambda stop: executing.call(config, stop, lambda: _ready("calling"), at))
@@ -214,7 +214,7 @@ def executor(
 def migrate(
     settings_path: SettingsPath = None,
 ) -> None:
-    """Bring the database to this release (needs the right to change tables).
+    """Migrate the database to this release (needs the right to change tables).
 
     Uses PALIMPSEST_MIGRATION_DATABASE_URL, else PALIMPSEST_DATABASE_URL.
     """
@@ -244,13 +244,12 @@ def migrate(
 def restore(
     settings_path: SettingsPath = None,
 ) -> None:
-    """Prepare a database that came back from a backup, before anything runs on it.
+    """Prepare a database that was restored from a backup, before anything runs on it.
 
-    What was written after the backup is lost, and tokens of it that clients still hold must
-    not be taken for others: every session gets a new incarnation, so that all tokens from
-    before are refused. A standby that was promoted, or a server that was upgraded, without
-    losing a commit does not need it. Uses PALIMPSEST_MIGRATION_DATABASE_URL, else
-    PALIMPSEST_DATABASE_URL, as `migrate` does.
+    What was written after the backup is lost, but clients may still have tokens for it.
+    Every session gets a new incarnation, so that all earlier tokens are refused. A promoted
+    standby or an upgraded server that lost no commit does not need this.
+    Uses PALIMPSEST_MIGRATION_DATABASE_URL, else PALIMPSEST_DATABASE_URL, as `migrate` does.
     """
     from storage.engine.errors import StorageError, translated
     from storage.operations.restore import begin_new_history
@@ -300,8 +299,7 @@ def _url(secret: SecretStr | None) -> str:
 class StopSignals:
     """Ctrl-C, SIGTERM and a closed terminal.
 
-    The first one ends what is going on, by SystemExit; once `remember` was called they
-    are a question that can be asked.
+    The first one raises SystemExit. After `remember` they only set what `requested` returns.
     """
 
     def __init__(self) -> None:
@@ -316,11 +314,11 @@ class StopSignals:
                 signal.signal(number, self._request)
 
     def remember(self) -> None:
-        """Makes later signals a question, which `requested` answers."""
+        """Makes later signals raise nothing; `requested` reports them."""
         self._raises = False
 
     def requested(self) -> bool:
-        """Returns whether one of them came since."""
+        """Returns whether a signal arrived."""
         return self._requested
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:

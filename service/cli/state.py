@@ -134,7 +134,9 @@ async def show_(
     state: State,
     revision: Annotated[
         int | None,
-        typer.Argument(min=0, max=LAST, help="That brought the vector; default: the newest, M."),
+        typer.Argument(
+            min=0, max=LAST, help="The revision that added the vector; default: the newest, M."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -166,7 +168,7 @@ async def _vector(state: State, revision: int | None) -> StateVector:
             break
     # Which refuses what is no revision.
     await state.get(revision=revision)
-    raise CommandError(f"revision {revision} of memory {state.id!r} brought no vector")
+    raise CommandError(f"revision {revision} of memory {state.id!r} added no vector")
 
 
 async def _before(state: State, vector: StateVector) -> int | None:

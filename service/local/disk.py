@@ -36,7 +36,7 @@ def look(cluster: Path) -> Sequence[Room]:
             device = os.stat(place).st_dev
             usage = shutil.disk_usage(place)
         except OSError:
-            # Closed to this user, or not made yet; who has to write there is told by itself.
+            # Closed to this user, or not created yet; a process that writes there reports it.
             continue
         found.setdefault(device, Room(place=place, free_bytes=usage.free, total_bytes=usage.total))
     return list(found.values())

@@ -1,7 +1,7 @@
 """The folders of embedded servers and of logs, and how files are written there.
 
 As root the servers run as another user, which could replace by a link whatever it may write. So
-root writes only in folders that nobody else may write in; what a server reads or writes there is
+root writes only in folders that no other user may write in; what a server reads or writes there is
 given to its user.
 """
 

@@ -1,4 +1,4 @@
-"""Servers that outlived the process which started them: told from others, and ended."""
+"""Finds and ends servers of ours that outlived the process that started them."""
 
 import os
 import shutil
@@ -40,14 +40,14 @@ class ProcessInfo:
         return follows.get(option, "")
 
 
-#: Tells one's own servers from everybody else's processes.
+#: Returns whether a process is one of our servers.
 IsOurs = Callable[[ProcessInfo], bool]
 
 
 def end_leftovers(programs: Iterable[str], is_ours: IsOurs, first_signal: int) -> None:
     """Ends the processes that run one of `programs` and are ours.
 
-    They are looked for, since a process id in a file may be somebody else's by now.
+    Searches all processes: a process id in a file may belong to another one by now.
     Raises ServerError when one does not end.
     """
     names = frozenset(programs)
@@ -69,14 +69,14 @@ def _find(programs: frozenset[str], is_ours: IsOurs) -> list[ProcessInfo]:
 
 
 def _signal(one: ProcessInfo, number: int, is_ours: IsOurs) -> None:
-    """Signals a process, and also wakes it if somebody stopped it."""
+    """Signals a process, and also continues it if it was stopped."""
     try:
         if sys.platform != "linux":
             os.kill(one.pid, number)
             os.kill(one.pid, signal.SIGCONT)
             return
-        # The id can have gone to somebody else since we looked. Holding the process
-        # and then looking again leaves no time for that.
+        # The id may belong to another process by now. A descriptor pins the process, so that
+        # a second look is at the one that is signalled.
         handle = os.pidfd_open(one.pid)
         try:
             again = look(one.pid)

@@ -58,8 +58,8 @@ _SETTINGS = {
 def url_of(user: str, password: str, port: int | str, database: str) -> str:
     """Returns the postgresql:// URL of a server of ours.
 
-    Somebody else may listen at its port while it is down, and is not to be told the password
-    by merely asking for it: where libpq can, it insists on SCRAM, which tells it to nobody.
+    While it is down, another process may listen at its port and ask for the password. Where
+    libpq can, it insists on SCRAM, which never sends it.
     """
     only = "?require_auth=scram-sha-256" if psycopg.pq.version() >= _REQUIRES_AUTH else ""
     return f"postgresql://{user}:{password}@127.0.0.1:{port}/{database}{only}"
@@ -182,7 +182,7 @@ class PostgresServer(EmbeddedServer):
         pid_file.unlink(missing_ok=True)
         settings = {**_SETTINGS, "port": str(self._port)}
         options = [f"--{name}={value}" for name, value in settings.items()]
-        # An exception in between would leave a server that nobody knows.
+        # An exception in between would leave a server without an owner.
         with deferred():
             process = self._process = processes.spawn(
                 [str(self._programs / "postgres"), "-D", str(self._cluster), *options],

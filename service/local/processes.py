@@ -17,7 +17,7 @@ from pathlib import Path
 
 from service.settings.files import FILE
 
-#: Names the descriptor whose closing tells our Python processes that we are gone.
+#: Names the descriptor that closes when this process ends; our Python processes watch it.
 PARENT_FD = "PALIMPSEST_PARENT_FD"
 #: How long a process of ours may take to end by itself once its parent is gone.
 ORPHAN_SECONDS = 10.0
@@ -65,7 +65,7 @@ class ServerUser:
 
     @classmethod
     def ourselves(cls) -> "ServerUser":
-        """Who we are, also as root."""
+        """Returns the user of this process, also if it is root."""
         return cls(uid=os.geteuid(), gid=os.getegid(), other=False)
 
     def own(self, path: Path) -> None:
@@ -90,10 +90,10 @@ class ServerUser:
 
 
 class ServerLog:
-    """What a server wrote, open. Nobody can put another file in its place."""
+    """The open log of a server, so that no process can put another file in its place."""
 
     def __init__(self, handle: int, older: int) -> None:
-        #: Its descriptor, for who writes there: always at the end.
+        #: Its descriptor for writers: they always append.
         self.handle = handle
         #: The file for what is put aside.
         self._older = older
@@ -106,8 +106,8 @@ class ServerLog:
     def rotate(self, max_bytes: int) -> None:
         """Puts what it has aside when that is `max_bytes` or more, in place of what was before.
 
-        Whoever writes keeps the file open, and so it is emptied, not moved. A line that comes
-        between the copy and that is lost. Raises OSError.
+        Writers keep the file open, so it is copied and emptied, not moved. A line written
+        in between is lost. Raises OSError.
         """
         if self.size() < max_bytes:
             return
@@ -219,7 +219,7 @@ def stop(process: "subprocess.Popen[bytes]", signals: Sequence[tuple[int, float]
         if process.poll() is not None:
             return
         process.send_signal(number)
-        # Somebody may have stopped it; it could not even end then.
+        # A process that was stopped (SIGSTOP) cannot end before it continues.
         process.send_signal(signal.SIGCONT)
         try:
             process.wait(seconds)
@@ -231,17 +231,17 @@ def stop(process: "subprocess.Popen[bytes]", signals: Sequence[tuple[int, float]
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens at now.
+    """Returns a port of 127.0.0.1 that is free now.
 
-    Where it can be, none of those that the kernel gives to whoever wants any: the port of a
-    server that is about to start, or to start again, is so nobody else's meanwhile.
+    If possible, one outside the range of ephemeral ports: those the kernel may give to another
+    process before the server starts, or starts again.
     """
     for _ in range(PORT_TRIES):
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", secrets.choice(PORTS)))
             except OSError:
-                # Somebody is there.
+                # The port is taken.
                 continue
             return int(probe.getsockname()[1])
     with socket.socket() as probe:
@@ -306,7 +306,7 @@ STOP_SIGNALS = tuple(
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Lets what is inside come to its end; the first signal that came is then delivered.
+    """Delays signals until its block has ended; the first one is then delivered.
 
     Python runs handlers in the main thread only; elsewhere this does nothing.
     """

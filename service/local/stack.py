@@ -64,7 +64,7 @@ class _Child:
         """Starts it without waiting."""
         assert self._log is not None, "it was opened"
         self._started = time.monotonic()
-        # An exception in between would leave a process that nobody knows.
+        # An exception in between would leave a process without an owner.
         with deferred():
             self._popen = subprocess.Popen(
                 self._command,

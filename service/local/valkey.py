@@ -32,8 +32,8 @@ def url_of(password: str, place: Path | int) -> str:
 class ValkeyServer(EmbeddedServer):
     """A Valkey server in memory, empty at each start.
 
-    With `by_socket` it listens at a socket in a folder of the servers' user, where nobody else
-    can take its place while it is down; at a port of 127.0.0.1 where that path is too long.
+    With `by_socket` it listens at a socket in a folder of the servers' user, where no other
+    process can take its place while it is down; at a port of 127.0.0.1 where that path is too long.
     """
 
     name = "Valkey"
@@ -100,7 +100,7 @@ class ValkeyServer(EmbeddedServer):
             "set-proc-title no",
         )
         self._home.write(_SETTINGS, "\n".join(lines) + "\n", for_server=True)
-        # An exception in between would leave a server that nobody knows.
+        # An exception in between would leave a server without an owner.
         with deferred():
             self._process = processes.spawn(
                 [str(self._program), str(self._folder / _SETTINGS)],
@@ -109,8 +109,8 @@ class ValkeyServer(EmbeddedServer):
                 output=self._log.handle,
                 death_signal=signal.SIGKILL,
             )
-        # Its word and not an answer at the port: somebody else may answer there, and
-        # would be told the password.
+        # Waits for its log line, not for a reply at the port: another process may listen
+        # there, and would receive the password.
         processes.wait_until(
             lambda: _READY in self._log.text(log_begin),
             self._process,

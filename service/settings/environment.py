@@ -11,13 +11,13 @@ PREFIX = "PALIMPSEST_"
 #: Names a function of our tests that makes processes fail on purpose. No setting of a file.
 FAULTS = PREFIX + "FAULTS"
 #: Variables that are no settings of the service: the file with more of them, its clients', the
-#: embedded servers', what `up` tells its processes, and the fault hook of our tests.
+#: embedded servers', what `up` passes to its processes, and the fault hook of our tests.
 OTHERS = frozenset({"CONFIG", "ADDRESS", "PG_BIN_DIR", "VALKEY_BIN", "PARENT_FD", "FAULTS"})
 #: Of a name that is not known.
 MAX_COMPARED_CHARACTERS = 80
 #: Begins those of our tests.
 TESTS = "TEST_"
-#: What Kubernetes tells each container of every Service whose name begins with "palimpsest":
+#: What Kubernetes sets in each container for every Service whose name begins with "palimpsest":
 #: PALIMPSEST_SERVICE_HOST, PALIMPSEST_API_PORT_50051_TCP_ADDR and so on
 #: (kubernetes.io/docs/concepts/services-networking/service, environment variables).
 _OF_SERVICES = re.compile(

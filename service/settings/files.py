@@ -60,7 +60,7 @@ def read_table(path: str) -> SettingsFile:
 
 def _read(path: str, place: str) -> tuple[str, os.stat_result]:
     try:
-        # A pipe would keep us waiting for somebody who writes into it.
+        # Opening a pipe would block until a process writes to it.
         with open(path, "rb", opener=lambda path, how: os.open(path, how | os.O_NONBLOCK)) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):

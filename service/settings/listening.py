@@ -1,4 +1,4 @@
-"""Where the API may listen: nothing keeps out whoever reaches it, so on this machine only."""
+"""Decides where the API may listen: it has no authentication, so on this machine only."""
 
 import ipaddress
 

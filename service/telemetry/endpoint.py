@@ -1,8 +1,8 @@
 """The metrics of a process, and how it is, over HTTP: /metrics, /livez and /readyz.
 
-It is served by the process's own event loop, so that an answer says that the loop runs. Whoever
-reaches it may be anybody: a request is small, a connection short, and there are few of them. Of
-more than those the oldest ends, so that many that say nothing keep no scraper and no probe out.
+It is served by the process's own event loop, so that a reply proves that the loop runs. It
+has no authentication, so requests are small, and connections short and few. A new connection over
+the limit closes the oldest, so that silent clients cannot lock out scrapers and probes.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ FRESH_SECONDS = 1.0
 #: How often a port that is taken is tried again, by a process that may wait for it.
 AGAIN_SECONDS = 2.0
 
-#: What an address may come to: a host may be no name at all, which is found out last.
+#: Errors of an address that cannot be used: a host that is no name is noticed last.
 _REFUSED = (OSError, UnicodeError, OverflowError)
 _OPEN = b"application/openmetrics-text"
 _TEXT = "text/plain; charset=utf-8"
@@ -125,7 +125,7 @@ class Endpoint:
                 writer.close()
                 await writer.wait_closed()
         except (OSError, TimeoutError):
-            # Gone, or too slow: nobody is there to be told.
+            # Gone, or too slow: there is no client to report to.
             pass
         except Exception:
             # Whatever it is, the connection must not stay.
@@ -147,7 +147,7 @@ class Endpoint:
             try:
                 status, said, kind = await self._respond(event)
             except Exception:
-                # A defect of what is asked, a gauge for example: whoever asks is told.
+                # A defect of what is read, a gauge for example: the client gets an error.
                 _log.exception("a request failed")
                 status, said, kind = 500, b"failed: the log of this process says why\n", _TEXT
         headers = [("Content-Type", kind), ("Content-Length", str(len(said)))]

@@ -147,9 +147,9 @@ class SpanName:
     SEND: Final = "send log"
     #: A model call with all that it waits for; each try has a span of its own within.
     CALL: Final = "palimpsest.call"
-    #: A transaction, with its name behind.
+    #: A transaction; its name follows.
     TRANSACTION: Final = "transaction"
-    #: A revision that is told to who watches.
+    #: A revision that is sent to watching clients.
     WATCH_EVENT: Final = "palimpsest.watch.event"
 
 

@@ -50,7 +50,7 @@ class Exposition(Collector):
         return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
 
     def describe(self) -> Iterable[Metric]:
-        """Returns nothing: what there will be is not known."""
+        """Returns nothing: the metrics are not known in advance."""
         return ()
 
     def collect(self) -> Iterator[Metric]:

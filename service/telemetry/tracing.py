@@ -120,8 +120,8 @@ def following(
 ) -> Iterator[Span]:
     """Opens a span that goes on from its `causes`, which were begun elsewhere.
 
-    A child of the newest of them where all are one trace, which then tells all of it; else, and
-    without any, of the span under way. It has a link to each, up to MAX_LINKS. Of what is raised
+    A child of the newest of them where all are one trace, which then has all of it; else, and
+    without any, of the current span. It has a link to each, up to MAX_LINKS. Of what is raised
     it has the type alone: its words may be those of a text.
     """
     causes = causes[-MAX_LINKS:]

@@ -1,4 +1,4 @@
-"""Commands that look back: `palimpsest memory log`, `revisions`, `why`, `diff` and `watch`."""
+"""The history of a memory: `palimpsest memory log`, `revisions`, `why`, `diff` and `watch`."""
 
 from typing import Annotated, Any
 

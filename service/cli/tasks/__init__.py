@@ -17,7 +17,7 @@ from service.cli.files import split
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """A job: what is streamed, kept and asked."""
+    """Texts to stream, a memory of them, and questions to ask."""
 
     name: str
     #: What the texts are, for people.
