@@ -5,6 +5,9 @@ tests start hundreds. `enable` switches this on for a run of the tests. Benchmar
 start their processes as users do.
 """
 
+import atexit
+import fcntl
+import importlib
 import json
 import os
 import select
@@ -15,9 +18,10 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from tests import ROOT
 
@@ -25,6 +29,11 @@ from tests import ROOT
 READY_SECONDS = 300.0
 #: Limits an order: the environment is most of it.
 ORDER_BYTES = 1 << 17
+#: Limits the descriptors of one.
+MAX_HANDLES = 100
+#: From here on a child has descriptors of its own; what it was given is below.
+OWN_HANDLES = 200
+LAUNCHER = Path(__file__).with_name("launcher.py")
 _SET_DEATH_SIGNAL = 1
 #: Whether this run forks. Only Linux has what it takes.
 _enabled = False
@@ -93,10 +102,19 @@ class Forker:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._folder = tempfile.TemporaryDirectory(prefix="palimpsest-forker-")
+        #: Where `palimpsest` and `python` are that have their processes forked.
+        self.programs = Path(self._folder.name)
+        self.programs.chmod(0o755)
+        for name in ("python", "palimpsest"):
+            program = self.programs / name
+            program.write_text(f"#!{sys.executable} -IS\n{LAUNCHER.read_text()}")
+            program.chmod(0o755)
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
+            numbers = str(theirs.fileno()), str(self.programs)
             self._popen = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.forking", str(theirs.fileno())],
+                [sys.executable, "-m", "tests.support.forking", *numbers],
                 cwd=ROOT,
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
@@ -110,29 +128,21 @@ class Forker:
         self, arguments: Sequence[str], environment: Mapping[str, str], stderr: int
     ) -> Forked:
         """Starts `palimpsest` with these arguments; its standard output is `stdout`."""
-        ours, theirs = os.pipe()
-        try:
-            with open(os.devnull, "rb") as nothing:
-                forked = self.begin(arguments, environment, (nothing.fileno(), theirs, stderr))
-        finally:
-            os.close(theirs)
-        forked.stdout = os.fdopen(ours)
-        return forked
-
-    def begin(
-        self,
-        arguments: Sequence[str],
-        environment: Mapping[str, str],
-        streams: tuple[int, int, int],
-        folder: Path = ROOT,
-    ) -> Forked:
-        """Starts `palimpsest` in a folder, with these for its three standard streams."""
         order = {
             "arguments": list(arguments),
             "environment": dict(environment),
-            "folder": str(folder),
+            "folder": str(ROOT),
+            "handles": [0, 1, 2],
         }
-        return Forked(self, arguments, self._ask(order, *streams))
+        ours, theirs = os.pipe()
+        try:
+            with open(os.devnull, "rb") as nothing:
+                pid = self._ask(order, nothing.fileno(), theirs, stderr)
+        finally:
+            os.close(theirs)
+        forked = Forked(self, arguments, pid)
+        forked.stdout = os.fdopen(ours)
+        return forked
 
     def exit_code(self, pid: int) -> int:
         """Returns the exit code of a child that has ended."""
@@ -142,6 +152,7 @@ class Forker:
         """Ends it, and with it all its children."""
         self._orders.close()
         self._popen.wait()
+        self._folder.cleanup()
 
     def _ask(self, order: dict[str, Any], *handles: int) -> int:
         with self._lock:
@@ -168,6 +179,12 @@ def close() -> None:
         forker.cache_clear()
 
 
+def python() -> str:
+    """Returns the interpreter for commands of the service: where this run forks, one by which
+    `-m service.cli` forks, and so does what that starts."""
+    return str(forker().programs / "python") if _enabled else sys.executable
+
+
 def run(
     arguments: Sequence[str],
     *,
@@ -176,41 +193,18 @@ def run(
     folder: Path = ROOT,
     stdin: bytes | IO[bytes] = b"",
 ) -> "subprocess.CompletedProcess[str]":
-    """Runs a command of `palimpsest` to its end, forked where this run forks.
-
-    Raises TimeoutExpired after `seconds`, and ends it.
-    """
-    with (
-        tempfile.TemporaryFile() as given,
-        tempfile.TemporaryFile() as out,
-        tempfile.TemporaryFile() as err,
-    ):
-        if isinstance(stdin, bytes):
-            given.write(stdin)
-            given.seek(0)
-        source = given if isinstance(stdin, bytes) else stdin
-        started: Forked | subprocess.Popen[bytes]
-        if _enabled:
-            streams = (source.fileno(), out.fileno(), err.fileno())
-            started = forker().begin(arguments, environment, streams, folder)
-        else:
-            command = [sys.executable, "-m", "service.cli", *arguments]
-            started = subprocess.Popen(
-                command, cwd=folder, env=environment, stdin=source, stdout=out, stderr=err
-            )
-        try:
-            code = started.wait(seconds)
-        except subprocess.TimeoutExpired:
-            started.kill()
-            started.wait()
-            raise
-        said = [_all_of(one) for one in (out, err)]
-    return subprocess.CompletedProcess(list(arguments), code, *said)
-
-
-def _all_of(file: IO[bytes]) -> str:
-    file.seek(0)
-    return file.read().decode()
+    """Runs a command of `palimpsest` to its end. Raises TimeoutExpired after `seconds`."""
+    done = subprocess.run(
+        [python(), "-m", "service.cli", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        check=False,
+        timeout=seconds,
+        **({"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}),
+    )
+    said = (one.decode() for one in (done.stdout, done.stderr))
+    return subprocess.CompletedProcess(list(arguments), done.returncode, *said)
 
 
 class _Become(BaseException):
@@ -233,32 +227,110 @@ class _Child(subprocess.Popen[bytes]):
         self._waitpid_lock = threading.Lock()
 
 
-def _serve(orders: socket.socket) -> None:
-    """Forks to order until the tests have ended. Raises _Become in each child."""
-    orders.send(b"0")
-    while True:
-        said, handles, _, _ = socket.recv_fds(orders, ORDER_BYTES, 3)
+class _Server:
+    """The forker's side: forks to order until the tests have ended."""
+
+    def __init__(self, orders: socket.socket, programs: Path) -> None:
+        self._orders = orders
+        self._python = str(programs / "python")
+        self._launchers = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._launchers.bind(str(programs / "orders"))
+        self._launchers.listen(100)
+        #: The launcher that waits for the end of a child, and the child's id, by its handle.
+        self._waiting: dict[int, tuple[socket.socket, int]] = {}
+
+    def serve(self) -> None:
+        """Forks. Raises _Become in each child."""
+        self._orders.send(b"0")
+        while True:
+            readable, _, _ = select.select([self._orders, self._launchers, *self._waiting], [], [])
+            for one in readable:
+                if one is self._orders:
+                    if not self._follow():
+                        return
+                elif one is self._launchers:
+                    self._launch()
+                else:
+                    launcher, pid = self._waiting.pop(one)
+                    os.close(one)
+                    with launcher, suppress(BrokenPipeError):
+                        launcher.send(_reap(pid))
+
+    def _follow(self) -> bool:
+        """Follows an order of the tests; False when they have ended."""
+        said, handles, _, _ = socket.recv_fds(self._orders, ORDER_BYTES, 3)
         if not said:
-            return
+            return False
         order = json.loads(said)
-        if "reap" in order:
-            _, status = os.waitpid(order["reap"], 0)
-            orders.send(str(os.waitstatus_to_exitcode(status)).encode())
-            continue
+        self._orders.send(
+            _reap(order["reap"]) if "reap" in order else str(self._fork(order, handles)).encode()
+        )
+        return True
+
+    def _launch(self) -> None:
+        launcher, _ = self._launchers.accept()
+        said, handles, _, _ = socket.recv_fds(launcher, ORDER_BYTES, MAX_HANDLES)
+        if not said:
+            launcher.close()
+            return
+        pid = self._fork(json.loads(said), handles, launcher)
+        self._waiting[os.pidfd_open(pid)] = launcher, pid
+        launcher.send(str(pid).encode())
+
+    def _fork(
+        self, order: dict[str, Any], handles: list[int], launcher: socket.socket | None = None
+    ) -> int:
         pid = os.fork()
-        if not pid:
-            orders.close()
-            _die_with_parent()
-            for number, handle in enumerate(handles):
-                os.dup2(handle, number)
-            os.chdir(order["folder"])
-            os.environ.clear()
-            os.environ.update(order["environment"])
-        for handle in handles:
+        if pid:
+            for one in handles:
+                os.close(one)
+            return pid
+        _die_with_parent()
+        self._orders.close()
+        self._launchers.close()
+        for handle, (other, _) in self._waiting.items():
             os.close(handle)
-        if not pid:
-            raise _Become(*order["arguments"])
-        orders.send(str(pid).encode())
+            other.close()
+        if launcher is not None:
+            os.setsid()
+            tie = os.fdopen(_out_of_the_way(launcher.detach()), "rb", buffering=0)
+            threading.Thread(target=_end_with, args=(tie,), daemon=True).start()
+        moved = [_out_of_the_way(one) for one in handles]
+        for number, handle in zip(order["handles"], moved, strict=True):
+            os.dup2(handle, number)
+            os.close(handle)
+        os.chdir(order["folder"])
+        os.environ.clear()
+        os.environ.update(order["environment"])
+        _set_width()
+        # What it starts of ours is forked as well.
+        sys.executable = self._python
+        raise _Become(*order["arguments"])
+
+
+def _reap(pid: int) -> bytes:
+    _, status = os.waitpid(pid, 0)
+    return str(os.waitstatus_to_exitcode(status)).encode()
+
+
+def _set_width() -> None:
+    """Sets what the command line read from the environment when it was loaded."""
+    from service.cli import output
+
+    if (columns := os.environ.get("COLUMNS", "")).isdigit():
+        output.out.width = output.err.width = int(columns)
+
+
+def _out_of_the_way(handle: int) -> int:
+    """Moves a descriptor to a number that no order has."""
+    moved = fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, OWN_HANDLES)
+    os.close(handle)
+    return moved
+
+
+def _end_with(launcher: IO[bytes]) -> None:
+    launcher.read(1)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _die_with_parent() -> None:
@@ -286,26 +358,44 @@ def _spawn(metrics_listen: str | None) -> Any:
     return Spawned(_Child(pid), ours)
 
 
-def main() -> None:
-    """Forks to order: `python -m tests.support.forking DESCRIPTOR`.
+def _end(code: object) -> NoReturn:
+    """Ends a child as `sys.exit(code)` would, but without taking the interpreter apart: that
+    copies each page that the forker has loaded, which takes longer than most commands run."""
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
-    A child returns from here, so that it ends as a process that was started does.
-    """
+
+def main() -> None:
+    """Forks to order: `python -m tests.support.forking DESCRIPTOR FOLDER`."""
     from service.cli import main as palimpsest
     from service.cli import run
     from verification.chaos.zygote import import_all
 
+    # What the commands of a client need as well.
+    importlib.import_module("service.cli.commands")
     import_all()
     vars(run)["spawn"] = _spawn
-    todo: Callable[[], None] = partial(_serve, socket.socket(fileno=int(sys.argv[1])))
+    todo: Callable[[], None] = _Server(
+        socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2])
+    ).serve
     while True:
         try:
             todo()
         except _Become as child:
             sys.argv = ["palimpsest", *child.arguments]
             todo = palimpsest
+        except SystemExit as ended:
+            _end(ended.code)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            _end(1)
         else:
-            return
+            _end(0)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from uuid import UUID, uuid4
 
@@ -17,6 +16,7 @@ from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from storage.answers import texts
 from storage.engine.database import Database
 from tests.acceptance.state.test_state_cli import run, succeed
+from tests.support import forking
 from tests.support.harness import Servers, api, eventually, worker
 
 ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -64,7 +64,7 @@ def test_who_interrupts_a_question_is_told_how_to_go_on(
     query = f"When is {uuid4()}?"
     asking = subprocess.Popen(
         [
-            *(sys.executable, "-m", "service.cli", "ask", query, "-s", "s", "-m", "state"),
+            *(forking.python(), "-m", "service.cli", "ask", query, "-s", "s", "-m", "state"),
             *("--stream", "--timeout", "300"),
         ],
         env={**os.environ, "PALIMPSEST_ADDRESS": address},

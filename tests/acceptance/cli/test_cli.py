@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,7 +59,7 @@ class Up:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.popen = subprocess.Popen(
-            [sys.executable, "-m", "service.cli", "up", "--listen", "127.0.0.1:0"],
+            [forking.python(), "-m", "service.cli", "up", "--listen", "127.0.0.1:0"],
             env={
                 **os.environ,
                 "PALIMPSEST_DATA_DIR": str(folder / "data"),
@@ -341,7 +340,7 @@ def test_a_watch_goes_on_behind_its_token_until_ctrl_c(address: str, folder: Pat
     def watch(lines: int, *options: str) -> list[dict[str, Any]]:
         command = ("memory", "watch", "m", "-s", session, "--json", *options)
         popen = subprocess.Popen(
-            [sys.executable, "-m", "service.cli", *command],
+            [forking.python(), "-m", "service.cli", *command],
             env={**os.environ, **at},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

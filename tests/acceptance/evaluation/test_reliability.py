@@ -6,7 +6,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -17,6 +16,7 @@ from evaluation.reliability.scripted import ScriptedModel
 from evaluation.reliability.server import MODEL, serving
 from tests import ROOT
 from tests.acceptance.cli.test_cli import assert_one_clear_line, run
+from tests.support import forking
 
 # A service of its own; several times its time on a busy machine.
 pytestmark = pytest.mark.timeout(400)
@@ -48,7 +48,7 @@ def comparable(table: str) -> list[str]:
 def test_the_guide_prints_what_it_says(tmp_path: Path) -> None:
     arguments, table = guided()
     done = subprocess.run(
-        [sys.executable, "-m", "service.cli", *arguments],
+        [forking.python(), "-m", "service.cli", *arguments],
         capture_output=True,
         check=False,
         cwd=tmp_path,
@@ -173,7 +173,7 @@ def test_files_that_are_there_are_left_alone(tmp_path: Path) -> None:
 
 def test_ctrl_c_leaves_the_games_that_were_played(tmp_path: Path) -> None:
     report = tmp_path / "games.json"
-    command = [sys.executable, "-m", "service.cli", "eval", "reliability", *ALONE]
+    command = [forking.python(), "-m", "service.cli", "eval", "reliability", *ALONE]
     long = ("--lengths", "400", "--runs", "1000", "--report", str(report))
     with subprocess.Popen([*command, *long], stderr=subprocess.PIPE, text=True) as popen:
         assert popen.stderr is not None

@@ -3,8 +3,9 @@
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
+
+from tests.support import forking
 
 #: What differs from run to run.
 TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
@@ -29,7 +30,7 @@ def program(page: str) -> tuple[str, list[str]]:
 
 def printed(command: list[str], address: str, text: str = "") -> list[str]:
     """What a command prints for people: the result, and what was refused."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = f"{Path(forking.python()).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         command,
         input=text,

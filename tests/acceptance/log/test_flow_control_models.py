@@ -113,15 +113,18 @@ async def test_memories_whose_model_is_silent_leave_places_to_others(
     url: str, folder: Path
 ) -> None:
     """There are more of them than places, and each of their calls may wait for minutes."""
-    places = 4
-    settings = {"worker_concurrency": places, "silent_concurrency": 2, "silent_seconds": 1}
+    places, waiting = 4, 2
+    settings = {"worker_concurrency": places, "silent_concurrency": waiting, "silent_seconds": 1}
+    # Else the model may count as unresponsive before it is asked.
+    await warm_litellm()
     async with unresponsive_model() as model, service(url, model, folder, **settings) as client:
         session = await client.create_session("s")
         silent = [await session.create_memory(f"m{n}", SCHEMA) for n in range(places + 2)]
         async with session.producer("p") as producer:
             await producer.append("text")
-        async with asyncio.timeout(100):
-            await model.until(requests=places)
+        # More do not come once these have waited for a second.
+        async with asyncio.timeout(300):
+            await model.until(requests=waiting)
         other = await client.create_session("other")
         good = await other.create_memory("good", SCHEMA, model="offline/extractive")
         async with other.producer("p") as producer:

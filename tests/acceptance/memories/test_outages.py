@@ -3,7 +3,6 @@
 import asyncio
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -14,6 +13,7 @@ import pytest
 import palimpsest
 from palimpsest import DeadlineExceeded
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
+from tests.support import forking
 from tests.support.fake_model import FakeModel, served
 from tests.support.harness import Servers, api, eventually, worker
 from verification.attacks import outages
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.prove
 
 def cli(address: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "service.cli", *words],
+        [forking.python(), "-m", "service.cli", *words],
         capture_output=True,
         text=True,
         check=False,

@@ -4,7 +4,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import tempfile
 import urllib.error
 import urllib.request
@@ -28,6 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families as families
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.telemetry.names import Metric
 from tests.acceptance.cli.test_cli import assert_one_clear_line, run, succeed
+from tests.support import forking
 from tests.support.fake_model import fake_model
 from tests.support.harness import Servers, api, eventually, worker
 from tests.unit.docs.test_telemetry_docs import rows
@@ -272,7 +272,7 @@ def test_up_counts_ports_up(folder: Path) -> None:
     with fake_model() as model, tempfile.TemporaryFile() as log:
         command = ("up", "--listen", "127.0.0.1:0", "--metrics-listen", f"127.0.0.1:{first}")
         up = subprocess.Popen(
-            [sys.executable, "-m", "service.cli", *command],
+            [forking.python(), "-m", "service.cli", *command],
             env={**os.environ, **model.settings, "PALIMPSEST_DATA_DIR": str(folder / "data")},
             stdout=log,
             stderr=log,
@@ -316,7 +316,7 @@ def test_a_process_that_waits_for_its_database_lives_and_says_so(kind: str) -> N
             "PALIMPSEST_LISTEN": "127.0.0.1:0",
             "PALIMPSEST_METRICS_LISTEN": f"127.0.0.1:{port}",
         }
-        command = [sys.executable, "-m", "service.cli", kind]
+        command = [forking.python(), "-m", "service.cli", kind]
         with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
 
             def says_why() -> bool:

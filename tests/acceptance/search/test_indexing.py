@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,6 +12,7 @@ from palimpsest.sync import Client
 from service.local.stack import TemporaryStack
 from service.settings.config import Config
 from storage.search.setup import is_ours
+from tests.support import forking
 from tests.support.fake_embeddings import DIMENSIONS, FakeEmbeddings, fake_embeddings
 from tests.support.harness import Servers, api, eventually, worker
 
@@ -96,7 +96,7 @@ def test_a_server_of_vectors_that_is_away_keeps_nothing_else_waiting(servers: Se
 def test_migrate_says_what_search_can_do(servers: Servers) -> None:
     url = servers.new_database()
     done = subprocess.run(
-        [sys.executable, "-m", "service.cli", "migrate"],
+        [forking.python(), "-m", "service.cli", "migrate"],
         env=os.environ
         | {"PALIMPSEST_DATABASE_URL": url, "PALIMPSEST_EMBEDDING_DIMENSIONS": str(DIMENSIONS)}
         | {"PALIMPSEST_EMBEDDING_MODEL": "openai/words"},

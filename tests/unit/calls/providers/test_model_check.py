@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 
 import pytest
@@ -12,6 +11,7 @@ from service.llm.providers.model_check import Checked, CheckResult, ModelCheck
 from tests.providers.provider import KEY
 from tests.providers.scenarios import Scenario, Turn
 from tests.providers.server import PROVIDERS, Emulators
+from tests.support import forking
 
 CHANGES = json.dumps({"changes": [{"op": "add", "path": "colours.sky", "value": '"blue"'}]})
 
@@ -53,7 +53,7 @@ def run(variables: Mapping[str, str], *arguments: str) -> subprocess.CompletedPr
     names = ("PATH", "HOME", "LANG", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS")
     environment = {name: os.environ[name] for name in names if name in os.environ}
     return subprocess.run(
-        [sys.executable, "-m", "service.cli", "model", "check", *arguments],
+        [forking.python(), "-m", "service.cli", "model", "check", *arguments],
         env={**environment, **variables, "COLUMNS": "160"},
         capture_output=True,
         text=True,
