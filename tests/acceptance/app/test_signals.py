@@ -12,6 +12,8 @@ import pytest
 from tests.support.embedded import children_of, naming
 from tests.support.harness import eventually
 
+pytestmark = pytest.mark.prove
+
 #: How long a stop may take on a busy machine.
 STOP_SECONDS = 200
 

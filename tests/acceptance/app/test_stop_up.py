@@ -19,7 +19,7 @@ from tests.support.embedded import children_of
 from tests.support.fake_model import FakeModel, fake_model
 from tests.support.harness import eventually
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.prove, pytest.mark.timeout(900)]
 #: Chunks that are acked before it is told to stop.
 BEFORE = 40
 

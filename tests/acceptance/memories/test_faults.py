@@ -28,6 +28,8 @@ from tests.acceptance.memories.kept_memory import (
 from tests.support.fake_model import FakeModel, fake_model
 from tests.support.harness import Servers, api, eventually, worker
 
+pytestmark = pytest.mark.prove
+
 
 @pytest.fixture
 def model() -> Iterator[FakeModel]:

@@ -17,6 +17,8 @@ from service.local.processes import ServerError, ServerUser
 from service.local.valkey import ValkeyServer
 from tests.support.embedded import DEBIAN, add, rows, run, run_as_nobody
 
+pytestmark = pytest.mark.prove
+
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="for servers started as root")
 
 START = """

@@ -21,6 +21,8 @@ from service.local.valkey import ValkeyServer
 from tests.support.embedded import add, begin, naming, rows, run, working_in
 from tests.support.harness import eventually
 
+pytestmark = pytest.mark.prove
+
 SLEEP = shutil.which("sleep")
 
 

@@ -38,6 +38,7 @@ def test_a_log_is_put_aside_when_it_has_so_many_bytes(log: ServerLog, folder: Pa
     assert (log.size(), aside.read_bytes()) == (0, b"second\n" * 20_000)
 
 
+@pytest.mark.prove
 def test_the_logs_of_everything_that_up_runs_are_bounded(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,8 @@ from storage.memories.queue import NOBODY
 from tests.integration.support.dispatching import DONE, Rows, dispatcher, rows, running, until
 from tests.support.harness import Servers
 
+pytestmark = pytest.mark.prove
+
 __all__ = ["rows"]
 
 
