@@ -194,16 +194,18 @@ def run(
     stdin: bytes | IO[bytes] = b"",
 ) -> "subprocess.CompletedProcess[str]":
     """Runs a command of `palimpsest` to its end. Raises TimeoutExpired after `seconds`."""
+    command = [python(), "-m", "service.cli", *arguments]
+    given: dict[str, Any] = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
     done = subprocess.run(
-        [python(), "-m", "service.cli", *arguments],
+        command,
         cwd=folder,
         env=environment,
         capture_output=True,
         check=False,
         timeout=seconds,
-        **({"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}),
+        **given,
     )
-    said = (one.decode() for one in (done.stdout, done.stderr))
+    said = (done.stdout.decode(), done.stderr.decode())
     return subprocess.CompletedProcess(list(arguments), done.returncode, *said)
 
 
@@ -243,12 +245,13 @@ class _Server:
         """Forks. Raises _Become in each child."""
         self._orders.send(b"0")
         while True:
-            readable, _, _ = select.select([self._orders, self._launchers, *self._waiting], [], [])
+            own = self._orders.fileno(), self._launchers.fileno()
+            readable, _, _ = select.select([*own, *self._waiting], [], [])
             for one in readable:
-                if one is self._orders:
+                if one == self._orders.fileno():
                     if not self._follow():
                         return
-                elif one is self._launchers:
+                elif one == self._launchers.fileno():
                     self._launch()
                 else:
                     launcher, pid = self._waiting.pop(one)
