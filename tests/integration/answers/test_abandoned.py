@@ -176,7 +176,7 @@ async def test_what_nobody_wants_any_more_is_abandoned_and_says_so(database: Dat
     await maker(database, script).make(item)
     stored = await read_answer(database, item)
     assert (stored.status, script.asked) == ("abandoned", [])
-    assert "nobody waited" in stored.failure
+    assert "no client waited" in stored.failure
     assert await runnable(database) == set()
 
 

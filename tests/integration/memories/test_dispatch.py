@@ -281,7 +281,7 @@ async def test_what_comes_back_for_ever_does_not_keep_a_worker_from_the_rest(
         times += 1
 
     async with running(url, handle, concurrency=1):
-        await until(lambda: "again and again" in capfd.readouterr().out)
+        await until(lambda: "claimed again too often" in capfd.readouterr().out)
         before = times
         await rows.make("other", ready=-1)
         await until(lambda: times > before)
