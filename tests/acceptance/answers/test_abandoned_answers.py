@@ -66,6 +66,7 @@ async def _until_abandoned(session: palimpsest.Session, answer_id: str) -> None:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.prove
 @pytest.mark.timeout(400)
 async def test_an_answer_of_a_server_that_was_killed_stops_and_is_resumed(
     servers: Servers, model: FakeModel

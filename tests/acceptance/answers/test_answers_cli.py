@@ -58,6 +58,7 @@ def pending(address: str) -> str:
     raise AssertionError("no question is stored")
 
 
+@pytest.mark.prove
 def test_who_interrupts_a_question_is_told_how_to_go_on(
     url: str, address: str, pending: str
 ) -> None:

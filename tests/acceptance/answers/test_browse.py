@@ -104,6 +104,7 @@ def prompts_within(reader: Reader) -> bool:
     return max(tokens) <= WINDOW
 
 
+@pytest.mark.prove
 def test_pieces_are_read_in_parallel_within_the_window(servers: Servers, reader: Reader) -> None:
     url = servers.new_database()
     reader.at_once = 2

@@ -90,6 +90,7 @@ async def test_calls_that_wait_end_at_once_and_say_where_to_go_on(url: str) -> N
             assert error.retry_seconds
 
 
+@pytest.mark.prove
 async def test_many_questions_go_on_at_another_server_when_theirs_stops(url: str) -> None:
     async with Front().open() as front, serving(url) as (other, _), serving(url) as (first, stop):
         await first.create_session("s")

@@ -58,6 +58,7 @@ def palimpsest(*arguments: str) -> subprocess.CompletedProcess[str]:
     return forking.run(arguments, environment=environment, seconds=EVENTUALLY_SECONDS)
 
 
+@pytest.mark.prove
 def test_doctor_and_verify_find_what_runs(folder: Path, model: FakeModel) -> None:
     up = Up(folder, model)
     try:

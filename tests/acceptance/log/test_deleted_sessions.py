@@ -175,6 +175,7 @@ async def test_a_memory_and_an_answer_are_deleted(
     await answers.DeleteAnswer(one)
 
 
+@pytest.mark.prove
 async def test_another_worker_goes_on_with_a_removal_whose_worker_was_killed(
     servers: Servers,
 ) -> None:

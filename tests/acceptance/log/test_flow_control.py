@@ -169,6 +169,7 @@ async def test_calls_of_a_server_are_bounded_and_it_stays_healthy(url: str) -> N
         assert (await reading).revision == 0
 
 
+@pytest.mark.prove
 async def test_reads_that_wait_are_bounded(url: str) -> None:
     async with serving_client(url, max_waiting_reads=1) as client:
         session = await client.create_session("s")

@@ -104,6 +104,7 @@ def check_environments(folder: Path, files: Files, commands: set[str]) -> None:
         assert not [one for one in files.secrets if one in held], command
 
 
+@pytest.mark.prove
 async def test_up_and_all_that_it_starts_read_the_files(
     folder: Path, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +128,7 @@ async def test_up_and_all_that_it_starts_read_the_files(
         assert up.end() == 0, up.said
 
 
+@pytest.mark.prove
 async def test_processes_that_are_named_a_file_hand_it_on(folder: Path, files: Files) -> None:
     with ExitStack() as held:
         serve, _ = (

@@ -55,6 +55,7 @@ def append(address: str, texts: list[str], producer: str) -> None:
                 to_session.append(text)
 
 
+@pytest.mark.prove
 def test_what_is_appended_is_indexed_though_workers_are_killed(servers: Servers) -> None:
     url = servers.new_database()
     texts = [f"chunk {n} of {CHUNKS}" for n in range(CHUNKS)]
@@ -114,6 +115,7 @@ def test_migrate_says_what_search_can_do(servers: Servers) -> None:
         assert any(is_ours(name) for (name,) in rows) == (vectors.fetchone() is not None)
 
 
+@pytest.mark.prove
 def test_the_embedded_servers_have_all_that_search_can_use(folder: Path) -> None:
     with TemporaryStack(Config(listen="127.0.0.1:0")) as stack:
         assert stack.address is not None

@@ -120,6 +120,7 @@ async def test_behind_the_patience_with_its_model_a_search_goes_by_words_and_say
         await model.until(left=len(model.requests))
 
 
+@pytest.mark.prove
 async def test_before_its_deadline_a_search_goes_by_words_and_takes_its_call_along(
     url: str, servers: Servers
 ) -> None:

@@ -295,6 +295,7 @@ async def test_a_transaction_that_idles_is_ended_without_texts(
     assert CANARY not in log.text()
 
 
+@pytest.mark.prove
 async def test_a_killed_process_of_the_server_is_logged_without_texts(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

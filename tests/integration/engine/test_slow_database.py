@@ -88,6 +88,7 @@ async def test_a_full_pool_is_an_error_in_time(
     await run(single, "SELECT 1")
 
 
+@pytest.mark.prove
 async def test_a_server_that_stands_still_is_given_up(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ def impostor(request: pytest.FixtureRequest) -> Iterator[Impostor]:
     impostor.close()
 
 
+@pytest.mark.prove
 async def test_the_password_is_not_told_to_who_asks_for_it(impostor: Impostor) -> None:
     url = url_of("palimpsest", PASSWORD, impostor.port, "palimpsest")
     database = Database.connect(url, pool_size=1, name="test")

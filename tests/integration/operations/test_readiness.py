@@ -84,6 +84,7 @@ async def asked(run_dir: Path, *options: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout)
 
 
+@pytest.mark.prove
 async def test_a_server_is_ready_as_long_as_its_database_is_there(url: str, run_dir: Path) -> None:
     async with relayed(url) as (relay, through):
         settings = {"PALIMPSEST_RUN_DIR": str(run_dir), "PALIMPSEST_PROBE_SECONDS": "0.05"}
@@ -208,6 +209,7 @@ async def lose(relay: Proxy, watch: ReadinessWatch) -> None:
         await watch.probe()
 
 
+@pytest.mark.prove
 async def test_one_probe_that_fails_changes_nothing(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

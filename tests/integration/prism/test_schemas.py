@@ -284,6 +284,7 @@ async def test_never_a_valid_reply_is_a_failure_for_good(
     assert silent.asks == []
 
 
+@pytest.mark.prove
 async def test_what_is_paid_is_not_paid_again(database: Database, item: WorkItem) -> None:
     # The second call dies with its worker; the first one's reply is in the ledger.
     dying = Script(BAD, _Killed())

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -106,6 +107,7 @@ async def test_a_memory_is_the_same_however_it_was_kept(database: Database, stor
     await world.check()
 
 
+@pytest.mark.prove
 async def test_a_worker_may_die_wherever_it_waits(database: Database) -> None:
     spec = replace(STATE, period=1, episode_vectors=2)
     waits, is_done = 0, False

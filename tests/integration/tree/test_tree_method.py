@@ -338,6 +338,7 @@ async def test_draining_gives_others_their_turn(database: Database) -> None:
     assert (await read(database)).applied_position == 0
 
 
+@pytest.mark.prove
 async def test_a_slow_model_has_a_longer_turn(database: Database) -> None:
     await make(database, story(200), TREE)
 

@@ -3,10 +3,13 @@
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.support.harness import eventually
 from verification.chaos.zygote import Zygote
 
 
+@pytest.mark.prove
 def test_it_starts_again_what_was_killed_and_leaves_what_was_forgotten(tmp_path: Path) -> None:
     with Zygote.started(tmp_path) as zygote:
         first = zygote.start(
