@@ -43,6 +43,8 @@ $(VENV)/.installed-local: requirements/local.lock $(VENV)/.installed | $(UV)
 demo: setup ## the main job, end to end (FILE=path: your own text; TASK=book, code or tables)
 	@$(BIN)/palimpsest demo $(if $(TASK),--task $(TASK)) $(if $(FILE),--file "$(FILE)")
 
+# Each of the many processes would compile our own code again where Python is told to keep nothing.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: setup ## unit, integration and the core of the acceptance tests, on embedded servers (JOBS=3)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not prove" --ignore tests/deployment
 
