@@ -205,7 +205,7 @@ class CallExecutor:
             await asyncio.wait((self._keeper,))
 
     def _forget(self, place: tuple[UUID, bytes], task: asyncio.Task[ModelReply]) -> None:
-        # Before anybody who joined it goes on: that is told behind this.
+        # Before the callers that joined it continue: they are woken after this.
         del self._under_way[place]
         if not self._under_way:
             self._idle.set()

@@ -1,4 +1,4 @@
-"""Slots: how many calls of one memory may be with its model at once."""
+"""Limits how many calls of one memory may be with its model at once."""
 
 import asyncio
 from collections.abc import AsyncIterator

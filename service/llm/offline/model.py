@@ -212,7 +212,7 @@ def _condensed(prompt: Prompt) -> str:
 
 
 def _vector(prompt: Prompt) -> str:
-    """The goal as it was first told, what is known, the old before the new, and what came last."""
+    """Returns the first goal, what is known, the old before the new, and what came last."""
     pinned = prompt.texts("PINNED")
     told, known, latest = _told(prompt.text("STATE") or prompt.text("EARLIER"), pinned)
     told = told or prompt.text("TASK") or next(iter(prompt.texts("STEPS")), "")

@@ -189,7 +189,7 @@ def wanted(query: str) -> set[str]:
 def name_words(text: str) -> str:
     """Returns a name in its comparable form: all its words' stems, also the little ones.
 
-    "The with statement" and "the while statement" are told apart by nothing else.
+    Only this distinguishes "the with statement" from "the while statement".
     """
     words = _WORD.findall(text)
     return " ".join(stem(word) for word in words if word.casefold() not in ("a", "an", "the"))

@@ -1,4 +1,4 @@
-"""The prompt-prefix cache: what of a prompt is warm, as far as we can tell.
+"""Predicts how much of a prompt its provider still has cached.
 
 Providers reuse the longest prefix they have seen. A prompt is a list of segments; the
 id of a segment stands for everything up to its end, so that two prompts share exactly

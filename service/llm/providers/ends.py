@@ -1,4 +1,4 @@
-"""Ends: how a provider's reply ended, read off litellm's response.
+"""Reads from litellm's response how a provider's reply ended.
 
 litellm reduces what fifty providers say to a few reasons, so a provider's own name of the
 end counts where it was heard (`service.llm.providers.native`). "stop" with nothing said may be a

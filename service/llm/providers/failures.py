@@ -1,4 +1,4 @@
-"""Failed model calls: what a provider's error means, and its own words, made safe to show.
+"""Reads what a provider's error means, and makes its own words safe to show.
 
 Providers differ in status and class for the same thing: "request too large" is a 429 that
 never passes, an account without credit a 400. So the words decide where they are known.

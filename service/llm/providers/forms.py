@@ -1,4 +1,4 @@
-"""Forms: how one call is asked for its reply, and what a model turned out not to take.
+"""Chooses the form in which a call asks for its reply, and notes what a model refuses.
 
 A provider that refuses the schema of a reply, or a system message, is asked again at once
 without it. That changes neither the prompt's text nor the key of the call: whatever replies,

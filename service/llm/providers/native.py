@@ -1,4 +1,4 @@
-"""Native answers: what a provider answered, as it came.
+"""Reads a provider's answer from its bytes, as they arrive.
 
 litellm converts the answers of fifty providers to one form, and loses on the way how some
 ended: what it does not know is "stop", streams have no words of a refusal, a broken one has an

@@ -1,4 +1,4 @@
-"""Prices: what each model's tokens cost, and what its provider's cache does.
+"""Prices each model's tokens, and describes its provider's cache.
 
 Prices are those of litellm's bundled list; habits of caches are from the providers'
 documents, November 2026. Both can be configured (`PALIMPSEST_MODEL_PRICES`), and have to

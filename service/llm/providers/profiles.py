@@ -1,4 +1,4 @@
-"""Profiles: how each model is asked, and what it refuses.
+"""Describes how to ask each model, and what it refuses.
 
 What litellm's list says of a model counts where it is right. The rest is a table of ours, by
 provider and family of models, reviewed against litellm 1.106.2's own adapters and the

@@ -1,4 +1,4 @@
-"""Recorded exchanges: what a model was asked and what came back, one file each.
+"""Records exchanges with models, a file for each request and its reply.
 
 Written where `PALIMPSEST_RECORD` names a folder, for a case that fails: read once more by the
 same code it shows what the service makes of it, and can be kept as a test. The files hold the

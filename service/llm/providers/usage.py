@@ -1,4 +1,4 @@
-"""Usage: what a provider says a call took, in one form.
+"""Reads the usage that a provider reports for a call into one form.
 
 litellm unifies the fields of its providers; what is left to us is to distinguish
 "nothing" from "not said", and to believe no count that cannot be. (Of Anthropic's fields
