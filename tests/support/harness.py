@@ -1,6 +1,7 @@
 """Real servers for tests and benchmarks: PostgreSQL, Valkey, and our own processes."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,6 +31,10 @@ from tests.support import forking
 #: How long one of our processes may take until it is ready, in seconds. Importing
 #: litellm takes four, and several times that on a busy machine.
 READY_SECONDS = 180.0
+#: Where Linux keeps files in memory, and how much must be free there for the servers of all
+#: processes of a run: their logs take a gigabyte each.
+MEMORY_FOLDER = "/dev/shm"
+MEMORY_BYTES = 8 << 30
 #: How long one may take to stop: it drains for as long as 30 seconds.
 STOP_SECONDS = 120.0
 
@@ -58,8 +63,9 @@ class Servers:
 
         `fsync`: whether a commit waits for the disk. Without, it still outlives its server.
         """
+        where = None if fsync else memory_folder()
         with (
-            tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name,
+            tempfile.TemporaryDirectory(prefix="palimpsest-test-", dir=where) as name,
             ExitStack() as stack,
         ):
             # The server may run as another user, who must be able to get there.
@@ -114,6 +120,20 @@ class Servers:
     def as_superuser(self, url: str) -> str:
         """The URL of the same database for the superuser."""
         return with_database(self.postgres.superuser_url, str(conninfo_to_dict(url)["dbname"]))
+
+
+def memory_folder() -> str | None:
+    """Returns a folder in memory for servers that need not wait for a disk; None without room.
+
+    Each test has a database of 400 files. To make and remove them takes a disk's file system
+    several times as long, all of it time of the kernel.
+    """
+    try:
+        room = shutil.disk_usage(MEMORY_FOLDER).free
+    except FileNotFoundError:
+        return None
+    is_ours = os.access(MEMORY_FOLDER, os.W_OK | os.X_OK)
+    return MEMORY_FOLDER if is_ours and room >= MEMORY_BYTES else None
 
 
 def with_database(url: str, name: str) -> str:
