@@ -112,9 +112,9 @@ class Forker:
             program.chmod(0o755)
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            numbers = str(theirs.fileno()), str(self.programs)
+            arguments = str(theirs.fileno()), str(self.programs)
             self._popen = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.forking", *numbers],
+                [sys.executable, "-m", "tests.support.forking", *arguments],
                 cwd=ROOT,
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
@@ -256,7 +256,7 @@ class _Server:
                 else:
                     launcher, pid = self._waiting.pop(one)
                     os.close(one)
-                    with launcher, suppress(BrokenPipeError):
+                    with launcher, suppress(ConnectionError):
                         launcher.send(_reap(pid))
 
     def _follow(self) -> bool:
@@ -278,7 +278,9 @@ class _Server:
             return
         pid = self._fork(json.loads(said), handles, launcher)
         self._waiting[os.pidfd_open(pid)] = launcher, pid
-        launcher.send(str(pid).encode())
+        # A launcher may be killed at any moment; its child ends by itself then.
+        with suppress(ConnectionError):
+            launcher.send(str(pid).encode())
 
     def _fork(
         self, order: dict[str, Any], handles: list[int], launcher: socket.socket | None = None

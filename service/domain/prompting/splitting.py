@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 #: tokens given (`estimate_tokens`). 1 or more for a text that is not empty.
 Cutter = Callable[[str, int], int]
 
-#: Of a piece: how much text a `Cutter` should see after the longest one. With half, what is
+#: How much text a `Cutter` should see after the longest piece, in pieces. With half, what is
 #: left makes one piece or two that are not small, and it sees whether what follows a piece of
 #: less than half would fit by itself.
 LOOK_AHEAD = 1 / 2

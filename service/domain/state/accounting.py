@@ -46,13 +46,13 @@ class StateTotals:
     history_tokens: int
     #: Of the steps in all contexts of PCC: step i stands in those until it is compressed.
     recent_tokens: int
-    #: Of the vectors in use in all contexts of PCC; the task prompt's while it is M.
+    #: Tokens of the vectors in use in all contexts of PCC; the task prompt's while it is M.
     vector_tokens: int
     #: Contexts of PCC in which no vector is but the task prompt, 1 to T.
     task_contexts: int
     #: Of the longest context of PCC.
     max_context_tokens: int
-    #: Of the vectors in use after the last step; None when there is none.
+    #: Tokens of the vectors in use after the last step; None when there is none.
     newest_tokens: int | None
     #: How often steps were compressed, and how many in all.
     compressions: int

@@ -60,7 +60,7 @@ class _Wait:
     deleted: NotFound
     #: Whether the memory is to be worked on for it.
     is_wanted: bool = False
-    #: Of a call that streams the answer as it is made.
+    #: Set for a call that streams the answer as it is made.
     listener: Listener | None = None
     #: Whether there may be something that it has not seen.
     due: bool = True

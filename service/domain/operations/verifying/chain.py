@@ -18,7 +18,7 @@ class RevisionRow:
     kind: str
     #: SHA-256 of what it made.
     digest: bytes
-    #: Of a rollback.
+    #: The revision that a rollback restores.
     restored_revision: int | None
 
     @property

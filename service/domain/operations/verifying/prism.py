@@ -24,7 +24,7 @@ class PrismRevision:
     #: Canonical JSON that was saved with it; None where nothing was.
     base: str | None = None
     snapshot: str | None = None
-    #: Of a rollback: the state that it restores; None when that cannot be read.
+    #: The state that a rollback restores; None when that cannot be read.
     restored: Json = None
 
 

@@ -25,7 +25,7 @@ class StateRevision:
     levels: VectorLevels | None
     #: Its new vector, if any.
     vector: StateVector | None
-    #: Of a rollback: the levels that it restores.
+    #: The levels that a rollback restores.
     restored: VectorLevels | None = None
 
 
