@@ -9,25 +9,16 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from service.domain.answers.drafting import AnswerDraft, answer_tokens, draft, room_for
 from service.domain.answers.trajectory import NoAnswer
 from service.domain.prompting import sections
-from service.domain.prompting.asking import NoUse, SaidAnswer, usable_answer
-from service.domain.prompting.fitting import MARGIN_TOKENS, Count, TextTooLong, prompt_tokens
-from service.domain.prompting.flows import (
-    Flow,
-    ModelReply,
-    ModelRequest,
-    Purpose,
-    Segment,
-    SegmentKind,
-)
+from service.domain.prompting.asking import SaidAnswer
+from service.domain.prompting.fitting import Count, TextTooLong, prompt_tokens
+from service.domain.prompting.flows import Flow, Segment, SegmentKind
 from service.domain.prompting.marking import marked
 from service.domain.prompting.sections import SourcesSection, header, loose_header
 
 WHOLE = "whole.answer/2"
-#: Tokens of a reply at most, thoughts before it included; never more than a quarter of the
-#: window.
-ANSWER_OUTPUT_TOKENS = 2048
 #: Chunks between two marks.
 BLOCK_CHUNKS = 16
 #: Quotes that an answer may rest on, and characters of each.
@@ -76,21 +67,6 @@ class PositionQuote:
     text: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WholeDraft:
-    """An answer, and the quotes that it rests on."""
-
-    #: Empty when there is none; ends with an ellipsis when it was cut off.
-    text: str
-    #: The most important first.
-    quotes: tuple[PositionQuote, ...] = ()
-    #: Whether the text lacks its end; it ends with an ellipsis then.
-    is_cut: bool = False
-    no_answer: NoAnswer | None = None
-    #: The replies, in their order; none of an empty log.
-    replies: tuple[ModelReply, ...] = ()
-
-
 def answer(
     chunks: Sequence[tuple[int, str]],
     query: str,
@@ -98,46 +74,28 @@ def answer(
     marker_key: bytes,
     window_tokens: int,
     count: Count,
-) -> Flow[WholeDraft]:
+) -> Flow[AnswerDraft[PositionQuote]]:
     """Answers from a log, given by position and text of its chunks.
 
     `count` and `window_tokens` are the model's. Raises TextTooLong when the log does not
     fit into the window, NoUse when the model refuses it.
     """
     if not chunks:
-        return WholeDraft(text="", no_answer=NoAnswer.EMPTY)
+        return AnswerDraft(text="", no_answer=NoAnswer.EMPTY)
     segments = tuple(_segments(chunks, query, marker_key))
-    tokens, room = prompt_tokens(segments, count), _room(window_tokens)
+    tokens, room = prompt_tokens(segments, count), room_for(window_tokens)
     if tokens > room:
         raise too_long(f"{tokens} tokens", room)
-    ask = ModelRequest(
-        purpose=Purpose.ANSWER,
-        template=WHOLE,
-        segments=segments,
-        max_output_tokens=output_tokens(window_tokens),
-        find_text=answer_so_far,
-    )
-    replies: list[ModelReply] = []
-    try:
-        said = yield from usable_answer(
-            ask, read_answer, window_tokens=window_tokens, count=count, seen=replies
+    return (
+        yield from draft(
+            WHOLE,
+            segments,
+            read_answer,
+            find_text=answer_so_far,
+            window_tokens=window_tokens,
+            count=count,
         )
-    except NoUse as error:
-        if error.end.is_refused:
-            raise
-        return WholeDraft(text="", no_answer=NoAnswer.UNREADABLE, replies=tuple(replies))
-    return WholeDraft(
-        text=said.text,
-        quotes=said.sources,
-        is_cut=said.is_cut,
-        no_answer=None if said.text else NoAnswer.NOT_FOUND,
-        replies=tuple(replies),
     )
-
-
-def output_tokens(window_tokens: int) -> int:
-    """Tokens of the reply, at most."""
-    return max(min(ANSWER_OUTPUT_TOKENS, window_tokens // 4), 1)
 
 
 def needed_tokens(
@@ -149,13 +107,13 @@ def needed_tokens(
     count: Count,
 ) -> int | None:
     """Returns the tokens of prompt and reply; None as soon as they exceed the window."""
-    room = _room(window_tokens)
+    room = room_for(window_tokens)
     tokens = 0
     for segment in _segments(chunks, query, marker_key):
         tokens += prompt_tokens([segment], count)
         if tokens > room:
             return None
-    return tokens + output_tokens(window_tokens)
+    return tokens + answer_tokens(window_tokens)
 
 
 def too_long(log_tokens: str, room: int) -> TextTooLong:
@@ -164,15 +122,6 @@ def too_long(log_tokens: str, room: int) -> TextTooLong:
         f"the log has {log_tokens} with the question, and the model's window has room for"
         f" {max(room, 0)} tokens: ask the reader dciso instead, or auto"
     )
-
-
-def room_for(window_tokens: int) -> int:
-    """Tokens that a prompt may have."""
-    return _room(window_tokens)
-
-
-def _room(window_tokens: int) -> int:
-    return window_tokens - output_tokens(window_tokens) - MARGIN_TOKENS
 
 
 def _segments(chunks: Sequence[tuple[int, str]], query: str, key: bytes) -> Iterator[Segment]:

@@ -5,10 +5,10 @@
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from service.domain.answers.trajectory import NoAnswer
+from service.domain.answers.drafting import AnswerDraft, answer_tokens, draft
 from service.domain.log.chunks import LoggedChunk
 from service.domain.prism import pacing, prompts
 from service.domain.prism.amending import MISSING, settle, value_at
@@ -25,15 +25,12 @@ from service.domain.prism.revisions import hides_nothing, parse_consolidation, p
 from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.tree import Mismatch
 from service.domain.prism.spec import PrismSpec
-from service.domain.prompting.asking import GROWTH, NoUse, usable, usable_answer
+from service.domain.prompting.asking import GROWTH, NoUse, SaidAnswer, usable
 from service.domain.prompting.ends import End
 from service.domain.prompting.flows import Flow, ModelRequest, Purpose, Segment, SegmentKind
 from service.domain.values.memory_kinds import ReplyFormat
 from service.domain.values.paths import Path, PathError
 
-#: Tokens that an answer may have; never more than a quarter of the window, and twice as many
-#: where these were used up.
-ANSWER_OUTPUT_TOKENS = 2048
 #: What an answer is shown at most of a memory that the window has no room for.
 MAX_ANSWER_FOCUS_TOKENS = 32_000
 #: The window of a model whose size is unknown.
@@ -46,19 +43,6 @@ MAX_HALVINGS = 6
 MIN_PIECE_TOKENS = 64
 #: Paths that an answer may rest on.
 MAX_ANSWER_PATHS = 20
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PrismAnswerDraft:
-    """An answer and the places of the memory that it rests on."""
-
-    #: Empty when there is none.
-    text: str
-    #: Places that exist in the memory, most important first.
-    paths: tuple[Path, ...]
-    #: Whether the text lacks its end; an ellipsis stands after it then.
-    is_cut: bool = False
-    no_answer: NoAnswer | None = None
 
 
 #: How many tokens of a memory a step is shown; None: all of it.
@@ -297,12 +281,12 @@ def answer(
     *,
     marker_key: bytes,
     window_tokens: int = DEFAULT_WINDOW_TOKENS,
-) -> Flow[PrismAnswerDraft]:
-    """The final answer from the memory (algorithm 1, line 6). Raises NoUse.
+) -> Flow[AnswerDraft[Path]]:
+    """Gives the final answer from the memory (algorithm 1, line 6). Raises NoUse.
 
-    Of a memory that the window has no room for the model is shown what fits the query best.
+    The sources are places that exist in the memory. Of a memory that the window has no room for
+    the model is shown what fits the query best.
     """
-    output_tokens = max(min(ANSWER_OUTPUT_TOKENS, window_tokens // 4), 1)
     asked = Segment(
         kind=SegmentKind.QUERY, text=prompts.query_segment(query, marker_key), reusable=False
     )
@@ -317,7 +301,14 @@ def answer(
         )
         return Segment(kind=SegmentKind.TASK, text=text)
 
-    free = window_tokens - output_tokens - MARGIN_TOKENS - memory.count(asked.text)
+    def read(reply: str, is_cut: bool) -> SaidAnswer[Path] | None:
+        said = read_answer(reply, is_cut)
+        if said is None:
+            return None
+        paths = _existing(memory, said.sources)
+        return SaidAnswer(text=said.text, sources=paths, is_cut=said.is_cut)
+
+    free = window_tokens - answer_tokens(window_tokens) - MARGIN_TOKENS - memory.count(asked.text)
     segments = (task(is_focused=False), *memory.segments(), asked)
     is_focused = memory.shown_tokens > free - memory.count(segments[0].text)
     if is_focused:
@@ -325,20 +316,16 @@ def answer(
         room = max(pacing.entry_tokens(memory, free - memory.count(first.text)), 0)
         room = min(room, MAX_ANSWER_FOCUS_TOKENS)
         segments = (first, *focused(memory, query, room).segments, asked)
-    ask = ModelRequest(
-        purpose=Purpose.ANSWER,
-        template=prompts.ANSWER_FOCUSED if is_focused else prompts.ANSWER,
-        segments=segments,
-        max_output_tokens=output_tokens,
-        find_text=answer_so_far,
-    )
-    said = yield from usable_answer(
-        ask, read_answer, window_tokens=window_tokens, count=memory.count
-    )
-    if not said.text:
-        return PrismAnswerDraft(text="", paths=(), no_answer=NoAnswer.NOT_FOUND)
-    return PrismAnswerDraft(
-        text=said.text, paths=_existing(memory, said.sources), is_cut=said.is_cut
+    return (
+        yield from draft(
+            prompts.ANSWER_FOCUSED if is_focused else prompts.ANSWER,
+            segments,
+            read,
+            find_text=answer_so_far,
+            window_tokens=window_tokens,
+            count=memory.count,
+            must_answer=True,
+        )
     )
 
 

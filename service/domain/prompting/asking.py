@@ -23,7 +23,6 @@ from service.domain.prompting.flows import (
     Segment,
     SegmentKind,
 )
-from service.domain.prompting.shortening import ELLIPSIS
 
 #: Replies to one prompt, the first one included.
 MAX_TRIES = 3
@@ -157,17 +156,16 @@ def usable(
     *,
     what: str,
     most_tokens: int | None = None,
-    tries: int = MAX_TRIES,
     cut_tries: int = MAX_TRIES,
 ) -> Flow[T]:
-    """The first reply of use, as `read` has it, which raises Unusable. Raises NoUse.
+    """Returns the first reply of use, as `read` returns it or raises Unusable. Raises NoUse.
 
     `what` is wanted, for the message: "revision". `most_tokens` bounds a reply that needs more
     room than its ask gives; None: twice as much. `cut_tries`: after so many replies that used
     up their bound it is not asked again, for those who can ask for less.
     """
     (found,) = yield from all_usable(
-        [(ask, read)], what=what, most_tokens=most_tokens, tries=tries, cut_tries=cut_tries
+        [(ask, read)], what=what, most_tokens=most_tokens, cut_tries=cut_tries
     )
     if isinstance(found, NoUse):
         raise found
@@ -179,7 +177,6 @@ def all_usable(
     *,
     what: str,
     most_tokens: int | None = None,
-    tries: int = MAX_TRIES,
     cut_tries: int = MAX_TRIES,
 ) -> Flow[list[T | NoUse]]:
     """As `usable`, for prompts that are asked at once: each by itself, in their order."""
@@ -197,7 +194,7 @@ def all_usable(
             except NoUse as error:
                 found[number] = error
             except Unusable as error:
-                if one.tries < tries and one.cut < cut_tries:
+                if one.tries < MAX_TRIES and one.cut < cut_tries:
                     most = (
                         GROWTH * one.first.max_output_tokens if most_tokens is None else most_tokens
                     )
@@ -268,36 +265,6 @@ class SaidAnswer(Generic[T]):
     sources: tuple[T, ...] = ()
     #: Whether the text lacks its end; an ellipsis stands after it then.
     is_cut: bool = False
-
-
-def usable_answer(
-    ask: ModelRequest,
-    read: Callable[[str, bool], SaidAnswer[T] | None],
-    *,
-    window_tokens: int,
-    count: Count,
-    seen: list[ModelReply] | None = None,
-) -> Flow[SaidAnswer[T]]:
-    """As `usable_or_cut`, for answers. `read` returns None for a reply without one.
-
-    `count` and `window_tokens` are the model's. Raises NoUse.
-    """
-
-    def reading(reply: str, is_cut: bool) -> SaidAnswer[T]:
-        said = read(reply, is_cut)
-        if said is None:
-            raise Unusable("it has no answer")
-        return replace(said, text=said.text + ELLIPSIS) if said.is_cut else said
-
-    return (
-        yield from usable_or_cut(
-            ask,
-            reading,
-            what="answer",
-            most_tokens=free_tokens(ask, window_tokens, count),
-            seen=seen,
-        )
-    )
 
 
 def free_tokens(ask: ModelRequest, window_tokens: int, count: Count) -> int:

@@ -7,14 +7,13 @@ which of the steps it rests on; what it takes from a vector is traced to the log
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from service.domain.answers.trajectory import (
-    NoAnswer,
-)
-from service.domain.prompting.asking import NoUse, SaidAnswer, usable_answer
-from service.domain.prompting.fitting import MARGIN_TOKENS, Count, TextTooLong, prompt_tokens
-from service.domain.prompting.flows import Flow, ModelRequest, Purpose, Segment, SegmentKind
+from service.domain.answers.drafting import AnswerDraft, draft, room_for
+from service.domain.answers.trajectory import NoAnswer
+from service.domain.prompting.asking import SaidAnswer
+from service.domain.prompting.fitting import Count, TextTooLong, prompt_tokens
+from service.domain.prompting.flows import Flow, Segment, SegmentKind
 from service.domain.prompting.marking import marked
 from service.domain.state.asking_replies import answer_so_far, read_answer
 from service.domain.state.spec import StateSpec
@@ -23,9 +22,6 @@ from service.domain.state.vectors import StateVector, VectorSource
 from service.domain.state.working_context import WorkingContext
 
 ANSWER = "state.answer/2"
-#: Tokens of a reply at most, thoughts before it included; never more than a quarter of the
-#: window.
-ANSWER_OUTPUT_TOKENS = 2048
 #: Steps that an answer may rest on.
 MAX_ANSWER_STEPS = 20
 
@@ -53,20 +49,6 @@ section empty if the answer rests on the state or the task.
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StateAnswerDraft:
-    """An answer and the recent steps that it rests on."""
-
-    #: Empty when there is none; with an ellipsis after it when it was cut off.
-    text: str
-    #: Positions of recent steps, most important first.
-    positions: tuple[int, ...] = ()
-    #: Whether the text lacks its end; an ellipsis stands after it then.
-    is_cut: bool = False
-    #: Why there is no answer; None when there is one.
-    no_answer: NoAnswer | None = None
-
-
 def answer(
     context: WorkingContext,
     query: str,
@@ -75,15 +57,15 @@ def answer(
     marker_key: bytes,
     window_tokens: int,
     count: Count,
-) -> Flow[StateAnswerDraft]:
-    """The answer that a working context gives.
+) -> Flow[AnswerDraft[int]]:
+    """Answers from a working context; the sources are positions of recent steps.
 
     `count` and `window_tokens` are the model's. Raises TextTooLong when the context does
     not fit into the window, NoUse when the model refuses it.
     """
     vectors = [one for one in context.state.stack if one.made is not VectorSource.TASK]
     if not (spec.task or vectors or context.recent):
-        return StateAnswerDraft(text="", no_answer=NoAnswer.EMPTY)
+        return AnswerDraft(text="", no_answer=NoAnswer.EMPTY)
     segments = (
         _task_segment(spec.task),
         *_vector_segments(vectors, marker_key),
@@ -92,50 +74,32 @@ def answer(
             kind=SegmentKind.QUERY, text="[QUESTION]\n" + marked(query, marker_key), reusable=False
         ),
     )
-    room = window_tokens - output_tokens(window_tokens) - MARGIN_TOKENS
-    _check_room(prompt_tokens(segments, count), room)
+    tokens, room = prompt_tokens(segments, count), room_for(window_tokens)
+    if tokens > room:
+        raise too_long(f"{tokens} tokens", room)
     known = {step.position for step in context.recent}
-    ask = ModelRequest(
-        purpose=Purpose.ANSWER,
-        template=ANSWER,
-        segments=segments,
-        max_output_tokens=output_tokens(window_tokens),
-        find_text=answer_so_far,
-    )
 
     def read(reply: str, is_cut: bool) -> SaidAnswer[int] | None:
         return read_answer(reply, known, is_cut)
 
-    try:
-        said = yield from usable_answer(ask, read, window_tokens=window_tokens, count=count)
-    except NoUse as error:
-        if error.end.is_refused:
-            raise
-        return StateAnswerDraft(text="", no_answer=NoAnswer.UNREADABLE)
-    if not said.text:
-        return StateAnswerDraft(text="", no_answer=NoAnswer.NOT_FOUND)
-    return StateAnswerDraft(
-        text=said.text, positions=said.sources[:MAX_ANSWER_STEPS], is_cut=said.is_cut
+    made = yield from draft(
+        ANSWER,
+        segments,
+        read,
+        find_text=answer_so_far,
+        window_tokens=window_tokens,
+        count=count,
     )
-
-
-def output_tokens(window_tokens: int) -> int:
-    """Tokens of the reply, at most."""
-    return max(min(ANSWER_OUTPUT_TOKENS, window_tokens // 4), 1)
+    return replace(made, sources=made.sources[:MAX_ANSWER_STEPS])
 
 
 def too_long(context_tokens: str, room: int) -> TextTooLong:
-    """Returns the refusal of a context that no prompt has room for."""
+    """Returns the error for a context that no prompt has room for."""
     return TextTooLong(
         f"the working context has {context_tokens} with the question, and the model's window"
         f" has room for {max(room, 0)} tokens: ask with navigation instead, or flush the memory"
         " so that its recent steps are compressed"
     )
-
-
-def _check_room(tokens: int, room: int) -> None:
-    if tokens > room:
-        raise too_long(f"{tokens} tokens", room)
 
 
 def _task_segment(task: str) -> Segment:

@@ -42,8 +42,7 @@ from service.domain.tree.moves import (
     read_triage,
 )
 from service.domain.tree.nodes import NodeView
-from service.domain.tree.prompts import NavigationPrompts
-from service.domain.tree.question import TreeQuestion
+from service.domain.tree.prompts import NavigationPrompts, TreeQuestion
 from service.domain.tree.recording import NavigationRecorder
 from service.domain.tree.spec import TreeSpec, WorkingMemory
 from service.domain.tree.trajectory import Navigation

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from service.domain.answers.navigation_request import NavigationRequest
 from service.domain.answers.options import letter_of
 from service.domain.prompting.asking import asked_again
 from service.domain.prompting.fitting import (
@@ -24,7 +25,6 @@ from service.domain.prompting.marking import marked
 from service.domain.tree import wording
 from service.domain.tree.moves import NavigationAnswer
 from service.domain.tree.nodes import NodeView
-from service.domain.tree.question import TreeQuestion
 from service.domain.tree.spec import TreeSpec, WorkingMemory
 from service.domain.values.memory_kinds import ReplyFormat
 
@@ -50,6 +50,13 @@ _TRIAGE = _Role(template=wording.TRIAGE, schema=wording.triage_schema)
 _LEAF = _Role(template=wording.LEAF, schema=wording.leaf_schema)
 _MERGE = _Role(template=wording.MERGE, schema=wording.merge_schema)
 _GUESS = _Role(template=wording.GUESS, schema=wording.guess_schema)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TreeQuestion(NavigationRequest):
+    """What is asked of a tree, and how it is to be navigated."""
+
+    query: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.domain.answers import whole
+from service.domain.answers.drafting import AnswerDraft
 from service.domain.answers.trajectory import NoAnswer
 from service.domain.answers.whole import (
     PositionQuote,
-    WholeDraft,
     answer_so_far,
     needed_tokens,
     read_answer,
@@ -28,7 +28,9 @@ QUERY = "Where is the red key?"
 TERMS: dict[str, Any] = {"marker_key": b"key", "count": estimate_tokens}
 
 
-def flow_of(chunks: Any = CHUNKS, query: str = QUERY, window: int = 32_768) -> Flow[WholeDraft]:
+def flow_of(
+    chunks: Any = CHUNKS, query: str = QUERY, window: int = 32_768
+) -> Flow[AnswerDraft[PositionQuote]]:
     return whole.answer(chunks, query, window_tokens=window, **TERMS)
 
 
@@ -37,8 +39,8 @@ def cut(text: str) -> ModelReply:
 
 
 def run(
-    flow: Flow[WholeDraft], *replies: str | ModelReply
-) -> tuple[WholeDraft, list[ModelRequest]]:
+    flow: Flow[AnswerDraft[PositionQuote]], *replies: str | ModelReply
+) -> tuple[AnswerDraft[PositionQuote], list[ModelRequest]]:
     asks: list[ModelRequest] = []
     left = list(replies)
     try:
@@ -55,7 +57,7 @@ def test_an_answer_and_its_quotes() -> None:
     said = '[ANSWER]\nIn box 7.\n[QUOTES]\n3: "takes the red key to box 7"\n1: "a red key"\n'
     draft, (asked,) = run(flow_of(), said)
     assert (draft.text, draft.no_answer) == ("In box 7.", None)
-    assert draft.quotes == (
+    assert draft.sources == (
         PositionQuote(position=3, text="takes the red key to box 7"),
         PositionQuote(position=1, text="a red key"),
     )
@@ -101,7 +103,7 @@ def test_three_replies_without_an_answer_are_the_end() -> None:
 def test_an_answer_that_was_cut_off_gets_more_room_and_then_a_mark() -> None:
     whole_reply = '[ANSWER]\nIn box 7.\n[QUOTES]\n3: "box 7"'
     draft, asks = run(flow_of(), cut("[ANSWER]\nIn bo"), whole_reply)
-    assert (draft.text, len(draft.quotes)) == ("In box 7.", 1)
+    assert (draft.text, len(draft.sources)) == ("In box 7.", 1)
     assert [one.max_output_tokens for one in asks] == [2048, 4096]
     draft, _ = run(flow_of(), cut("[ANSWER]\nIn bo"), cut("[ANSWER]\nIn box"))
     assert (draft.text, draft.is_cut, draft.replies[-1].end) == ("In box …", True, End.LENGTH)
@@ -111,7 +113,7 @@ def test_the_citations_before_the_cut_are_read_and_a_whole_answer_has_no_mark() 
     reply = '[ANSWER]\nIn box 7.\n[QUOTES]\n3: "box 7"\n1: "a re'
     draft, _ = run(flow_of(), cut(reply), cut(reply))
     assert (draft.text, draft.is_cut) == ("In box 7.", False)
-    assert draft.quotes[0] == PositionQuote(position=3, text="box 7")
+    assert draft.sources[0] == PositionQuote(position=3, text="box 7")
 
 
 @pytest.mark.parametrize("end", [End.THINKING, End.EMPTY, End.TOOL_CALL, End.UNKNOWN])

@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from service.cli.tasks import TASKS, Task
+from service.domain.answers.drafting import AnswerDraft
 from service.domain.prism import asking as prism
 from service.domain.prism.amendments import Op
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.rules import Rules
 from service.domain.prism.spec import PrismSpec
 from service.domain.prompting.flows import Flow, ModelReply, ModelRequest
+from service.domain.values.paths import Path
 from tests import ROOT
 from tests.support.guides import section
 from tests.unit.support.logged import logged
@@ -55,7 +57,7 @@ def run(flow: Flow[Any], reply: str) -> tuple[ModelRequest, Any]:
     return ask, end.value.value
 
 
-def work(job: Task) -> tuple[PrismMemory, list[Op], prism.PrismAnswerDraft]:
+def work(job: Task) -> tuple[PrismMemory, list[Op], AnswerDraft[Path]]:
     spec = PrismSpec(schema_source=job.schema, task=job.task, question=job.question)
     memory = PrismMemory.create(spec.schema())
     ops: list[Op] = []
@@ -83,7 +85,7 @@ def work(job: Task) -> tuple[PrismMemory, list[Op], prism.PrismAnswerDraft]:
 def test_a_worked_example_gives_what_the_page_shows(name: str, said: str) -> None:
     memory, ops, draft = work(TASKS[name]())
     assert said in draft.text
-    assert draft.paths, "every path of the answer is in the memory"
+    assert draft.sources, "every path of the answer is in the memory"
     assert Op.ADD in ops
     (shown,) = re.findall(rf"<!-- memory: {name} -->\n+```json\n(.*?)```", PAGE, re.S)
     assert json.loads(shown) == memory.value

@@ -7,6 +7,7 @@ from typing import TypeVar
 import pytest
 
 from service.domain.answers.citations import best_position
+from service.domain.answers.drafting import AnswerDraft
 from service.domain.answers.trajectory import NoAnswer
 from service.domain.prism import asking as prism
 from service.domain.prism.amendments import Revision
@@ -200,7 +201,7 @@ def test_a_folded_memory_may_hold_more_values_than_an_amendment_may_bring() -> N
     assert loaded.segments() == folded.segments()
 
 
-def ask_memory(reply: str) -> prism.PrismAnswerDraft:
+def ask_memory(reply: str) -> AnswerDraft[Path]:
     memory = PrismMemory.create(SCHEMA)
     _, memory = step(memory, 1, "one", ADD % ("a", "x"))
     (ask,), draft = run(prism.answer(SPEC, memory, "What is a?", marker_key=b"k"), said(reply))
@@ -209,7 +210,7 @@ def ask_memory(reply: str) -> prism.PrismAnswerDraft:
     return draft
 
 
-def answering(window: int = 32_768) -> Flow[prism.PrismAnswerDraft]:
+def answering(window: int = 32_768) -> Flow[AnswerDraft[Path]]:
     memory = PrismMemory.create(SCHEMA)
     _, memory = step(memory, 1, "one", ADD % ("a", "x"))
     return prism.answer(SPEC, memory, "What is a?", marker_key=b"k", window_tokens=window)
@@ -220,11 +221,11 @@ def test_an_answer_rests_on_paths_that_exist() -> None:
         "[ANSWER]\nIt is x.\n[PATHS]\n- `$.'topics'.'a'[0]`\n$.topics.b\n$.topics.a[0]\nnonsense"
     )
     assert draft.text == "It is x."
-    assert draft.paths == (Path(("topics", "a", 0)),)
+    assert draft.sources == (Path(("topics", "a", 0)),)
 
 
 def test_an_answer_without_sections_is_all_of_the_reply() -> None:
-    assert ask_memory("It is x.") == prism.PrismAnswerDraft(text="It is x.", paths=())
+    assert ask_memory("It is x.") == AnswerDraft(text="It is x.")
 
 
 def test_thoughts_are_no_part_of_an_answer() -> None:
@@ -235,7 +236,7 @@ def test_thoughts_are_no_part_of_an_answer() -> None:
 @pytest.mark.parametrize("words", ["no answer", "**No answer.**", "The memory does not say."])
 def test_that_there_is_no_answer_is_none(words: str) -> None:
     draft = ask_memory(f"[ANSWER]\n{words}\n[PATHS]\n$.topics.a")
-    assert draft == prism.PrismAnswerDraft(text="", paths=(), no_answer=NoAnswer.NOT_FOUND)
+    assert draft == AnswerDraft(text="", no_answer=NoAnswer.NOT_FOUND)
 
 
 @pytest.mark.parametrize(
@@ -276,10 +277,10 @@ def test_the_paths_before_the_cut_are_kept_and_a_whole_answer_has_no_mark() -> N
     text = "[ANSWER]\nIt is x.\n[PATHS]\n$.topics.a\n$.topics"
     cut = said(text, End.LENGTH)
     _, draft = run(answering(), cut, cut)
-    assert (draft.text, [str(path) for path in draft.paths]) == ("It is x.", ["$['topics']['a']"])
+    assert (draft.text, [str(path) for path in draft.sources]) == ("It is x.", ["$['topics']['a']"])
     assert draft.is_cut is False
     _, draft = run(answering(), said(text))
-    assert len(draft.paths) == 2
+    assert len(draft.sources) == 2
 
 
 def test_a_spec_survives_storage_and_a_newer_one_is_refused() -> None:

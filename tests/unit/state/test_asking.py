@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.answers.trajectory import (
-    NoAnswer,
-)
+from service.domain.answers.drafting import AnswerDraft
+from service.domain.answers.trajectory import NoAnswer
 from service.domain.prompting.asking import NoUse, SaidAnswer
 from service.domain.prompting.ends import End
 from service.domain.prompting.fitting import TextTooLong
@@ -19,7 +18,6 @@ from service.domain.prompting.replies import MAX_REPLY_CHARACTERS
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state.asking import (
     MAX_ANSWER_STEPS,
-    StateAnswerDraft,
     answer,
 )
 from service.domain.state.asking_replies import read_answer
@@ -43,7 +41,7 @@ def run(
     query: str = "Who?",
     window_tokens: int = 32_768,
     **spec: Any,
-) -> tuple[StateAnswerDraft, list[ModelRequest]]:
+) -> tuple[AnswerDraft[int], list[ModelRequest]]:
     flow = answer(
         held,
         query,
@@ -60,7 +58,7 @@ def run(
             said = replies[len(asked) - 1]
             asks = flow.send([ModelReply(text=said, model="m") if isinstance(said, str) else said])
     except StopIteration as end:
-        draft: StateAnswerDraft = end.value
+        draft: AnswerDraft[int] = end.value
         return draft, asked
 
 
@@ -70,7 +68,7 @@ def test_the_prompt_has_the_whole_context_in_its_order() -> None:
         ["[ANSWER]\nBen.\n[STEPS]\n32\n"],
         task="Watch the door.",
     )
-    assert draft == StateAnswerDraft(text="Ben.", positions=(32,))
+    assert draft == AnswerDraft(text="Ben.", sources=(32,))
     task, *rest = ask.segments
     assert task.text.endswith("[TASK]\nWatch the door.\n")
     assert [(segment.kind, segment.text) for segment in rest] == [
@@ -99,7 +97,7 @@ def test_the_task_prompt_is_shown_once() -> None:
 
 
 def test_what_has_nothing_to_read_is_not_asked() -> None:
-    assert run(context([]), []) == (StateAnswerDraft(text="", no_answer=NoAnswer.EMPTY), [])
+    assert run(context([]), []) == (AnswerDraft(text="", no_answer=NoAnswer.EMPTY), [])
     _, asked = run(context([vector(0, "Find it.")]), ["To find it."], task="Find it.")
     assert len(asked) == 1, "the task is something to read"
 
@@ -119,7 +117,7 @@ def test_a_context_that_says_nothing_of_it_has_no_answer() -> None:
         "[ANSWER]\nThe context does not say.\n[STEPS]\n31\n",
     ):
         draft, _ = run(context(STACK, ["It rained."]), [reply])
-        assert draft == StateAnswerDraft(text="", no_answer=NoAnswer.NOT_FOUND)
+        assert draft == AnswerDraft(text="", no_answer=NoAnswer.NOT_FOUND)
 
 
 def test_a_reply_without_an_answer_is_asked_for_again() -> None:
@@ -128,7 +126,7 @@ def test_a_reply_without_an_answer_is_asked_for_again() -> None:
     assert [ask.attempt for ask in asked] == [0, 1, 2]
     assert all("it has no answer" in ask.text for ask in asked[1:])
     draft, asked = run(context(STACK), [""] * 3)
-    assert draft == StateAnswerDraft(text="", no_answer=NoAnswer.UNREADABLE)
+    assert draft == AnswerDraft(text="", no_answer=NoAnswer.UNREADABLE)
 
 
 def test_an_answer_that_was_cut_off_gets_more_room_and_then_a_mark() -> None:
@@ -146,9 +144,9 @@ def test_the_steps_before_the_cut_are_read_and_a_whole_answer_has_no_mark() -> N
     said = "[ANSWER]\nIt rained.\n[STEPS]\n31\n32"
     cut = ModelReply(text=said, model="m", end=End.LENGTH)
     draft, _ = run(held, [cut, cut])
-    assert draft == StateAnswerDraft(text="It rained.", positions=(31,))
+    assert draft == AnswerDraft(text="It rained.", sources=(31,))
     draft, _ = run(held, [said])
-    assert draft == StateAnswerDraft(text="It rained.", positions=(31, 32))
+    assert draft == AnswerDraft(text="It rained.", sources=(31, 32))
 
 
 @pytest.mark.parametrize("end", [End.REFUSAL, End.FILTER])
@@ -160,9 +158,9 @@ def test_a_refusal_fails_with_its_words(end: End) -> None:
 def test_only_recent_steps_that_are_there_are_named() -> None:
     held = context(STACK, ["a"] * 40)
     draft, _ = run(held, ["[ANSWER]\nBen.\n[STEPS]\n4\n33\n33\n1000\n31\n"])
-    assert draft.positions == (33, 31)
+    assert draft.sources == (33, 31)
     draft, _ = run(held, ["[ANSWER]\nBen.\n[STEPS]\n1-99999999999999999\n"])
-    assert draft.positions == tuple(range(31, 31 + MAX_ANSWER_STEPS))
+    assert draft.sources == tuple(range(31, 31 + MAX_ANSWER_STEPS))
 
 
 def test_a_context_that_does_not_fit_says_what_to_do() -> None:
@@ -243,7 +241,7 @@ def test_the_offline_model_answers_with_sentences_and_their_steps() -> None:
     )
     draft, (ask,) = run(held, [said(held, "Where is the red key?")])
     assert "Observation: the red key is in box 7." in draft.text
-    assert draft.positions == (11,)
+    assert draft.sources == (11,)
     assert "Ann has the map." in said(held, "Who has the map?")
     asked = context([vector(1, "Goal: find out where the map is? Ann has it.", end=10)])
     assert "where" not in said(asked, "Where is the map? Who has it?")

@@ -11,7 +11,6 @@ from typing import Any
 from service.domain.answers.browse.pieces import BrowsePiece, Frame, RankPieces, ReadPiece, Span
 from service.domain.answers.browse.prompts import BrowsePrompts, ShownNote, held_to
 from service.domain.answers.browse.quoting import best_fitting, best_span, spans_of
-from service.domain.answers.browse.recording import BrowseRecorder
 from service.domain.answers.browse.replies import PieceReply, read_piece
 from service.domain.answers.browse.spec import (
     BrowseAction,
@@ -19,7 +18,7 @@ from service.domain.answers.browse.spec import (
     QuerySubject,
     ReadingOrder,
 )
-from service.domain.answers.trajectory import Action, Emit, EventKind
+from service.domain.answers.trajectory import Action, Emit, Event, EventKind, EventSequence
 from service.domain.prompting.asking import MAX_TRIES, NoUse, Unusable, text_of
 from service.domain.prompting.flows import FetchingFlow, FlowRequest, ModelReply, ModelRequest
 from service.domain.prompting.shortening import shortened
@@ -65,6 +64,37 @@ class Read:
     replied: ModelReply
     #: Of the reply: the quotes that stand in the piece.
     spans: tuple[Span, ...] = ()
+
+
+@dataclass(kw_only=True, slots=True)
+class BrowseRecorder:
+    """Makes the events of one browsing.
+
+    The fields of each event, for exports:
+
+    - UNDERSTANDING: NONE, or INVALID; `targets` is the option, `text` the query in other
+      words, `reasoning` the subject and the order.
+    - RETRIEVAL: NONE; `text` is what was searched for, `shown` the pieces, best first.
+    - PIECE: APPEND, MERGE, MOVE, RETRIEVE (`targets`: the pieces), ANSWER, AGGREGATE (`text`:
+      what the piece adds) or INVALID. Without a template the action was by lot.
+    - AGGREGATION: ANSWER, AGGREGATE, NONE (null) or INVALID; `shown` are the pieces it is from.
+    - END: ANSWER with the answer, or NONE with the value of NoAnswer; `reasoning` says that it
+      is a guess, or why no reply was of use.
+    """
+
+    _events: EventSequence = field(default_factory=EventSequence)
+
+    def event(
+        self, kind: EventKind, action: Action, *, frame: Frame | None = None, **said: Any
+    ) -> Event:
+        """The next event, at a piece if one is given; `said` as `EventSequence.add` takes it."""
+        if frame is not None:
+            said |= {
+                "node_id": frame.piece_id,
+                "from_position": frame.from_position,
+                "to_position": frame.to_position,
+            }
+        return self._events.add(kind, action, **said)
 
 
 @dataclass(kw_only=True, slots=True)

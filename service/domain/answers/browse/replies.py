@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from service.domain.answers.browse.spec import BrowseAction
+from service.domain.answers.browse.wording import chosen_among
 from service.domain.answers.options import chosen_option
 from service.domain.prompting.asking import Unusable
 from service.domain.prompting.no_answers import MARKS, is_nothing, may_be_nothing
@@ -278,12 +279,8 @@ class TextFinder:
             named = _ACTION.search(so_far, 0, begin.start())
             action = named["action"] if named else ""
             text = _settled(so_far[begin.end() :]).strip()
-        is_answer = not _is_choice(self.offers) or action_of(action) is BrowseAction.ANSWER
+        is_answer = not chosen_among(self.offers) or action_of(action) is BrowseAction.ANSWER
         return text if is_answer and not may_be_nothing(text) else ""
-
-
-def _is_choice(offers: Sequence[BrowseAction]) -> bool:
-    return len([one for one in offers if one is not BrowseAction.MOVE]) > 1
 
 
 def _settled(body: str) -> str:

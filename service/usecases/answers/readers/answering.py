@@ -52,6 +52,11 @@ class MadeAnswer:
     #: The ordinal of the last event about how it became one of the options; 0: there is none.
     events: int = 0
 
+    @classmethod
+    def none(cls, model: str, why: NoAnswer, failure: str) -> "MadeAnswer":
+        """Returns that there is no answer, and why in a sentence."""
+        return cls(text="", citations=(), model=model, no_answer=why, failure=failure)
+
 
 class MemoryReader(Protocol):
     """Answers questions to memories of one kind, as they were when the question came."""

@@ -1,8 +1,8 @@
 """The pcc reader: answers from a state memory's working context."""
 
+from service.domain.answers.drafting import answer_tokens
 from service.domain.answers.trajectory import NoAnswer
 from service.domain.state import asking as pcc
-from service.domain.state.asking import StateAnswerDraft
 from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep
 from service.domain.state.working_context import WorkingContext
@@ -51,17 +51,9 @@ class ContextReader:
             window_tokens=facts.window_tokens,
             count=facts.count,
         )
-        draft: StateAnswerDraft = await drive(
-            flow, lambda ask: self._kit.calls.call(item, asked, ask, model)
-        )
+        draft = await drive(flow, lambda ask: self._kit.calls.call(item, asked, ask, model))
         if draft.no_answer is not None:
-            return MadeAnswer(
-                text="",
-                citations=(),
-                model=model,
-                no_answer=draft.no_answer,
-                failure=NO_ANSWER_TEXTS[draft.no_answer],
-            )
+            return MadeAnswer.none(model, draft.no_answer, NO_ANSWER_TEXTS[draft.no_answer])
         if draft.is_cut:
             await self._kit.calls.tell_cut(item, asked, draft.text)
         async with self._kit.database.transaction(item.tenant_id, name="answer") as tx:
@@ -79,6 +71,6 @@ async def _context(tx: Transaction, asked: StoredAnswer, facts: ModelFacts) -> W
     found = await chunks.read_ranges(tx, asked.session_key, [(after, head)], most)
     recent = [SizedStep.of(logged) for logged in found.get(after, ())]
     if len(recent) < head - after:
-        room = facts.window_tokens - pcc.output_tokens(facts.window_tokens)
+        room = facts.window_tokens - answer_tokens(facts.window_tokens)
         raise pcc.too_long(f"more than {most} bytes", room)
     return WorkingContext(state=state, recent=recent)

@@ -52,22 +52,16 @@ class PrismReader:
         )
         draft = await drive(flow, lambda ask: self._kit.calls.call(item, asked, ask, model))
         if draft.no_answer is not None:
-            return MadeAnswer(
-                text="",
-                citations=(),
-                model=model,
-                no_answer=draft.no_answer,
-                failure=NO_ANSWER_TEXT,
-            )
+            return MadeAnswer.none(model, draft.no_answer, NO_ANSWER_TEXT)
         if draft.is_cut:
             await self._kit.calls.tell_cut(item, asked, draft.text)
         async with self._kit.database.transaction(item.tenant_id, name="answer") as tx:
             key = (asked.session_key, asked.memory_id)
-            citations = await cite(tx, key, memory, draft.paths, asked.revision)
+            citations = await cite(tx, key, memory, draft.sources, asked.revision)
         return MadeAnswer(
             text=draft.text,
             citations=citations,
             model=model,
-            rests=bool(draft.paths),
+            rests=bool(draft.sources),
             truncated=draft.is_cut,
         )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from service.domain.answers.citations import best_excerpt, best_position
-from service.domain.state.asking import StateAnswerDraft
+from service.domain.answers.drafting import AnswerDraft
 from service.domain.state.spec import StateSpec
 from service.domain.state.tracing import linked, origin, source, statements
 from service.domain.state.vectors import STEPS_LEVEL, TASK_REVISION, StateVector, first_state
@@ -40,11 +40,11 @@ class AnswerTracer:
         self._ways: dict[int, tuple[Sequence[StateVector], bool]] = {}
 
     async def cite(
-        self, context: WorkingContext, draft: StateAnswerDraft, query: str
+        self, context: WorkingContext, draft: AnswerDraft[int], query: str
     ) -> Sequence[StoredCitation]:
         """The recent steps that the answer names, and where it has the rest from."""
         self._lineage = await history.lineage(self._tx, *self._key, self._revision)
-        named = frozenset(draft.positions)
+        named = frozenset(draft.sources)
         texts = {step.position: step.text for step in context.recent}
         found = {
             position: spanned(
@@ -58,7 +58,7 @@ class AnswerTracer:
                 ),
                 texts[position],
             )
-            for position in draft.positions
+            for position in draft.sources
         }
         for statement in statements(draft.text):
             vector = source(statement, context, named, around=query)

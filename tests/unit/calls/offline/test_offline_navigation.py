@@ -7,8 +7,7 @@ from typing import Any
 from service.domain.answers.trajectory import NoAnswer
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.tree.moves import NavigationAnswer
-from service.domain.tree.prompts import NavigationPrompts
-from service.domain.tree.question import TreeQuestion
+from service.domain.tree.prompts import NavigationPrompts, TreeQuestion
 from service.domain.tree.spec import TreeSpec
 from service.llm.offline.model import complete
 from tests.unit.tree.navigating import Run, Tree, run
