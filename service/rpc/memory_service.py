@@ -8,7 +8,7 @@ from google.protobuf.empty_pb2 import Empty
 from palimpsest.v1 import memories_pb2, memory_service_pb2, memory_service_pb2_grpc, operations_pb2
 from service.domain.prism.schemas.tree import Schema, render
 from service.domain.values.errors import InvalidInput, SchemaInvalid
-from service.domain.values.memory_kinds import MemoryStatus
+from service.domain.values.memory_specs import MemoryStatus
 from service.domain.values.reasons import Reason
 from service.llm.gateway.allowed import AllowedModels
 from service.rpc.convert import history, operations, specs

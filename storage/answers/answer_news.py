@@ -3,8 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from service.domain.answers import answer_updates
-from service.domain.answers.answer_updates import Listener, ListenerBatch
-from service.domain.answers.reply_streaming import TextPiece
+from service.domain.answers.answer_updates import Listener, ListenerBatch, TextPiece
 from storage.answers import texts, trajectories
 from storage.engine.database import Transaction
 

@@ -25,9 +25,8 @@ from service.domain.answers.trajectory import (
     NoAnswer,
 )
 from service.domain.memories.specs import spec_from_json
-from service.domain.tree.trajectory import Statistics
-from service.domain.values.memory_specs import MemorySpec
-from service.domain.values.readers import ReaderName
+from service.domain.tree.recording import Statistics
+from service.domain.values.memory_specs import MemorySpec, ReaderName
 from service.domain.values.work_items import WorkKind
 from storage.answers.headings import HEADINGS, Heading, heading_of
 from storage.answers.ratings import GOOD, StoredRating

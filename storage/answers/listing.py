@@ -7,7 +7,7 @@ from uuid import UUID
 
 from sqlalchemy import Column, ColumnElement, Text, cast, func, literal, tuple_
 
-from service.domain.values.readers import ReaderName
+from service.domain.values.memory_specs import ReaderName
 from storage.answers.answers import IS_RUNNING, StoredAnswer, from_row, select_answers
 from storage.answers.ratings import BAD, GOOD
 from storage.engine.database import Transaction

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy import select
 
-from service.domain.answers.reply_streaming import TextPiece, following, text_of
+from service.domain.answers.answer_updates import TextPiece, following, text_of
 from storage.answers.trajectories import AnswerKey, Heard, heard_values
 from storage.engine.database import Transaction, value
 from storage.memories import job_results

@@ -14,7 +14,7 @@ from service.domain.answers.trajectory import (
     EventKind,
 )
 from service.domain.prompting.ends import is_kept_by_text, kept_reply
-from service.domain.tree.trajectory import Statistics
+from service.domain.tree.recording import Statistics
 from storage.engine.database import Transaction
 from storage.engine.listing import ListPage, walk_rows
 from storage.tables import answer, trajectory_event

@@ -20,8 +20,7 @@ from service.domain.calls.ledger import (
 )
 from service.domain.prompting.ends import kept_reply
 from service.domain.prompting.flows import ModelReply
-from service.domain.values.call_bound import CallBound
-from service.domain.values.errors import BudgetExhausted
+from service.domain.values.errors import BudgetExhausted, CallBound
 from storage.engine.database import OF_TENANT, Transaction
 from storage.log.deleting import costs_key
 from storage.spend import budgets

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from service.domain.log.appending import DoneRequest
-from service.domain.log.requests import ClientRequest
+from service.domain.log.appending import ClientRequest, DoneRequest
 from storage.engine import sweeping
 from storage.engine.database import Database, Transaction
 from storage.engine.errors import StorageError, Violated

@@ -22,8 +22,7 @@ from sqlalchemy import (
 )
 
 from service.domain.memories.specs import spec_from_json
-from service.domain.values.memory_kinds import MemoryStatus
-from service.domain.values.memory_specs import MemorySpec
+from service.domain.values.memory_specs import MemorySpec, MemoryStatus
 from storage.engine.database import Transaction
 from storage.engine.ready import Ready
 from storage.tables import dead_letter, memory, session

@@ -22,8 +22,7 @@ from service.domain.spend.budgets import (
     Standing,
     refusal,
 )
-from service.domain.values.call_bound import CallBound
-from service.domain.values.errors import BudgetExhausted
+from service.domain.values.errors import BudgetExhausted, CallBound
 from storage.engine.claims import Claim, change
 from storage.engine.clocks import interval
 from storage.engine.database import Transaction, first

@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import Date, and_, cast, func, select, text
 
 from service.domain.prism.amendments import Amendment, Op
-from service.domain.spend.costs import LogCost
+from service.domain.spend.prices import LogCost
 from service.domain.values.json_values import restore
 from service.domain.values.paths import Path
 from storage.engine.database import Transaction

@@ -35,7 +35,7 @@ import uvloop
 from service.domain.answers.browse.spec import BrowseOption, BrowseRequest
 from service.domain.answers.navigation_request import NavigationRequest
 from service.domain.prompting.flows import ModelRequest
-from service.domain.values.readers import ReaderName
+from service.domain.values.memory_specs import ReaderName
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem
 from service.llm.offline.prompt import Prompt

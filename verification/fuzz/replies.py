@@ -6,14 +6,14 @@ from typing import Any
 
 from evaluation.baselines import prompts as baselines
 from service.domain.answers import whole
+from service.domain.answers.answer_updates import following
+from service.domain.answers.answer_updates import text_of as told_text
 from service.domain.answers.browse import replies as browsing
 from service.domain.answers.browse.pieces import ChunkPart
 from service.domain.answers.browse.prompts import BrowsePrompts
 from service.domain.answers.browse.quoting import best_span, spans_of
 from service.domain.answers.browse.spec import BrowseAction, BrowseOption
 from service.domain.answers.browse.understanding import CHOSEN, read_understanding
-from service.domain.answers.reply_streaming import following
-from service.domain.answers.reply_streaming import text_of as told_text
 from service.domain.prompting.asking import Unusable
 from service.domain.prompting.replies import json_text_so_far, storable
 from service.domain.prompting.shortening import shortened
@@ -21,7 +21,7 @@ from service.domain.prompting.splitting import split
 from service.domain.prompting.thoughts import spoken
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.search.reranking import read_order
-from service.domain.state import asking_replies as state
+from service.domain.state import asking as state
 from service.domain.tree import moves
 from service.usecases.answers.readers.spans import quoted
 from verification.fuzz.mutations import ODD, json_of, text_of

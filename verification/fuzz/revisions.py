@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from service.domain.prism.amending import amend, put, remove, replay
-from service.domain.prism.amendments import Op, Revision
+from service.domain.prism.amendments import Op, Revision, Rules
 from service.domain.prism.replies import answer_so_far, read_answer
 from service.domain.prism.revisions import parse_consolidation, parse_reply
-from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.schemas.tree import fit
 from service.domain.prompting.asking import Unusable

@@ -9,9 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 from service.app.kinds import memories_of
-from service.domain.log.appending import SERVER_PRODUCER, Request, Submission, SubmittedChunk
+from service.domain.log.appending import (
+    SERVER_PRODUCER,
+    ClientRequest,
+    Request,
+    Submission,
+    SubmittedChunk,
+)
 from service.domain.log.chunks import Chunk, ChunkKind
-from service.domain.log.requests import ClientRequest
 from service.domain.values.errors import PalimpsestError
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem

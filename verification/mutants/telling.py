@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 from unittest import mock
 
-from service.domain.answers.reply_streaming import TextPiece
+from service.domain.answers.answer_updates import TextPiece
 from service.domain.answers.trajectory import Action, Event, EventKind
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id
 from service.domain.values.work_items import WorkItem, WorkKind

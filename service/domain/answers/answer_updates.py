@@ -1,15 +1,32 @@
-"""Updates of an answer: each listener receives all of them, once, in order."""
+"""Streams updates of an answer: each listener receives all of them, once, in order.
 
-from collections.abc import Iterator, Sequence
+The text comes in pieces that follow each other, or begin anew. The reader of an unfinished reply
+says what of it is the answer's text (`ModelRequest.find_text`), and may read the whole otherwise.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from service.domain.answers.reply_streaming import TextPiece
 from service.domain.answers.trajectory import Event
 from service.domain.values.work_items import WorkItem
 
+#: Characters of a piece at most: with four bytes each, 4 KiB.
+PIECE_CHARACTERS = 1024
 #: Events, and pieces of text, of one answer that one read returns at most.
 LOOK_EVENTS = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextPiece:
+    """A piece of an answer's text, as it is streamed while it is written."""
+
+    #: 1, 2, 3 … within the answer.
+    ordinal: int
+    #: What follows the pieces before it; at most PIECE_CHARACTERS.
+    text: str
+    #: What was streamed before is void: the text begins with this piece.
+    restarts: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,3 +94,26 @@ def _all_seen(found: Sequence[Event] | Sequence[TextPiece], heard: int) -> bool:
     # After a full read there may be more, even if it began before the last ones were taken.
     # After a gap nothing can be sent.
     return len(found) < LOOK_EVENTS or found[0].ordinal > heard
+
+
+def text_of(pieces: Iterable[TextPiece]) -> str:
+    """Returns the text of pieces in their order."""
+    streamed: list[str] = []
+    for piece in pieces:
+        if piece.restarts:
+            streamed.clear()
+        streamed.append(piece.text)
+    return "".join(streamed)
+
+
+def following(last: int, streamed: str, wanted: str) -> tuple[TextPiece, ...]:
+    """Returns the pieces after the `last` one that turn `streamed` into `wanted`."""
+    if wanted == streamed:
+        return ()
+    restarts = not wanted.startswith(streamed)
+    rest = wanted if restarts else wanted[len(streamed) :]
+    parts = [rest[at : at + PIECE_CHARACTERS] for at in range(0, len(rest), PIECE_CHARACTERS)]
+    return tuple(
+        TextPiece(ordinal=last + number, text=part, restarts=restarts and number == 1)
+        for number, part in enumerate(parts or [""], 1)
+    )

@@ -19,8 +19,7 @@ from service.domain.answers.browse.spec import (
 from service.domain.answers.browse.understanding import CHOSEN, choosable
 from service.domain.answers.navigation_request import NavigationRequest
 from service.domain.spend.prices import ModelPrices
-from service.domain.values.memory_specs import MemorySpec
-from service.domain.values.readers import ReaderName, Way
+from service.domain.values.memory_specs import MemorySpec, ReaderName, Way
 
 #: A memory is near the head when it is no more chunks behind than this, or than this share
 #: of the log, whichever is more.

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from service.domain.log.chunks import Chunk
-from service.domain.log.requests import refuse_other_content
 from service.domain.values.errors import (
     AlreadyExists,
     Conflict,
@@ -27,6 +26,20 @@ BACKLOG_RETRY_SECONDS = 1.0
 SERVER_PRODUCER = ""
 #: What requests of `SessionService.Append` are kept as.
 APPEND = "Append"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientRequest:
+    """A request that a client may send again."""
+
+    #: The session that it is about; the key of the empty name for the tenant as a whole.
+    session_key: UUID
+    #: The client's own name for it, unique within that session.
+    request_id: str
+    #: Name of the RPC, without its service.
+    method: str
+    #: SHA-256 of everything else in the request, 32 bytes.
+    digest: bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -263,3 +276,17 @@ def _check_sequence(submission: Submission, producer: ProducerState) -> None:
                 {"expected": expected, "received": chunk.sequence},
             )
         expected += 1
+
+
+def refuse_other_content(
+    request_id: str, content: tuple[str, bytes], *, done: tuple[str, bytes]
+) -> None:
+    """Raises AlreadyExists when the id was used before for another method or content."""
+    if content != done:
+        method, _ = done
+        raise AlreadyExists(
+            Reason.REQUEST_CONTENT_CHANGED,
+            f"request id {request_id!r} was used before, for other content."
+            " Send a new request with an id of its own; a retry repeats id and content",
+            {"request_id": request_id, "method": method},
+        )

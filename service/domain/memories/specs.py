@@ -7,8 +7,7 @@ from typing import Any
 from service.domain.prism.spec import PrismSpec
 from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
-from service.domain.values.memory_specs import MemorySpec
-from service.domain.values.readers import ReaderName
+from service.domain.values.memory_specs import MemorySpec, ReaderName
 
 #: The spec of each kind of memory, by the kind's name.
 SPECS: dict[str, type[MemorySpec]] = {one.kind: one for one in (PrismSpec, TreeSpec, StateSpec)}

@@ -12,7 +12,7 @@ from service.domain.answers.drafting import AnswerDraft, answer_tokens, draft
 from service.domain.log.chunks import LoggedChunk
 from service.domain.prism import pacing, prompts
 from service.domain.prism.amending import MISSING, settle, value_at
-from service.domain.prism.amendments import Amendment, Rejection, Revision
+from service.domain.prism.amendments import Amendment, Rejection, Revision, Rules
 from service.domain.prism.focus import FocusedView, focused, halves, sections
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.pacing import (
@@ -22,13 +22,12 @@ from service.domain.prism.pacing import (
 )
 from service.domain.prism.replies import REPLY_SCHEMA, answer_so_far, read_answer
 from service.domain.prism.revisions import hides_nothing, parse_consolidation, parse_reply
-from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.tree import Mismatch
 from service.domain.prism.spec import PrismSpec
 from service.domain.prompting.asking import GROWTH, NoUse, SaidAnswer, usable
 from service.domain.prompting.ends import End
 from service.domain.prompting.flows import Flow, ModelRequest, Purpose, Segment, SegmentKind
-from service.domain.values.memory_kinds import ReplyFormat
+from service.domain.values.memory_specs import ReplyFormat
 from service.domain.values.paths import Path, PathError
 
 #: What an answer is shown at most of a memory that the window has no room for.

@@ -8,8 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from service.domain.prism.amendments import Op
-from service.domain.prism.rules import Rules
+from service.domain.prism.amendments import Op, Rules
 
 #: Changes that a consolidation is asked for at most: a longer reply may be cut off.
 MAX_TIDYING = 50

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from service.domain.prism.amendments import RejectionCause, Revision
+from service.domain.prism.amendments import RejectionCause, Revision, Rules
 from service.domain.prism.revisions import has_room
-from service.domain.prism.rules import Rules
 from service.domain.values.json_values import Json
 
 #: So many steps in a row that rejected more than they amended are reported.

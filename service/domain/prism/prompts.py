@@ -8,13 +8,12 @@ they come only after the last part that is worth caching.
 
 from collections.abc import Iterable, Sequence
 
-from service.domain.prism.amendments import Amendment, Op
+from service.domain.prism.amendments import Amendment, Op, Rules
 from service.domain.prism.instructions import (
     ENTRIES,
     consolidate_instructions,
     revise_instructions,
 )
-from service.domain.prism.rules import Rules
 from service.domain.prompting.marking import marked
 from service.domain.prompting.no_answers import NO_ANSWER
 from service.domain.values.json_values import Json, canonical

@@ -16,12 +16,12 @@ from service.domain.prism.amendments import (
     Rejection,
     RejectionCause,
     Revision,
+    Rules,
     rejected,
 )
 from service.domain.prism.coercion import coerce
 from service.domain.prism.reading import UnreadRemoval, read_proposals, says_nothing_changes
 from service.domain.prism.replies import value_of
-from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.tree import PLACEHOLDER, Schema, Type, fit
 from service.domain.prompting.asking import Unusable
 from service.domain.prompting.replies import MAX_REVISION_CHARACTERS

@@ -6,12 +6,10 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from service.domain.prism.rules import Rules
+from service.domain.prism.amendments import Rules
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.schemas.tree import Schema, render
-from service.domain.values.memory_kinds import ReplyFormat
-from service.domain.values.memory_specs import MemorySpec
-from service.domain.values.readers import ReaderName, Way
+from service.domain.values.memory_specs import MemorySpec, ReaderName, ReplyFormat, Way
 
 #: Schemas that a process keeps: reading one takes longer than most reads of a memory.
 KEPT_SCHEMAS = 256

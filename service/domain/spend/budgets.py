@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from service.domain.values.call_bound import CallBound
-from service.domain.values.errors import BudgetExhausted
+from service.domain.values.errors import BudgetExhausted, CallBound
 
 #: A memory whose model has no price is checked again after so long: the price is set in
 #: the configuration, which sends no signal.

@@ -7,9 +7,7 @@ from typing import ClassVar
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.tree.spec import TreeSpec
 from service.domain.values.errors import InvalidInput
-from service.domain.values.memory_kinds import ReplyFormat
-from service.domain.values.memory_specs import MemorySpec
-from service.domain.values.readers import ReaderName, Way
+from service.domain.values.memory_specs import MemorySpec, ReaderName, ReplyFormat, Way
 from service.domain.values.reasons import Reason
 
 

@@ -30,7 +30,6 @@ from service.domain.prompting.flows import Fetch, FetchingFlow, ModelReply, Mode
 from service.domain.prompting.shortening import cut_back
 from service.domain.prompting.thoughts import said
 from service.domain.tree.exploring import Exploration, VisitedNode
-from service.domain.tree.fetches import BestLeaves, Children, Text
 from service.domain.tree.moves import (
     Enter,
     NavigationAnswer,
@@ -41,11 +40,10 @@ from service.domain.tree.moves import (
     read_merge,
     read_triage,
 )
-from service.domain.tree.nodes import NodeView
+from service.domain.tree.nodes import BestLeaves, Children, NodeView, Text
 from service.domain.tree.prompts import NavigationPrompts, TreeQuestion
-from service.domain.tree.recording import NavigationRecorder
+from service.domain.tree.recording import Navigation, NavigationRecorder
 from service.domain.tree.spec import TreeSpec, WorkingMemory
-from service.domain.tree.trajectory import Navigation
 
 __all__ = ["MAX_ATTEMPTS", "TextTooLong", "TreeQuestion", "navigate"]
 

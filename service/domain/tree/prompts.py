@@ -26,7 +26,7 @@ from service.domain.tree import wording
 from service.domain.tree.moves import NavigationAnswer
 from service.domain.tree.nodes import NodeView
 from service.domain.tree.spec import TreeSpec, WorkingMemory
-from service.domain.values.memory_kinds import ReplyFormat
+from service.domain.values.memory_specs import ReplyFormat
 
 #: Tokens that a reply may have at most, thoughts before it included; never more than a
 #: quarter of the window.

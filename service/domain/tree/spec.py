@@ -4,9 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Protocol, runtime_checkable
 
-from service.domain.values.memory_kinds import ReplyFormat
-from service.domain.values.memory_specs import MemorySpec
-from service.domain.values.readers import ReaderName, Way
+from service.domain.values.memory_specs import MemorySpec, ReaderName, ReplyFormat, Way
 
 
 class WorkingMemory(StrEnum):

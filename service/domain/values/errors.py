@@ -18,9 +18,21 @@
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from service.domain.values.call_bound import CallBound
 from service.domain.values.reasons import Reason
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallBound:
+    """The most that a call may cost, as far as it is known before it."""
+
+    #: Prompt and reply together.
+    tokens: int
+    #: None when the model has no price.
+    micro_usd: int | None
+    #: As in `Call`.
+    key: bytes = b""
 
 
 class PalimpsestError(Exception):

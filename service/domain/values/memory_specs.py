@@ -1,11 +1,72 @@
-"""The base of all specs."""
+"""Defines what all kinds of memories share: the base of their specs, statuses and readers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from enum import StrEnum
 from typing import Any, ClassVar, Protocol, Self
 
-from service.domain.values.memory_kinds import OnFailure
-from service.domain.values.readers import ReaderName, Way
+
+class ReaderName(StrEnum):
+    """A reader of questions."""
+
+    #: The final answer of a PRISM memory.
+    PRISM = "prism"
+    #: Navigates a tree, or the levels of a state memory.
+    MEMWALKER = "memwalker"
+    #: The working context of a state memory.
+    PCC = "pcc"
+    #: Browses the log by its action loop.
+    DCISO = "dciso"
+    #: Reads the whole log in one prompt.
+    WHOLE = "whole"
+    #: Chooses one of these.
+    AUTO = "auto"
+
+
+class Way(StrEnum):
+    """A way to read."""
+
+    PRISM = "prism"
+    CONTEXT = "context"
+    TREE = "tree"
+    #: The levels of a state memory.
+    LEVELS = "levels"
+    #: Browsing: what retrieval names; all of it; newest first until one answers.
+    RANK = "rank"
+    ALL = "all"
+    SCAN = "scan"
+
+
+class MemoryStatus(StrEnum):
+    """What a memory is doing, as the API reports it."""
+
+    ACTIVE = "active"
+    #: It stopped and waits for RetryMemory.
+    STALLED = "stalled"
+    #: A tree that is complete.
+    SEALED = "sealed"
+    #: Its model gives no reply; it tries again by itself.
+    WAITING = "waiting"
+    #: A budget does not allow its next call.
+    OVER_BUDGET = "over_budget"
+
+
+class ReplyFormat(StrEnum):
+    """How the model writes its replies."""
+
+    #: Structured where the model is known to offer it.
+    AUTO = "auto"
+    #: The method's own form.
+    TEXT = "text"
+    #: One JSON object, held to a JSON schema by the provider.
+    STRUCTURED = "structured"
+
+
+class OnFailure(StrEnum):
+    """What follows when a step has failed for good."""
+
+    STALL = "stall"
+    SKIP = "skip"
 
 
 class HasSpec(Protocol):

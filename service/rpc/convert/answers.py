@@ -7,7 +7,7 @@ from typing import Any
 from google.protobuf import json_format, struct_pb2
 
 from palimpsest.v1 import answer_service_pb2, common_pb2
-from service.domain.answers.reply_streaming import TextPiece
+from service.domain.answers.answer_updates import TextPiece
 from service.domain.answers.trajectory import Event
 from service.domain.log.read_tokens import ReadToken
 from service.domain.prism.losses import losses_of

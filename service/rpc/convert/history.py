@@ -3,9 +3,8 @@
 from typing import Any
 
 from palimpsest.v1 import memories_pb2, memory_service_pb2
-from service.domain.prism.amending import Missing
+from service.domain.prism.amending import Missing, ValueDifference
 from service.domain.prism.amendments import Op
-from service.domain.prism.diffing import ValueDifference
 from service.domain.values.json_values import canonical
 from service.rpc.convert.chunks import write_chunk
 from service.rpc.convert.common import numbers_of, positions, timestamp

@@ -2,7 +2,7 @@
 
 from palimpsest.v1 import memories_pb2
 from service.domain.prism.losses import Loss, LossKind, losses_of
-from service.domain.values.memory_kinds import MemoryStatus
+from service.domain.values.memory_specs import MemoryStatus
 from service.rpc.convert import specs
 from service.rpc.convert.common import numbers_of, read_point, write_timestamp
 from service.usecases.memories.memories import MemoryReading

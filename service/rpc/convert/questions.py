@@ -15,7 +15,7 @@ from service.domain.answers.browse.spec import (
 )
 from service.domain.answers.navigation_request import DEFAULT_CALLS as NAVIGATION_CALLS
 from service.domain.answers.navigation_request import NavigationRequest
-from service.domain.values.readers import ReaderName
+from service.domain.values.memory_specs import ReaderName
 from service.rpc.convert.common import choices_of, numbers_of
 
 _Browse = answer_service_pb2.BrowsingOptions

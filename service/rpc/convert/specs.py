@@ -23,8 +23,7 @@ from service.domain.prism.spec import (
 from service.domain.state.spec import DEFAULT_PERIOD_TOKENS, Period, StateSpec
 from service.domain.tree.spec import TreeSpec, WorkingMemory
 from service.domain.values.errors import InvalidInput
-from service.domain.values.memory_kinds import OnFailure, ReplyFormat
-from service.domain.values.memory_specs import MemorySpec
+from service.domain.values.memory_specs import MemorySpec, OnFailure, ReplyFormat
 from service.rpc.convert.common import choices_of, numbers_of
 
 #: What an unset number of a PrismSpec means; the proto's comments say the same.

@@ -7,7 +7,7 @@ from palimpsest.v1 import billing_service_pb2 as pb
 from palimpsest.v1 import common_pb2
 from service.domain.prompting.flows import Purpose
 from service.domain.spend.budgets import BudgetOwner, BudgetPeriod, BudgetScope, Standing
-from service.domain.spend.costs import LogCost
+from service.domain.spend.prices import LogCost
 from service.domain.state.accounting import Accounting, Loop
 from service.domain.values.errors import InvalidInput
 from service.domain.values.reasons import Reason

@@ -9,7 +9,7 @@ from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.message import Message
 from grpc import aio
 
-from service.domain.log.requests import ClientRequest
+from service.domain.log.appending import ClientRequest
 from service.domain.values.tenancy import session_key
 from service.rpc.interceptors.base import Context
 from service.rpc.interceptors.tenancy import current_tenant

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from service.domain.spend.prices import ModelPrices
-from service.domain.values.readers import ReaderName
+from service.domain.values.memory_specs import ReaderName
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.gateway import Gateway
 from service.llm.providers.facts import ModelFacts

@@ -5,8 +5,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
-from service.domain.answers.answer_updates import Listener
-from service.domain.answers.reply_streaming import TextPiece
+from service.domain.answers.answer_updates import Listener, TextPiece
 from service.domain.answers.trajectory import (
     Event,
 )

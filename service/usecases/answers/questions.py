@@ -10,7 +10,7 @@ from service.domain.answers.browse.spec import BrowseRequest
 from service.domain.answers.navigation_request import NavigationRequest
 from service.domain.memories.specs import kinds_read_by
 from service.domain.values.errors import InvalidInput
-from service.domain.values.readers import ReaderName
+from service.domain.values.memory_specs import ReaderName
 from service.domain.values.reasons import Reason
 from service.usecases.log.chunk_filter import ChunkFilter
 from service.usecases.log.lookup import refuse_other_kind

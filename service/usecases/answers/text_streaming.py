@@ -12,7 +12,7 @@ from uuid import UUID
 
 import structlog
 
-from service.domain.answers.reply_streaming import following, text_of
+from service.domain.answers.answer_updates import following, text_of
 from service.llm.providers.streamed_reply import OnText
 from storage.answers import texts
 from storage.answers.trajectories import AnswerKey

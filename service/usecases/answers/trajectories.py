@@ -15,8 +15,7 @@ from service.domain.answers.trajectory import (
 from service.domain.memories.specs import kinds_read_by
 from service.domain.prompting.fitting import TextTooLong
 from service.domain.prompting.flows import Fetch, FetchingFlow, ModelRequest
-from service.domain.values.memory_specs import MemorySpec
-from service.domain.values.readers import ReaderName
+from service.domain.values.memory_specs import MemorySpec, ReaderName
 from service.domain.values.tenancy import session_key
 from service.llm.gateway.driver import drive
 from service.llm.providers.facts import ModelFacts

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
 
-from service.domain.log.requests import ClientRequest, refuse_other_content
+from service.domain.log.appending import ClientRequest, refuse_other_content
 from service.domain.values.errors import InvalidInput, PalimpsestError
 from service.domain.values.reasons import Reason
 from service.usecases.log import metrics

@@ -12,12 +12,10 @@ from uuid import UUID
 
 from service.domain.memories.specs import kinds
 from service.domain.prism import losses
-from service.domain.prism.amendments import Amendment, Op
+from service.domain.prism.amendments import Amendment, Op, Rules
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.revisions import InvalidEdit, Proposal, edited
-from service.domain.prism.rules import Rules
-from service.domain.prism.schemas.evolution import Incompatible, check_extends
-from service.domain.prism.schemas.tree import Schema, render
+from service.domain.prism.schemas.tree import Incompatible, Schema, check_extends, render
 from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.values.errors import Conflict, InvalidInput
 from service.domain.values.json_values import parse

@@ -9,8 +9,7 @@ from uuid import UUID
 from service.domain.answers.citations import best_position
 from service.domain.log.chunks import LoggedChunk
 from service.domain.memories.specs import kinds
-from service.domain.prism.amending import Missing, settle, value_at
-from service.domain.prism.diffing import ValueDifference, differences
+from service.domain.prism.amending import Missing, ValueDifference, differences, settle, value_at
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.provenance import OriginSearch, Touch, ValueTracer, Write, search_path
 from service.domain.prism.schemas.tree import Mismatch, Schema

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from service.domain.operations.verifying.differences import Difference
+from service.domain.operations.verifying.chain import Difference
 from service.domain.values.json_values import Json
 from service.domain.values.memory_specs import MemorySpec
 from service.settings.config import Limits

@@ -10,8 +10,7 @@ from service.domain.log.read_tokens import ReadToken
 from service.domain.memories.long_operations import OperationId, OperationKind
 from service.domain.prism.spec import PrismSpec
 from service.domain.values.errors import AlreadyExists, Exhausted, PalimpsestError
-from service.domain.values.memory_kinds import MemoryStatus
-from service.domain.values.memory_specs import MemorySpec
+from service.domain.values.memory_specs import MemorySpec, MemoryStatus
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind

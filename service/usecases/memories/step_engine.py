@@ -16,7 +16,7 @@ from opentelemetry.trace import Span
 
 from service.domain.calls.ledger import Gone
 from service.domain.values.errors import BudgetExhausted
-from service.domain.values.memory_kinds import OnFailure
+from service.domain.values.memory_specs import OnFailure
 from service.domain.values.work_items import WorkItem
 from service.llm.offloading import beside
 from service.telemetry.names import Attribute

@@ -3,8 +3,7 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from typing import Generic, TypeVar
 
-from service.domain.operations.verifying.chain import ChainCheck, MemoryRow, RevisionRow
-from service.domain.operations.verifying.differences import Difference
+from service.domain.operations.verifying.chain import ChainCheck, Difference, MemoryRow, RevisionRow
 from storage.engine.database import Transaction
 from storage.memories.memories import StoredMemory
 from storage.operations import verifying

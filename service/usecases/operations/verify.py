@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from uuid import UUID
 
-from service.domain.operations.verifying.differences import Difference
+from service.domain.operations.verifying.chain import Difference
 from service.domain.operations.verifying.log import LogCheck
 from service.domain.values.tenancy import memory_id, session_key
 from service.usecases.log.lookup import memory_not_found, session_not_found

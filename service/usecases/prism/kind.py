@@ -4,12 +4,11 @@ import hashlib
 from collections.abc import AsyncGenerator, Sequence
 from uuid import UUID
 
-from service.domain.operations.verifying.differences import Difference
+from service.domain.operations.verifying.chain import Difference
 from service.domain.operations.verifying.prism import PrismCheck, PrismRevision
 from service.domain.prism import losses
-from service.domain.prism.amendments import Amendment
+from service.domain.prism.amendments import Amendment, Rules
 from service.domain.prism.memory import PrismMemory
-from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.tree import Mismatch
 from service.domain.prism.spec import PrismSpec
 from service.domain.values.json_values import Json

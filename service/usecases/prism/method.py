@@ -13,11 +13,10 @@ from typing import Any
 from service.domain.log.chunks import ChunkKind, LoggedChunk
 from service.domain.prism import asking as prism
 from service.domain.prism import losses, pacing
-from service.domain.prism.amendments import Revision
+from service.domain.prism.amendments import Revision, Rules
 from service.domain.prism.folding import FoldState
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.pacing import Need, SizedChunk, StepBounds, Wish
-from service.domain.prism.rules import Rules
 from service.domain.prism.spec import PrismSpec, StepScope
 from service.domain.prompting.flows import Flow
 from service.llm.offloading import beside

@@ -11,8 +11,7 @@ from service.domain.prism.amendments import Amendment
 from service.domain.prism.schedules import LoggedStep, StepLog, Tokens
 from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.prompting.tokens import TOKEN_BYTES, estimate_tokens
-from service.domain.spend.costs import LogCost, added
-from service.domain.spend.prices import ModelPrices, cost_micro_usd
+from service.domain.spend.prices import LogCost, ModelPrices, added, cost_micro_usd
 from service.settings.config import Config
 from storage.engine.database import Database, Transaction
 from storage.memories.memories import StoredMemory

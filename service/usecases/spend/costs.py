@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from service.domain.prompting.flows import Purpose
-from service.domain.spend.costs import LogCost, added
+from service.domain.spend.prices import LogCost, added
 from service.domain.state.accounting import Accounting, account
 from service.domain.state.spec import StateSpec
 from service.domain.values.tenancy import session_key

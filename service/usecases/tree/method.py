@@ -17,7 +17,7 @@ from service.domain.tree.segmenting import Segmenter
 from service.domain.tree.spec import TreeSpec
 from service.domain.tree.summarizing import Summary, compress, summarize
 from service.domain.values.errors import BudgetExhausted
-from service.domain.values.memory_kinds import OnFailure
+from service.domain.values.memory_specs import OnFailure
 from service.telemetry import tracing
 from service.telemetry.names import Attribute
 from service.usecases.memories import step_traces

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from service.domain.answers.reply_streaming import TextPiece
+from service.domain.answers.answer_updates import TextPiece
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from storage.answers import texts
 from storage.engine.database import Database

@@ -11,7 +11,7 @@ from palimpsest import Reader, sync
 from palimpsest._async._answers import MANY_QUESTIONS
 from palimpsest.v1 import answer_service_pb2
 from service.cli import output
-from service.domain.values.readers import ReaderName
+from service.domain.values.memory_specs import ReaderName
 from service.rpc.pages import MAX_PAGE_SIZE, PAGE_BYTES
 from service.settings.config import Limits
 from tests.acceptance.guides.pages import commands, printed, program

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from service.domain.answers import answer_updates
-from service.domain.answers.answer_updates import AnswerUpdate, Listener
-from service.domain.answers.reply_streaming import TextPiece
+from service.domain.answers.answer_updates import AnswerUpdate, Listener, TextPiece
 from service.domain.answers.trajectory import (
     Event,
 )
-from service.domain.tree.trajectory import Statistics
+from service.domain.tree.recording import Statistics
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem
 from service.usecases.memories import progress_watcher

@@ -10,15 +10,14 @@ import pytest
 from sqlalchemy import func, select
 
 from service.app.kinds import memories_of
+from service.domain.answers.answer_updates import TextPiece
 from service.domain.answers.browse.spec import BrowseAction, BrowseOption, BrowseRequest
 from service.domain.answers.navigation_request import NavigationRequest
-from service.domain.answers.reply_streaming import TextPiece
 from service.domain.log.read_tokens import ReadToken
 from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
 from service.domain.values.errors import Exhausted, FailedPrecondition, InvalidInput, NotFound
-from service.domain.values.memory_specs import MemorySpec
-from service.domain.values.readers import ReaderName
+from service.domain.values.memory_specs import MemorySpec, ReaderName
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.settings.config import Limits
 from service.usecases.answers.ask import Asker, AskEvent, AskStarted, Begun, Behind

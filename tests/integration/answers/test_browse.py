@@ -12,7 +12,7 @@ from service.domain.answers.browse.spec import BrowseAction, BrowseOption, Brows
 from service.domain.answers.trajectory import EventKind, NoAnswer
 from service.domain.prompting.ends import End
 from service.domain.prompting.flows import FetchingFlow, ModelRequest, Purpose, Segment, SegmentKind
-from service.domain.values.readers import ReaderName
+from service.domain.values.memory_specs import ReaderName
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.llm.providers.transport import Completion
 from service.usecases.answers.readers import browse as browsing

@@ -9,7 +9,7 @@ from service.domain.answers.browse.spec import BrowseOption, BrowseRequest
 from service.domain.answers.trajectory import Action, Event, EventKind
 from service.domain.prompting.flows import ModelRequest
 from service.domain.values.errors import NotFound
-from service.domain.values.readers import ReaderName
+from service.domain.values.memory_specs import ReaderName
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.usecases.answers.readers.browsed_log import BrowseHit

@@ -7,7 +7,7 @@ import pytest
 from service.domain.answers.browse.spec import BrowseRequest
 from service.domain.answers.trajectory import NoAnswer
 from service.domain.log.chunks import Chunk, ChunkKind
-from service.domain.values.readers import ReaderName
+from service.domain.values.memory_specs import ReaderName
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.usecases.answers.readers.log_range import citable, filter_of, wanted_log_of
 from service.usecases.log.chunk_filter import ChunkFilter

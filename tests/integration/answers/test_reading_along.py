@@ -12,7 +12,7 @@ import pytest
 
 import palimpsest
 from palimpsest.v1 import answer_service_pb2, answer_service_pb2_grpc
-from service.domain.answers.reply_streaming import TextPiece, text_of
+from service.domain.answers.answer_updates import TextPiece, text_of
 from tests.support.fake_model import FakeModel, fake_model
 from tests.support.fake_streams import Streaming
 from tests.support.guides import section

@@ -7,8 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from service.domain.answers.answer_updates import Listener, ListenerBatch
-from service.domain.answers.reply_streaming import TextPiece
+from service.domain.answers.answer_updates import Listener, ListenerBatch, TextPiece
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.usecases.memories.progress_watcher import ProgressWatcher

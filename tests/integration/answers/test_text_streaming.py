@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from service.domain.answers.reply_streaming import TextPiece, text_of
+from service.domain.answers.answer_updates import TextPiece, text_of
 from service.domain.prompting.flows import ModelRequest, Purpose
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.domain.values.work_items import WorkItem

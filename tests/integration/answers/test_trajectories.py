@@ -13,7 +13,7 @@ from service.domain.answers.trajectory import (
     NoAnswer,
 )
 from service.domain.prompting.ends import End
-from service.domain.tree.trajectory import Statistics
+from service.domain.tree.recording import Statistics
 from service.domain.values.tenancy import DEFAULT_TENANT
 from storage.answers import answers, listing, trajectories
 from storage.answers.answers import StoredCitation

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from uuid import UUID
 
-from service.domain.answers.reply_streaming import TextPiece
+from service.domain.answers.answer_updates import TextPiece
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.domain.values.work_items import WorkKind
 from storage.answers import answers, texts, trajectories

@@ -8,7 +8,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from service.domain.log.requests import ClientRequest
+from service.domain.log.appending import ClientRequest
 from service.domain.values.errors import AlreadyExists, InvalidInput
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key

@@ -14,7 +14,7 @@ from service.app.kinds import memories_of
 from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.log.read_tokens import ReadToken
 from service.domain.prism.spec import MEMORY_TOKENS, SERVICE_LINGER_MS, PrismSpec
-from service.domain.values.readers import ReaderName
+from service.domain.values.memory_specs import ReaderName
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id
 from service.domain.values.work_items import WorkItem
 from service.settings.config import Limits

@@ -22,7 +22,7 @@ from service.domain.prism.spec import Encoding, PrismSpec, StepScope
 from service.domain.prompting.flows import ModelRequest
 from service.domain.values.errors import PalimpsestError
 from service.domain.values.json_values import canonical
-from service.domain.values.memory_kinds import OnFailure
+from service.domain.values.memory_specs import OnFailure
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.domain.values.work_items import WorkItem
 from service.llm.providers.failures import ModelFailure

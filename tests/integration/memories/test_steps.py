@@ -11,7 +11,7 @@ from service.domain.prism.amendments import Amendment, Op, Rejection
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.spec import Coercion, Encoding, Operations, PrismSpec
 from service.domain.prompting.flows import ModelRequest, Purpose
-from service.domain.values.memory_kinds import OnFailure, ReplyFormat
+from service.domain.values.memory_specs import OnFailure, ReplyFormat
 from service.domain.values.paths import Path
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.llm.providers.failures import ModelFailure

@@ -10,13 +10,11 @@ from uuid import UUID
 
 import pytest
 
-from service.domain.answers.answer_updates import Listener
-from service.domain.answers.reply_streaming import TextPiece
+from service.domain.answers.answer_updates import Listener, TextPiece
 from service.domain.prism.spec import PrismSpec
+from service.domain.tree.recording import Statistics
 from service.domain.tree.spec import TreeSpec
-from service.domain.tree.trajectory import Statistics
-from service.domain.values.call_bound import CallBound
-from service.domain.values.errors import BudgetExhausted
+from service.domain.values.errors import BudgetExhausted, CallBound
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id
 from service.domain.values.work_items import WorkItem
 from service.settings.config import Limits

@@ -10,7 +10,7 @@ from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer
 from service.domain.prompting.ends import End
 from service.domain.prompting.faults import Fault
 from service.domain.prompting.flows import ModelRequest, Purpose
-from service.domain.values.memory_kinds import OnFailure
+from service.domain.values.memory_specs import OnFailure
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.llm.providers.failures import ModelFailure
 from service.llm.providers.plans import CallPlan

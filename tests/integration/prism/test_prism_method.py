@@ -8,7 +8,7 @@ import pytest
 from service.app.kinds import memories_of
 from service.domain.prompting.faults import Fault
 from service.domain.prompting.flows import ModelRequest
-from service.domain.values.memory_kinds import OnFailure
+from service.domain.values.memory_specs import OnFailure
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.llm.providers.failures import ModelFailure
 from service.llm.providers.plans import CallPlan

@@ -11,8 +11,7 @@ from service.domain.answers.trajectory import (
 )
 from service.domain.prompting.flows import ModelRequest
 from service.domain.prompting.tokens import estimate_tokens
-from service.domain.tree.fetches import BestLeaves, Children, Text
-from service.domain.tree.nodes import NodeView
+from service.domain.tree.nodes import BestLeaves, Children, NodeView, Text
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.llm.providers.facts import ModelFacts
 from service.llm.splitter import first_piece

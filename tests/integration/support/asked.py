@@ -8,7 +8,7 @@ from service.domain.answers.browse.spec import BrowseOption, BrowseRequest
 from service.domain.answers.trajectory import Event
 from service.domain.prompting.flows import ModelRequest
 from service.domain.prompting.tokens import estimate_tokens
-from service.domain.values.readers import ReaderName
+from service.domain.values.memory_specs import ReaderName
 from service.domain.values.work_items import WorkItem
 from storage.engine.database import Database
 from tests.integration.support.stored_answers import store_question

@@ -19,8 +19,7 @@ from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.spend.budgets import BudgetPeriod
 from service.domain.state.spec import StateSpec
 from service.domain.state.vectors import first_state
-from service.domain.values.memory_kinds import MemoryStatus
-from service.domain.values.memory_specs import MemorySpec
+from service.domain.values.memory_specs import MemorySpec, MemoryStatus
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.settings.config import Config, Limits

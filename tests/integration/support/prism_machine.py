@@ -8,7 +8,7 @@ from hypothesis.stateful import initialize, precondition, rule
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.spec import Encoding, PrismSpec, StepScope
 from service.domain.values.errors import Conflict
-from service.domain.values.memory_kinds import OnFailure
+from service.domain.values.memory_specs import OnFailure
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.usecases.memories.edit import Edit, MemoryUpdate, Target
 from storage.memories.memories import StoredMemory

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from service.domain.state.spec import StateSpec
-from service.domain.values.memory_kinds import OnFailure
+from service.domain.values.memory_specs import OnFailure
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.usecases.memories.edit import Target
 from storage.memories.memories import StoredMemory

@@ -7,7 +7,7 @@ from hypothesis.stateful import initialize, rule
 
 from service.domain.memories.long_operations import OperationKind
 from service.domain.tree.spec import TreeSpec
-from service.domain.values.memory_kinds import OnFailure
+from service.domain.values.memory_specs import OnFailure
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.usecases.tree.trees import Trees
 from tests.integration.support.machine_workers import worker_of

@@ -4,7 +4,7 @@ import pytest
 
 from service.app.kinds import use_cases
 from service.domain.memories.long_operations import Operation, OperationState
-from service.domain.operations.verifying.differences import Difference
+from service.domain.operations.verifying.chain import Difference
 from service.domain.prompting.flows import ModelRequest
 from service.domain.tree.nodes import SummarySource
 from service.domain.values.tenancy import DEFAULT_TENANT

@@ -11,7 +11,7 @@ from service.domain.memories.specs import SPECS
 from service.domain.prompting.faults import Fault
 from service.domain.spend.budgets import BudgetPeriod
 from service.domain.tree.nodes import SummarySource
-from service.domain.values.memory_kinds import OnFailure
+from service.domain.values.memory_specs import OnFailure
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id
 from service.domain.values.work_items import WorkItem
 from service.llm.providers.failures import ModelFailure

@@ -9,9 +9,8 @@ from service.domain.answers.browse.spec import ALL_ACTIONS, BrowseOption, Browse
 from service.domain.answers.shaping import ShapeContent, shape
 from service.domain.calls.ledger import CallScope
 from service.domain.prism import asking as prism
-from service.domain.prism.amendments import Amendment, Op
+from service.domain.prism.amendments import Amendment, Op, Rules
 from service.domain.prism.memory import PrismMemory
-from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.generation import generate
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.spec import Encoding, PrismSpec

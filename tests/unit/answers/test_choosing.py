@@ -32,8 +32,7 @@ from service.domain.prism.spec import PrismSpec
 from service.domain.spend.prices import ModelPrices
 from service.domain.state.spec import StateSpec
 from service.domain.tree.spec import TreeSpec
-from service.domain.values.memory_specs import MemorySpec
-from service.domain.values.readers import ReaderName
+from service.domain.values.memory_specs import MemorySpec, ReaderName
 from tests.support.prices import PLAIN
 
 LOG = SessionFacts(head=1000, log_tokens=400_000, whole_tokens=None)

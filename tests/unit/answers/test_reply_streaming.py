@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from service.domain.answers.reply_streaming import (
+from service.domain.answers.answer_updates import (
     PIECE_CHARACTERS,
     TextPiece,
     following,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from service.domain.prism import replies as prism
 from service.domain.prompting.no_answers import may_say_none
-from service.domain.state import asking_replies as state
+from service.domain.state import asking as state
 
 FINDERS = [prism.answer_so_far, state.answer_so_far]
 _PARTS = st.lists(

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from service.domain.prompting.flows import ModelRequest
 from service.domain.tree.spec import TreeSpec
 from service.domain.values.errors import InvalidInput
-from service.domain.values.memory_kinds import OnFailure
+from service.domain.values.memory_specs import OnFailure
 from service.domain.values.reasons import Reason
 from service.llm.gateway.allowed import AllowedModels, AllowedTransport
 from service.llm.providers.failures import ModelFailure

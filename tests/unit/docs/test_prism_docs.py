@@ -5,8 +5,8 @@ import re
 from buf.validate import validate_pb2
 
 from palimpsest.v1 import memory_service_pb2
+from service.domain.prism.amendments import Rules
 from service.domain.prism.revisions import MAX_PROPOSALS
-from service.domain.prism.rules import Rules
 from service.domain.prism.spec import MEMORY_TOKENS, PrismSpec, default_fold_tokens
 from service.domain.prompting.replies import MAX_REVISION_CHARACTERS
 from service.domain.values.json_values import MAX_NODES, MAX_NUMBER_CHARACTERS

@@ -6,7 +6,7 @@ from service.domain.answers.browse.spec import QuerySubject
 from service.domain.answers.choosing import HYBRID_LEAVES, NEAR_CHUNKS, NEAR_SHARE, RULES
 from service.domain.answers.response_schemas import MAX_PATTERN_CHARACTERS, MAX_SCHEMA_BYTES
 from service.domain.values.json_values import MAX_DEPTH
-from service.domain.values.readers import ReaderName, Way
+from service.domain.values.memory_specs import ReaderName, Way
 from service.settings.config import Config
 from tests.support.guides import section
 

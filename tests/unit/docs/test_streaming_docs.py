@@ -2,7 +2,7 @@
 
 import re
 
-from service.domain.answers.reply_streaming import PIECE_CHARACTERS
+from service.domain.answers.answer_updates import PIECE_CHARACTERS
 from service.settings.config import Config
 from service.usecases.answers.text_streaming import PIECE_SECONDS
 from tests.support.guides import section

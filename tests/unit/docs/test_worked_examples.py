@@ -15,9 +15,8 @@ import pytest
 from service.cli.tasks import TASKS, Task
 from service.domain.answers.drafting import AnswerDraft
 from service.domain.prism import asking as prism
-from service.domain.prism.amendments import Op
+from service.domain.prism.amendments import Op, Rules
 from service.domain.prism.memory import PrismMemory
-from service.domain.prism.rules import Rules
 from service.domain.prism.spec import PrismSpec
 from service.domain.prompting.flows import Flow, ModelReply, ModelRequest
 from service.domain.values.paths import Path

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.domain.prism.amending import amend, put, remove, replay, settle, value_at
-from service.domain.prism.amendments import Amendment, Op, Proposal
+from service.domain.prism.amendments import Amendment, Op, Proposal, Rules
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.revisions import consider
-from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.schemas.tree import Mismatch, fit
 from service.domain.values.json_values import canonical

@@ -7,8 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.prism.amending import MISSING
-from service.domain.prism.diffing import ValueDifference, differences
+from service.domain.prism.amending import MISSING, ValueDifference, differences
 from service.domain.values.paths import Path
 
 JSON = st.recursive(

@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.prism.amending import MISSING
-from service.domain.prism.diffing import differences
-from service.domain.prism.schemas.evolution import Incompatible, check_extends
+from service.domain.prism.amending import MISSING, differences
 from service.domain.prism.schemas.source import parse_source
-from service.domain.prism.schemas.tree import fit
+from service.domain.prism.schemas.tree import Incompatible, check_extends, fit
 from service.domain.values.json_values import canonical
 from tests.unit.prism.schemas import schemas
 

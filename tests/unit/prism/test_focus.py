@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from service.domain.prism import asking as prism
 from service.domain.prism import focus, pacing, prompts
 from service.domain.prism.amending import MISSING, amend, value_at
-from service.domain.prism.amendments import Amendment, Op, Revision
+from service.domain.prism.amendments import Amendment, Op, Revision, Rules
 from service.domain.prism.focus import FocusedView, FocusEntry, focused, sections, taken_apart
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.pacing import Need, StepBounds, Wish
-from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.spec import Encoding, PrismSpec, StepScope
 from service.domain.prompting.ends import End

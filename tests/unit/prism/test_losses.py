@@ -5,10 +5,10 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from service.domain.prism.amendments import Rules
 from service.domain.prism.losses import LossKind, after_change, after_schema, after_step, losses_of
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.revisions import has_room, parse_reply
-from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.source import parse_source
 from service.domain.values.json_values import Json
 

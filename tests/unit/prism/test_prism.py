@@ -10,9 +10,8 @@ from service.domain.answers.citations import best_position
 from service.domain.answers.drafting import AnswerDraft
 from service.domain.answers.trajectory import NoAnswer
 from service.domain.prism import asking as prism
-from service.domain.prism.amendments import Revision
+from service.domain.prism.amendments import Revision, Rules
 from service.domain.prism.memory import PrismMemory
-from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.spec import PrismSpec
 from service.domain.prompting.asking import NoUse

@@ -12,9 +12,8 @@ import pytest
 
 from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.prism import asking as prism
-from service.domain.prism.amendments import Amendment, Op
+from service.domain.prism.amendments import Amendment, Op, Rules
 from service.domain.prism.memory import PrismMemory
-from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.spec import PrismSpec
 from service.domain.prompting.flows import ModelReply, ModelRequest

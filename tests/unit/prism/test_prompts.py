@@ -13,18 +13,17 @@ from hypothesis import strategies as st
 
 from service.domain.prism import asking as prism
 from service.domain.prism import prompts
-from service.domain.prism.amendments import Amendment, Op, Revision
+from service.domain.prism.amendments import Amendment, Op, Revision, Rules
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.replies import REPLY_SCHEMA
 from service.domain.prism.revisions import parse_consolidation, parse_reply
-from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.schemas.tree import Schema
 from service.domain.prism.spec import PrismSpec
 from service.domain.prompting.flows import Flow, ModelReply, ModelRequest, Purpose, SegmentKind
 from service.domain.prompting.marking import marked
 from service.domain.values.json_values import Json, parse
-from service.domain.values.memory_kinds import ReplyFormat
+from service.domain.values.memory_specs import ReplyFormat
 from service.domain.values.paths import Path
 from tests.support.contents import ConsolidateContent, content_of
 from tests.unit.support.logged import logged

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.prism.amendments import Amendment, Op
+from service.domain.prism.amendments import Amendment, Op, Rules
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.revisions import MAX_PROPOSALS, parse_reply
-from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.schemas.tree import fit
 from service.domain.prompting.asking import Unusable

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.domain.prism.amending import amend
-from service.domain.prism.amendments import Op, Proposal, Revision
+from service.domain.prism.amendments import Op, Proposal, Revision, Rules
 from service.domain.prism.coercion import coerce
 from service.domain.prism.revisions import (
     MAX_PROPOSALS,
@@ -16,7 +16,6 @@ from service.domain.prism.revisions import (
     parse_consolidation,
     parse_reply,
 )
-from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.schemas.tree import Mismatch, fit
 from service.domain.prompting.asking import Unusable

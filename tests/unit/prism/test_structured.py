@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from service.domain.prism.amendments import Rules
 from service.domain.prism.replies import REPLY_SCHEMA
 from service.domain.prism.revisions import parse_reply
-from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prompting.asking import Unusable
 

@@ -23,7 +23,7 @@ from service.domain.prompting.replies import (
     unmarked,
     written,
 )
-from service.domain.state import asking_replies as state
+from service.domain.state import asking as state
 from service.domain.tree.moves import Enter, read_triage
 from verification.fuzz.runs import count_calls
 

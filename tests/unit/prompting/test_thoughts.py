@@ -6,7 +6,7 @@ import pytest
 
 from service.domain.answers import whole
 from service.domain.prism import replies as prism
-from service.domain.state import asking_replies as state
+from service.domain.state import asking as state
 
 ANSWER = "It is in the harbour."
 

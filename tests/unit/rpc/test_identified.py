@@ -6,7 +6,7 @@ import pytest
 from google.protobuf import unknown_fields
 
 from palimpsest.v1 import chunks_pb2, memory_service_pb2, session_service_pb2
-from service.domain.log.requests import ClientRequest
+from service.domain.log.appending import ClientRequest
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.rpc.interceptors import tenancy
 from service.rpc.interceptors.idempotency import identified

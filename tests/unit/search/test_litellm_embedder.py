@@ -9,8 +9,7 @@ import pytest
 
 from service.domain.calls.ledger import Call, CallInProgress, CallScope, Lease, Reservation
 from service.domain.prompting.flows import ModelReply, Purpose
-from service.domain.values.call_bound import CallBound
-from service.domain.values.errors import BudgetExhausted
+from service.domain.values.errors import BudgetExhausted, CallBound
 from service.llm.embeddings import litellm_embedder
 from service.llm.embeddings.embedding import EmbeddingFailed
 from service.llm.embeddings.litellm_embedder import LitellmEmbedder

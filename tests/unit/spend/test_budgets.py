@@ -16,7 +16,7 @@ from service.domain.spend.budgets import (
     dollars,
     refusal,
 )
-from service.domain.values.call_bound import CallBound
+from service.domain.values.errors import CallBound
 
 amounts = st.integers(0, 2**62)
 limits = st.none() | amounts

@@ -19,8 +19,8 @@ from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state.asking import (
     MAX_ANSWER_STEPS,
     answer,
+    read_answer,
 )
-from service.domain.state.asking_replies import read_answer
 from service.domain.state.spec import StateSpec
 from service.domain.state.working_context import WorkingContext
 from service.llm.offline.model import complete

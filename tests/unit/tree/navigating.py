@@ -10,11 +10,10 @@ from service.domain.answers.trajectory import (
 )
 from service.domain.prompting.flows import ModelReply, ModelRequest
 from service.domain.prompting.tokens import estimate_tokens
-from service.domain.tree.fetches import BestLeaves, Children, Text
 from service.domain.tree.navigation import TreeQuestion, navigate
-from service.domain.tree.nodes import NodeView, TextOffset
+from service.domain.tree.nodes import BestLeaves, Children, NodeView, Text, TextOffset
+from service.domain.tree.recording import Navigation
 from service.domain.tree.spec import TreeSpec
-from service.domain.tree.trajectory import Navigation
 
 KEY = b"a key that nobody outside knows"
 SPEC = TreeSpec()

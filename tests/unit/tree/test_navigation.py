@@ -14,9 +14,9 @@ from service.domain.prompting.asking import NoUse
 from service.domain.prompting.ends import End
 from service.domain.prompting.flows import ModelReply, ModelRequest, Purpose
 from service.domain.prompting.tokens import estimate_tokens
-from service.domain.tree.fetches import Children, Text
+from service.domain.tree.nodes import Children, Text
 from service.domain.tree.spec import WorkingMemory
-from service.domain.values.memory_kinds import ReplyFormat
+from service.domain.values.memory_specs import ReplyFormat
 from tests.support.contents import LeafContent, TriageContent, content_of
 from tests.unit.tree.navigating import SPEC, UP, Tree, down, notes, run, says, scripted
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from service.domain.prism.rules import Rules
+from service.domain.prism.amendments import Rules
 from service.domain.values.json_values import parse
 from tests.support.replies import CORPUS, STATE
 from verification.fuzz import patterns, revisions, runs

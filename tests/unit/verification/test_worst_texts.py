@@ -8,7 +8,7 @@ import pytest
 from evaluation.baselines.prompts import read_answer as read_baseline
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prompting.asking import SaidAnswer
-from service.domain.state.asking_replies import read_answer
+from service.domain.state.asking import read_answer
 from service.domain.values.errors import SchemaInvalid
 from service.domain.values.paths import MAX_PATH_CHARACTERS, Path, PathError
 from service.llm.offline.filler import _ITEM

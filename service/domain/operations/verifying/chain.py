@@ -3,7 +3,17 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from service.domain.operations.verifying.differences import Difference
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """A stored value that does not follow from the log and the amendments."""
+
+    #: What kind of thing differs, in two words with a dot: "chunk.digest".
+    name: str
+    #: Where: a position, a revision, a node …
+    place: str
+    #: In a sentence without a full stop.
+    said: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,10 +31,9 @@ class RevisionRow:
     #: The revision that a rollback restores.
     restored_revision: int | None
 
-    @property
-    def place(self) -> str:
-        """Where a difference is."""
-        return f"revision {self.revision}"
+    def differs(self, name: str, said: str) -> Difference:
+        """Returns a difference at this revision."""
+        return Difference(name=name, place=f"revision {self.revision}", said=said)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,18 +62,18 @@ class ChainCheck:
         expected = 0 if before is None else before.revision + 1
         if row.revision != expected:
             said = f"it follows revision {expected - 1}: {row.revision - expected} are missing"
-            yield Difference(name="revision.missing", place=row.place, said=said)
+            yield row.differs("revision.missing", said)
             return
         begun = 0 if before is None else before.to_position
         if row.from_position != begun or row.to_position < row.from_position:
             said = f"it begins at position {row.from_position}, and the one before ended at {begun}"
-            yield Difference(name="revision.chain", place=row.place, said=said)
+            yield row.differs("revision.chain", said)
         if row.parent_revision != (None if before is None else before.revision):
             said = f"its parent is {row.parent_revision}"
-            yield Difference(name="revision.parent", place=row.place, said=said)
+            yield row.differs("revision.parent", said)
         if (row.kind == "create") is not (before is None):
             said = f"its kind is {row.kind}"
-            yield Difference(name="revision.kind", place=row.place, said=said)
+            yield row.differs("revision.kind", said)
 
     def finish(self, memory: MemoryRow) -> Iterator[Difference]:
         """What the memory's row says."""

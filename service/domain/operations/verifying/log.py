@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from service.domain.log.chunks import LoggedChunk
-from service.domain.operations.verifying.differences import Difference
+from service.domain.operations.verifying.chain import Difference
 
 
 class LogCheck:

@@ -5,8 +5,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from service.domain.operations.verifying.chain import RevisionRow
-from service.domain.operations.verifying.differences import Difference
+from service.domain.operations.verifying.chain import Difference, RevisionRow
 from service.domain.prism.amending import copied, replay
 from service.domain.prism.amendments import Amendment
 from service.domain.prism.memory import PrismMemory
@@ -51,7 +50,7 @@ class PrismCheck:
             self._value, self._is_lost = copied(one.restored), one.restored is None
             if one.restored is None:
                 said = f"the state of revision {one.row.restored_revision} cannot be read"
-                yield _differs("prism.rollback", one, said)
+                yield one.row.differs("prism.rollback", said)
         yield from self._amend(one)
         yield from self._compare(one)
 
@@ -59,7 +58,7 @@ class PrismCheck:
         self._unsaved += len(one.amendments)
         ordinals = [ordinal for ordinal, _ in one.amendments]
         if ordinals != list(range(1, len(ordinals) + 1)):
-            yield _differs("prism.amendment", one, f"its amendments are numbers {ordinals}")
+            yield one.row.differs("prism.amendment", f"its amendments are numbers {ordinals}")
             self._is_lost = True
             return
         for ordinal, amendment in one.amendments:
@@ -71,7 +70,7 @@ class PrismCheck:
                 self._value = replay(self._schema, self._value, (amendment,))
             except Mismatch as error:
                 said = f"amendment {ordinal} does not apply: {error}"
-                yield _differs("prism.amendment", one, said)
+                yield one.row.differs("prism.amendment", said)
                 self._is_lost = True
 
     def _compare(self, one: PrismRevision) -> Iterator[Difference]:
@@ -81,14 +80,14 @@ class PrismCheck:
             text = self._reordered(one.base, text)
         if not self._is_lost and _sha(text) != one.row.digest:
             said = "the amendments come to another state than its digest says"
-            yield _differs("prism.digest", one, said)
+            yield one.row.differs("prism.digest", said)
             self._is_lost = True
         for name, saved in (("prism.base", one.base), ("prism.snapshot", one.snapshot)):
             if saved is None:
                 continue
             self._unsaved = 0
             if _sha(saved) != one.row.digest:
-                yield _differs(name, one, "what was saved is not the state of its revision")
+                yield one.row.differs(name, "what was saved is not the state of its revision")
             elif self._is_lost:
                 self._value, self._is_lost = restore(saved), False
 
@@ -117,10 +116,6 @@ class PrismCheck:
         if unsaved != self._unsaved:
             said = f"it counts {unsaved} amendments since the last saved state, not {self._unsaved}"
             yield Difference(name="prism.unsaved", place=place, said=said)
-
-
-def _differs(name: str, one: PrismRevision, said: str) -> Difference:
-    return Difference(name=name, place=one.row.place, said=said)
 
 
 def _sorted(value: Json) -> str:

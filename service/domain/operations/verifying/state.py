@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from service.domain.operations.verifying.chain import RevisionRow
-from service.domain.operations.verifying.differences import Difference
+from service.domain.operations.verifying.chain import Difference, RevisionRow
 from service.domain.state.spec import StateSpec
 from service.domain.state.vectors import (
     STEPS_LEVEL,
@@ -48,17 +47,17 @@ class StateCheck:
         wanted = self._wanted(one)
         if (one.vector is None) is not (row.kind == "rollback"):
             said = "it brought no vector" if one.vector is None else "it brought a vector"
-            yield _differs("state.vector", row, f"it is a {row.kind}, and {said}")
+            yield row.differs("state.vector", f"it is a {row.kind}, and {said}")
         elif one.vector is not None:
             yield from self._vector(row, one.vector, vectors)
         if one.levels is None or one.levels != wanted:
             said = "the vectors in use behind it are not those that follow from its kind"
-            yield _differs("state.levels", row, said)
+            yield row.differs("state.levels", said)
         stack = wanted.stack()
         if not all(number in vectors for number in stack):
-            yield _differs("state.vector", row, "a vector in use behind it is not there")
+            yield row.differs("state.vector", "a vector in use behind it is not there")
         elif State.of(row.revision, row.to_position, wanted, vectors).digest != row.digest:
-            yield _differs("state.digest", row, "its digest is not that of the vectors in use")
+            yield row.differs("state.digest", "its digest is not that of the vectors in use")
         self._levels = wanted
 
     def _wanted(self, one: StateRevision) -> VectorLevels:
@@ -79,7 +78,7 @@ class StateCheck:
     ) -> Iterator[Difference]:
         if row.revision == TASK_REVISION:
             if vector != first_state(self._spec).current:
-                yield _differs("state.vector", row, "its vector is not the task prompt")
+                yield row.differs("state.vector", "its vector is not the task prompt")
             return
         if vector.level == STEPS_LEVEL:
             places = (row.from_position, row.to_position)
@@ -88,7 +87,7 @@ class StateCheck:
             run = self._levels.run(vector.level - 1)
             if vector.children != run:
                 said = f"it is made from {list(vector.children)}, and in use were {list(run)}"
-                yield _differs("state.children", row, said)
+                yield row.differs("state.children", said)
             ends = [vectors[one] for one in run if one in vectors]
             places = (ends[0].from_position, ends[-1].to_position) if ends else (-1, -1)
             above = self._levels.run(vector.level)
@@ -96,14 +95,10 @@ class StateCheck:
         if (vector.from_position, vector.to_position) != places:
             said = f"its vector has positions {vector.from_position + 1} to {vector.to_position}"
             said += f" new in it, not {places[0] + 1} to {places[1]}"
-            yield _differs("state.coverage", row, said)
+            yield row.differs("state.coverage", said)
         begins = places[0]
         if before is not None and before.revision != TASK_REVISION:
             begins = before.after_position
         if vector.after_position != begins:
             said = f"its vector stands for what is behind position {vector.after_position}"
-            yield _differs("state.coverage", row, f"{said}, not {begins}")
-
-
-def _differs(name: str, row: RevisionRow, said: str) -> Difference:
-    return Difference(name=name, place=row.place, said=said)
+            yield row.differs("state.coverage", f"{said}, not {begins}")

@@ -5,8 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from service.domain.operations.verifying.chain import RevisionRow
-from service.domain.operations.verifying.differences import Difference
+from service.domain.operations.verifying.chain import Difference, RevisionRow
 from service.domain.tree.growth import due_groups
 from service.domain.tree.nodes import Node, TextOffset
 
@@ -49,7 +48,7 @@ class TreeCheck:
             wanted = self._wanted(row.digest, nodes)
         if not self._is_lost and wanted != row.digest:
             said = "its digest is not that of the nodes that it brought, behind its parent's"
-            yield Difference(name="tree.digest", place=row.place, said=said)
+            yield row.differs("tree.digest", said)
         # The next one goes on from what is stored: each difference is reported once.
         self._parent = row.digest
         for node in nodes:
@@ -57,20 +56,20 @@ class TreeCheck:
         last = self._ends[0].last_position if self._ends else 0
         if last > row.to_position:
             said = f"its leaves go up to position {last}, and it has read up to {row.to_position}"
-            yield Difference(name="tree.coverage", place=row.place, said=said)
+            yield row.differs("tree.coverage", said)
 
     def leaf(self, node: Node, found: LeafText) -> Iterator[Difference]:
         """Compares a leaf with the log."""
         if found.tokens is None:
             said = "it covers places that the log does not have"
-            yield Difference(name="tree.coverage", place=_place(node), said=said)
+            yield _differs("tree.coverage", node, said)
             return
         if found.tokens != node.text_tokens:
             said = f"its text has {found.tokens} tokens, and it says {node.text_tokens}"
-            yield Difference(name="tree.tokens", place=_place(node), said=said)
+            yield _differs("tree.tokens", node, said)
         if not found.has_words:
             said = "its words are not those of its text"
-            yield Difference(name="tree.words", place=_place(node), said=said)
+            yield _differs("tree.words", node, said)
 
     def finish(self, *, is_sealed: bool) -> Iterator[Difference]:
         """Checks that a closed tree has one root."""
@@ -131,7 +130,7 @@ class TreeCheck:
             self._ends.append(TextOffset(1))
         if node.number != self._nodes[level] + 1 or node.start != self._ends[level]:
             said = f"it does not go on where node {level}.{self._nodes[level]} ended"
-            yield Difference(name="tree.chain", place=_place(node), said=said)
+            yield _differs("tree.chain", node, said)
         self._nodes[level], self._ends[level] = node.number, node.end
         self._tops[level].append(node)
         if level:
@@ -146,14 +145,14 @@ class TreeCheck:
         if node.first_child != first or numbers != wanted or len(wanted) > self._max_children:
             said = f"its children are {node.level - 1}.{node.first_child} and {node.children - 1}"
             said += f" more; those without a parent begin at {node.level - 1}.{first}"
-            yield Difference(name="tree.children", place=_place(node), said=said)
+            yield _differs("tree.children", node, said)
         elif (taken[0].start, taken[-1].end) != (node.start, node.end):
             said = "it does not cover what its children cover"
-            yield Difference(name="tree.coverage", place=_place(node), said=said)
+            yield _differs("tree.coverage", node, said)
         elif sum(child.text_tokens for child in taken) != node.text_tokens:
             said = f"its children's text has other tokens than {node.text_tokens}"
-            yield Difference(name="tree.tokens", place=_place(node), said=said)
+            yield _differs("tree.tokens", node, said)
 
 
-def _place(node: Node) -> str:
-    return f"node {node.node_id}"
+def _differs(name: str, node: Node, said: str) -> Difference:
+    return Difference(name=name, place=f"node {node.node_id}", said=said)

@@ -8,7 +8,7 @@ from service.domain.answers.trajectory import Action, Emit, Event, EventKind, No
 from service.domain.calls.ledger import CallScope
 from service.domain.prompting.ends import End
 from service.domain.prompting.flows import Fetch, FlowRequest, ModelReply, ModelRequest
-from service.domain.tree.trajectory import Statistics
+from service.domain.tree.recording import Statistics
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.gateway import Gateway
 from service.llm.providers.facts import ModelFacts

@@ -9,7 +9,7 @@ from service.domain.answers.choosing import Choice, choose, fallback, obvious
 from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer, reply_fields
 from service.domain.prompting.fitting import TextTooLong
 from service.domain.prompting.flows import ModelReply, ModelRequest
-from service.domain.values.readers import ReaderName
+from service.domain.values.memory_specs import ReaderName
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.driver import drive
 from service.usecases.answers.readers.answering import AnswerCalls, MadeAnswer, MemoryReader

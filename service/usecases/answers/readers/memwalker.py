@@ -11,8 +11,8 @@ from service.domain.prompting.flows import Fetch, FetchingFlow
 from service.domain.state.spec import StateSpec
 from service.domain.tree.navigation import TreeQuestion, navigate
 from service.domain.tree.nodes import NodeView
+from service.domain.tree.recording import Navigation, Statistics
 from service.domain.tree.spec import Navigable, TreeSpec
-from service.domain.tree.trajectory import Navigation, Statistics
 from service.domain.values.memory_specs import MemorySpec
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.driver import drive
@@ -51,7 +51,7 @@ class LevelsReader(Protocol):
         """The first and the last chunk of what a navigation does not get to; None: nothing."""
 
     async def fetch(self, ask: Fetch) -> Any:
-        """What the navigation wants to know, as `service.domain.tree.fetches` says it."""
+        """What the navigation wants to know, as `service.domain.tree.nodes` says it."""
 
     async def hold(self, node_id: str) -> Held:
         """What has text itself, with that text, chunk by chunk."""

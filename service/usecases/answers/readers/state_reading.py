@@ -21,9 +21,8 @@ from service.domain.state.navigating import (
     vector_view,
 )
 from service.domain.state.vectors import STEPS_LEVEL, StateVector
-from service.domain.tree.fetches import BestLeaves, Children, Text
 from service.domain.tree.forest import Forest
-from service.domain.tree.nodes import NodeView, TextOffset
+from service.domain.tree.nodes import BestLeaves, Children, NodeView, Text, TextOffset
 from service.domain.tree.segmenting import Cut, Segmenter, joined
 from service.domain.tree.spec import TreeSpec
 from service.llm.offloading import beside
@@ -126,7 +125,7 @@ class StateReader:
         return self._root
 
     async def fetch(self, ask: Fetch) -> Any:
-        """What the navigation wants to know, as `service.domain.tree.fetches` says it."""
+        """What the navigation wants to know, as `service.domain.tree.nodes` says it."""
         match ask:
             case Children():
                 children = self._views[ask.node_id].children

@@ -7,9 +7,8 @@ from uuid import UUID
 
 from service.domain.prompting.flows import Fetch
 from service.domain.prompting.splitting import Cutter
-from service.domain.tree.fetches import BestLeaves, Children, Text
 from service.domain.tree.forest import Forest, over, tail_views, view_of
-from service.domain.tree.nodes import NodeView, TextOffset
+from service.domain.tree.nodes import BestLeaves, Children, NodeView, Text, TextOffset
 from service.domain.tree.segmenting import Cut, SegmentPiece, joined
 from service.domain.tree.spec import TreeSpec
 from service.llm.offloading import beside
@@ -97,7 +96,7 @@ class TreeReader:
         return self._forest.root
 
     async def fetch(self, ask: Fetch) -> Any:
-        """What the navigation wants to know, as `service.domain.tree.fetches` says it."""
+        """What the navigation wants to know, as `service.domain.tree.nodes` says it."""
         match ask:
             case Children():
                 return await self._children(ask.node_id)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from service.app.kinds import RegisteredKind
-from service.domain.operations.verifying.differences import Difference
+from service.domain.operations.verifying.chain import Difference
 from service.domain.values.memory_specs import MemorySpec
 from service.domain.values.work_items import WorkItem
 from service.usecases.answers.readers.answering import MadeAnswer, ReaderKit

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from service.cli.files import split
 from service.domain.prism import asking as prism
+from service.domain.prism.amendments import Rules
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.replies import read_answer
 from service.domain.prism.revisions import parse_reply
-from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.schemas.tree import render
 from service.domain.prism.spec import PrismSpec

@@ -16,9 +16,8 @@ from service.domain.answers.browse.understanding import understand
 from service.domain.answers.shaping import ShapeContent, shape
 from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer
 from service.domain.prism import asking as prism
-from service.domain.prism.amendments import Amendment, Op
+from service.domain.prism.amendments import Amendment, Op, Rules
 from service.domain.prism.memory import PrismMemory
-from service.domain.prism.rules import Rules
 from service.domain.prism.schemas.generation import generate
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.spec import PrismSpec
