@@ -20,7 +20,7 @@ from uuid import UUID
 
 from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.prism import asking as prism
-from service.domain.prism import folding, pacing
+from service.domain.prism import folding, pacing, prompts
 from service.domain.prism.amendments import Revision
 from service.domain.prism.folding import FoldState, PromptSizes
 from service.domain.prism.memory import PrismMemory
@@ -105,7 +105,7 @@ class _Kept:
         self._count: Callable[[str], int] = lru_cache(maxsize=20_000)(facts.count)
         self._prices = Prices(Config()).of(MODEL)
         self._rules = spec.rules(2**20)
-        task = prism.task_text(spec, self._rules, is_focused=spec.steps is StepScope.FOCUSED)
+        task = prompts.revise_task(spec, self._rules, is_focused=spec.steps is StepScope.FOCUSED)
         self._bounds = StepBounds.of(facts.window_tokens, facts.count(task), 2**20)
         self.memory = PrismMemory.create(spec.schema(), spec.encoding, self._count)
         self._fold_state = FoldState.anew(0)

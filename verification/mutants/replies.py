@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from service.domain.answers import drafting
 from service.domain.prism import asking as prism
 from service.domain.prism import revisions
 from service.domain.prompting import asking as replies
@@ -200,7 +201,7 @@ REPLIES = (
         answer_without_room,
         (
             "nothing stands behind what was cut off",
-            Patch(where=replies, name="ELLIPSIS", to=lambda _: ""),
+            Patch(where=drafting, name="ELLIPSIS", to=lambda _: ""),
             MARKED,
         ),
     ),

@@ -6,7 +6,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from service.domain.answers.drafting import AnswerDraft, answer_tokens, draft
 from service.domain.log.chunks import LoggedChunk
@@ -44,23 +44,13 @@ MIN_PIECE_TOKENS = 64
 MAX_ANSWER_PATHS = 20
 
 
+T = TypeVar("T")
 #: How many tokens of a memory a step is shown; None: all of it.
 Focus = Callable[[PrismMemory], int | None]
 
 
 def _on_all(_: PrismMemory) -> None:
     return None
-
-
-def task_text(spec: PrismSpec, rules: Rules, *, is_focused: bool = False) -> str:
-    """Returns the part of a revision's prompt that never changes within a memory."""
-    return prompts.revise_task(
-        rules,
-        task=spec.task,
-        question=spec.question,
-        schema=spec.shown_schema(),
-        is_focused=is_focused,
-    )
 
 
 def revise_in_parts(
@@ -80,27 +70,49 @@ def revise_in_parts(
     Each prompt shows the amendments of the parts before it. A part whose reply finds no room is
     halved. Together they are revision `number`. Raises NoUse.
     """
+
+    def ask(memory: PrismMemory, part: Sequence[LoggedChunk]) -> Flow[Revision]:
+        return revise(
+            spec,
+            memory,
+            part,
+            marker_key=marker_key,
+            rules=rules,
+            output_tokens=output_tokens,
+            most_tokens=most_tokens,
+            focus_tokens=focus(memory),
+        )
+
+    return (
+        yield from _part_by_part(
+            memory, number, parts, ask, lambda part: halved(part, memory.count)
+        )
+    )
+
+
+def _part_by_part(
+    memory: PrismMemory,
+    number: int,
+    parts: Sequence[T],
+    ask: Callable[[PrismMemory, T], Flow[Revision]],
+    halves: Callable[[T], Sequence[T]],
+) -> Flow[Revision]:
+    """Makes revision `number` of several, each from a part and the memory after those before it.
+
+    A part whose reply finds no room is asked about in `halves`, if it has any. Raises NoUse.
+    """
     amendments: list[Amendment] = []
     rejections: list[Rejection] = []
     waiting = [(part, MAX_HALVINGS) for part in reversed(parts)]
     while waiting:
         part, halvings = waiting.pop()
         try:
-            made = yield from revise(
-                spec,
-                memory,
-                part,
-                marker_key=marker_key,
-                rules=rules,
-                output_tokens=output_tokens,
-                most_tokens=most_tokens,
-                focus_tokens=focus(memory),
-            )
+            made = yield from ask(memory, part)
         except NoUse as error:
-            halves = halved(part, memory.count) if error.end is End.LENGTH and halvings else ()
-            if not halves:
+            smaller = halves(part) if error.end is End.LENGTH and halvings else ()
+            if not smaller:
                 raise
-            waiting += [(half, halvings - 1) for half in reversed(halves)]
+            waiting += [(half, halvings - 1) for half in reversed(smaller)]
             continue
         memory = memory.apply(number, made.amendments)
         amendments += made.amendments
@@ -129,11 +141,12 @@ def revise(
     """
     texts = [logged.chunk.as_text() for logged in chunks]
     is_focused = focus_tokens is not None
+    task = prompts.revise_task(spec, rules, is_focused=is_focused)
     ask = ModelRequest(
         purpose=Purpose.REVISE,
         template=prompts.REVISE_FOCUSED if is_focused else prompts.REVISE,
         segments=(
-            Segment(kind=SegmentKind.TASK, text=task_text(spec, rules, is_focused=is_focused)),
+            Segment(kind=SegmentKind.TASK, text=task),
             *memory.segments(),
             Segment(
                 kind=SegmentKind.CHUNK, text=prompts.text_segment(texts, marker_key), reusable=False
@@ -194,38 +207,31 @@ def consolidate(
     no more room, is shown in parts, one prompt after the other, and a part whose reply finds no
     room in halves. Raises NoUse, and TextTooLong for a value that no prompt has room for.
     """
-    waiting: list[tuple[FocusedView | None, int]] = [(None, 0)]
+    views: Sequence[FocusedView | None] = (None,)
     if room_tokens is not None:
         part = pacing.part_tokens(memory, room_tokens, output_tokens)
         if memory.live_tokens > part:
             views = sections(memory, part, room_tokens=room_tokens)
-            waiting = [(view, MAX_HALVINGS) for view in reversed(views)]
     share = budget_tokens / max(memory.live_tokens, 1)
-    amendments: list[Amendment] = []
-    rejections: list[Rejection] = []
-    while waiting:
-        view, halvings = waiting.pop()
-        try:
-            made = yield from _consolidated(
-                spec,
-                memory,
-                view,
-                share=share,
-                marker_key=marker_key,
-                rules=rules,
-                output_tokens=output_tokens,
-                most_tokens=most_tokens,
-            )
-        except NoUse as error:
-            smaller = halves(view) if view and halvings and error.end is End.LENGTH else []
-            if not smaller:
-                raise
-            waiting += [(half, halvings - 1) for half in reversed(smaller)]
-            continue
-        memory = memory.apply(0, made.amendments)
-        amendments += made.amendments
-        rejections += made.rejections
-    return Revision(amendments=tuple(amendments), rejections=tuple(rejections))
+
+    def ask(memory: PrismMemory, view: FocusedView | None) -> Flow[Revision]:
+        return _consolidated(
+            spec,
+            memory,
+            view,
+            share=share,
+            marker_key=marker_key,
+            rules=rules,
+            output_tokens=output_tokens,
+            most_tokens=most_tokens,
+        )
+
+    return (yield from _part_by_part(memory, 0, views, ask, _halves))
+
+
+def _halves(view: FocusedView | None) -> Sequence[FocusedView | None]:
+    """Returns the halves of a part of the memory; the whole has none."""
+    return () if view is None else halves(view)
 
 
 def _consolidated(
@@ -240,12 +246,7 @@ def _consolidated(
     most_tokens: int,
 ) -> Flow[Revision]:
     """The whole memory, or what a view shows of it, in a share of its tokens."""
-    task = prompts.consolidate_task(
-        task=spec.task,
-        question=spec.question,
-        schema=spec.shown_schema(),
-        is_part=view is not None,
-    )
+    task = prompts.consolidate_task(spec, is_part=view is not None)
     text = memory.value_json if view is None else view.segments[0].text.rstrip("\n")
     tokens = memory.live_tokens if view is None else memory.count(text)
     size = prompts.size_segment(tokens, round(share * tokens), is_part=view is not None)
@@ -291,14 +292,7 @@ def answer(
     )
 
     def task(*, is_focused: bool) -> Segment:
-        text = prompts.answer_task(
-            task=spec.task,
-            question=spec.question,
-            final_task=spec.final_task,
-            schema=spec.shown_schema(),
-            is_focused=is_focused,
-        )
-        return Segment(kind=SegmentKind.TASK, text=text)
+        return Segment(kind=SegmentKind.TASK, text=prompts.answer_task(spec, is_focused=is_focused))
 
     def read(reply: str, is_cut: bool) -> SaidAnswer[Path] | None:
         said = read_answer(reply, is_cut)

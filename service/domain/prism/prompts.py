@@ -14,6 +14,7 @@ from service.domain.prism.instructions import (
     consolidate_instructions,
     revise_instructions,
 )
+from service.domain.prism.spec import PrismSpec
 from service.domain.prompting.marking import marked
 from service.domain.prompting.no_answers import NO_ANSWER
 from service.domain.values.json_values import Json, canonical
@@ -63,37 +64,28 @@ no answer.
 """
 
 
-def task_segment(instructions: str, *, task: str, question: str, schema: str) -> str:
-    """What never changes within a memory."""
-    return f"{instructions}{_task(task, question)}[SCHEMA]\n{schema}"
-
-
-def _task(task: str, question: str) -> str:
-    serves = f"It serves this question: {question}\n" if question else ""
-    return f"[TASK]\n{task or 'Keep what matters.'}\n{serves}"
-
-
-def revise_task(
-    rules: Rules, *, task: str, question: str, schema: str, is_focused: bool = False
-) -> str:
+def revise_task(spec: PrismSpec, rules: Rules, *, is_focused: bool = False) -> str:
     """Returns the first segment of a revision's prompt: the same for all steps of a memory."""
-    instructions = revise_instructions(rules, is_focused=is_focused)
-    return task_segment(instructions, task=task, question=question, schema=schema)
+    told = revise_instructions(rules, is_focused=is_focused)
+    return f"{told}{_task(spec)}[SCHEMA]\n{spec.shown_schema()}"
 
 
-def consolidate_task(*, task: str, question: str, schema: str, is_part: bool = False) -> str:
+def consolidate_task(spec: PrismSpec, *, is_part: bool) -> str:
     """Returns the first segment of a consolidation's prompt: the same for all of a memory."""
-    instructions = consolidate_instructions(is_part=is_part)
-    return task_segment(instructions, task=task, question=question, schema=schema)
+    told = consolidate_instructions(is_part=is_part)
+    return f"{told}{_task(spec)}[SCHEMA]\n{spec.shown_schema()}"
 
 
-def answer_task(
-    *, task: str, question: str, final_task: str, schema: str, is_focused: bool = False
-) -> str:
+def answer_task(spec: PrismSpec, *, is_focused: bool) -> str:
     """Returns the first segment of an answer's prompt."""
-    final = f"[FINAL TASK]\n{final_task or FINAL_TASK}\n"
     told = _ANSWER_INSTRUCTIONS % (_ANSWER_ENTRIES if is_focused else _ANSWER_MEMORY)
-    return f"{told}\n{_task(task, question)}{final}[SCHEMA]\n{schema}"
+    final = f"[FINAL TASK]\n{spec.final_task or FINAL_TASK}\n"
+    return f"{told}\n{_task(spec)}{final}[SCHEMA]\n{spec.shown_schema()}"
+
+
+def _task(spec: PrismSpec) -> str:
+    serves = f"It serves this question: {spec.question}\n" if spec.question else ""
+    return f"[TASK]\n{spec.task or 'Keep what matters.'}\n{serves}"
 
 
 def base_segment(base_json: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from service.domain.log.chunks import ChunkKind, LoggedChunk
 from service.domain.prism import asking as prism
-from service.domain.prism import losses, pacing
+from service.domain.prism import losses, pacing, prompts
 from service.domain.prism.amendments import Revision, Rules
 from service.domain.prism.folding import FoldState
 from service.domain.prism.memory import PrismMemory
@@ -91,7 +91,7 @@ class PrismMethod(MemoryMethod[Found, PrismWork]):
     ) -> tuple[PrismMemory, int]:
         """The memory, and the tokens of the task that stands before it in prompts."""
         focused = spec.steps is StepScope.FOCUSED
-        task = prism.task_text(spec, self._rules(spec), is_focused=focused)
+        task = prompts.revise_task(spec, self._rules(spec), is_focused=focused)
         memory = PrismMemory.load(
             spec.schema(),
             base_json=rows.base,

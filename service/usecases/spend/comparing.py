@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from service.domain.prism import asking as prism
-from service.domain.prism import schedules
+from service.domain.prism import prompts, schedules
 from service.domain.prism.amendments import Amendment
 from service.domain.prism.schedules import LoggedStep, StepLog, Tokens
 from service.domain.prism.spec import Encoding, PrismSpec
@@ -123,7 +122,7 @@ class Comparer:
 
     def _task(self, spec: PrismSpec) -> str:
         rules = spec.rules(self._config.limits.max_memory_bytes)
-        return prism.task_text(spec, rules)
+        return prompts.revise_task(spec, rules)
 
 
 def _logged(

@@ -9,10 +9,10 @@ from uuid import UUID
 from service.domain.prism import pacing
 from service.domain.prism.amending import MISSING, amend, value_at
 from service.domain.prism.amendments import Amendment
-from service.domain.prism.asking import task_text
 from service.domain.prism.focus import focused
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.pacing import StepBounds
+from service.domain.prism.prompts import revise_task
 from service.domain.prism.schemas.tree import Schema
 from service.domain.prism.spec import Encoding, PrismSpec, StepScope
 from service.domain.prompting.flows import ModelRequest, Segment, SegmentKind
@@ -170,7 +170,7 @@ async def check_prompts(database: Database, past: Past, expected: Expected) -> N
 def _due(spec: PrismSpec, memory: PrismMemory, ask: ModelRequest) -> Sequence[Segment]:
     """What a prompt over the same texts shows of the memory."""
     rules = spec.rules(Limits().max_memory_bytes)
-    task = task_text(spec, rules, is_focused=spec.steps is StepScope.FOCUSED)
+    task = revise_task(spec, rules, is_focused=spec.steps is StepScope.FOCUSED)
     bounds = StepBounds.of(WINDOW, estimate_tokens(task), rules.max_memory_bytes)
     focus = pacing.focus_tokens(spec, memory, bounds)
     if focus is None:
