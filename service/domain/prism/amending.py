@@ -12,17 +12,14 @@ from typing import Final
 from service.domain.prism.amendments import Amendment, Op
 from service.domain.prism.schemas.tree import (
     PLACEHOLDER,
-    BoolType,
     DictType,
-    FloatType,
-    IntType,
     ListType,
     LiteralType,
     Mismatch,
     OptionalType,
     RecordType,
+    Scalar,
     Schema,
-    StrType,
     TupleType,
     Type,
 )
@@ -176,7 +173,7 @@ def _opened(of: Type | None, here: Json, path: Path, depth: int, *, owned: bool)
             keyed = True
         case ListType() | TupleType():
             keyed = False
-        case StrType() | IntType() | FloatType() | BoolType() | LiteralType():
+        case Scalar() | LiteralType():
             raise Mismatch(f"nothing can be put below {Path(path.tokens[:depth])}")
         case _:
             # A type that leaves it to the values; the path says what it means.

@@ -5,16 +5,13 @@ What is taken can be written back as it was: "3" is 3, "3.0" and "03" are not.
 
 from service.domain.prism.schemas.tree import (
     PLACEHOLDER,
-    BoolType,
     DictType,
-    FloatType,
-    IntType,
     ListType,
     LiteralType,
     Mismatch,
     OptionalType,
     RecordType,
-    StrType,
+    Scalar,
     TupleType,
     Type,
     fit,
@@ -38,9 +35,9 @@ def _coerced(of: Type, value: Json) -> Json:
     match of:
         case OptionalType():
             return _coerced(of.inner, value)
-        case StrType():
+        case Scalar.STR:
             return canonical(value) if isinstance(value, bool | int | float) else value
-        case BoolType() | IntType() | FloatType() if isinstance(value, str):
+        case Scalar.BOOL | Scalar.INT | Scalar.FLOAT if isinstance(value, str):
             return _spelled(of, value)
         case LiteralType() if not isinstance(value, dict | list):
             return _option(of, value)
@@ -65,9 +62,9 @@ def _spelled(of: Type, text: str) -> Json:
     """What `text` spells out, if that is written the same way again; else `text`."""
     if len(text) > MAX_NUMBER_CHARACTERS:
         return text
-    if isinstance(of, BoolType):
+    if of is Scalar.BOOL:
         return {"true": True, "false": False}.get(text, text)
-    for read in (int, float) if isinstance(of, FloatType) else (int,):
+    for read in (int, float) if of is Scalar.FLOAT else (int,):
         try:
             number = read(text)
             if canonical(number) == text:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from service.domain.prism.amendments import Op, Proposal
-from service.domain.prism.schemas.tree import LiteralType, OptionalType, StrType, Type
+from service.domain.prism.schemas.tree import LiteralType, OptionalType, Scalar, Type
 from service.domain.prompting import sections
 from service.domain.prompting.asking import SaidAnswer
 from service.domain.prompting.literals import whole_value
@@ -52,7 +52,7 @@ def value_of(proposal: Proposal, of: Type) -> Json:
     if not proposal.is_text or not isinstance(value, str):
         return value
     bare = of.inner if isinstance(of, OptionalType) else of
-    if isinstance(bare, StrType):
+    if bare is Scalar.STR:
         return _text(value)
     if isinstance(bare, LiteralType) and value in bare.values:
         return value

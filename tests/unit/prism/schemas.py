@@ -5,15 +5,12 @@ from hypothesis import strategies as st
 from service.domain.prism.schemas.limits import Measures, literal, normal_doc, optional
 from service.domain.prism.schemas.names import RESERVED, is_name
 from service.domain.prism.schemas.tree import (
-    BoolType,
     DictType,
     Field,
-    FloatType,
-    IntType,
     ListType,
     RecordType,
+    Scalar,
     Schema,
-    StrType,
     TupleType,
     Type,
 )
@@ -39,7 +36,9 @@ docs = st.one_of(
 ).map(normal_doc)
 
 _whole = st.integers(-(10**63), 10**63)
-_scalars: st.SearchStrategy[Type] = st.sampled_from([StrType(), IntType(), FloatType(), BoolType()])
+_scalars: st.SearchStrategy[Type] = st.sampled_from(
+    [Scalar.STR, Scalar.INT, Scalar.FLOAT, Scalar.BOOL]
+)
 _literals = st.lists(
     st.one_of(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), _whole)
     | st.booleans(),

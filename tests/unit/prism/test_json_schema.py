@@ -7,16 +7,13 @@ from hypothesis import given
 from service.domain.prism.schemas.json_source import parse_json_schema, to_json_schema
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.schemas.tree import (
-    BoolType,
     DictType,
-    FloatType,
-    IntType,
     ListType,
     LiteralType,
     OptionalType,
     RecordType,
+    Scalar,
     Schema,
-    StrType,
     TupleType,
     Type,
     fit,
@@ -63,13 +60,13 @@ def test_what_is_written_is_json_schema(schema: Schema) -> None:
 
 def _example(of: Type) -> Any:
     match of:
-        case StrType():
+        case Scalar.STR:
             return "a"
-        case IntType():
+        case Scalar.INT:
             return 3
-        case FloatType():
+        case Scalar.FLOAT:
             return 1.5
-        case BoolType():
+        case Scalar.BOOL:
             return True
         case LiteralType():
             return of.values[-1]
@@ -85,27 +82,27 @@ def _example(of: Type) -> Any:
             return {field.name: _example(field.type) for field in of.fields}
 
 
-PAIR = TupleType(items=(StrType(), IntType()))
+PAIR = TupleType(items=(Scalar.STR, Scalar.INT))
 ENDS = {"minItems": 2, "maxItems": 2}
 
 
 @pytest.mark.parametrize(
     ("part", "expected"),
     [
-        (STRING, StrType()),
-        ({"type": ["integer"]}, IntType()),
-        ({"type": "number", "title": "N", "default": 1.5, "examples": [2]}, FloatType()),
-        ({"type": "boolean", "$comment": "c", "x-order": 3, "deprecated": True}, BoolType()),
-        ({"type": ["string", "null"]}, OptionalType(inner=StrType())),
-        ({"type": "string", "nullable": True}, OptionalType(inner=StrType())),
-        ({"type": "string", "nullable": False}, StrType()),
-        ({"type": "string", "minLength": 0}, StrType()),
-        ({"type": "array", "items": STRING}, ListType(item=StrType())),
-        ({"items": STRING, "minItems": 0, "uniqueItems": False}, ListType(item=StrType())),
-        ({"additionalProperties": STRING}, DictType(value=StrType())),
+        (STRING, Scalar.STR),
+        ({"type": ["integer"]}, Scalar.INT),
+        ({"type": "number", "title": "N", "default": 1.5, "examples": [2]}, Scalar.FLOAT),
+        ({"type": "boolean", "$comment": "c", "x-order": 3, "deprecated": True}, Scalar.BOOL),
+        ({"type": ["string", "null"]}, OptionalType(inner=Scalar.STR)),
+        ({"type": "string", "nullable": True}, OptionalType(inner=Scalar.STR)),
+        ({"type": "string", "nullable": False}, Scalar.STR),
+        ({"type": "string", "minLength": 0}, Scalar.STR),
+        ({"type": "array", "items": STRING}, ListType(item=Scalar.STR)),
+        ({"items": STRING, "minItems": 0, "uniqueItems": False}, ListType(item=Scalar.STR)),
+        ({"additionalProperties": STRING}, DictType(value=Scalar.STR)),
         (
             {"type": "object", "additionalProperties": STRING, "propertyNames": STRING},
-            DictType(value=StrType()),
+            DictType(value=Scalar.STR),
         ),
         ({"prefixItems": [STRING, {"type": "integer"}], **ENDS}, PAIR),
         ({"prefixItems": [STRING, {"type": "integer"}], "items": False, **ENDS}, PAIR),
@@ -122,14 +119,14 @@ ENDS = {"minItems": 2, "maxItems": 2}
             {"type": "string", "enum": ["a", None], "nullable": True},
             OptionalType(inner=LiteralType(values=("a",))),
         ),
-        ({"anyOf": [STRING, {"type": "null"}]}, OptionalType(inner=StrType())),
-        ({"oneOf": [{"const": None}, STRING]}, OptionalType(inner=StrType())),
+        ({"anyOf": [STRING, {"type": "null"}]}, OptionalType(inner=Scalar.STR)),
+        ({"oneOf": [{"const": None}, STRING]}, OptionalType(inner=Scalar.STR)),
         (
             {"anyOf": [{"type": ["string", "null"]}, {"type": "null"}]},
-            OptionalType(inner=StrType()),
+            OptionalType(inner=Scalar.STR),
         ),
-        ({"oneOf": [STRING]}, StrType()),
-        ({"allOf": [STRING], "default": "x"}, StrType()),
+        ({"oneOf": [STRING]}, Scalar.STR),
+        ({"allOf": [STRING], "default": "x"}, Scalar.STR),
         (
             {"oneOf": [{"const": "a"}, {"const": "b"}, {"type": "null"}]},
             OptionalType(inner=LiteralType(values=("a", "b"))),
@@ -157,7 +154,7 @@ def test_references_lead_to_definitions() -> None:
     ],
 )
 def test_references_may_be_escaped(reference: str, key: str) -> None:
-    assert type_of({"$ref": reference}, **{"$defs": {key: STRING}}) == StrType()
+    assert type_of({"$ref": reference}, **{"$defs": {key: STRING}}) == Scalar.STR
 
 
 def test_a_root_that_is_a_reference_keeps_all_guidance() -> None:

@@ -9,11 +9,10 @@ import pytest
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.schemas.tree import (
     DictType,
-    FloatType,
     ListType,
     RecordType,
+    Scalar,
     Schema,
-    StrType,
     TupleType,
     render,
 )
@@ -236,7 +235,7 @@ def test_the_papers_shapes_are_read_and_shown(name: str) -> None:
 
 def test_the_handcrafted_listings() -> None:
     novel = parse_source(LISTING_1).root
-    assert novel.fields[0].type == DictType(value=ListType(item=StrType()))
+    assert novel.fields[0].type == DictType(value=ListType(item=Scalar.STR))
     assert novel.doc == (
         "Keys are yours to choose. Values\nare sentences about the plot, and\nabout nothing else."
     )
@@ -260,12 +259,12 @@ def test_a_decorator_may_stand_anywhere_above_its_class() -> None:
 
 
 def test_the_other_generated_listings() -> None:
-    assert parse_source(LISTING_5).root.fields[0].type == DictType(value=FloatType())
+    assert parse_source(LISTING_5).root.fields[0].type == DictType(value=Scalar.FLOAT)
     assert parse_source(LISTING_6).root.name == "Partial"
 
 
 def test_aliases_hold_within_their_class() -> None:
-    pair = TupleType(items=(StrType(), StrType()))
+    pair = TupleType(items=(Scalar.STR, Scalar.STR))
     rivals, table = parse_source(COMPARISON).root.fields
     assert (rivals.type, table.type) == (pair, DictType(value=pair))
 

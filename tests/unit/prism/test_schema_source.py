@@ -10,17 +10,14 @@ from service.domain.prism.schemas.limits import MAX_SOURCE_BYTES
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.schemas.tree import (
     PLACEHOLDER,
-    BoolType,
     DictType,
-    FloatType,
-    IntType,
     ListType,
     LiteralType,
     Mismatch,
     OptionalType,
     RecordType,
+    Scalar,
     Schema,
-    StrType,
     TupleType,
     Type,
     fit,
@@ -71,11 +68,11 @@ def test_the_papers_forms_are_read() -> None:
 
 def test_aliases_optionals_and_literals_are_read() -> None:
     fields = {field.name: field.type for field in parse_source(ALIASED).root.fields}
-    pair = TupleType(items=(StrType(), StrType()))
+    pair = TupleType(items=(Scalar.STR, Scalar.STR))
     assert fields == {
         "names": pair,
         "values": DictType(value=pair),
-        "best": OptionalType(inner=IntType()),
+        "best": OptionalType(inner=Scalar.INT),
         "state": OptionalType(inner=LiteralType(values=("open", 2, True))),
     }
 
@@ -286,19 +283,24 @@ def test_any_edited_source_is_refused_or_read_for_good(schema: Schema, data: st.
     assert render(parse_source(render(read))) == render(read)
 
 
-PAIR = TupleType(items=(StrType(), IntType()))
+LISTS = DictType(value=ListType(item=Scalar.STR))
+PAIR = TupleType(items=(Scalar.STR, Scalar.INT))
 
 
 @pytest.mark.parametrize(
     ("of", "value", "fitted"),
     [
-        (IntType(), 3.0, 3),
-        (FloatType(), 3, 3),
-        (StrType(), None, None),
-        (IntType(), PLACEHOLDER, PLACEHOLDER),
+        (Scalar.INT, 3.0, 3),
+        (Scalar.FLOAT, 3, 3),
+        (Scalar.STR, None, None),
+        (Scalar.INT, PLACEHOLDER, PLACEHOLDER),
         (PAIR, ["a", 1], ["a", 1]),
-        (OptionalType(inner=IntType()), 4, 4),
-        (DictType(value=ListType(item=StrType())), {"a": ["b", PLACEHOLDER]}, {"a": ["b", "????"]}),
+        (OptionalType(inner=Scalar.INT), 4, 4),
+        (
+            DictType(value=ListType(item=Scalar.STR)),
+            {"a": ["b", PLACEHOLDER]},
+            {"a": ["b", "????"]},
+        ),
     ],
 )
 def test_values_that_fit(of: Type, value: Any, fitted: Any) -> None:
@@ -308,15 +310,15 @@ def test_values_that_fit(of: Type, value: Any, fitted: Any) -> None:
 @pytest.mark.parametrize(
     ("of", "value", "place"),
     [
-        (IntType(), "3", "the value"),
-        (IntType(), 3.5, "the value"),
-        (IntType(), 2.0**53 + 2, "the value"),
-        (IntType(), True, "the value"),
-        (StrType(), 3, "the value"),
-        (BoolType(), 1, "the value"),
+        (Scalar.INT, "3", "the value"),
+        (Scalar.INT, 3.5, "the value"),
+        (Scalar.INT, 2.0**53 + 2, "the value"),
+        (Scalar.INT, True, "the value"),
+        (Scalar.STR, 3, "the value"),
+        (Scalar.BOOL, 1, "the value"),
         (LiteralType(values=(1,)), True, "the value"),
         (PAIR, ["a"], "the value"),
-        (DictType(value=ListType(item=StrType())), {"a": ["b", 1]}, "the value['a'][1]"),
+        (LISTS, {"a": ["b", 1]}, "the value['a'][1]"),
         (parse_source(NESTED).root, {"candidate": {}}, "the value"),
     ],
 )

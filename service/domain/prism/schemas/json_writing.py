@@ -1,16 +1,13 @@
 """A schema written down as JSON Schema."""
 
 from service.domain.prism.schemas.tree import (
-    BoolType,
     DictType,
-    FloatType,
-    IntType,
     ListType,
     LiteralType,
     OptionalType,
     RecordType,
+    Scalar,
     Schema,
-    StrType,
     TupleType,
     Type,
 )
@@ -18,10 +15,10 @@ from service.domain.values.json_values import Json
 
 #: Types by their names in JSON Schema.
 SCALARS: dict[str, Type] = {
-    "string": StrType(),
-    "integer": IntType(),
-    "number": FloatType(),
-    "boolean": BoolType(),
+    "string": Scalar.STR,
+    "integer": Scalar.INT,
+    "number": Scalar.FLOAT,
+    "boolean": Scalar.BOOL,
 }
 
 

@@ -4,7 +4,7 @@ It holds for every way of writing a schema, so that each can be shown as class s
 and read again.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from service.domain.prism.schemas.tree import (
     DictType,
@@ -14,6 +14,7 @@ from service.domain.prism.schemas.tree import (
     RecordType,
     TupleType,
     Type,
+    inner_types,
 )
 from service.domain.values.errors import SchemaInvalid
 from service.domain.values.json_values import check_text, checked
@@ -67,30 +68,13 @@ class Measures:
         """Returns the levels of a value with all its parts, and how many parts it has."""
         if id(of) in self._known:
             return self._known[id(of)][1:]
-        own, inner = _own(of)
-        measured = [self._measure(one) for one in inner]
-        levels = own[0] + max((one for one, _ in measured), default=0)
-        parts = own[1] + sum(one for _, one in measured)
+        measured = [self._measure(one) for one in inner_types(of)]
+        is_holder = isinstance(of, ListType | DictType | TupleType | RecordType)
+        own = len(of.values) if isinstance(of, LiteralType) else not isinstance(of, OptionalType)
+        levels = is_holder + max((one for one, _ in measured), default=0)
+        parts = own + sum(one for _, one in measured)
         self._known[id(of)] = (of, levels, parts)
         return levels, parts
-
-
-def _own(of: Type) -> tuple[tuple[int, int], Sequence[Type]]:
-    match of:
-        case LiteralType():
-            return (0, len(of.values)), ()
-        case OptionalType():
-            return (0, 0), (of.inner,)
-        case ListType():
-            return (1, 1), (of.item,)
-        case DictType():
-            return (1, 1), (of.value,)
-        case TupleType():
-            return (1, 1), of.items
-        case RecordType():
-            return (1, 1), [field.type for field in of.fields]
-        case _:
-            return (0, 1), ()
 
 
 def normal_doc(text: str) -> str:

@@ -9,20 +9,11 @@ import keyword
 import unicodedata
 from collections.abc import Iterable
 
-from service.domain.prism.schemas.tree import (
-    DictType,
-    Field,
-    ListType,
-    LiteralType,
-    OptionalType,
-    RecordType,
-    TupleType,
-    Type,
-)
+from service.domain.prism.schemas.tree import Field, RecordType, Scalar, Type, inner_types
 from service.domain.values.paths import MAX_KEY_CHARACTERS
 
 #: A class of that name would be taken for the type.
-RESERVED = frozenset({"str", "int", "float", "bool"})
+RESERVED = frozenset(one.value for one in Scalar)
 
 
 def is_name(text: str) -> bool:
@@ -107,23 +98,14 @@ def _same_fields(one: tuple[Field, ...], other: tuple[Field, ...]) -> bool:
 
 def _same(one: Type, other: Type) -> bool:
     """Returns whether types are equal: True is not 1, and records are not compared in depth."""
-    match one, other:
-        case RecordType(), RecordType():
-            # Those within were compared when they were named.
-            return one is other
-        case LiteralType(), LiteralType():
-            return repr(one.values) == repr(other.values)
-        case (OptionalType(), OptionalType()):
-            return _same(one.inner, other.inner)
-        case (ListType(), ListType()):
-            return _same(one.item, other.item)
-        case (DictType(), DictType()):
-            return _same(one.value, other.value)
-        case (TupleType(), TupleType()):
-            return len(one.items) == len(other.items) and all(
-                _same(a, b) for a, b in zip(one.items, other.items, strict=True)
-            )
-    return one is other or one == other
+    if isinstance(one, RecordType):
+        # Those within were compared when they were named.
+        return one is other
+    inner, others = inner_types(one), inner_types(other)
+    if not inner:
+        return repr(one) == repr(other)
+    same_shape = type(one) is type(other) and len(inner) == len(others)
+    return same_shape and all(map(_same, inner, others))
 
 
 def _joined(words: Iterable[str]) -> str:

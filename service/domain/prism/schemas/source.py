@@ -24,15 +24,12 @@ from service.domain.prism.schemas.limits import (
 from service.domain.prism.schemas.names import RESERVED
 from service.domain.prism.schemas.source_text import SourceText, parse_python, read_text, regrouped
 from service.domain.prism.schemas.tree import (
-    BoolType,
     DictType,
     Field,
-    FloatType,
-    IntType,
     ListType,
     RecordType,
+    Scalar,
     Schema,
-    StrType,
     TupleType,
     Type,
     render,
@@ -46,12 +43,7 @@ _MAX_BRACKETS = 2 * MAX_NESTING + 1
 #: Steps from a definition to one further down, and on from there.
 _MAX_STEPS = 4 * MAX_NESTING
 
-_SCALARS: dict[str, Type] = {
-    "str": StrType(),
-    "int": IntType(),
-    "float": FloatType(),
-    "bool": BoolType(),
-}
+_SCALARS: dict[str, Type] = {one.value: one for one in Scalar}
 _LISTS = {"list", "List"}
 _DICTS = {"dict", "Dict"}
 _TUPLES = {"tuple", "Tuple"}
@@ -316,7 +308,7 @@ class _SourceReader:
         if name in _LISTS and len(arguments) == 1:
             return ListType(item=self._type(arguments[0], depth + 1))
         if name in _DICTS and len(arguments) == 2:
-            if not isinstance(self._type(arguments[0], depth + 1), StrType):
+            if self._type(arguments[0], depth + 1) is not Scalar.STR:
                 self._refuse(arguments[0], "the keys of a dict are str")
             return DictType(value=self._type(arguments[1], depth + 1))
         if name in _TUPLES and arguments:

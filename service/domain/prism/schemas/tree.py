@@ -4,9 +4,10 @@ One tree of types, whatever a schema was written in. It checks values, says whic
 a path has, and is shown to the model as class source.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
+from enum import StrEnum
 
 from service.domain.values.json_values import Json
 from service.domain.values.paths import Path
@@ -18,24 +19,13 @@ PLACEHOLDER = "????"
 _MAX_WHOLE_FLOAT = 2.0**53
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StrType:
-    """Text."""
+class Scalar(StrEnum):
+    """A type without parts, as class source names it."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class IntType:
-    """A whole number."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FloatType:
-    """A number."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BoolType:
-    """True or false."""
+    STR = "str"
+    INT = "int"
+    FLOAT = "float"
+    BOOL = "bool"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,18 +90,23 @@ class RecordType:
         return next((field for field in self.fields if field.name == name), None)
 
 
-Type = (
-    StrType
-    | IntType
-    | FloatType
-    | BoolType
-    | LiteralType
-    | OptionalType
-    | ListType
-    | DictType
-    | TupleType
-    | RecordType
-)
+Type = Scalar | LiteralType | OptionalType | ListType | DictType | TupleType | RecordType
+
+
+def inner_types(of: Type) -> Sequence[Type]:
+    """Returns the types of a type's parts, in their order."""
+    match of:
+        case OptionalType():
+            return (of.inner,)
+        case ListType():
+            return (of.item,)
+        case DictType():
+            return (of.value,)
+        case TupleType():
+            return of.items
+        case RecordType():
+            return [field.type for field in of.fields]
+    return ()
 
 
 class Mismatch(ValueError):
@@ -174,14 +169,8 @@ def _index(token: str | int, at: Path) -> int | str:
 def describe(of: Type) -> str:
     """A type in the notation of class source."""
     match of:
-        case StrType():
-            return "str"
-        case IntType():
-            return "int"
-        case FloatType():
-            return "float"
-        case BoolType():
-            return "bool"
+        case Scalar():
+            return of.value
         case LiteralType():
             return f"Literal[{', '.join(repr(value) for value in of.values)}]"
         case OptionalType():
@@ -207,7 +196,7 @@ def fit(of: Type, value: Json, at: str = "the value") -> Json:
     match of:
         case OptionalType():
             return fit(of.inner, value, at)
-        case StrType() | BoolType() | IntType() | FloatType():
+        case Scalar():
             return _fit_scalar(of, value, at)
         case LiteralType():
             # True == 1, so the type is compared as well.
@@ -228,19 +217,19 @@ def fit(of: Type, value: Json, at: str = "the value") -> Json:
     raise Mismatch(f"{at} is {_kind(value)}, not {describe(of)}")
 
 
-def _fit_scalar(of: Type, value: Json, at: str) -> Json:
+def _fit_scalar(of: Scalar, value: Json, at: str) -> Json:
     match of, value:
-        case StrType(), str():
+        case Scalar.STR, str():
             return value
-        case BoolType(), bool():
+        case Scalar.BOOL, bool():
             return value
-        case ((IntType() | FloatType()), bool()):
+        case ((Scalar.INT | Scalar.FLOAT), bool()):
             pass
-        case IntType(), int():
+        case Scalar.INT, int():
             return value
-        case IntType(), float() if value.is_integer() and abs(value) <= _MAX_WHOLE_FLOAT:
+        case Scalar.INT, float() if value.is_integer() and abs(value) <= _MAX_WHOLE_FLOAT:
             return int(value)
-        case FloatType(), int() | float():
+        case Scalar.FLOAT, int() | float():
             return value
     raise Mismatch(f"{at} is {_kind(value)}, not {describe(of)}")
 
@@ -330,18 +319,11 @@ def _docstring(doc: str) -> Iterator[str]:
 
 def _records(of: Type) -> Iterator[RecordType]:
     """Yields the records that a type uses, itself included, but not those within them."""
-    match of:
-        case RecordType():
-            yield of
-        case OptionalType():
-            yield from _records(of.inner)
-        case ListType():
-            yield from _records(of.item)
-        case DictType():
-            yield from _records(of.value)
-        case TupleType():
-            for item in of.items:
-                yield from _records(item)
+    if isinstance(of, RecordType):
+        yield of
+        return
+    for inner in inner_types(of):
+        yield from _records(inner)
 
 
 class Incompatible(ValueError):
@@ -375,17 +357,11 @@ def _check_record(old: RecordType, new: RecordType, place: str, seen: set[tuple[
 
 
 def _check(old: Type, new: Type, place: str, seen: set[tuple[int, int]]) -> None:
-    match old, new:
-        case RecordType(), RecordType():
-            _check_record(old, new, place, seen)
-        case OptionalType(), OptionalType():
-            _check(old.inner, new.inner, place, seen)
-        case ListType(), ListType():
-            _check(old.item, new.item, place, seen)
-        case DictType(), DictType():
-            _check(old.value, new.value, place, seen)
-        case TupleType(), TupleType() if len(old.items) == len(new.items):
-            for before, after in zip(old.items, new.items, strict=True):
-                _check(before, after, place, seen)
-        case _ if old != new:
-            raise Incompatible(place, f"it is {describe(old)} and would be {describe(new)}")
+    before, after = inner_types(old), inner_types(new)
+    if isinstance(old, RecordType) and isinstance(new, RecordType):
+        _check_record(old, new, place, seen)
+    elif before and type(old) is type(new) and len(before) == len(after):
+        for one, other in zip(before, after, strict=True):
+            _check(one, other, place, seen)
+    elif old != new:
+        raise Incompatible(place, f"it is {describe(old)} and would be {describe(new)}")
