@@ -53,6 +53,8 @@ class Servers:
         migrations.upgrade(sqlalchemy_url(postgres.url))
         setup.install_extensions(postgres.superuser_url)
         setup.install(postgres.url)
+        if not fsync:
+            connect_cheaply(postgres)
         self._template = conninfo_to_dict(postgres.url)["dbname"]
         self._made: set[str] = set()
 
@@ -120,6 +122,24 @@ class Servers:
     def as_superuser(self, url: str) -> str:
         """The URL of the same database for the superuser."""
         return with_database(self.postgres.superuser_url, str(conninfo_to_dict(url)["dbname"]))
+
+
+def connect_cheaply(server: PostgresServer) -> None:
+    """Lets passwords be hashed once and not 4,096 times, where the server can (PostgreSQL 16).
+
+    That is three quarters of the time that a connection takes, and most tests make several.
+    """
+    with psycopg.connect(server.superuser_url, autocommit=True) as connection:
+        if connection.info.server_version < 160_000:
+            return
+        connection.execute("SET scram_iterations = 1")
+        for url in (server.superuser_url, server.url):
+            role = conninfo_to_dict(url)
+            connection.execute(
+                sql.SQL("ALTER ROLE {} PASSWORD {}").format(
+                    sql.Identifier(str(role["user"])), sql.Literal(role["password"])
+                )
+            )
 
 
 def memory_folder() -> str | None:
