@@ -38,7 +38,6 @@ from service.usecases.memories.edit import Editor
 from service.usecases.memories.history import History
 from service.usecases.memories.long_operations import LongOperations
 from service.usecases.memories.progress_watcher import CHANGES, ProgressWatcher
-from service.usecases.memories.rebuild import Rebuilder
 from service.usecases.memories.watch import Watches
 from service.usecases.operations.deleting import Deleter
 from service.usecases.operations.gauges import DeploymentGauges
@@ -120,7 +119,6 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
                 ),
                 memories=MemoryService(
                     *(memories, editor, deleter, pages, models),
-                    rebuilder=Rebuilder(memories, models),
                     schemas=schemas,
                     history=History(database, use_cases()),
                     watches=Watches(database, watcher, config.limits),

@@ -23,7 +23,6 @@ from service.rpc.pages import Pages
 from service.usecases.memories.edit import Editor, MemoryUpdate, Target
 from service.usecases.memories.history import History
 from service.usecases.memories.memories import Memories
-from service.usecases.memories.rebuild import Rebuilder
 from service.usecases.memories.watch import Watches
 from service.usecases.operations.deleting import Deleter
 from service.usecases.prism.schemas import SchemaRequest, Schemas
@@ -45,7 +44,6 @@ class MemoryService(MemoryHistory, memory_service_pb2_grpc.MemoryServiceServicer
         pages: Pages,
         models: AllowedModels,
         *,
-        rebuilder: Rebuilder,
         schemas: Schemas,
         history: History,
         watches: Watches,
@@ -56,7 +54,6 @@ class MemoryService(MemoryHistory, memory_service_pb2_grpc.MemoryServiceServicer
         self._deleter = deleter
         self._pages = pages
         self._models = models
-        self._rebuilder = rebuilder
         self._schemas = schemas
         self._history = history
         self._watches = watches
@@ -172,8 +169,9 @@ class MemoryService(MemoryHistory, memory_service_pb2_grpc.MemoryServiceServicer
         """Reads the whole log again into a new memory."""
         names = (request.memory, request.new_memory.id)
         with specs.fields_within("new_memory"):
-            requested = self._rebuilder.rebuild(
-                current_tenant(), request.session, names, operations.spec_changes(request)
+            changes = operations.spec_changes(request)
+            requested = self._editor.rebuild(
+                current_tenant(), request.session, names, changes, self._models
             )
             return await reply(requested, operations.operation)
 

@@ -169,10 +169,8 @@ class CreatedMemory:
 class Unmade(Enum):
     """Why a memory was not created."""
 
-    NO_SESSION = "there is no such session"
     TAKEN = "the session has one of this name"
     BEING_DELETED = "one of this name was deleted, and has rows still"
-    TOO_MANY = "the session has as many as it may"
 
 
 async def create(
@@ -192,86 +190,21 @@ async def create(
     Only a PRISM memory has a `value`. The caller has the session from `sessions.lock_alone`.
     """
     values = {
-        **_created(tx.tenant_id, session_key, memory_id, name, spec, digest, value),
-        "has_work": head > 0,
-        "rebuilt_from": rebuilt_from,
-    }
-    ((made, _, is_going),), ((count,),), rows = await tx.pipeline(
-        (_CREATE, _COUNT, READ_ROW), values
-    )
-    if made:
-        return CreatedMemory(memory=from_row(rows[0]), count=count)
-    return Unmade.BEING_DELETED if is_going else Unmade.TAKEN
-
-
-async def create_at_once(
-    tx: Transaction,
-    *,
-    session_key: UUID,
-    memory_id: UUID,
-    name: str,
-    spec: MemorySpec,
-    digest: bytes,
-    value: str | None,
-    max_memories: int,
-) -> StoredMemory | Unmade:
-    """Does as `create`, in a whole transaction of one round trip that locks the session itself."""
-    values = {
-        **_created(tx.tenant_id, session_key, memory_id, name, spec, digest, value),
-        "max_memories": max_memories,
-    }
-    held, ((created_at, taken, is_going),) = await tx.pipeline((_LOCK, _CREATE_AT_ONCE), values)
-    if not held:
-        return Unmade.NO_SESSION
-    if created_at is None and is_going:
-        return Unmade.BEING_DELETED
-    if created_at is None:
-        return Unmade.TAKEN if taken else Unmade.TOO_MANY
-    ((session_name, head, incarnation),) = held
-    # Its fields are known without a read.
-    return StoredMemory(
-        session_key=session_key,
-        memory_id=memory_id,
-        session_name=session_name,
-        name=name,
-        kind=spec.kind,
-        spec=spec,
-        revision=0,
-        applied_position=0,
-        head=head,
-        incarnation=incarnation,
-        status="active",
-        created_at=created_at,
-        rebuilt_from=None,
-        consolidate_position=None,
-        held_reason=None,
-        seal_position=None,
-        is_idle=head == 0,
-        waiting_cause=None,
-        losses=None,
-        stall=None,
-    )
-
-
-def _created(
-    tenant_id: UUID,
-    session_key: UUID,
-    memory_id: UUID,
-    name: str,
-    spec: MemorySpec,
-    digest: bytes,
-    value: str | None,
-) -> dict[str, object]:
-    return {
         "session": session_key,
         "memory": memory_id,
-        "tenant": tenant_id,
+        "tenant": tx.tenant_id,
         "name": name,
         "kind": spec.kind,
         "spec": Jsonb(spec.to_json()),
         "digest": digest,
         "value": value,
+        "has_work": head > 0,
+        "rebuilt_from": rebuilt_from,
     }
+    ((made, is_going),), ((count,),), rows = await tx.pipeline((_CREATE, _COUNT, READ_ROW), values)
+    if made:
+        return CreatedMemory(memory=from_row(rows[0]), count=count)
+    return Unmade.BEING_DELETED if is_going else Unmade.TAKEN
 
 
 async def get(tx: Transaction, session_key: UUID, memory_id: UUID) -> StoredMemory | None:
@@ -373,15 +306,14 @@ LEFT JOIN dead_letter d ON d.session_key = m.session_key AND d.memory_id = m.mem
 
 WHERE = "WHERE m.session_key = %(session)s AND m.memory_id = %(memory)s"
 
-_MAKE = """
-WITH made AS (
+_CREATE = """
+WITH keys AS (
     INSERT INTO memory (session_key, memory_id, tenant_id, name, kind, spec, has_work,
                         rebuilt_from, epoch)
-    {}
+    VALUES (%(session)s, %(memory)s, %(tenant)s, %(name)s, %(kind)s, %(spec)s, %(has_work)s,
+        %(rebuilt_from)s, (SELECT first_epoch FROM session WHERE session_key = %(session)s))
     ON CONFLICT (session_key, memory_id) DO NOTHING
-    RETURNING session_key, memory_id, tenant_id, created_at
-), keys AS (
-    SELECT session_key, memory_id, tenant_id FROM made
+    RETURNING session_key, memory_id, tenant_id
 ), root AS (
     INSERT INTO revision (session_key, memory_id, tenant_id, revision, from_position, to_position,
                           kind, epoch, digest)
@@ -395,26 +327,9 @@ WITH made AS (
     INSERT INTO prism_value (session_key, memory_id, tenant_id, revision, value)
     SELECT keys.*, 0, %(value)s FROM keys WHERE %(value)s::text IS NOT NULL
 )
-SELECT (SELECT created_at FROM made), EXISTS (
-    SELECT FROM memory WHERE session_key = %(session)s AND memory_id = %(memory)s
-), EXISTS (
+SELECT EXISTS (SELECT FROM keys), EXISTS (
     SELECT FROM removal WHERE session_key = %(session)s AND item_id = %(memory)s
 )
-"""
-_CREATE = _MAKE.format("""
-    VALUES (%(session)s, %(memory)s, %(tenant)s, %(name)s, %(kind)s, %(spec)s, %(has_work)s,
-        %(rebuilt_from)s, (SELECT first_epoch FROM session WHERE session_key = %(session)s))
-""")
-# It sees memories that others created before, since it begins after the lock.
-_CREATE_AT_ONCE = _MAKE.format("""
-    SELECT s.session_key, %(memory)s, %(tenant)s, %(name)s, %(kind)s, %(spec)s, s.head > 0, NULL,
-        s.first_epoch
-    FROM session s
-    WHERE s.session_key = %(session)s
-        AND (SELECT count(*) FROM memory m WHERE m.session_key = s.session_key) < %(max_memories)s
-""")
-_LOCK = """
-SELECT name, head, incarnation FROM session WHERE session_key = %(session)s FOR NO KEY UPDATE
 """
 _COUNT = "SELECT count(*) FROM memory WHERE session_key = %(session)s"
 

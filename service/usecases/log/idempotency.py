@@ -73,11 +73,6 @@ async def run(
     return result
 
 
-def is_open() -> bool:
-    """Returns whether the request of the call under way has an id."""
-    return _open.get() is not None
-
-
 def serialize_with(serialize: Callable[[Any], bytes]) -> None:
     """Sets how the result of the call under way is stored, if its request has an id."""
     if (opened := _open.get()) is not None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from service.domain.memories.specs import kinds
+from service.domain.memories.specs import SpecChanges, kinds
 from service.domain.prism import losses
 from service.domain.prism.amendments import Amendment, Op, Rules
 from service.domain.prism.memory import PrismMemory
@@ -20,6 +20,7 @@ from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.values.errors import Conflict, InvalidInput
 from service.domain.values.json_values import parse
 from service.domain.values.reasons import Reason
+from service.llm.gateway.allowed import AllowedModels
 from service.settings.config import Limits
 from service.usecases.log import metrics
 from service.usecases.log.idempotency import store_result
@@ -27,6 +28,7 @@ from service.usecases.log.lookup import (
     find_memory,
     item_key,
     lock_memory,
+    refuse_other_kind,
     revision_not_found,
     session_not_found,
 )
@@ -197,6 +199,28 @@ class Editor:
             await store_result(tx, stored)
         self._memories.wake(tenant_id, stored)
         return stored
+
+    async def rebuild(
+        self,
+        tenant_id: UUID,
+        session: str,
+        names: tuple[str, str],
+        changes: SpecChanges,
+        models: AllowedModels,
+    ) -> FoundOperation:
+        """Creates the second of `names` from the first, with other settings, from the whole log.
+
+        Raises NotFound, AlreadyExists, Exhausted, InvalidInput (schema; model that is not
+        allowed), FailedPrecondition (changes for memories of another kind).
+        """
+        old, new = names
+        source = await self._memories.get(tenant_id, session, old)
+        for kind in changes.fields:
+            refuse_other_kind(old, source.spec, kind)
+        spec = changes.made(source.spec)
+        # A model that is not named anew is taken over, and may be allowed no more.
+        models.check_spec(spec, f"{source.kind}.")
+        return await self._memories.rebuild(tenant_id, session, new, spec, old)
 
     async def _extend_schema(
         self, tx: Transaction, target: Target, held: Claim, schema: Schema

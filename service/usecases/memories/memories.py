@@ -17,7 +17,7 @@ from service.domain.values.work_items import WorkItem, WorkKind
 from service.settings.config import Limits
 from service.telemetry import tracing
 from service.telemetry.names import GenAiOperation
-from service.usecases.log.idempotency import is_open, store_result
+from service.usecases.log.idempotency import store_result
 from service.usecases.log.lookup import (
     being_deleted,
     find_memory,
@@ -147,8 +147,11 @@ class Memories:
         """Creates a memory. Raises NotFound, AlreadyExists, Exhausted, SchemaInvalid."""
         identity = memory_id(session_key(tenant_id, session), name)
         with tracing.memory(GenAiOperation.CREATE_MEMORY_STORE, identity):
-            made, _ = await self._create(tenant_id, session, name, spec, None)
-        return made
+            async with self._database.transaction(tenant_id, name="memories") as tx:
+                stored = await self._create(tx, session, name, spec)
+                await store_result(tx, stored)
+        self.wake(tenant_id, stored)
+        return stored
 
     async def rebuild(
         self, tenant_id: UUID, session: str, name: str, spec: MemorySpec, source: str
@@ -157,95 +160,61 @@ class Memories:
 
         Raises as `create`.
         """
-        identity = memory_id(session_key(tenant_id, session), name)
-        with tracing.memory(GenAiOperation.CREATE_MEMORY_STORE, identity):
-            _, operation = await self._create(tenant_id, session, name, spec, source)
-        assert operation is not None, "a memory with a source has one"
+        key = session_key(tenant_id, session)
+        target = memory_id(key, name), name
+        with tracing.memory(GenAiOperation.CREATE_MEMORY_STORE, target[0]):
+            async with self._database.transaction(tenant_id, name="memories") as tx:
+                stored = await self._create(tx, session, name, spec, rebuilt_from=source)
+                if not spec.has_whole_log:
+                    # It reads the log as it is now: its operation waits for that.
+                    await flushing.flush(tx, *item_key(stored), stored.head)
+                id = OperationId(session_key=key, operation_id=uuid4())
+                operation = await request(tx, id, OperationKind.REBUILD, target, goal=stored.head)
+                await store_result(tx, operation)
+        self.wake(tenant_id, stored)
         return operation
 
     async def _create(
         self,
-        tenant_id: UUID,
+        tx: Transaction,
         session: str,
         name: str,
         spec: MemorySpec,
-        rebuilt_from: str | None,
-    ) -> tuple[StoredMemory, FoundOperation | None]:
+        *,
+        rebuilt_from: str | None = None,
+    ) -> StoredMemory:
         spec.check(backlog_chunks=self._limits.backlog_chunks)
         first = self._kinds[spec.kind].first(spec)
-        key = session_key(tenant_id, session)
+        key = session_key(tx.tenant_id, session)
         identity = memory_id(key, name)
-        if first.write is None and rebuilt_from is None and not is_open():
-            async with self._database.direct(tenant_id, name="memories") as direct:
-                made = await memories.create_at_once(
-                    direct,
-                    session_key=key,
-                    memory_id=identity,
-                    name=name,
-                    spec=spec,
-                    value=first.value,
-                    digest=first.digest,
-                    max_memories=self._limits.max_memories,
-                )
-            if isinstance(made, Unmade):
-                raise self._refusal(made, session, name)
-            self.wake(tenant_id, made)
-            return made, None
-        async with self._database.transaction(tenant_id, name="memories") as tx:
-            # Alone, or those that are made at once would not count each other.
-            held = await sessions.lock_alone(tx, key)
-            if held is None:
-                raise self._refusal(Unmade.NO_SESSION, session, name)
-            created = await memories.create(
-                tx,
-                session_key=key,
-                memory_id=identity,
-                name=name,
-                spec=spec,
-                rebuilt_from=rebuilt_from,
-                head=held.head,
-                value=first.value,
-                digest=first.digest,
+        # Alone, or those that are created at the same time would not count each other.
+        held = await sessions.lock_alone(tx, key)
+        if held is None:
+            raise session_not_found(session)
+        created = await memories.create(
+            tx,
+            session_key=key,
+            memory_id=identity,
+            name=name,
+            spec=spec,
+            rebuilt_from=rebuilt_from,
+            head=held.head,
+            value=first.value,
+            digest=first.digest,
+        )
+        if isinstance(created, Unmade):
+            raise _refusal(created, session, name)
+        limit = self._limits.max_memories
+        if created.count > limit:
+            raise Exhausted(
+                Reason.TOO_MANY_MEMORIES,
+                f"a session has at most {limit} memories: delete one, or use another session",
+                {"limit": limit},
+                retry_seconds=0,
             )
-            if isinstance(created, Unmade):
-                raise self._refusal(created, session, name)
-            if created.count > self._limits.max_memories:
-                raise self._refusal(Unmade.TOO_MANY, session, name)
-            if first.write is not None:
-                await first.write(tx, key, identity)
-            if rebuilt_from is not None and not spec.has_whole_log:
-                # It reads the log as it is now: its operation waits for that.
-                await flushing.flush(tx, key, identity, held.head)
-            operation = None
-            if rebuilt_from is not None:
-                id = OperationId(session_key=key, operation_id=uuid4())
-                operation = await request(
-                    tx, id, OperationKind.REBUILD, (identity, name), goal=held.head
-                )
-            await store_result(tx, operation or created.memory)
-        self.wake(tenant_id, created.memory)
-        return created.memory, operation
-
-    def _refusal(self, why: Unmade, session: str, name: str) -> PalimpsestError:
-        match why:
-            case Unmade.NO_SESSION:
-                return session_not_found(session)
-            case Unmade.TAKEN:
-                return AlreadyExists(
-                    Reason.MEMORY_EXISTS,
-                    f"session {session!r} has a memory {name!r} already",
-                    {"session": session, "memory": name},
-                )
-            case Unmade.BEING_DELETED:
-                return being_deleted("memory", name)
-            case Unmade.TOO_MANY:
-                return Exhausted(
-                    Reason.TOO_MANY_MEMORIES,
-                    f"a session has at most {self._limits.max_memories} memories: delete one,"
-                    " or use another session",
-                    {"limit": self._limits.max_memories},
-                    retry_seconds=0,
-                )
+        if first.write is not None:
+            await first.write(tx, key, identity)
+        return created.memory
 
     async def get(self, tenant_id: UUID, session: str, name: str) -> StoredMemory:
         """Returns a memory's row. Raises NotFound."""
@@ -269,7 +238,7 @@ class Memories:
         stored, value = await self._caught_up(tenant_id, session, name, consistency, deadline)
         if value is None:
             return await self._values[stored.kind].read(tenant_id, session, name)
-        return self._reading(stored, value, stored.revision, stored.applied_position)
+        return reading_of(self._token_key, stored, value, stored.revision, stored.applied_position)
 
     async def catch_up(
         self,
@@ -331,8 +300,8 @@ class Memories:
             return await values.read(tenant_id, session, name, revision=revision)
         if rows is None:
             raise revision_not_found(name, revision, stored.revision)
-        value = rows.memory(PrismSpec.of(stored).schema())
-        return self._reading(stored, value.value_json, revision, rows.applied_position)
+        value = rows.memory(PrismSpec.of(stored).schema()).value_json
+        return reading_of(self._token_key, stored, value, revision, rows.applied_position)
 
     async def read_position(
         self, tenant_id: UUID, session: str, name: str, position: int
@@ -455,11 +424,6 @@ class Memories:
             progress.waiting_cause,
         )
 
-    def _reading(
-        self, stored: StoredMemory, value: str, revision: int, applied_position: int
-    ) -> MemoryReading:
-        return reading_of(self._token_key, stored, value, revision, applied_position)
-
     async def flush(self, tenant_id: UUID, session: str, name: str) -> tuple[str, int]:
         """Ends the wait for more chunks; returns the token of what is in the log, and its head.
 
@@ -486,6 +450,16 @@ class Memories:
         wanted = behind or asked != (None, None)
         if wanted and stored.status == "active":
             self._wake_ups.add([_item(tenant_id, *item_key(stored))])
+
+
+def _refusal(why: Unmade, session: str, name: str) -> PalimpsestError:
+    if why is Unmade.BEING_DELETED:
+        return being_deleted("memory", name)
+    return AlreadyExists(
+        Reason.MEMORY_EXISTS,
+        f"session {session!r} has a memory {name!r} already",
+        {"session": session, "memory": name},
+    )
 
 
 def _item(tenant_id: UUID, key: UUID, identity: UUID) -> WorkItem:

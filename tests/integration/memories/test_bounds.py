@@ -3,7 +3,6 @@
 import asyncio
 from typing import Any
 
-import psycopg
 import pytest
 
 from service.app.kinds import memories_of, use_cases
@@ -25,7 +24,6 @@ from service.usecases.memories.history import History
 from service.usecases.memories.memories import Memories
 from service.usecases.memories.progress_watcher import ProgressWatcher
 from storage.engine.database import Database
-from storage.engine.driver import Connection
 from storage.log import sessions
 from storage.memories import flushing, revisions, stalls
 from storage.prism import amendment_log, states
@@ -101,31 +99,6 @@ async def test_a_memory_is_made_as_it_is_read(
     made = await memories.create(DEFAULT_TENANT, "s", "m", spec)
     assert made == await memories.get(DEFAULT_TENANT, "s", "m")
     assert (made.head, made.is_idle) == (len(texts), not texts)
-
-
-@pytest.mark.parametrize("spec", [SPEC, TREE], ids=["prism", "tree"])
-async def test_a_memory_is_made_in_one_round_trip(
-    database: Database, spec: MemorySpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with database.transaction(DEFAULT_TENANT) as tx:
-        await sessions.create(tx, KEY, "s")
-    trips: list[str] = []
-    flight, execute = Connection.flight, Connection.execute
-
-    def counted_flight(self: Connection) -> Any:
-        trips.append("flight")
-        return flight(self)
-
-    async def counted_execute(self: Any, *arguments: Any, **named: Any) -> Any:
-        # In a flight nobody waits for it.
-        if self.info.pipeline_status is psycopg.pq.PipelineStatus.OFF:
-            trips.append(str(arguments[0]))
-        return await execute(self, *arguments, **named)
-
-    monkeypatch.setattr(Connection, "flight", counted_flight)
-    monkeypatch.setattr(Connection, "execute", counted_execute)
-    await limited(database).create(DEFAULT_TENANT, "s", "m", spec)
-    assert trips == ["flight"]
 
 
 async def test_a_flush_and_an_append_do_not_wait_for_each_other(database: Database) -> None:

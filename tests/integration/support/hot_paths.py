@@ -435,21 +435,23 @@ async def list_pages(site: Site) -> None:
 
 
 async def create(site: Site) -> None:
-    """Making a session with a memory, and another memory with what belongs to it."""
+    """Making a session, and a memory with what belongs to it."""
     copy = Copy(name=f"new-{uuid4().hex}")
-    new: dict[str, Any] = {"session_key": copy.key, "spec": SPEC, "value": "{}", "digest": b""}
     async with site.transaction() as tx:
         await sessions.create(tx, copy.key, copy.name)
-    async with site.database.direct(DEFAULT_TENANT) as direct:
-        made = await memories.create_at_once(
-            direct, **new, memory_id=item_of(copy).item_id, name=NAME, max_memories=64
-        )
-        assert isinstance(made, memories.StoredMemory)
     async with site.undone() as tx:
         await sessions.lock_alone(tx, copy.key)
-        assert await memories.create(
-            tx, **new, memory_id=memory_id(copy.key, "other"), name="other", head=0
+        made = await memories.create(
+            tx,
+            session_key=copy.key,
+            memory_id=item_of(copy).item_id,
+            name=NAME,
+            spec=SPEC,
+            head=0,
+            digest=b"",
+            value="{}",
         )
+        assert isinstance(made, memories.CreatedMemory)
 
 
 async def spent(site: Site) -> None:
