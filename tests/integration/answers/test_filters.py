@@ -23,7 +23,7 @@ from tests.support.gateways import gateway
 CHUNKS = [
     Chunk(kind=ChunkKind.TEXT, text=f"text {n}", thread="a" if n % 2 else "b") for n in range(1, 9)
 ]
-FILTER = ChunkFilter(threads=frozenset({"a"}), to_position=6)
+FILTER = ChunkFilter(threads=("a",), to_position=6)
 
 
 def cited(position: int, first: int = 0, last: int = 0) -> StoredCitation:
@@ -37,10 +37,10 @@ def test_a_filter_is_stored_as_json_and_comes_back() -> None:
     whole = ChunkFilter(
         from_position=1,
         from_time=at,
-        kinds=frozenset({ChunkKind.TEXT}),
+        kinds=(ChunkKind.TEXT,),
         metadata={"k": "v"},
-        excluded_threads=frozenset({"", "b"}),
-        sources=frozenset({"c"}),
+        excluded_threads=("", "b"),
+        sources=("c",),
         occurred_before=at,
     )
     for one in (whole, FILTER, ChunkFilter()):
@@ -82,7 +82,7 @@ async def test_a_filter_that_allows_nothing_is_named_as_the_cause(
         applied_position=8,
         reader=reader,
         browsing=BrowseRequest() if reader is ReaderName.DCISO else None,
-        chunk_filter=ChunkFilter(threads=frozenset({"c"})).to_json(),
+        chunk_filter=ChunkFilter(threads=("c",)).to_json(),
     )
     script = Script()
     await answerer(database, gateway(script, database)).make(item)

@@ -1,11 +1,11 @@
 """Logs that are browsed by tests, in pieces of so many characters."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from service.domain.answers.browse.packing import Packer
 from service.domain.answers.browse.pieces import Frame
 from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
-from service.usecases.answers.readers.browsed_log import Texts
 from service.usecases.answers.readers.log_range import LogRange
 from storage.engine.database import Database
 from storage.log import sessions
@@ -29,32 +29,42 @@ def held(database: Database, up_to: int) -> LogRange:
     return LogRange(database=database, tenant_id=DEFAULT_TENANT, session_key=KEY, up_to=up_to)
 
 
-def pack(characters: int) -> Callable[[Texts], Iterator[Frame]]:
-    """Pieces of exactly so many characters; the last one has what is left."""
+class _Characters(Packer):
+    """Packs pieces of exactly so many characters; the last one has what is left."""
 
-    def frames(texts: Texts) -> Iterator[Frame]:
-        start, room, end, number = None, characters, (0, 0), 1
+    def __init__(self, characters: int) -> None:
+        super().__init__(characters, count=len, cut=lambda text, limit: limit)
+        self._start: tuple[int, int] | None = None
+        self._end = (0, 0)
+
+    def feed(self, texts: Iterable[tuple[int, str]]) -> list[Frame]:
+        frames: list[Frame] = []
         for position, text in texts:
             at = 0
             while at < len(text):
-                start = start or (position, at)
-                taken = min(room, len(text) - at)
-                at, room, end = at + taken, room - taken, (position, at + taken)
-                if room == 0:
-                    yield _frame(number, start, end, characters)
-                    number, start, room = number + 1, None, characters
-        if start is not None:
-            yield _frame(number, start, end, characters - room)
+                self._start = self._start or (position, at)
+                taken = min(self._tokens - self._size, len(text) - at)
+                at, self._size, self._end = at + taken, self._size + taken, (position, at + taken)
+                if self._size == self._tokens:
+                    frames += self.finish()
+        return frames
 
-    return frames
+    def finish(self) -> list[Frame]:
+        if self._start is None:
+            return []
+        self._number += 1
+        frame = Frame(
+            number=self._number,
+            from_position=self._start[0],
+            from_character=self._start[1],
+            to_position=self._end[0],
+            to_character=self._end[1],
+            tokens=self._size,
+        )
+        self._start, self._size = None, 0
+        return [frame]
 
 
-def _frame(number: int, start: tuple[int, int], end: tuple[int, int], tokens: int) -> Frame:
-    return Frame(
-        number=number,
-        from_position=start[0],
-        from_character=start[1],
-        to_position=end[0],
-        to_character=end[1],
-        tokens=tokens,
-    )
+def pack(characters: int) -> Callable[[], Packer]:
+    """Pieces of exactly so many characters; the last one has what is left."""
+    return lambda: _Characters(characters)

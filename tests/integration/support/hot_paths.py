@@ -404,7 +404,7 @@ async def read_thread(site: Site) -> None:
     first = _batch(site, copy)
     await _append(site, [first], [_of_thread(first, 2)])
     await _indexed(site, copy)
-    wanted = ChunkFilter(threads=frozenset([THREAD]), excluded_threads=frozenset(["other"]))
+    wanted = ChunkFilter(threads=(THREAD,), excluded_threads=("other",))
     page = await read_chunks(
         site.database,
         DEFAULT_TENANT,

@@ -20,36 +20,54 @@ _TOKEN_CHARACTERS = 8
 _LESS = 2 / 3
 
 
-def frames(
-    texts: Iterable[tuple[int, str]], tokens: int, *, count: Count, cut: Cutter
-) -> Iterator[Frame]:
-    """Yields the pieces of a log, in order, each of at most `tokens` by `count`.
+class Packer:
+    """Packs a log into pieces, in order, each of at most `tokens` by `count`."""
 
-    `texts` are position and text (`Chunk.as_text`) of its chunks. Empty ones are in no piece.
-    """
-    number, held, size = 0, list[ChunkPart](), 0
-    for position, text in texts:
-        for part in _parts(position, text, tokens, count, cut):
-            added = _tokens(part, count)
-            if held and size + added > tokens:
-                number += 1
-                yield _frame(number, held, size)
-                held, size = [], 0
-            held.append(part)
-            size += added
-    if held:
-        yield _frame(number + 1, held, size)
+    def __init__(self, tokens: int, *, count: Count, cut: Cutter) -> None:
+        self._tokens = tokens
+        self._count = count
+        self._cut = cut
+        self._number = 0
+        #: Of the next piece.
+        self._parts: list[ChunkPart] = []
+        self._size = 0
+
+    def feed(self, texts: Iterable[tuple[int, str]]) -> list[Frame]:
+        """Returns the pieces that are complete with the next chunks of the log.
+
+        `texts` are position and text (`Chunk.as_text`) of each. Empty ones are in no piece.
+        """
+        frames: list[Frame] = []
+        for position, text in texts:
+            for part in _parts(position, text, self._tokens, self._count, self._cut):
+                added = _tokens(part, self._count)
+                if self._size + added > self._tokens:
+                    frames += self.finish()
+                self._parts.append(part)
+                self._size += added
+        return frames
+
+    def finish(self) -> list[Frame]:
+        """Returns the piece that is begun, if there is one."""
+        if not self._parts:
+            return []
+        self._number += 1
+        frame = _frame(self._number, self._parts, self._size)
+        self._parts, self._size = [], 0
+        return [frame]
 
 
 def piece_of(frame: Frame, texts: Iterable[tuple[int, str]]) -> BrowsePiece:
-    """A piece with its text. `texts` are those of the frame's chunks, from first to last."""
-    parts: list[ChunkPart] = []
-    for position, text in texts:
-        start = frame.from_character if position == frame.from_position else 0
-        end = frame.to_character if position == frame.to_position else len(text)
-        if text[start:end]:
-            parts.append(ChunkPart(position=position, from_character=start, text=text[start:end]))
-    return BrowsePiece(frame=frame, parts=tuple(parts))
+    """Returns a piece with its text. `texts` are those of the frame's chunks, in order."""
+    parts = (part_of(frame, position, text) for position, text in texts)
+    return BrowsePiece(frame=frame, parts=tuple(part for part in parts if part.text))
+
+
+def part_of(frame: Frame, position: int, text: str) -> ChunkPart:
+    """Returns what of a chunk belongs to a piece."""
+    start = frame.from_character if position == frame.from_position else 0
+    end = frame.to_character if position == frame.to_position else len(text)
+    return ChunkPart(position=position, from_character=start, text=text[start:end])
 
 
 def _frame(number: int, parts: list[ChunkPart], tokens: int) -> Frame:

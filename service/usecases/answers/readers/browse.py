@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import structlog
 
 from service.domain.answers.browse.flow import Browsed, browse
-from service.domain.answers.browse.packing import frames
+from service.domain.answers.browse.packing import Packer
 from service.domain.answers.browse.pieces import Frame, Span
 from service.domain.answers.browse.prompts import piece_tokens
 from service.domain.answers.browse.spec import BrowseRequest, options_of
@@ -85,7 +86,7 @@ class BrowseTerms:
             marker_key=self.marker_key,
             count=self.facts.count,
         )
-        return lambda texts: frames(texts, tokens, count=self.facts.count, cut=first_piece)
+        return partial(Packer, tokens, count=self.facts.count, cut=first_piece)
 
     def flow(self, query: str, pieces: Sequence[Frame]) -> FetchingFlow[Browsed]:
         """The browsing of a question, which is the same whenever it is made."""

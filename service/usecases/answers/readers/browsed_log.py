@@ -8,14 +8,14 @@ it names becomes a piece of its own, with its surroundings.
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, takewhile, zip_longest
 from typing import Any, Protocol
 
+from service.domain.answers.browse.packing import Packer, part_of, piece_of
 from service.domain.answers.browse.pieces import (
     BrowsePiece,
-    ChunkPart,
     Frame,
     RankPieces,
     ReadPiece,
@@ -25,7 +25,6 @@ from service.domain.prompting.flows import Fetch
 from service.domain.search.ranking import fitting
 from service.llm.offloading import beside
 from service.usecases.answers.readers.log_range import LogRange
-from service.usecases.tree.feeding import in_thread
 from storage.log import ends
 from storage.log.ranges import Range
 
@@ -36,10 +35,8 @@ CHUNKS_BEFORE = 4
 #: Pieces between the ends are numbered behind all others: so many numbers for each chunk.
 NUMBERS_PER_CHUNK = 10_000
 
-#: Positions and texts of chunks, in order.
-Texts = Iterable[tuple[int, str]]
-#: Makes pieces of texts, numbered from 1.
-Pack = Callable[[Texts], Iterator[Frame]]
+#: Begins to pack a log.
+Pack = Callable[[], Packer]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,24 +166,28 @@ class BrowsedLog:
             return ()
         assert self.left_out is not None, "there is something between the ends"
         first, last = self.left_out
-        texts = self._held.texts(max(first, position - CHUNKS_BEFORE) - 1, last)
-        packed: Sequence[Frame] = await in_thread(
-            texts, lambda found: tuple(_holding(position, self._pack(found)))
-        )
-        behind = len(self.frames) + (position - first) * NUMBERS_PER_CHUNK
+        packer, packed = self._pack(), list[Frame]()
+        async for page in self._held.texts(max(first, position - CHUNKS_BEFORE) - 1, last):
+            packed += await beside(_packed_up_to, packer, page, position)
+            if packed and packed[-1].to_position > position:
+                break
+        else:
+            packed += packer.finish()
+        holding = (one for one in packed if one.from_position <= position <= one.to_position)
+        before = len(self.frames) + (position - first) * NUMBERS_PER_CHUNK
         frames = [
-            replace(frame, number=behind + part)
-            for part, frame in enumerate(packed[:NUMBERS_PER_CHUNK], 1)
+            replace(frame, number=before + part)
+            for part, frame in enumerate(islice(holding, NUMBERS_PER_CHUNK), 1)
         ]
         self._between |= {frame.number: frame for frame in frames}
         return frames
 
     async def _read(self, frame: Frame) -> BrowsePiece:
-        parts: list[ChunkPart] = []
+        texts: list[tuple[int, str]] = []
         async with self._turn:
             async for page in self._held.texts(frame.from_position - 1, frame.to_position):
-                parts += (part for one in page if (part := _part_of(frame, *one)).text)
-        return BrowsePiece(frame=frame, parts=tuple(parts))
+                texts += page
+        return piece_of(frame, texts)
 
     async def _best(self, ask: RankPieces) -> tuple[Frame, ...]:
         """The pieces of the chunks that fit best: its best chunk speaks for a piece."""
@@ -258,7 +259,7 @@ class BrowsedLog:
     async def _best_of(self, query: str, position: int, frames: Sequence[Frame]) -> Sequence[Frame]:
         """Returns the pieces of a long chunk that have words of a query, best first."""
         async for ((_, text),) in self._held.texts(position - 1, position):
-            parts = [_part_of(frame, position, text).text for frame in frames]
+            parts = [part_of(frame, position, text).text for frame in frames]
             # It may have megabytes.
             order = await beside(fitting, query, parts)
             return [frames[number] for number in order or (0,)]
@@ -281,14 +282,23 @@ async def _between_the_ends(held: LogRange, max_bytes: int) -> tuple[int, int] |
 
 
 async def _packed(held: LogRange, pack: Pack, after: int, up_to: int) -> tuple[Frame, ...]:
-    return await in_thread(held.texts(after, up_to), lambda texts: tuple(pack(texts)))
+    """Returns the pieces of a part of the log; they are counted in a thread, page by page."""
+    packer, frames = pack(), list[Frame]()
+    async for page in held.texts(after, up_to):
+        frames += await beside(packer.feed, page)
+    return (*frames, *packer.finish())
 
 
-def _holding(position: int, packed: Iterator[Frame]) -> Iterator[Frame]:
-    """The pieces that hold a chunk; nothing is packed behind them."""
-    for frame in takewhile(lambda one: one.from_position <= position, packed):
-        if frame.to_position >= position:
-            yield frame
+def _packed_up_to(
+    packer: Packer, texts: Iterable[tuple[int, str]], position: int
+) -> Sequence[Frame]:
+    """Packs texts until a piece ends after `position`."""
+    frames: list[Frame] = []
+    for one in texts:
+        frames += packer.feed([one])
+        if frames and frames[-1].to_position > position:
+            break
+    return frames
 
 
 def _begins(frame: Frame) -> tuple[int, int]:
@@ -297,13 +307,6 @@ def _begins(frame: Frame) -> tuple[int, int]:
 
 def _ends(frame: Frame) -> tuple[int, int]:
     return frame.to_position, frame.to_character
-
-
-def _part_of(frame: Frame, position: int, text: str) -> ChunkPart:
-    """What of a chunk belongs to a piece."""
-    end = frame.to_character if position == frame.to_position else len(text)
-    start = frame.from_character if position == frame.from_position else 0
-    return ChunkPart(position=position, from_character=start, text=text[start:end])
 
 
 def _is_there(span: Span, text: str) -> bool:

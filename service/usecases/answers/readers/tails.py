@@ -4,7 +4,7 @@ A memory that has stalled, or that is new to a long log, may have hundreds of me
 navigation has the newest that fit, and says what it leaves out.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -12,8 +12,8 @@ from service.domain.log.chunks import LoggedChunk
 from service.domain.prompting.splitting import Cutter
 from service.domain.tree.nodes import TextOffset
 from service.domain.tree.segmenting import Cut, Segmenter, SegmentPiece, piece_of
+from service.llm.offloading import beside
 from service.usecases.answers.readers.log_range import PAGE_BYTES, PAGE_CHUNKS, LogRange
-from service.usecases.tree.feeding import in_thread
 from storage.engine.database import Transaction
 from storage.log import chunks, ends
 from storage.log.ranges import Range
@@ -51,9 +51,10 @@ async def read_tail(
     if left_out is not None:
         start = TextOffset(left_out[1] + 1)
     segmenter = Segmenter(segment_tokens, cutter, start)
-    cuts = await in_thread(
-        _pages(held, start), lambda pieces: [*segmenter.feed(pieces), *segmenter.finish()]
-    )
+    cuts: list[Cut] = []
+    async for page in held.pages(start.position - 1):
+        cuts += await beside(lambda page: segmenter.feed(_from(start, one) for one in page), page)
+    cuts += await beside(segmenter.finish)
     return TailCuts(cuts=cuts, left_out=left_out)
 
 
@@ -69,11 +70,6 @@ async def pieces_between(
         pieces += (_before(_from(start, one), end) for one in found[after])
         after = pieces[-1].position
     return pieces
-
-
-async def _pages(held: LogRange, start: TextOffset) -> AsyncIterator[Sequence[SegmentPiece]]:
-    async for page in held.pages(start.position - 1):
-        yield [_from(start, one) for one in page]
 
 
 def _from(start: TextOffset, logged: LoggedChunk) -> SegmentPiece:
