@@ -8,8 +8,9 @@ from service.llm.prefix_cache.cache import PrefixIndex
 from service.llm.providers.prices import Prices
 from service.llm.providers.transport import LitellmTransport
 from service.settings.config import Config
+from service.telemetry.names import Metric
 from service.usecases.calls.call_ledger import CallLedger
-from service.usecases.operations.gauges import observe_prefix_cache
+from service.usecases.operations.gauges import observe_whether
 from storage.calls.prefix_index import NullPrefixIndex, RedisPrefixIndex
 from storage.engine.database_state import DeploymentKeys
 
@@ -43,5 +44,6 @@ def prefix_index(config: Config, keys: DeploymentKeys, stack: AsyncExitStack) ->
         timeout_seconds=config.redis_timeout_seconds,
     )
     stack.push_async_callback(redis.close)
-    observe_prefix_cache(lambda: redis.is_reachable)
+    said = "Whether Redis answered when it was last asked"
+    observe_whether(Metric.PREFIX_CACHE_REACHABLE, said, lambda: redis.is_reachable)
     return redis

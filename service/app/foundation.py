@@ -15,7 +15,8 @@ from service.app.health_socket import health_socket
 from service.domain.operations.revisions import is_before_version_1, too_old
 from service.llm.providers.labels import LABELS
 from service.settings.config import Config
-from service.usecases.operations.gauges import observe_connections, observe_ready
+from service.telemetry.names import Metric
+from service.usecases.operations.gauges import observe_connections, observe_whether
 from service.usecases.operations.readiness import ReadinessWatch
 from storage.engine import database_state, pooling
 from storage.engine.database import Database
@@ -114,7 +115,8 @@ async def health(
                 raise CannotStart(f"cannot serve metrics at {error}") from error
         jobs = [watch.run]
         if telemetry.exports():
-            observe_ready(lambda: not watch.cause)
+            said = "Whether the process can do its work"
+            observe_whether(Metric.READY, said, lambda: not watch.cause)
             jobs.append(telemetry.watch_loop)
         running = [asyncio.create_task(job()) for job in jobs]
         stack.push_async_callback(cancel, running)

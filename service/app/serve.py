@@ -144,7 +144,8 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         )
         jobs = [signals.run, wake_ups.run, watcher.run, appender.run, interest.run]
         if telemetry.exports():
-            jobs.append(DeploymentGauges(database, dispatcher).run)
+            gauges = DeploymentGauges(database, dead_after_seconds=config.dead_after_seconds)
+            jobs.append(gauges.run)
         loops = [asyncio.create_task(job()) for job in jobs]
         try:
             port = await _listen(server, config.listen)

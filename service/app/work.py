@@ -19,13 +19,14 @@ from service.llm.providers.facts import Facts
 from service.llm.providers.prices import Prices
 from service.settings import listening
 from service.settings.config import Config
+from service.telemetry.names import Metric
 from service.usecases.answers.answer import Answerer
 from service.usecases.answers.readers.ranks import SearchRanks
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.recovery import Recovery
 from service.usecases.memories.step_tools import StepTools
 from service.usecases.operations.deleting import Remover
-from service.usecases.operations.gauges import observe_circuits, observe_executor
+from service.usecases.operations.gauges import observe_circuits, observe_whether
 from service.usecases.prism.generate import Generator
 from service.usecases.search.index import Indexer
 from service.usecases.search.reranking import Reranker
@@ -57,7 +58,11 @@ async def work(
         )
         circuits = open_circuits(config, database)
         if not near_model(config.model):
-            observe_executor(lambda: remote.is_connected)
+            observe_whether(
+                Metric.EXECUTOR_REACHABLE,
+                "Whether the process that makes model calls is reached",
+                lambda: remote.is_connected,
+            )
         observe_circuits(lambda: circuits.open_now)
         gateway = await open_gateway(
             config,

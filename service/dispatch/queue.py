@@ -8,7 +8,6 @@ becomes free, when something that it put off is due, and every `look_seconds` in
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 import structlog
@@ -28,18 +27,6 @@ RETRY_SECONDS = 1.0
 MORE_SECONDS = 0.05
 #: Timers of one worker, at most; work that is due without one is found a little later.
 MAX_DUE = 10_000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DispatchStatistics:
-    """What waits and what runs."""
-
-    #: Items that could be worked on, and that no worker has claimed.
-    queued: int
-    #: Items that workers have claimed.
-    running: int
-    #: How long the oldest has been ready, in seconds; 0 when none is.
-    oldest_queued_seconds: float
 
 
 class QueueDispatcher:
@@ -248,17 +235,3 @@ class QueueDispatcher:
         if freed:
             self._some.set()
         return freed
-
-    async def statistics(self) -> DispatchStatistics:
-        """Counts what waits and what runs. Raises ConnectionError."""
-        try:
-            facts = await queue.read_facts(
-                self._database, dead_after_seconds=self._dead_after_seconds
-            )
-        except StorageError as error:
-            raise ConnectionError(str(error)) from error
-        return DispatchStatistics(
-            queued=max(facts.ready - facts.running, 0),
-            running=facts.running,
-            oldest_queued_seconds=facts.oldest_seconds,
-        )

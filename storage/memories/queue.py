@@ -327,6 +327,11 @@ class QueueFacts:
     workers: int
     silent: int
 
+    @property
+    def queued(self) -> int:
+        """Returns how many items are ready and not claimed."""
+        return max(self.ready - self.running, 0)
+
 
 async def read_facts(database: Database, *, dead_after_seconds: float) -> QueueFacts:
     """Counts all items: its cost grows with what there is to do. Raises StorageError."""

@@ -247,7 +247,7 @@ class Doctor:
         except StorageError as error:
             return [bad("queue", f"cannot be seen: {error}", "run `palimpsest migrate`")]
         return judge.judge_queue(
-            queued=max(found.ready - found.running, 0),
+            queued=found.queued,
             running=found.running,
             oldest_seconds=found.oldest_seconds,
             workers=found.workers,

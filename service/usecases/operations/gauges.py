@@ -8,10 +8,10 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
 
 import structlog
-from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from opentelemetry.metrics import Meter, Observation
 
 from service.domain.calls.conditions import Condition
 from service.llm.providers.labels import LABELS
@@ -19,12 +19,10 @@ from service.telemetry import meter
 from service.telemetry.names import Attribute, Metric
 from storage.engine.database import Database
 from storage.engine.errors import StorageError
+from storage.memories import queue
+from storage.memories.queue import QueueFacts
 from storage.operations import measures
 from storage.operations.measures import Lag
-
-if TYPE_CHECKING:
-    # Executors export gauges, too, and must not load what only workers need.
-    from service.dispatch.queue import DispatchStatistics, QueueDispatcher
 
 _log = structlog.get_logger("palimpsest.gauges")
 
@@ -34,94 +32,80 @@ MEASURE_SECONDS = 15.0
 #: memories takes no more than a twentieth of one connection.
 PAUSE_FACTOR = 19.0
 
-_MEMORIES = "Memories that do not go on or are behind"
-_LAG_CHUNKS = "Chunks that memories are behind"
-_LAG_SECONDS = "Age of chunks that wait for memories"
-_QUEUE_ITEMS = "Items that wait, and items in hand"
-_QUEUE_SECONDS = "Age of items that wait"
+_STATE, _STATISTIC = Attribute.STATE, Attribute.STATISTIC
+#: By name, unit, label and description of a gauge: the fields that it shows, by label.
+_OF_LAG: Mapping[tuple[str, str, str, str], Mapping[str, str]] = {
+    (Metric.MEMORIES, "{memory}", _STATE, "Memories that do not go on or are behind"): {
+        "stalled": "stalled",
+        "held": "held",
+        "behind": "behind",
+    },
+    (Metric.LAG_CHUNKS, "{chunk}", _STATISTIC, "Chunks that memories are behind"): {
+        "sum": "sum_chunks",
+        "p95": "p95_chunks",
+        "max": "max_chunks",
+    },
+    (Metric.LAG_SECONDS, "s", _STATISTIC, "Age of chunks that wait for memories"): {
+        "p95": "p95_seconds",
+        "max": "max_seconds",
+    },
+}
+_OF_QUEUE: Mapping[tuple[str, str, str, str], Mapping[str, str]] = {
+    (Metric.QUEUE_ITEMS, "{item}", _STATE, "Items that wait, and items in hand"): {
+        "queued": "queued",
+        "running": "running",
+    },
+    (Metric.QUEUE_SECONDS, "s", _STATISTIC, "Age of items that wait"): {"max": "oldest_seconds"},
+}
 
-Figures = Mapping[str, float]
+Observations = Iterable[Observation]
 
 
 def observe(
     name: str,
     description: str,
-    label: str,
-    read: Callable[[], Figures],
+    read: Callable[[], Observations],
     *,
     unit: str = "",
     by: Meter | None = None,
 ) -> None:
-    """Adds a gauge that reads its figures by their label each time that it is collected."""
-
-    def observations(_: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(value, {label: key}) for key, value in read().items()]
-
+    """Adds a gauge that is read each time that it is collected."""
     (by or meter()).create_observable_gauge(
-        name, [observations], unit=unit, description=description
+        name, [lambda _: read()], unit=unit, description=description
     )
+
+
+def observe_whether(
+    name: str, description: str, is_true: Callable[[], bool], *, by: Meter | None = None
+) -> None:
+    """Adds a gauge that is 1 or 0."""
+    observe(name, description, lambda: [Observation(float(is_true()))], by=by)
 
 
 def observe_connections(database: Database, *, by: Meter | None = None) -> None:
     """Adds the gauges of a process's connections to its database."""
-    label = Attribute.DB_CLIENT_CONNECTION_STATE
+    name, state = Attribute.DB_CLIENT_CONNECTION_POOL_NAME, Attribute.DB_CLIENT_CONNECTION_STATE
 
-    def counted(_: CallbackOptions) -> Iterable[Observation]:
+    def counted() -> Observations:
         return [
-            Observation(count, {Attribute.DB_CLIENT_CONNECTION_POOL_NAME: pool, label: state})
+            Observation(count, {name: pool, state: key})
             for pool, states in database.connections().items()
-            for state, count in states.items()
+            for key, count in states.items()
         ]
 
     (by or meter()).create_observable_up_down_counter(
         Metric.DB_CLIENT_CONNECTION_COUNT,
-        [counted],
+        [lambda _: counted()],
         unit="{connection}",
         description="Connections of this process to the database, by pool and state",
     )
     observe(
         Metric.DB_CLIENT_CONNECTION_MAX,
         "Connections that this process may have to the database, by pool",
-        Attribute.DB_CLIENT_CONNECTION_POOL_NAME,
-        database.max_connections,
+        lambda: [
+            Observation(most, {name: pool}) for pool, most in database.max_connections().items()
+        ],
         unit="{connection}",
-        by=by,
-    )
-
-
-def observe_one(
-    name: str, description: str, read: Callable[[], float | None], *, by: Meter | None = None
-) -> None:
-    """Adds a gauge of one figure, which is missing while `read` gives None."""
-
-    def observations(_: CallbackOptions) -> Iterable[Observation]:
-        value = read()
-        return [] if value is None else [Observation(value)]
-
-    (by or meter()).create_observable_gauge(name, [observations], description=description)
-
-
-def observe_ready(is_ready: Callable[[], bool]) -> None:
-    """Adds the gauge of whether a process can work."""
-    observe_one(Metric.READY, "Whether the process can do its work", lambda: float(is_ready()))
-
-
-def observe_executor(is_reachable: Callable[[], bool], *, by: Meter | None = None) -> None:
-    """Adds the gauge of whether a worker reaches the process that makes its calls."""
-    observe_one(
-        Metric.EXECUTOR_REACHABLE,
-        "Whether the process that makes model calls is reached",
-        lambda: float(is_reachable()),
-        by=by,
-    )
-
-
-def observe_prefix_cache(is_reachable: Callable[[], bool], *, by: Meter | None = None) -> None:
-    """Adds the gauge of whether Redis is there."""
-    observe_one(
-        Metric.PREFIX_CACHE_REACHABLE,
-        "Whether Redis answered when it was last asked",
-        lambda: float(is_reachable()),
         by=by,
     )
 
@@ -129,39 +113,34 @@ def observe_prefix_cache(is_reachable: Callable[[], bool], *, by: Meter | None =
 def observe_circuits(read: Callable[[], Sequence[Condition]], *, by: Meter | None = None) -> None:
     """Adds the gauge of open circuits."""
 
-    def counted(_: CallbackOptions) -> Iterable[Observation]:
+    def counted() -> Observations:
         found = Counter((LABELS.of(one.model), one.fault.value) for one in read())
         return [
             Observation(count, {Attribute.MODEL: model, Attribute.FAULT: fault})
             for (model, fault), count in found.items()
         ]
 
-    (by or meter()).create_observable_gauge(
-        Metric.LLM_CIRCUITS_OPEN,
-        [counted],
-        description="Places of models that are left alone but for probes",
-    )
+    description = "Deployments of models that receive nothing but probes"
+    observe(Metric.LLM_CIRCUITS_OPEN, description, counted, by=by)
 
 
 class DeploymentGauges:
     """Measures a deployment again and again; what could not be measured has no figures."""
 
     def __init__(
-        self, database: Database, dispatcher: "QueueDispatcher", *, by: Meter | None = None
+        self, database: Database, *, dead_after_seconds: float, by: Meter | None = None
     ) -> None:
+        """`dead_after_seconds`: of silence, after which a worker counts as dead."""
         self._database = database
-        self._dispatcher = dispatcher
+        self._dead_after_seconds = dead_after_seconds
         self._lag: Lag | None = None
-        self._queue: DispatchStatistics | None = None
-        state, statistic = Attribute.STATE, Attribute.STATISTIC
-        for name, unit, label, read, description in (
-            (Metric.MEMORIES, "{memory}", state, self._memories, _MEMORIES),
-            (Metric.LAG_CHUNKS, "{chunk}", statistic, self._lag_chunks, _LAG_CHUNKS),
-            (Metric.LAG_SECONDS, "s", statistic, self._lag_seconds, _LAG_SECONDS),
-            (Metric.QUEUE_ITEMS, "{item}", state, self._queue_items, _QUEUE_ITEMS),
-            (Metric.QUEUE_SECONDS, "s", statistic, self._queue_seconds, _QUEUE_SECONDS),
-        ):
-            observe(name, description, label, read, unit=unit, by=by)
+        self._queue: QueueFacts | None = None
+        for (name, unit, label, description), fields in _OF_LAG.items():
+            read = partial(self._figures, lambda: self._lag, label, fields)
+            observe(name, description, read, unit=unit, by=by)
+        for (name, unit, label, description), fields in _OF_QUEUE.items():
+            read = partial(self._figures, lambda: self._queue, label, fields)
+            observe(name, description, read, unit=unit, by=by)
 
     async def run(self) -> None:
         """Measures until it is cancelled."""
@@ -180,30 +159,18 @@ class DeploymentGauges:
             self._lag = None
             _log.warning("lag not measured", cause=str(error))
         try:
-            self._queue = await self._dispatcher.statistics()
-        except ConnectionError as error:
+            self._queue = await queue.read_facts(
+                self._database, dead_after_seconds=self._dead_after_seconds
+            )
+        except StorageError as error:
             self._queue = None
             _log.warning("queue not measured", cause=str(error))
 
-    def _memories(self) -> Figures:
-        lag = self._lag
-        if lag is None:
-            return {}
-        return {"stalled": lag.stalled, "held": lag.held, "behind": lag.behind}
-
-    def _lag_chunks(self) -> Figures:
-        lag = self._lag
-        if lag is None:
-            return {}
-        return {"sum": lag.sum_chunks, "p95": lag.p95_chunks, "max": lag.max_chunks}
-
-    def _lag_seconds(self) -> Figures:
-        lag = self._lag
-        return {} if lag is None else {"p95": lag.p95_seconds, "max": lag.max_seconds}
-
-    def _queue_items(self) -> Figures:
-        queue = self._queue
-        return {} if queue is None else {"queued": queue.queued, "running": queue.running}
-
-    def _queue_seconds(self) -> Figures:
-        return {} if self._queue is None else {"max": self._queue.oldest_queued_seconds}
+    @staticmethod
+    def _figures(
+        measured: Callable[[], Lag | QueueFacts | None], label: str, fields: Mapping[str, str]
+    ) -> Observations:
+        facts = measured()
+        if facts is None:
+            return []
+        return [Observation(getattr(facts, field), {label: key}) for key, field in fields.items()]

@@ -15,7 +15,6 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 
-from service.dispatch.queue import DispatchStatistics, QueueDispatcher
 from service.domain.calls.conditions import Condition
 from service.domain.prompting.faults import Fault
 from service.domain.values.tenancy import DEFAULT_TENANT
@@ -28,11 +27,12 @@ from service.usecases.operations.gauges import (
     DeploymentGauges,
     observe_circuits,
     observe_connections,
-    observe_executor,
-    observe_prefix_cache,
+    observe_whether,
 )
 from storage.engine.database import Database
-from storage.memories import revisions
+from storage.engine.errors import Unreachable
+from storage.memories import queue, revisions
+from storage.memories.queue import QueueFacts
 from storage.operations import measures
 from tests.integration.support.scripted import (
     ITEM,
@@ -86,18 +86,11 @@ async def admin(servers: Servers, url: str) -> AsyncIterator[Admin]:
         yield connection
 
 
-@pytest.fixture
-def dispatcher(database: Database) -> QueueDispatcher:
-    return QueueDispatcher(
-        database, heartbeat_seconds=5.0, dead_after_seconds=15.0, look_seconds=1.0
-    )
-
-
 async def test_memories_that_are_behind_held_or_stalled_are_counted(
-    database: Database, admin: Admin, dispatcher: QueueDispatcher
+    database: Database, admin: Admin
 ) -> None:
     collected = Collected()
-    gauges = DeploymentGauges(database, dispatcher, by=collected.meter)
+    gauges = DeploymentGauges(database, dead_after_seconds=15, by=collected.meter)
     assert collected.figures() == {}, "nothing is measured yet, which is not 0"
     await gauges.measure()
     nothing = collected.figures()
@@ -142,12 +135,12 @@ async def test_memories_that_are_behind_held_or_stalled_are_counted(
 async def test_what_cannot_be_measured_has_no_figures(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Gone:
-        async def statistics(self) -> DispatchStatistics:
-            raise ConnectionError("gone")
+    async def gone(*_: Any, **__: Any) -> QueueFacts:
+        raise Unreachable("gone")
 
     collected = Collected()
-    gauges = DeploymentGauges(database, Gone(), by=collected.meter)  # type: ignore[arg-type]
+    gauges = DeploymentGauges(database, dead_after_seconds=15, by=collected.meter)
+    monkeypatch.setattr(queue, "read_facts", gone)
     await gauges.measure()
     assert {name for name, *_ in collected.figures()} == {"memories", "lag.chunks", "lag.seconds"}
     monkeypatch.setattr(measures, "_LAG", "SELECT pg_sleep(60)")
@@ -288,16 +281,14 @@ def test_what_is_left_alone_is_counted_by_model_and_fault(monkeypatch: pytest.Mo
     assert collected.figures() == {}, "one that is closed again is not said to be open"
 
 
-@pytest.mark.parametrize(
-    ("observe", "name"),
-    [(observe_prefix_cache, "prefix_cache.reachable"), (observe_executor, "executor.reachable")],
-)
-def test_what_is_reached_or_not_is_one_or_zero(observe: Any, name: str) -> None:
+def test_what_is_reached_or_not_is_one_or_zero() -> None:
     collected, reached = Collected(), [True]
-    observe(lambda: reached[-1], by=collected.meter)
-    assert collected.figures() == {(name,): 1}
+    observe_whether(
+        "palimpsest.reachable", "Whether it is", lambda: reached[-1], by=collected.meter
+    )
+    assert collected.figures() == {("reachable",): 1}
     reached.append(False)
-    assert collected.figures() == {(name,): 0}
+    assert collected.figures() == {("reachable",): 0}
 
 
 async def test_model_calls_under_way_are_counted_as_long_as_they_are(
