@@ -12,7 +12,7 @@ import pytest
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.values.tenancy import DEFAULT_TENANT
 from service.usecases.answers.readers import tree_retrieval
-from service.usecases.answers.readers.tree_retrieval import TailText, best_leaves
+from service.usecases.answers.readers.tree_retrieval import NodeText, best_leaves
 from storage.engine.database import Database
 from tests.integration.support.tree_rows import KEY, TREE, make_tree
 
@@ -44,7 +44,7 @@ async def find(
     database: Database, query: str, count: int, *, tail: Sequence[str] = TAIL, revision: int = 2
 ) -> list[str]:
     pieces = [
-        TailText(node_id=f"t.{number}", text=text, text_tokens=estimate_tokens(text))
+        NodeText(node_id=f"t.{number}", text=text, tokens=estimate_tokens(text))
         for number, text in enumerate(tail, 1)
     ]
     async with database.transaction(DEFAULT_TENANT) as tx:

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
 from uuid import UUID
 
 from service.domain.answers.citations import best_excerpt, best_position
 from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer
-from service.domain.prompting.flows import Fetch, FetchingFlow
+from service.domain.prompting.flows import FetchingFlow
 from service.domain.state.spec import StateSpec
 from service.domain.tree.navigation import TreeQuestion, navigate
 from service.domain.tree.nodes import NodeView
@@ -24,9 +23,10 @@ from service.usecases.answers.readers.answering import (
     ReaderKit,
     ReadingReplies,
 )
+from service.usecases.answers.readers.levels import LevelsReader
 from service.usecases.answers.readers.spans import spanned
 from service.usecases.answers.readers.state_reading import StateReader
-from service.usecases.answers.readers.tree_reading import Held, TreeReader
+from service.usecases.answers.readers.tree_reading import TreeReader
 from storage.answers.answers import StoredAnswer, StoredCitation
 from storage.engine.database import Database
 
@@ -37,24 +37,6 @@ NO_ANSWER_TEXTS = {
     NoAnswer.STEP_LIMIT: "There is no answer yet: the model calls that it might cost are used up.",
     NoAnswer.EMPTY: "There is no answer: the {kind} has no text yet.",
 }
-
-
-class LevelsReader(Protocol):
-    """What a navigation looks up in the levels of a memory, as of when it was asked."""
-
-    @property
-    def root(self) -> NodeView:
-        """Where a navigation begins."""
-
-    @property
-    def left_out(self) -> tuple[int, int] | None:
-        """The first and the last chunk of what a navigation does not get to; None: nothing."""
-
-    async def fetch(self, ask: Fetch) -> Any:
-        """What the navigation wants to know, as `service.domain.tree.nodes` says it."""
-
-    async def hold(self, node_id: str) -> Held:
-        """What has text itself, with that text, chunk by chunk."""
 
 
 #: What reads the levels of memories, by their kind.

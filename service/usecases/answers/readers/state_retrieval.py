@@ -7,12 +7,11 @@ can be among the best; their words are counted as those of a tree's leaves are.
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
 from service.domain.prompting.tokens import TOKEN_BYTES
 from service.domain.search.ranking import Ranking, promising
-from service.usecases.answers.readers.tree_retrieval import wanted_words
+from service.usecases.answers.readers.tree_retrieval import NodeText, best, scored, wanted_words
 from storage.engine.database import Transaction
 from storage.state import views
 from storage.state.views import Placed
@@ -22,30 +21,21 @@ from storage.tree import word_counts
 READ_FOR_ONE = 2
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StatePiece:
-    """What has text: a vector of steps, a part of one, or a piece of the recent steps."""
-
-    node_id: str
-    text: str
-    tokens: int
-
-
 #: What has text under vectors, by their revisions.
-Read = Callable[[Sequence[int]], Awaitable[Sequence[StatePiece]]]
+Read = Callable[[Sequence[int]], Awaitable[Sequence[NodeText]]]
 
 
 async def best_pieces(
     tx: Transaction,
     session_key: UUID,
     placed: Sequence[Placed],
-    tail: Sequence[StatePiece],
+    tail: Sequence[NodeText],
     *,
     read: Read,
     query: str,
     count: int,
 ) -> Sequence[str]:
-    """Ids of the `count` pieces that fit best, best first.
+    """Returns the ids of the `count` pieces that fit best, best first.
 
     What has none of the query's words is left out; the earlier wins a tie.
     """
@@ -70,11 +60,4 @@ async def best_pieces(
     chosen = sorted(able[at] for at in promising(bounds, count, READ_FOR_ONE * count))
     pieces = await read([placed[number].revision for number in chosen])
     in_pieces = await word_counts.count_in_texts(tx, [piece.text for piece in pieces], words)
-    ranked = [
-        (ranking.score(occurrences, piece.tokens), piece.node_id)
-        for piece, occurrences in zip((*pieces, *tail), (*in_pieces, *in_tail), strict=True)
-        if occurrences
-    ]
-    # Sorting keeps the order of what is equal.
-    ranked.sort(key=lambda one: -one[0])
-    return [node_id for _, node_id in ranked[:count]]
+    return best(scored(ranking, (*pieces, *tail), (*in_pieces, *in_tail)), count)

@@ -4,7 +4,7 @@ A memory that has stalled, or that is new to a long log, may have hundreds of me
 navigation has the newest that fit, and says what it leaves out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -26,6 +26,11 @@ class TailCuts:
     cuts: Sequence[Cut]
     #: The first and the last chunk that were left out of it; None: none was.
     left_out: tuple[int, int] | None = None
+
+    @property
+    def named(self) -> Mapping[str, Cut]:
+        """Returns the pieces by the ids that navigations know."""
+        return {f"t.{number}": cut for number, cut in enumerate(self.cuts, 1)}
 
 
 async def read_tail(

@@ -1,61 +1,28 @@
 """Reading a tree as a navigation does: one forest, as of when the question was asked."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
-from service.domain.prompting.flows import Fetch
 from service.domain.prompting.splitting import Cutter
 from service.domain.tree.forest import Forest, over, tail_views, view_of
-from service.domain.tree.nodes import BestLeaves, Children, NodeView, Text, TextOffset
-from service.domain.tree.segmenting import Cut, SegmentPiece, joined
+from service.domain.tree.nodes import BestLeaves, NodeView, TextOffset
+from service.domain.tree.segmenting import Cut
 from service.domain.tree.spec import TreeSpec
 from service.llm.offloading import beside
+from service.usecases.answers.readers.levels import LevelsReader
 from service.usecases.answers.readers.log_range import log_of
-from service.usecases.answers.readers.tails import pieces_between, read_tail
-from service.usecases.answers.readers.tree_retrieval import TailText, best_leaves
+from service.usecases.answers.readers.tails import read_tail
+from service.usecases.answers.readers.tree_retrieval import NodeText, best_leaves
 from storage.answers.answers import StoredAnswer
 from storage.engine.database import Database, Transaction
 from storage.tree import views
 from storage.tree.views import StoredNode
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Held:
-    """A leaf, or a piece of the tail, with its text."""
+class TreeReader(LevelsReader):
+    """Reads a tree."""
 
-    view: NodeView
-    #: The revision that committed it; of the tail, the one that is read.
-    revision: int
-    #: In the order of the text; one or more.
-    pieces: Sequence[SegmentPiece]
-
-
-class TreeReader:
-    """What a navigation looks up. It changes nothing and may be asked in parallel."""
-
-    #: What a sentence calls the memory.
     noun = "tree"
-
-    def __init__(
-        self,
-        database: Database,
-        tenant_id: UUID,
-        asked: StoredAnswer,
-        forest: Forest,
-        tail: Mapping[str, Cut],
-        left_out: tuple[int, int] | None = None,
-    ) -> None:
-        #: The first and the last chunk of what a navigation does not get to; None: nothing.
-        self.left_out = left_out
-        self._database = database
-        self._tenant_id = tenant_id
-        self._asked = asked
-        self._forest = forest
-        self._tail = tail
-        #: What was looked up, by id: a node never changes.
-        self._views = dict(forest.views)
 
     @classmethod
     async def open(
@@ -87,66 +54,25 @@ class TreeReader:
         forest = await beside(_forest, [view_of(top.node) for top in tops], tail.cuts, spec, count)
         if forest is None:
             return None
-        named = {f"t.{number}": cut for number, cut in enumerate(tail.cuts, 1)}
-        return cls(database, tenant_id, asked, forest, named, tail.left_out)
+        return cls(database, tenant_id, asked, forest, tail)
 
-    @property
-    def root(self) -> NodeView:
-        """Where a navigation begins."""
-        return self._forest.root
+    async def _look_up(self, tx: Transaction, ids: Iterable[str]) -> None:
+        wanted = [one for one in ids if one not in self._views]
+        if wanted:
+            await self._nodes(tx, wanted)
 
-    async def fetch(self, ask: Fetch) -> Any:
-        """What the navigation wants to know, as `service.domain.tree.nodes` says it."""
-        match ask:
-            case Children():
-                return await self._children(ask.node_id)
-            case Text():
-                cut = self._tail.get(ask.node_id)
-                if cut is not None:
-                    return cut.text
-                return joined((await self.hold(ask.node_id)).pieces)
-            case BestLeaves():
-                return await self._best(ask)
-        raise TypeError(f"a tree is not asked for {type(ask).__name__}")
+    async def _revision_of(self, tx: Transaction, node_id: str) -> int:
+        return (await self._nodes(tx, [node_id]))[node_id].revision
 
-    async def hold(self, node_id: str) -> Held:
-        """A leaf or a piece of the tail with its text, chunk by chunk."""
-        key, revision = self._asked.session_key, self._asked.revision
-        async with self._database.transaction(self._tenant_id, name="answer") as tx:
-            if node_id not in self._tail:
-                stored = (await self._nodes(tx, [node_id]))[node_id]
-                revision = stored.revision
-            view = self._views[node_id]
-            pieces = await pieces_between(tx, key, view.start, view.end)
-        return Held(view=view, revision=revision, pieces=pieces)
-
-    async def _children(self, node_id: str) -> tuple[NodeView, ...]:
-        view = self._views[node_id]
-        if not all(child in self._views for child in view.children):
-            async with self._database.transaction(self._tenant_id, name="answer") as tx:
-                await self._nodes(tx, view.children)
-        return tuple(self._views[child] for child in view.children)
-
-    async def _best(self, ask: BestLeaves) -> tuple[tuple[NodeView, ...], ...]:
+    async def _best_of(
+        self, tx: Transaction, ask: BestLeaves, tail: Sequence[NodeText]
+    ) -> Sequence[str]:
         key = self._asked.session_key, self._asked.memory_id
-        tail = [
-            TailText(node_id=node_id, text=cut.text, text_tokens=cut.tokens)
-            for node_id, cut in self._tail.items()
-        ]
-        async with self._database.transaction(self._tenant_id, name="answer") as tx:
-            ids = await best_leaves(
-                tx,
-                key,
-                revision=self._asked.revision,
-                tail=tail,
-                query=ask.query,
-                count=ask.count,
-            )
-            above = await self._above(tx, ids)
-        return tuple(tuple(self._path(one, above))[::-1] for one in ids)
+        return await best_leaves(
+            tx, key, revision=self._asked.revision, tail=tail, query=ask.query, count=ask.count
+        )
 
     async def _above(self, tx: Transaction, ids: Sequence[str]) -> Mapping[str, str]:
-        """The parent of each node between these and the root."""
         above = {
             child: view.node_id for view in self._forest.views.values() for child in view.children
         }
@@ -158,12 +84,6 @@ class TreeReader:
             nexts = dict.fromkeys(parent for parent in parents.values() if parent is not None)
             wanted = [one for one in nexts if one not in self._forest.views]
         return above
-
-    def _path(self, node_id: str, above: Mapping[str, str]) -> Iterator[NodeView]:
-        """From a node up to a child of the root."""
-        while node_id != self.root.node_id:
-            yield self._views[node_id]
-            node_id = above[node_id]
 
     async def _nodes(self, tx: Transaction, ids: Sequence[str]) -> Mapping[str, StoredNode]:
         asked = self._asked

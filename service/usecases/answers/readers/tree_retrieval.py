@@ -19,18 +19,12 @@ MAX_COUNTED = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TailText:
-    """A piece of the tail."""
+class NodeText:
+    """What has text: a node, or a piece of the tail."""
 
     node_id: str
     text: str
-    text_tokens: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Ranked:
-    node_id: str
-    score: float
+    tokens: int
 
 
 async def best_leaves(
@@ -38,11 +32,11 @@ async def best_leaves(
     key: tuple[UUID, UUID],
     *,
     revision: int,
-    tail: Sequence[TailText],
+    tail: Sequence[NodeText],
     query: str,
     count: int,
 ) -> Sequence[str]:
-    """Ids of the `count` leaves, and pieces of the tail, that fit best, best first.
+    """Returns the ids of the `count` leaves, and pieces of the tail, that fit best, best first.
 
     Of the tree `key` (session_key, memory_id) as of a revision. What has none of the
     query's words is left out; the earlier wins a tie.
@@ -55,25 +49,31 @@ async def best_leaves(
     chosen = _chosen(ranking, words, holders, count)
     numbers = [leaf.number for leaf in chosen]
     in_leaves = await word_counts.count_in_leaves(tx, key, numbers, words) if numbers else {}
-    ranked = [
-        _Ranked(
-            node_id=f"0.{leaf.number}",
-            score=ranking.score(in_leaves[leaf.number], leaf.text_tokens),
-        )
+    found = [
+        (ranking.score(in_leaves[leaf.number], leaf.text_tokens), f"0.{leaf.number}")
         for leaf in chosen
     ]
-    ranked += [
-        _Ranked(node_id=piece.node_id, score=ranking.score(occurrences, piece.text_tokens))
-        for piece, occurrences in zip(tail, in_tail, strict=True)
-        if occurrences
+    return best([*found, *scored(ranking, tail, in_tail)], count)
+
+
+def scored(
+    ranking: Ranking, texts: Sequence[NodeText], occurrences: Sequence[Mapping[str, int]]
+) -> list[tuple[float, str]]:
+    """Returns the scores and ids of the texts that have words of a question."""
+    return [
+        (ranking.score(found, text.tokens), text.node_id)
+        for text, found in zip(texts, occurrences, strict=True)
+        if found
     ]
-    # Sorting keeps the order of what is equal.
-    ranked.sort(key=lambda one: -one.score)
-    return [one.node_id for one in ranked[:count]]
+
+
+def best(found: Sequence[tuple[float, str]], count: int) -> Sequence[str]:
+    """Returns the `count` ids with the highest scores; the earlier wins a tie."""
+    return [node_id for _, node_id in sorted(found, key=lambda one: -one[0])[:count]]
 
 
 async def wanted_words(tx: Transaction, query: str) -> Sequence[str]:
-    """The words of a question that are looked for; of many, the rarest as a rule."""
+    """Returns the words of a question that are looked for; of many, the rarest as a rule."""
     words = await word_counts.words_of(tx, query)
     return sorted(words, key=lambda word: (-len(word), word))[:MAX_WORDS]
 
@@ -82,14 +82,14 @@ def _ranking(
     words: Sequence[str],
     totals: Totals,
     holders: Sequence[Holder],
-    tail: Sequence[TailText],
+    tail: Sequence[NodeText],
     in_tail: Sequence[Mapping[str, int]],
 ) -> Ranking:
     counts = Counter(words[at] for leaf in holders for at in leaf.words)
     counts.update(word for occurrences in in_tail for word in occurrences)
     return Ranking(
         texts=totals.leaves + len(tail),
-        tokens=totals.text_tokens + sum(piece.text_tokens for piece in tail),
+        tokens=totals.text_tokens + sum(piece.tokens for piece in tail),
         holders=counts,
     )
 
@@ -97,7 +97,7 @@ def _ranking(
 def _chosen(
     ranking: Ranking, words: Sequence[str], holders: Sequence[Holder], count: int
 ) -> Sequence[Holder]:
-    """The leaves that can be among the best, whose words are worth counting."""
+    """Returns the leaves that can be among the best, whose words are worth counting."""
     bounds = [
         ranking.bounds((words[at] for at in leaf.words), leaf.text_tokens) for leaf in holders
     ]
