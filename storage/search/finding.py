@@ -19,7 +19,7 @@ MAX_WORDS = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchPlace:
-    """What a search must know before it begins."""
+    """The progress of a session's index, and what else a search must know before it begins."""
 
     #: Position of the newest chunk.
     head: int
@@ -37,6 +37,8 @@ class SearchPlace:
     listed_position: int = 0
     #: The session's.
     incarnation: int = 1
+    #: Why vectors cannot be searched; empty when they can. The database does not know it.
+    vectors_unavailable: str = ""
 
 
 _PLACE = f"""

@@ -6,11 +6,11 @@ from service.rpc.convert.common import characters, numbers_of
 from service.settings.config import Limits
 from service.usecases.search.search import (
     FoundPage,
-    IndexState,
     SearchHit,
     SearchMode,
     SearchQuery,
 )
+from storage.search.finding import SearchPlace
 
 #: Chunks of a search that names no limit, and the most that it returns.
 DEFAULT_LIMIT, MAX_LIMIT = 10, 100
@@ -47,7 +47,7 @@ def result(
     return message
 
 
-def index(state: IndexState) -> session_service_pb2.SearchIndex:
+def index(state: SearchPlace) -> session_service_pb2.SearchIndex:
     """Returns how far an index is."""
     return session_service_pb2.SearchIndex(
         head=state.head,

@@ -15,6 +15,7 @@ import structlog
 
 from service.usecases.log import metrics
 from service.usecases.log.database_words import unavailable
+from service.usecases.log.group_commit import refuse
 from service.usecases.log.lookup import session_not_found
 from service.usecases.log.submissions import QueuedSubmission
 from storage.engine.errors import StorageError
@@ -140,22 +141,22 @@ class Door:
     def _fail(self, taken: Mapping[UUID, Sequence[QueuedSubmission]], error: Exception) -> None:
         for entry in (one for entries in taken.values() for one in entries):
             self._turned_away(entry)
-            entry.refuse(error)
+            refuse(entry.done, error)
 
     def _refuse(self, entry: QueuedSubmission) -> None:
         refusal = session_not_found(entry.submission.session)
         metrics.refused(refusal)
         wait = self._pace.wait_seconds()
         if not wait or self._refused_bytes + entry.size > REFUSED_BYTES:
-            entry.refuse(refusal)
+            refuse(entry.done, refusal)
             return
         self._refused_bytes += entry.size
 
-        def tell() -> None:
+        def report() -> None:
             self._refused_bytes -= entry.size
-            entry.refuse(refusal)
+            refuse(entry.done, refusal)
 
-        asyncio.get_running_loop().call_later(wait, tell)
+        asyncio.get_running_loop().call_later(wait, report)
 
 
 class _Pace:

@@ -233,7 +233,7 @@ class GroupCommit(Generic[Entry, Result]):
                 continue
             self._left(one.entry)
             if isinstance(result, Exception):
-                _refuse(one.done, result)
+                refuse(one.done, result)
             elif one.done.done():
                 abandoned.append((one.entry, result))
             else:
@@ -242,7 +242,8 @@ class GroupCommit(Generic[Entry, Result]):
             await self._abandoned(tenant_id, abandoned)
 
 
-def _refuse(done: "asyncio.Future[Any]", error: Exception) -> None:
+def refuse(done: "asyncio.Future[Any]", error: Exception) -> None:
+    """Fails an entry with the reason why it is not written."""
     if not done.done():
         done.set_exception(error)
         # The caller may be gone before it asks.

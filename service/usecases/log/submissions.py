@@ -66,10 +66,3 @@ class QueuedSubmission:
         """Returns what it counts as while it waits, in bytes."""
         chunks = self.submission.chunks
         return sum(chunk.size_bytes for chunk in chunks) + len(chunks) * CHUNK_BYTES
-
-    def refuse(self, error: BaseException) -> None:
-        """Fails the submission with the reason why it is not written."""
-        if not self.done.done():
-            self.done.set_exception(error)
-            # The stream may be gone before it reads the error.
-            self.done.exception()

@@ -14,12 +14,12 @@ from service.usecases.memories.consistency import Consistency
 from service.usecases.memories.progress_watcher import ProgressWatcher
 from service.usecases.search.search import (
     FoundPage,
-    IndexState,
     Searcher,
     SearchMode,
     SearchQuery,
 )
 from storage.engine.database import Database
+from storage.search.finding import SearchPlace
 from storage.search.progress import IndexProgress, read_index_progress
 
 
@@ -68,12 +68,12 @@ class ConsistentSearch:
         applied = _applied(page.index, model)
         token = ReadToken(
             session_key=session_key(tenant_id, session),
-            incarnation=page.incarnation,
+            incarnation=page.index.incarnation,
             position=applied,
         )
         return SearchReading(page=page, applied_position=applied, token=token.sign(self._token_key))
 
-    async def index(self, tenant_id: UUID, session: str) -> IndexState:
+    async def index(self, tenant_id: UUID, session: str) -> SearchPlace:
         """Returns how far the index of a session is. Raises NotFound."""
         return await self._searcher.index(tenant_id, session)
 
@@ -106,7 +106,7 @@ class ConsistentSearch:
         raise _not_indexed_in_time(session, wanted, progress, model)
 
 
-def _applied(index: IndexState | IndexProgress, model: str) -> int:
+def _applied(index: SearchPlace | IndexProgress, model: str) -> int:
     """Returns up to where chunks have words, and vectors of `model` if one is named."""
     if not model:
         return index.indexed_position

@@ -1,22 +1,13 @@
-"""Reranking: a model orders what a search found."""
+"""Reranks what a search found, by a model."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from service.domain.calls.ledger import CallScope
-from service.domain.prompting.flows import ModelReply, ModelRequest
 from service.domain.search.reranking import rerank
 from service.llm.gateway.driver import drive
+from service.llm.gateway.gateway import Gateway
 from service.llm.providers.facts import ModelFacts
 from service.settings.config import Config
-
-
-class CallsModels(Protocol):
-    """The gateway."""
-
-    async def call(self, ask: ModelRequest, *, model: str, scope: CallScope) -> ModelReply:
-        """The reply to a prompt."""
-        ...
 
 
 class Reranker:
@@ -24,7 +15,7 @@ class Reranker:
 
     def __init__(
         self,
-        gateway: CallsModels,
+        gateway: Gateway,
         facts_of: Callable[[str], ModelFacts],
         marker_key: bytes,
         config: Config,
@@ -43,10 +34,10 @@ class Reranker:
         window_tokens: int,
         model: str = "",
     ) -> Sequence[int]:
-        """The indexes of the texts, best first.
+        """Returns the indexes of the texts, best first.
 
         No prompt with its reply has more than `window_tokens`, nor more than the model
-        takes; without a `model` the service's default is asked. Raises ModelFailure,
+        accepts; without a `model` the service's default is asked. Raises ModelFailure,
         NoOrder, BudgetExhausted.
         """
         name = model or self._model

@@ -1,12 +1,11 @@
-"""Searching: the chunks of a session that fit a query best, by words and by vectors."""
+"""Searches the chunks of a session that fit a query best, by words and by vectors."""
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import Protocol
 from uuid import UUID, uuid4
 
 import structlog
@@ -50,13 +49,13 @@ VECTORS_WEIGHT = 0.5
 PAGE_BYTES = 2 * 1024 * 1024
 #: Tokens of a reranking's prompt with its reply.
 RERANK_WINDOW_TOKENS = 4096
-#: How long is relied upon what the database can do.
+#: How long the answer to what the database can do is kept.
 SUPPORT_SECONDS = 60.0
 #: Queries whose vectors are kept.
 KEPT_QUERIES = 256
 #: Of the time until a client's deadline, what is left for words when vectors do not come.
 WORDS_TIME_SHARE = 0.25
-#: When to come again where an embedder does not say.
+#: When to try again where an embedder does not say.
 RETRY_SECONDS = 5.0
 
 NO_MODEL = "no embedding model is configured (PALIMPSEST_EMBEDDING_MODEL)"
@@ -113,22 +112,6 @@ class SearchHit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class IndexState:
-    """How far the index of a session is."""
-
-    head: int
-    indexed_position: int
-    embedded_position: int
-    language: str
-    #: Of the vectors; empty: there are none.
-    embedding_model: str
-    #: Why vectors cannot be searched; empty when they can.
-    vectors_unavailable: str
-    #: Why the last try to write words failed, or else to embed; empty when neither did.
-    failure: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class FoundPage:
     """What a search found."""
 
@@ -136,29 +119,16 @@ class FoundPage:
     found: Sequence[SearchHit]
     #: By what was searched: WORDS, VECTORS or HYBRID.
     mode: SearchMode
-    index: IndexState
-    #: The session's.
-    incarnation: int
+    #: How far the index is.
+    index: SearchPlace
     #: Chunks that were not searched by words: they have none yet, and are too many to read.
     unread_chunks: int = 0
     #: By position, when they were wanted.
     chunks: Mapping[int, LoggedChunk] = field(default_factory=dict)
 
 
-class Reranks(Protocol):
-    """`Reranker.order`."""
-
-    async def __call__(
-        self,
-        query: str,
-        texts: Sequence[str],
-        *,
-        scope: CallScope,
-        window_tokens: int,
-        model: str = "",
-    ) -> Sequence[int]:
-        """The indexes of the texts, best first."""
-        ...
+#: `Reranker.order`.
+Reranks = Callable[..., Awaitable[Sequence[int]]]
 
 
 class Searcher:
@@ -176,8 +146,8 @@ class Searcher:
         """`call_off` ends the model calls of a search whose client is gone."""
         self._database = database
         self._call_off = call_off
-        #: The vectors of the last queries, by tenant and query, the latest last: who pages or
-        #: browses looks for the same several times, and each vector may cost.
+        #: The vectors of the last queries, by tenant and query, the latest last: paging and
+        #: browsing search for the same several times, and each vector may cost.
         self._embedded: dict[tuple[UUID, str], Sequence[float]] = {}
         self._embedder = embedder
         self._rerank = rerank_call
@@ -235,13 +205,13 @@ class Searcher:
         assert page is not None, "the session exists"
         return page
 
-    async def index(self, tenant_id: UUID, session: str) -> IndexState:
-        """How far the index of a session is. Raises NotFound."""
+    async def index(self, tenant_id: UUID, session: str) -> SearchPlace:
+        """Returns how far the index of a session is. Raises NotFound."""
         async with self._database.direct(tenant_id, name="search") as tx:
             place = await read_place(tx, key_of(tenant_id, session), "")
         if place is None:
             raise session_not_found(session)
-        return self._state(place, await self._unavailable(tenant_id))
+        return replace(place, vectors_unavailable=await self._unavailable(tenant_id))
 
     async def _search(
         self,
@@ -266,11 +236,11 @@ class Searcher:
         wanted.check()
         unavailable = await self._unavailable(tenant_id)
         async with self._database.direct(tenant_id, name="search") as tx:
-            place = await read_place(tx, session_key, query.query)
-        if place is None:
+            found = await read_place(tx, session_key, query.query)
+        if found is None:
             return None
-        state = self._state(place, unavailable)
-        mode = self._mode(query.mode, place, unavailable)
+        place = replace(found, vectors_unavailable=unavailable)
+        mode = self._mode(query.mode, place)
         vector: Sequence[float] | None = None
         # No model is asked while a transaction is open.
         if mode is not SearchMode.WORDS and self._has_vectors(place):
@@ -281,7 +251,7 @@ class Searcher:
                     raise
                 _log.warning("searching by words only", cause=str(error))
                 mode = SearchMode.WORDS
-                state = replace(state, failure=f"the query could not be embedded: {error}")
+                place = replace(place, failure=f"the query could not be embedded: {error}")
         last = place.head if query.up_to is None else min(query.up_to, place.head)
         within = wanted.range(last)
         async with self._database.direct(tenant_id, name="search") as tx:
@@ -292,12 +262,10 @@ class Searcher:
         fused = fuse(((WORDS_WEIGHT, words), (VECTORS_WEIGHT, vectors)))
         if query.rerank:
             fused = await self._reranked(tenant_id, session_key, query, fused, scope)
-        found = _found(fused[: query.limit], words, vectors)
         page = FoundPage(
-            found=found,
+            found=_found(fused[: query.limit], words, vectors),
             mode=mode,
-            index=state,
-            incarnation=place.incarnation,
+            index=place,
             unread_chunks=unread,
         )
         page = await self._with_chunks(tenant_id, session_key, query, page)
@@ -321,7 +289,7 @@ class Searcher:
         return self._embedder.model
 
     async def _unavailable(self, tenant_id: UUID) -> str:
-        """Why vectors cannot be searched; empty when they can."""
+        """Returns why vectors cannot be searched; empty when they can."""
         if self._embedder is None:
             return NO_MODEL
         return (await self._supported(tenant_id)).vectors_unavailable
@@ -333,26 +301,16 @@ class Searcher:
             self._support_until = time.monotonic() + SUPPORT_SECONDS
         return self._support
 
-    def _state(self, place: SearchPlace, unavailable: str) -> IndexState:
-        return IndexState(
-            head=place.head,
-            indexed_position=place.indexed_position,
-            embedded_position=place.embedded_position,
-            language=place.language,
-            embedding_model=place.embedding_model,
-            vectors_unavailable=unavailable,
-            failure=place.failure,
-        )
-
     def _has_vectors(self, place: SearchPlace) -> bool:
-        """Whether a session has vectors that compare with those of our model."""
+        """Returns whether a session has vectors that compare with those of our model."""
         return (
             self._embedder is not None
             and place.embedding_model == self._embedder.model
             and place.embedded_position > 0
         )
 
-    def _mode(self, asked: SearchMode, place: SearchPlace, unavailable: str) -> SearchMode:
+    def _mode(self, asked: SearchMode, place: SearchPlace) -> SearchMode:
+        unavailable = place.vectors_unavailable
         if asked is SearchMode.DEFAULT:
             able = not unavailable and self._has_vectors(place)
             return SearchMode.HYBRID if able else SearchMode.WORDS
@@ -400,7 +358,7 @@ class Searcher:
         mode: SearchMode,
         vector: Sequence[float] | None,
     ) -> tuple[Sequence[ScoredChunk], Sequence[ScoredChunk], int]:
-        """What words found, what vectors found, and how many chunks words did not look at."""
+        """Returns the finds of words and of vectors, and how many chunks words did not read."""
         depth = max(query.limit, DEPTH)
         words: Sequence[ScoredChunk] = ()
         vectors: Sequence[ScoredChunk] = ()
@@ -431,7 +389,7 @@ class Searcher:
         fused: Sequence[Fused],
         scope: CallScope,
     ) -> Sequence[Fused]:
-        """The best in the order of a model, and behind them the rest."""
+        """Returns the best in the order of a model, then the rest."""
         positions = [one.position for one in fused[:MAX_TEXTS]]
         async with self._database.direct(tenant_id, name="search") as tx:
             chunks = await read_chunks(tx, session_key, positions, PAGE_BYTES)
@@ -460,7 +418,7 @@ class Searcher:
 
 
 def _vectors_until(deadline: float | None) -> float | None:
-    """Until when the vector of a query is waited for, so that words still find something."""
+    """Returns until when the vector of a query may take, so that words still find something."""
     if deadline is None:
         return None
     now = asyncio.get_running_loop().time()
@@ -490,7 +448,7 @@ def _found(
 
 
 def _placed(found: SearchHit, text: str, query: str) -> SearchHit:
-    """With the best sentence, where words found it; else with the part of its vector."""
+    """Returns a hit with its best sentence if words found it, else the part of its vector."""
     span = best_span(query, text) if found.words_rank else None
     if span is None:
         return found

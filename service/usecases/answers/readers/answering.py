@@ -1,6 +1,6 @@
 """What readers have in common: a stored question in, an answer out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -153,29 +153,23 @@ class ReadKind(Protocol):
         """Makes what answers the questions that name no other reader."""
 
 
-class LooksUp(Protocol):
-    """What a reading looks up between its model calls."""
-
-    async def fetch(self, ask: Fetch) -> Any:
-        """What the reading wants to know."""
-
-
 @dataclass(frozen=True, slots=True)
 class ReadingReplies:
-    """Answers what the reading of one question asks: models, what it reads, and who waits."""
+    """Answers what the reading of one question asks of models, of what it reads, and of clients."""
 
     calls: AnswerCalls
     item: WorkItem
     asked: StoredAnswer
-    source: LooksUp
+    #: Looks up what is read.
+    fetch: Callable[[Fetch], Awaitable[Any]]
     model: str
 
     async def to(self, ask: FlowRequest) -> Any:
-        """The reply to an ask of any kind."""
+        """Returns the reply to a request of any kind."""
         match ask:
             case ModelRequest():
                 return await self.calls.call(self.item, self.asked, ask, self.model)
             case Emit():
                 return await self.calls.tell(self.item, self.asked, ask.event)
             case Fetch():
-                return await self.source.fetch(ask)
+                return await self.fetch(ask)

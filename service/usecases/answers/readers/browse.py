@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 import structlog
 
@@ -37,13 +36,6 @@ NO_ANSWER_TEXTS = {
     NoAnswer.NOT_FOUND: "There is no answer in the log.",
     NoAnswer.STEP_LIMIT: "There is no answer yet: the model calls that it might cost are used up.",
 }
-
-
-class OpensRanks(Protocol):
-    """Retrieval, as one answer uses it."""
-
-    def __call__(self, item: WorkItem, asked: StoredAnswer, terms: "BrowseTerms", /) -> Ranks:
-        """Over the chunks that the answer may read, paid for by its occasion."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,6 +107,10 @@ def ranked_in(events: Sequence[Event]) -> Sequence[tuple[int, ...]]:
     return [tuple(int(one.removeprefix("p.")) for one in ids) for ids in found]
 
 
+#: Opens retrieval over the chunks that an answer may read, paid for by its occasion.
+OpensRanks = Callable[[WorkItem, StoredAnswer, BrowseTerms], Ranks]
+
+
 class Browser:
     """Browses logs in one worker process."""
 
@@ -143,7 +139,7 @@ class Browser:
             await self._ranked(item, asked),
             max_bytes=self._kit.config.limits.max_browsed_bytes,
         )
-        replies = ReadingReplies(self._kit.calls, item, asked, log, terms.model)
+        replies = ReadingReplies(self._kit.calls, item, asked, log.fetch, terms.model)
         flow = within(terms.flow(asked.worded, log.frames), terms.window_tokens, terms.facts.count)
         browsed = await drive(flow, replies.to, limit=self._kit.config.browse_concurrency)
         return await _made(log, asked, browsed, terms.model)

@@ -142,7 +142,7 @@ class Navigator:
         )
         if reader is None:
             return _made(await self._empty(item, asked), (), asked, terms.model)
-        replies = ReadingReplies(self._kit.calls, item, asked, reader, terms.model)
+        replies = ReadingReplies(self._kit.calls, item, asked, reader.fetch, terms.model)
         navigation = await drive(terms.flow(asked, reader.root), replies.to)
         leaves = navigation.leaves if navigation.no_answer is None else ()
         citations = [await _cite(reader, leaf, navigation) for leaf in leaves]
