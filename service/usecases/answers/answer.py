@@ -60,15 +60,9 @@ class Answerer(OnDemandJob[StoredAnswer]):
         self._log_readers: dict[ReaderName, MemoryReader] = {ReaderName.WHOLE: WholeReader(kit)}
         if ranks is not None:
             self._log_readers[ReaderName.DCISO] = Browser(kit, ranks)
-        known = Knowledge(
-            kinds=kinds,
-            facts=facts,
-            prices=prices,
-            config=config,
-            marker_key=marker_key,
-            browses=ReaderName.DCISO in self._log_readers,
-        )
-        self._log_readers[ReaderName.AUTO] = AutoReader(database, calls, known, self._reader)
+        browses = ReaderName.DCISO in self._log_readers
+        known = Knowledge(kit=kit, kinds=kinds, prices=prices, browses=browses)
+        self._log_readers[ReaderName.AUTO] = AutoReader(known, self._reader)
 
     async def make(self, item: WorkItem) -> None:
         """Completes a pending answer, until a client cancels it."""

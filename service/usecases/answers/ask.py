@@ -25,7 +25,7 @@ from service.usecases.answers.questions import OF_LOG, Question, ReadPlan, Sourc
 from service.usecases.log.concurrency_limiter import ConcurrencyLimiter
 from service.usecases.log.lookup import find_memory, item_key, memory_not_found, session_not_found
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.memories.consistency import not_applied_in_time, refuse_stopped
+from service.usecases.memories.consistency import not_applied_in_time, progress_of, refuse_stopped
 from service.usecases.memories.on_demand import too_many_pending
 from service.usecases.memories.progress_watcher import ProgressWatcher
 from storage.answers import answers
@@ -202,7 +202,7 @@ class Asker:
                     begun.append(Behind(source=source, taken=taken))
             woken = [] if waited else await _end_waits(tx, questions, sources)
         key = session_key(tenant_id, questions[0].session)
-        self._wake_ups.add((_memory_item(tenant_id, key, one) for one in woken), wanted=True)
+        self._wake_ups.add_memories(tenant_id, ((key, one) for one in woken), wanted=True)
         self._wake_ups.add(
             _item(tenant_id, key, one.answer_id) for one in begun if isinstance(one, AskStarted)
         )
@@ -232,11 +232,10 @@ class Asker:
     ) -> AsyncGenerator[AskWaiting]:
         stored, wanted = behind.source.memory, behind.taken.wanted_position
         assert stored is not None, "the log is never behind itself"
-        key = (stored.session_key, stored.memory_id)
-        applied, revision, cause = stored.applied_position, stored.revision, stored.waiting_cause
+        progress = progress_of(stored)
         looks = self._watcher.progress(
             tenant_id,
-            key,
+            item_key(stored),
             deleted=memory_not_found(question.session, question.memory),
             deadline=deadline,
             is_wanted=True,
@@ -246,10 +245,8 @@ class Asker:
                 refuse_stopped(question.memory, wanted, progress)
                 if progress.applied_position >= wanted:
                     return
-                applied, revision = progress.applied_position, progress.revision
-                cause = progress.waiting_cause
-                yield AskWaiting(applied_position=applied, wanted_position=wanted)
-        raise not_applied_in_time(question.memory, wanted, applied, revision, cause)
+                yield AskWaiting(applied_position=progress.applied_position, wanted_position=wanted)
+        raise not_applied_in_time(question.memory, wanted, progress)
 
     async def _follow(
         self, session: str, listener: Listener, call: Wait, deadline: float | None
@@ -407,12 +404,6 @@ def _no_answer(session: str, answer_id: UUID) -> NotFound:
         Reason.ANSWER_NOT_FOUND,
         f"session {session!r} has no answer {answer_id}",
         {"session": session, "answer": answer_id},
-    )
-
-
-def _memory_item(tenant_id: UUID, session_key: UUID, memory_id: UUID) -> WorkItem:
-    return WorkItem(
-        kind=WorkKind.MEMORY, tenant_id=tenant_id, session_key=session_key, item_id=memory_id
     )
 
 

@@ -1,8 +1,9 @@
-"""Wakes workers when there is work, off the path of the call that caused it."""
+"""Wakes workers when there is work, outside of the call that caused it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
+from uuid import UUID
 
 import structlog
 
@@ -52,6 +53,16 @@ class WakeUps:
                 self._lost += 1
         if self._waiting:
             self._some.set()
+
+    def add_memories(
+        self, tenant_id: UUID, keys: Iterable[tuple[UUID, UUID]], *, wanted: bool = False
+    ) -> None:
+        """Does as `add`, for memories by their session_key and memory_id."""
+        items = (
+            WorkItem(kind=WorkKind.MEMORY, tenant_id=tenant_id, session_key=key, item_id=memory_id)
+            for key, memory_id in keys
+        )
+        self.add(items, wanted=wanted)
 
     async def run(self) -> None:
         """Passes wake-ups on until it is cancelled."""

@@ -104,21 +104,16 @@ def refuse_stopped(memory: str, wanted: int, progress: Progress) -> None:
     )
 
 
-def not_applied_in_time(
-    memory: str,
-    wanted: int,
-    applied_position: int,
-    revision: int,
-    waiting_cause: str | None = None,
-) -> DeadlineExceeded:
+def not_applied_in_time(memory: str, wanted: int, progress: Progress) -> DeadlineExceeded:
     """Returns the error of a read whose deadline came first."""
-    why = "" if waiting_cause is None else f"; it waits for its model: {waiting_cause}"
-    cause = {} if waiting_cause is None else {"cause": waiting_cause}
+    applied, waits_for = progress.applied_position, progress.waiting_cause
+    why = "" if waits_for is None else f"; it waits for its model: {waits_for}"
+    cause = {} if waits_for is None else {"cause": waits_for}
     late = DeadlineExceeded(
         Reason.NOT_APPLIED_IN_TIME,
-        f"memory {memory!r} is applied up to position {applied_position}, not yet {wanted}{why}."
+        f"memory {memory!r} is applied up to position {applied}, not yet {wanted}{why}."
         " Read again with a longer deadline, or as it is",
-        {"position": wanted, "applied_position": applied_position, "revision": revision, **cause},
+        {"position": wanted, "applied_position": applied, "revision": progress.revision, **cause},
     )
     metrics.refused(late)
     return late

@@ -13,7 +13,6 @@ from service.domain.values.errors import AlreadyExists, Exhausted, PalimpsestErr
 from service.domain.values.memory_specs import MemorySpec, MemoryStatus
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import memory_id, session_key
-from service.domain.values.work_items import WorkItem, WorkKind
 from service.settings.config import Limits
 from service.telemetry import tracing
 from service.telemetry.names import GenAiOperation
@@ -367,7 +366,7 @@ class Memories:
                 self._database, tenant_id, retry_some, name="memories.retry_all"
             )
             retried += len(woken)
-            self._wake_ups.add([_item(tenant_id, *one) for one in woken])
+            self._wake_ups.add_memories(tenant_id, woken)
         return retried
 
     async def retry(self, tenant_id: UUID, session: str, name: str) -> int:
@@ -378,7 +377,7 @@ class Memories:
             await store_result(tx, int(woken))
         if woken:
             # A tree may be at the head and have nodes to build all the same.
-            self._wake_ups.add([_item(tenant_id, *item_key(stored))])
+            self._wake_ups.add_memories(tenant_id, [item_key(stored)])
         else:
             self.wake(tenant_id, stored)
         return int(woken)
@@ -402,9 +401,8 @@ class Memories:
         if stored.spec.lingers:
             async with self._database.transaction(tenant_id, name="memories") as tx:
                 woken = await flushing.end_wait(tx, *key, wanted)
-            self._wake_ups.add(
-                [_item(tenant_id, stored.session_key, one) for one in woken], wanted=True
-            )
+            keys = [(stored.session_key, one) for one in woken]
+            self._wake_ups.add_memories(tenant_id, keys, wanted=True)
         looks = self._watcher.progress_of_read(
             tenant_id,
             key,
@@ -416,13 +414,7 @@ class Memories:
                 refuse_stopped(stored.name, wanted, progress)
                 if progress.applied_position >= wanted:
                     return
-        raise not_applied_in_time(
-            stored.name,
-            wanted,
-            progress.applied_position,
-            progress.revision,
-            progress.waiting_cause,
-        )
+        raise not_applied_in_time(stored.name, wanted, progress)
 
     async def flush(self, tenant_id: UUID, session: str, name: str) -> tuple[str, int]:
         """Ends the wait for more chunks; returns the token of what is in the log, and its head.
@@ -439,7 +431,7 @@ class Memories:
             woken = await flushing.flush(tx, key, one, held.head)
             token = ReadToken(session_key=key, incarnation=held.incarnation, position=held.head)
             result = await store_result(tx, (token.sign(self._token_key), held.head))
-        self._wake_ups.add([_item(tenant_id, key, identity) for identity in woken])
+        self._wake_ups.add_memories(tenant_id, [(key, one) for one in woken])
         return result
 
     def wake(self, tenant_id: UUID, stored: StoredMemory) -> None:
@@ -449,7 +441,7 @@ class Memories:
         behind = stored.applied_position < stored.head or stored.spec.has_whole_log
         wanted = behind or asked != (None, None)
         if wanted and stored.status == "active":
-            self._wake_ups.add([_item(tenant_id, *item_key(stored))])
+            self._wake_ups.add_memories(tenant_id, [item_key(stored)])
 
 
 def _refusal(why: Unmade, session: str, name: str) -> PalimpsestError:
@@ -460,7 +452,3 @@ def _refusal(why: Unmade, session: str, name: str) -> PalimpsestError:
         f"session {session!r} has a memory {name!r} already",
         {"session": session, "memory": name},
     )
-
-
-def _item(tenant_id: UUID, key: UUID, identity: UUID) -> WorkItem:
-    return WorkItem(kind=WorkKind.MEMORY, tenant_id=tenant_id, session_key=key, item_id=identity)

@@ -3,9 +3,10 @@ line like others."""
 
 import platform
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -27,7 +28,9 @@ from storage.operations import doctor as look
 from storage.operations.doctor import ServerFacts
 from storage.operations.tenants import Tenant
 
-_Look = Callable[[Transaction], Coroutine[Any, Any, list[Finding]]]
+#: Reads facts of a tenant, and judges them.
+_Read = Callable[[Transaction], Coroutine[Any, Any, Any]]
+_Judge = Callable[[Any], list[Finding]]
 
 #: What search uses when it is there: see docs/guides/running.md.
 EXTENSIONS = ("btree_gin", "vector")
@@ -160,9 +163,11 @@ class Doctor:
             tenants = tenants[:MAX_TENANTS]
             said = f"there are more than {MAX_TENANTS}, and the others were not looked at"
             yield warn("tenants", said, "look at one of them with --tenant")
-        for name, read in self._looks():
+        for name, read, judged in self._looks():
             found = [
-                (tenant, one) for tenant in tenants for one in await _look(database, tenant, read)
+                (tenant, one)
+                for tenant in tenants
+                for one in await _look(database, tenant, read, judged)
             ]
             trouble = [(tenant, one) for tenant, one in found if one.level is not Severity.OK]
             if len(tenants) == 1:
@@ -199,44 +204,24 @@ class Doctor:
                     break
         return found
 
-    def _looks(self) -> tuple[tuple[str, _Look], ...]:
+    def _looks(self) -> tuple[tuple[str, _Read, _Judge], ...]:
         backlog = self._config.limits.backlog_chunks
-
-        async def memories(tx: Transaction) -> list[Finding]:
-            return judge.judge_memories(await look.read_memories(tx), backlog)
-
-        async def losses(tx: Transaction) -> list[Finding]:
-            return judge.judge_losses(
-                [
-                    (name, one)
-                    for name, stored in await look.read_losses(tx)
-                    for one in losses_of(stored)
-                ]
-            )
-
-        async def answers(tx: Transaction) -> list[Finding]:
-            return [judge.judge_pending("answers", *await look.read_pending(tx, "answer"))]
-
-        async def drafts(tx: Transaction) -> list[Finding]:
-            return [judge.judge_pending("drafts", *await look.read_pending(tx, "schema_draft"))]
-
-        async def intents(tx: Transaction) -> list[Finding]:
-            return [judge.judge_intents(*await look.read_intents(tx))]
-
-        async def spend(tx: Transaction) -> list[Finding]:
-            return [judge.judge_spend(adds_up=await look.read_spend(tx))]
-
-        async def index(tx: Transaction) -> list[Finding]:
-            return [judge.judge_index(*await look.read_index(tx))]
-
         return (
-            ("memories", memories),
-            ("losses", losses),
-            ("answers", answers),
-            ("drafts", drafts),
-            ("intents", intents),
-            ("spend", spend),
-            ("index", index),
+            ("memories", look.read_memories, lambda found: judge.judge_memories(found, backlog)),
+            ("losses", look.read_losses, _judge_losses),
+            (
+                "answers",
+                partial(look.read_pending, table="answer"),
+                lambda found: [judge.judge_pending("answers", *found)],
+            ),
+            (
+                "drafts",
+                partial(look.read_pending, table="schema_draft"),
+                lambda found: [judge.judge_pending("drafts", *found)],
+            ),
+            ("intents", look.read_intents, lambda found: [judge.judge_intents(*found)]),
+            ("spend", look.read_spend, lambda found: [judge.judge_spend(adds_up=found)]),
+            ("index", look.read_index, lambda found: [judge.judge_index(*found)]),
         )
 
     async def _queue(self, database: Database) -> list[Finding]:
@@ -292,12 +277,16 @@ async def _signals(database: Database, url: str) -> Finding:
     return ok("signals", "processes hear each other")
 
 
-async def _look(database: Database, tenant: Tenant, read: _Look) -> list[Finding]:
+async def _look(database: Database, tenant: Tenant, read: _Read, judged: _Judge) -> list[Finding]:
     try:
         async with database.transaction(tenant.tenant_id, name="doctor") as tx:
-            return await read(tx)
+            return judged(await read(tx))
     except StorageError as error:
         return [warn("", f"could not be seen: {error}", "grant what the role lacks")]
+
+
+def _judge_losses(found: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Finding]:
+    return judge.judge_losses([(name, one) for name, stored in found for one in losses_of(stored)])
 
 
 def _extensions(facts: ServerFacts) -> Finding:

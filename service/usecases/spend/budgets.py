@@ -13,7 +13,6 @@ from service.domain.spend.budgets import (
 from service.domain.values.errors import BudgetExhausted, Conflict, NotFound
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import session_key
-from service.domain.values.work_items import WorkItem, WorkKind
 from service.telemetry import meter
 from service.telemetry.names import Metric
 from service.usecases.log.idempotency import store_result
@@ -68,7 +67,7 @@ class Budgets:
             standing = await budgets.get(tx, owner, period)
             assert standing is not None, "it was set in this transaction"
             await store_result(tx, standing)
-        self._wake(tenant_id, woken)
+        self._wake_ups.add_memories(tenant_id, woken)
         return standing
 
     async def delete(
@@ -90,7 +89,7 @@ class Budgets:
                 if not allow_missing:
                     raise
             await store_result(tx, None)
-        self._wake(tenant_id, woken)
+        self._wake_ups.add_memories(tenant_id, woken)
 
     async def page(
         self, tenant_id: UUID, session: str | None, after: tuple[str, str, str], limit: int
@@ -100,12 +99,6 @@ class Budgets:
             if session is not None:
                 await _session(tx, session)
             return await budgets.page(tx, named=session, after=after, limit=limit)
-
-    def _wake(self, tenant_id: UUID, woken: Sequence[tuple[UUID, UUID]]) -> None:
-        self._wake_ups.add(
-            WorkItem(kind=WorkKind.MEMORY, tenant_id=tenant_id, session_key=key, item_id=identity)
-            for key, identity in woken
-        )
 
 
 _PERIODS = {BudgetPeriod.DAY: "the day", BudgetPeriod.TOTAL: "all time"}

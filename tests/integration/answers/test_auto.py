@@ -22,7 +22,7 @@ from service.domain.values.work_items import WorkItem
 from service.llm.providers.facts import ModelFacts
 from service.llm.providers.failures import ModelFailure
 from service.usecases.answers.answer import Answerer
-from service.usecases.answers.readers.answering import AnswerCalls, MadeAnswer
+from service.usecases.answers.readers.answering import AnswerCalls, MadeAnswer, ReaderKit
 from service.usecases.answers.readers.auto import AutoReader
 from service.usecases.answers.readers.reading_facts import Knowledge
 from storage.answers.answers import StoredAnswer, StoredCitation
@@ -320,18 +320,15 @@ async def browsed(
         return ModelFacts(window_tokens=32_768, count=estimate_tokens)
 
     others = Answerer(database, calling, facts, b"marker", NEVER_WHOLE, kinds=KINDS)
-    known = Knowledge(
-        kinds=KINDS,
+    kit = ReaderKit(
+        database=database,
+        calls=answering,
         facts=facts,
-        prices=None,
-        config=NEVER_WHOLE,
         marker_key=b"marker",
-        browses=True,
+        config=NEVER_WHOLE,
     )
     auto = AutoReader(
-        database,
-        answering,
-        known,
+        Knowledge(kit=kit, kinds=KINDS, prices=None, browses=True),
         lambda asked: browser if asked.reader is ReaderName.DCISO else others._reader(asked),
     )
     stored, _ = await read_told(database, item)

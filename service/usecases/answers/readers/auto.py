@@ -12,11 +12,10 @@ from service.domain.prompting.flows import ModelReply, ModelRequest
 from service.domain.values.memory_specs import ReaderName
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.driver import drive
-from service.usecases.answers.readers.answering import AnswerCalls, MadeAnswer, MemoryReader
+from service.usecases.answers.readers.answering import MadeAnswer, MemoryReader
 from service.usecases.answers.readers.reading_facts import Gathered, Knowledge, gather
 from storage.answers import answers, trajectories
 from storage.answers.answers import Chosen, StoredAnswer
-from storage.engine.database import Database
 from storage.memories import memories
 
 #: Why there is no answer, where the log itself may still have one.
@@ -35,17 +34,10 @@ class _Understood:
 class AutoReader:
     """Chooses readers in one worker process."""
 
-    def __init__(
-        self,
-        database: Database,
-        calls: AnswerCalls,
-        known: Knowledge,
-        reader_of: Callable[[StoredAnswer], MemoryReader],
-    ) -> None:
-        """`reader_of` gives the reader of a question that names one."""
-        self._database = database
-        self._calls = calls
+    def __init__(self, known: Knowledge, reader_of: Callable[[StoredAnswer], MemoryReader]) -> None:
+        """`reader_of` returns the reader of a question that names one."""
         self._known = known
+        self._kit = known.kit
         self._reader_of = reader_of
 
     async def answer(self, item: WorkItem, asked: StoredAnswer) -> MadeAnswer:
@@ -76,7 +68,7 @@ class AutoReader:
             understood = await self._understand(item, asked)
             choice = choose(gathered.facts, understood.understanding)
         chosen = _chosen(choice, asked, gathered, events=1)
-        async with self._database.transaction(item.tenant_id, name="answer") as tx:
+        async with self._kit.database.transaction(item.tenant_id, name="answer") as tx:
             kept = await answers.choose(tx, asked.session_key, asked.answer_id, chosen)
             if kept is chosen:
                 event = _event(chosen, understood)
@@ -84,23 +76,23 @@ class AutoReader:
         return kept
 
     async def _gather(self, item: WorkItem, asked: StoredAnswer) -> Gathered:
-        async with self._database.transaction(item.tenant_id, name="answer") as tx:
+        async with self._kit.database.transaction(item.tenant_id, name="answer") as tx:
             return await gather(tx, asked, self._known)
 
     async def _understand(self, item: WorkItem, asked: StoredAnswer) -> _Understood:
-        model = asked.wanted_model or self._known.config.model
-        facts = self._known.facts(model)
+        model = asked.wanted_model or self._kit.config.model
+        facts = self._kit.facts(model)
         request = asked.browsing or BrowseRequest()
         exchanges: list[tuple[ModelRequest, ModelReply]] = []
 
         async def call(ask: ModelRequest) -> ModelReply:
-            reply = await self._calls.call(item, asked, ask, model)
+            reply = await self._kit.calls.call(item, asked, ask, model)
             exchanges.append((ask, reply))
             return reply
 
         flow = understand(
             asked.query,
-            marker_key=self._known.marker_key,
+            marker_key=self._kit.marker_key,
             window_tokens=min(request.window_tokens, facts.window_tokens),
             count=facts.count,
             allowed=choosable(request),
@@ -126,7 +118,7 @@ class AutoReader:
         )
         is_last = chosen.reader in _OF_LOG or not self._known.browses
         if chosen.memory_id is not None:
-            async with self._database.transaction(item.tenant_id, name="answer") as tx:
+            async with self._kit.database.transaction(item.tenant_id, name="answer") as tx:
                 stored = await memories.get(tx, asked.session_key, chosen.memory_id)
             assert stored is not None, "memories are never deleted"
             told = replace(told, asked_spec=stored.spec)
@@ -143,10 +135,10 @@ class AutoReader:
     async def _choose_again(self, item: WorkItem, asked: StoredAnswer, why: str) -> Chosen:
         """Chooses browsing, with events after those of the reader that found nothing."""
         gathered = await self._gather(item, asked)
-        events = await self._calls.next_ordinal(item, asked, EventKind.CHOICE, after=1)
+        events = await self._kit.calls.next_ordinal(item, asked, EventKind.CHOICE, after=1)
         choice = fallback(gathered.facts, why)
         chosen = _chosen(choice, asked, gathered, events=events)
-        await self._calls.record(item, asked, _event(chosen, None))
+        await self._kit.calls.record(item, asked, _event(chosen, None))
         return chosen
 
 

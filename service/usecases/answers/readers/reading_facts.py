@@ -11,8 +11,7 @@ from service.domain.spend.prices import ModelPrices
 from service.domain.tree.spec import Navigable, TreeSpec
 from service.llm.offloading import beside
 from service.llm.providers.facts import ModelFacts
-from service.settings.config import Config
-from service.usecases.answers.readers.answering import ReadKind
+from service.usecases.answers.readers.answering import ReaderKit, ReadKind
 from service.usecases.answers.readers.whole import read_log
 from storage.answers.answers import StoredAnswer
 from storage.engine.database import Transaction
@@ -34,14 +33,11 @@ class Gathered:
 class Knowledge:
     """What is known of models, and of what this process can do."""
 
+    kit: ReaderKit
     #: By the names of the kinds of memories.
     kinds: Mapping[str, ReadKind]
-    facts: Callable[[str], ModelFacts]
     #: None: prices are not known.
     prices: Callable[[str], ModelPrices] | None
-    config: Config
-    #: Derives the marks about texts from outside.
-    marker_key: bytes
     #: Whether logs can be browsed.
     browses: bool
 
@@ -53,13 +49,13 @@ async def gather(tx: Transaction, asked: StoredAnswer, known: Knowledge) -> Gath
     assert session is not None, "the answer's foreign key holds its session"
     stored = await memories.list_all(tx, key)
     shown = await _shown_bytes(tx, stored, head, known)
-    model = asked.wanted_model or known.config.model
+    model = asked.wanted_model or known.kit.config.model
     # Too many where there is much metadata, which no model reads: it only orders the choices.
     log_tokens = -(-session.content_bytes // TOKEN_BYTES)
     facts = SessionFacts(
         head=head,
         log_tokens=log_tokens,
-        whole_tokens=await _whole_tokens(tx, asked, known.facts(model), known),
+        whole_tokens=await _whole_tokens(tx, asked, known.kit.facts(model), known),
         memories=[_memory(one, shown[one.memory_id], head, log_tokens, known) for one in stored],
         named=asked.memory_name,
         wanted_position=asked.wanted_position,
@@ -75,7 +71,7 @@ async def _whole_tokens(
     tx: Transaction, asked: StoredAnswer, facts: ModelFacts, known: Knowledge
 ) -> int | None:
     """Tokens of the whole log in one prompt with its reply; None when they are too many."""
-    window = min(facts.window_tokens, known.config.auto_whole_tokens)
+    window = min(facts.window_tokens, known.kit.config.auto_whole_tokens)
     bounded = ModelFacts(window_tokens=window, count=facts.count)
     chunks = await read_log(tx, asked, bounded)
     if chunks is None:
@@ -84,7 +80,7 @@ async def _whole_tokens(
         whole.needed_tokens,
         chunks,
         asked.worded,
-        marker_key=known.marker_key,
+        marker_key=known.kit.marker_key,
         window_tokens=window,
         count=facts.count,
     )
@@ -107,7 +103,7 @@ def _memory(
 ) -> MemoryFacts:
     spec = stored.spec
     levels = spec.as_tree() if isinstance(spec, Navigable) else None
-    model = (levels.navigation_model if levels else "") or spec.model or known.config.model
+    model = (levels.navigation_model if levels else "") or spec.model or known.kit.config.model
     return MemoryFacts(
         memory_id=stored.memory_id,
         name=stored.name,
@@ -119,7 +115,7 @@ def _memory(
         shown_tokens=-(-shown_bytes // TOKEN_BYTES),
         leaf_tokens=levels.segment_tokens if levels else 0,
         levels=_levels(log_tokens, levels) if levels else 0,
-        window_tokens=known.facts(model).window_tokens,
+        window_tokens=known.kit.facts(model).window_tokens,
         prices=known.prices(model) if known.prices else None,
     )
 
