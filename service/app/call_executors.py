@@ -1,4 +1,4 @@
-"""What makes calls, in whatever process."""
+"""Opens what makes model calls, in any process."""
 
 from contextlib import AsyncExitStack
 
@@ -22,7 +22,7 @@ def call_executor(
     index: PrefixIndex,
     prices: Prices,
 ) -> CallExecutor:
-    """Makes calls in this process."""
+    """Returns the executor of calls in this process."""
     return CallExecutor(
         AllowedTransport(transport, AllowedModels(config)),
         ledger,
@@ -34,7 +34,7 @@ def call_executor(
 
 
 def prefix_index(config: Config, keys: DeploymentKeys, stack: AsyncExitStack) -> PrefixIndex:
-    """The prefix cache's index, if there is one; `stack` closes it."""
+    """Opens the index of the prefix cache, if there is one; `stack` closes it."""
     if config.redis_url is None:
         return NullPrefixIndex()
     redis = RedisPrefixIndex(

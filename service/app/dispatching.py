@@ -1,4 +1,4 @@
-"""What servers and workers stand on: a database, signals through it, and its work."""
+"""Opens what servers and workers need: a database, signals through it, and its work."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ from storage.engine.errors import StorageError
 from storage.engine.signals import Signals, are_heard
 from storage.engine.tasks import cancel
 
-#: How long a process that writes nothing may read from a server that takes no writes any more.
+#: How long a process that writes nothing may read from a server that no longer accepts writes.
 WRITABLE_SECONDS = 30.0
 
 
@@ -25,7 +25,7 @@ WRITABLE_SECONDS = 30.0
 async def process(
     config: Config, kind: str
 ) -> AsyncIterator[tuple[Database, DeploymentKeys, Signals, QueueDispatcher]]:
-    """What servers and workers have: a database, the deployment's keys, signals, and dispatch.
+    """Opens a database, the deployment's keys, signals and dispatch, for a server or worker.
 
     Signals are received and sent while the caller runs them.
     """
@@ -50,7 +50,7 @@ async def process(
 
 
 async def _leave_replaced_server(database: Database) -> None:
-    """Gives up connections to a server that takes no writes any more, as a write would."""
+    """Closes connections to a server that no longer accepts writes, as a write would."""
     while True:
         await asyncio.sleep(WRITABLE_SECONDS)
         # The error closes the connections; the process's readiness reports it.

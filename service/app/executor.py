@@ -1,4 +1,4 @@
-"""The process that makes the calls of workers."""
+"""Runs the process that makes the calls of workers."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""What every process of ours stands on: the database, keys, and what says that it is well."""
+"""Opens what every process needs: the database, the keys, and its health."""
 
 import asyncio
 import socket
@@ -61,8 +61,8 @@ def measured(config: Config, kind: str, *, serves: bool = False) -> Iterator[Non
 async def database_and_keys(
     config: Config, kind: str
 ) -> AsyncIterator[tuple[Database, DeploymentKeys]]:
-    """What every process has: the database, the deployment's keys."""
-    assert config.database_url is not None, "it is looked for first"
+    """Opens the database, and reads the deployment's keys."""
+    assert config.database_url is not None, "it is checked first"
     try:
         faults.install()
     except ValueError as error:
@@ -78,8 +78,8 @@ async def database_and_keys(
 
 
 def _connect(config: Config, kind: str, *, pool_size: int) -> Database:
-    """Connections to the data, of which none is open yet."""
-    assert config.database_url is not None, "it is looked for first"
+    """Returns connections to the database, of which none is open yet."""
+    assert config.database_url is not None, "it is checked first"
     return Database.connect(
         config.database_url.get_secret_value(),
         pool_size=pool_size,
@@ -92,8 +92,8 @@ def _connect(config: Config, kind: str, *, pool_size: int) -> Database:
 async def health(
     config: Config, kind: str, stop: asyncio.Event, *, waits: bool = False
 ) -> AsyncIterator[ReadinessWatch]:
-    """Says whether this process can work, to those who ask at its socket, by HTTP, and to a
-    listener; and what it measures. From the start on: others may wait long for the database.
+    """Reports whether this process can work, at its socket, by HTTP and to a listener, and its
+    metrics. It does so from the start on: processes may wait long for the database.
 
     `waits`: whether it does its work meanwhile where the port of the metrics is taken. Raises
     CannotStart.
@@ -105,7 +105,7 @@ async def health(
         stack.push_async_callback(database.close)
         await stack.enter_async_context(health_socket(config.run_dir, kind, lambda: watch.cause))
         if config.metrics_listen is not None:
-            # Only those who serve metrics have to load it.
+            # Only processes that serve metrics load it.
             from service.telemetry.endpoint import CannotListen, Endpoint
 
             served = Endpoint(telemetry.served(), lambda: watch.cause)

@@ -1,4 +1,4 @@
-"""The ways to models."""
+"""Opens access to models."""
 
 from contextlib import AsyncExitStack
 
@@ -37,10 +37,10 @@ async def open_gateway(
     bulkhead: Bulkhead | None = None,
     circuits: Circuits | None = None,
 ) -> Gateway:
-    """The way to every model; `stack` ends it.
+    """Opens the gateway to every model; `stack` closes it.
 
     Without a `remote` executor all calls are made in this process: they end when it is killed.
-    What it takes to ask is there from the beginning, or `when_asked` for the first time.
+    What calls need is loaded at once, or `when_asked` for the first time.
     """
     index = prefix_index(config, keys, stack)
     ledger = CallLedger(database, lease_seconds=config.call_lease_seconds)
@@ -68,7 +68,7 @@ async def open_gateway(
 
 
 def open_circuits(config: Config, database: Database) -> Circuits:
-    """What is known of the deployments that models are at, and do not reply."""
+    """Returns what is known of deployments that do not reply."""
     return Circuits(StoredConditions(database), probe_seconds=config.model_probe_seconds)
 
 
@@ -79,7 +79,7 @@ def remote_executor(
     *,
     metrics_listen: str | None = None,
 ) -> RemoteExecutor:
-    """The executor of this one, or the one it shares; `stack` leaves it.
+    """Returns this process's executor, or the one that it shares; `stack` closes it.
 
     `metrics_listen`: where one of its own serves metrics, if it does.
     """
@@ -93,7 +93,7 @@ def remote_executor(
 
 
 def embedder_of(config: Config, database: Database) -> Embedder | None:
-    """What makes vectors; None where none are configured."""
+    """Opens what makes vectors; returns None if none are configured."""
     try:
         return open_embedder(config, CallLedger(database, lease_seconds=config.call_lease_seconds))
     except CannotEmbed as error:

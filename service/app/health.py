@@ -25,12 +25,12 @@ _MAX_ANSWER_BYTES = 4096
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Health:
-    """What one process says of itself."""
+    """The health that one process reports."""
 
     #: One of KINDS.
     kind: str
     pid: int
-    #: It answers: its event loop runs. False says that it hangs.
+    #: It answers: its event loop runs. False: it hangs.
     live: bool
     #: It can do its work.
     ready: bool
@@ -79,7 +79,7 @@ def _ask(path: Path, kind: str, pid: int) -> Health | None:
 
 
 def report(run_dir: Path, kind: str | None, *, live: bool, as_json: bool) -> tuple[bool, str]:
-    """Returns whether all is well, and a line that says what is the case.
+    """Returns whether all is well, and one line about it.
 
     `live` asks no more than that every process answers. Where none runs, nothing is well.
     """

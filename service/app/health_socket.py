@@ -1,4 +1,4 @@
-"""Answers `palimpsest health`: the end of the process that is asked."""
+"""Answers `palimpsest health` in the process that is asked."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The API."""
+"""Runs the API server."""
 
 import asyncio
 from collections.abc import Callable
@@ -165,7 +165,7 @@ async def _warm(embedder: Embedder) -> None:
     try:
         await embedder.warm()
     except CannotEmbed as error:
-        # Searches go by words, and say so.
+        # Searches use words only, and report that.
         _log.warning("cannot embed queries", cause=str(error))
 
 

@@ -1,4 +1,4 @@
-"""A worker."""
+"""Runs a worker."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -113,7 +113,7 @@ async def work(
         )
         ready()
         if not near_model(config.model):
-            # What it took meanwhile could not go on: it is for workers whose executors are there.
+            # What it claimed meanwhile could not go on: workers with an executor can do it.
             await _unless(stop, remote.wait_until_ready(config.start_seconds))
             connecting = asyncio.create_task(remote.stay_connected())
             stack.push_async_callback(cancel, [connecting])
@@ -122,7 +122,7 @@ async def work(
 
 
 async def _unless(stop: asyncio.Event, wait: Coroutine[Any, Any, None]) -> None:
-    """Waits, unless this process is to stop."""
+    """Waits until this process is to stop, at most."""
     waiting, stopping = asyncio.create_task(wait), asyncio.create_task(stop.wait())
     await asyncio.wait((waiting, stopping), return_when=asyncio.FIRST_COMPLETED)
     for task in (waiting, stopping):

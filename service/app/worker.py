@@ -35,7 +35,7 @@ _log = structlog.get_logger("palimpsest.worker")
 
 #: Sessions that one search for unindexed words returns.
 WORDS_ITEMS = 1000
-#: What could not be worked on for want of a database is left for so many seconds.
+#: What failed because the database is unreachable waits for so many seconds.
 UNREACHABLE_SECONDS = 2.0
 #: How often a worker, from its start on, looks for sessions without vectors of its model.
 NOTE_SECONDS = 3600.0
@@ -98,14 +98,14 @@ class Worker:
             )
         finally:
             await cancel(loops)
-            # What this one leaves others go on with at once.
+            # So that other workers go on at once with what this one leaves.
             await self._wake_ups.flush()
 
     async def handle(self, item: WorkItem) -> float | None:
         """Works on one item; returns the seconds after which it is due again, or None.
 
-        Raises NotNow for what fails for want of a database. What waits for a model that does not
-        reply and has no slot is released.
+        Raises NotNow if the database is unreachable. What waits for a model that does not reply
+        and has no slot is released.
         """
         with logs.about(**item.log_fields):
             return await self._handle(item)
@@ -116,7 +116,7 @@ class Worker:
                 self._work_on(item), release=partial(self._release, item)
             )
             if seconds == 0 and not self._is_stopping:
-                # Others have their turn first, what has just come as well.
+                # Others have their turn first, what has just arrived as well.
                 await self._defer(item, -RECENT_SECONDS)
         except StorageError as error:
             _log.warning("work deferred", item=item.lock, cause=str(error))

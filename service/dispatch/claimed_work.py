@@ -124,11 +124,11 @@ class ClaimedWork:
     def _hold(self, item: WorkItem, seconds: float) -> None:
         self._held.add(item)
         if self._is_ending:
-            self._let_loose(item)
+            self._release_held(item)
             return
-        asyncio.get_running_loop().call_later(seconds, self._let_loose, item)
+        asyncio.get_running_loop().call_later(seconds, self._release_held, item)
 
-    def _let_loose(self, item: WorkItem) -> None:
+    def _release_held(self, item: WorkItem) -> None:
         if item in self._held:
             self._held.remove(item)
             self._give_back(item, more=True)
@@ -153,7 +153,7 @@ class ClaimedWork:
         """
         self._is_ending = True
         for item in list(self._held):
-            self._let_loose(item)
+            self._release_held(item)
         tasks = [task for _, task in self._running.values()]
         if tasks and seconds:
             await asyncio.wait(tasks, timeout=seconds)

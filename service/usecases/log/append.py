@@ -165,7 +165,7 @@ class Appender:
         entry = QueuedSubmission(
             tenant_id, submission, done, append_traces.sent(submission, done, parent)
         )
-        self._hold(entry.size)
+        self._count(entry.size)
         self._door.come(entry)
         return done
 
@@ -173,7 +173,7 @@ class Appender:
         self._commits.add(entry.tenant_id, entry, entry.done, entry.trace)
 
     def _release(self, entry: QueuedSubmission) -> None:
-        self._hold(-entry.size)
+        self._count(-entry.size)
 
     async def _existing(self, tenant_id: UUID, keys: Sequence[UUID]) -> Collection[UUID]:
         async with self._database.direct(tenant_id, name="append") as tx:
@@ -186,7 +186,7 @@ class Appender:
         finally:
             await self._commits.close()
 
-    def _hold(self, size: int) -> None:
+    def _count(self, size: int) -> None:
         self._unwritten += size
         if self._unwritten < self._limits.max_unwritten_bytes:
             self._room.set()

@@ -131,7 +131,7 @@ class Door:
             return
         for key in existing:
             self.know(key)
-            # With what arrived meanwhile, which would be overtaken else.
+            # With what arrived meanwhile, which would be overtaken otherwise.
             for entry in [*taken.pop(key), *self._waiting.pop(key, [])]:
                 self._let_in(entry)
         for entry in (one for entries in taken.values() for one in entries):

@@ -1,5 +1,5 @@
-"""The doctor checks a deployment: every part is looked at by itself, and a part that is down is a
-line like others."""
+"""The doctor checks each part of a deployment by itself; a part that is down is a line like
+others."""
 
 import platform
 from collections import Counter
@@ -47,7 +47,7 @@ class Migrations:
 
 
 class Doctor:
-    """Looks at everything that `config` names."""
+    """Checks everything that `config` names."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Doctor:
         self._tenant = tenant
 
     async def findings(self) -> AsyncIterator[Finding]:
-        """One after the other, as they are found. Reads only."""
+        """Yields findings one after the other, as they are found. Reads only."""
         yield _release()
         for one in findings(self._config) or [ok("settings", "nothing looks wrong")]:
             yield one
@@ -112,7 +112,7 @@ class Doctor:
                 yield one
 
     async def _pooler(self, url: str) -> Finding:
-        """Whether connections are what they are taken for."""
+        """Checks whether each connection is a session of the server's."""
         if self._config.is_pooled:
             if self._config.signals_database_url is None:
                 said = "PALIMPSEST_SIGNALS_DATABASE_URL is not set, and LISTEN passes no pooler"
@@ -128,7 +128,7 @@ class Doctor:
         return ok("pooler", "none between us and the server")
 
     async def _tables(self, database: Database) -> AsyncIterator[Finding]:
-        """What our role sees."""
+        """Checks what our role sees."""
         try:
             with look.seen():
                 found = await database_state.read(database)
@@ -152,7 +152,7 @@ class Doctor:
             yield one
 
     async def _tenants(self, database: Database) -> AsyncIterator[Finding]:
-        """What belongs to tenants: of each look one line that all is well, or what is not."""
+        """Checks the data of tenants: each look yields one line if all is well, else the faults."""
         try:
             tenants = await self._looked_at(database)
         except (StorageError, NoTenant) as error:
@@ -179,7 +179,7 @@ class Doctor:
                 yield replace(one, name=name, said=f"tenant {tenant.name}: {one.said}")
 
     async def _conditions(self, database: Database) -> list[Finding]:
-        """Models that give no replies for now."""
+        """Checks which models give no replies for now."""
         try:
             with look.seen():
                 async with database.without_tenant(name="doctor") as apart:
@@ -193,7 +193,7 @@ class Doctor:
         return judge.judge_conditions(found, number)
 
     async def _looked_at(self, database: Database) -> list[Tenant]:
-        """Raises NoTenant, StorageError."""
+        """Returns the tenants to check. Raises NoTenant, StorageError."""
         if self._tenant is not None:
             return [await the_tenant(database, self._tenant)]
         found = []
@@ -264,7 +264,7 @@ def _release() -> Finding:
 
 
 async def _signals(database: Database, url: str) -> Finding:
-    """Whether processes hear each other."""
+    """Checks whether processes hear each other."""
     try:
         heard = await are_heard(database, url)
     except StorageError as error:

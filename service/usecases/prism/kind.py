@@ -114,7 +114,7 @@ async def _amended(
 
 
 async def _restored(tx: Transaction, stored: StoredMemory, revision: int) -> Json:
-    """The state of an earlier revision, which was compared before; None if it cannot be read."""
+    """Returns an earlier state, which was compared before; None if it cannot be read."""
     try:
         rows = await states.read_nearest(tx, stored.session_key, stored.memory_id, revision)
         return None if rows is None else rows.memory(PrismSpec.of(stored).schema()).value

@@ -89,7 +89,7 @@ class PrismMethod(MemoryMethod[Found, PrismWork]):
     def _loaded(
         self, spec: PrismSpec, rows: PrismRows, facts: ModelFacts
     ) -> tuple[PrismMemory, int]:
-        """The memory, and the tokens of the task that stands before it in prompts."""
+        """Loads the memory, and counts the task that precedes it in prompts."""
         focused = spec.steps is StepScope.FOCUSED
         task = prompts.revise_task(spec, self._rules(spec), is_focused=focused)
         memory = PrismMemory.load(

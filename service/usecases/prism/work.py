@@ -42,7 +42,7 @@ class PrismWork:
 
     @property
     def spec(self) -> PrismSpec:
-        """How the memory is kept."""
+        """Returns how the memory is kept."""
         return PrismSpec.of(self.held)
 
     def moved(self, new: NewRevision, memory: PrismMemory) -> "PrismWork":
@@ -61,16 +61,16 @@ class PrismWork:
 
     @property
     def is_adaptive(self) -> bool:
-        """Whether it is folded by price."""
+        """Returns whether it is folded by price."""
         return self.spec.encoding is Encoding.ADAPTIVE
 
     @property
     def is_focused(self) -> bool:
-        """Whether its next step is shown a part of it, and so no amendments."""
+        """Returns whether its next step is shown a part of it, and so no amendments."""
         return pacing.focus_tokens(self.spec, self.memory, self.bounds) is not None
 
     def folds_first(self, group: Sequence[SizedChunk]) -> bool:
-        """Whether it is folded before the prompt over these chunks.
+        """Returns whether it is folded before the prompt over these chunks.
 
         Only stored rows and prices decide, so that a worker that takes over decides alike.
         """
@@ -81,14 +81,14 @@ class PrismWork:
         )
 
     def folded(self, group: Sequence[SizedChunk]) -> tuple[PrismMemory, FoldState]:
-        """The memory folded, and what is counted then; `group` is read next, if any is."""
+        """Folds the memory; returns it and what is counted then. `group` is read next, if any."""
         if not self.is_adaptive:
             return self.memory.fold(), self.fold_state
         cold = self._is_cold(group)
         return folding.fold(self.memory, self.fold_state, self.prices, cold=cold)
 
     def counted(self, *, prompted: bool) -> Mapping[str, Any] | None:
-        """What is counted behind the next revision; whether a prompt showed this one."""
+        """Returns the counts after the next revision; `prompted`: a prompt showed this one."""
         if not self.is_adaptive:
             return None
         if not prompted:
@@ -99,7 +99,7 @@ class PrismWork:
         return PromptSizes.of(self.memory, self.bounds.task_tokens, self.fold_state.prompted)
 
     def _is_cold(self, group: Sequence[SizedChunk]) -> bool:
-        """Whether the chunk came when the provider had forgotten the last prompt.
+        """Returns whether the chunk came when the provider had forgotten the last prompt.
 
         By the times in the log: what waited in a backlog came before the last revision.
         """
@@ -111,7 +111,7 @@ class PrismWork:
 
 
 def next_group(work: PrismWork) -> tuple[Sequence[SizedChunk], bool]:
-    """The chunks of the next step, and whether it could not take another one.
+    """Returns the chunks of the next step, and whether it has no room for another.
 
     A step that was paid for, by a worker that died before the commit, is made again
     with the same chunks, though more have come since: then its reply is in the ledger.
@@ -125,7 +125,7 @@ def next_group(work: PrismWork) -> tuple[Sequence[SizedChunk], bool]:
 
 
 def no_room(work: PrismWork) -> FailedPrecondition:
-    """Why nothing can be read any more."""
+    """Returns why nothing can be read any more."""
     bounds = work.bounds
     focus = pacing.focus_tokens(work.spec, work.memory, bounds)
     shown = work.memory.shown_tokens if focus is None else focus

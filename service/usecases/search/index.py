@@ -1,4 +1,4 @@
-"""Indexing: the words and the vectors of a session's chunks, written behind their appends.
+"""Indexes the words and the vectors of a session's chunks, after their appends.
 
 Words are the database's own work and come first; vectors take a model, which may be slow, or
 away, or refused by a budget. Then they are tried again later, and words go on meanwhile.
@@ -31,7 +31,7 @@ from storage.search.chunk_index import OF_LISTS, IndexPlace, NewVector, Overtake
 
 _log = structlog.get_logger("palimpsest.index")
 
-#: Batches of words, or of vectors, behind which others get their turn.
+#: Batches of words, or of vectors, after which others get their turn.
 MAX_BATCHES = 20
 #: Chunks of a batch of vectors, and bytes of their content.
 EMBED_CHUNKS = 64
@@ -96,7 +96,7 @@ class Indexer:
         return 0.0
 
     async def note_all(self) -> int:
-        """Notes the sessions of all tenants that lack vectors of the configured model; how many.
+        """Notes the sessions that lack vectors of the configured model; returns how many.
 
         Those that get chunks are noted anyway; the others would wait for one. Raises
         StorageError.
@@ -119,7 +119,7 @@ class Indexer:
             after = items[-1].session_key
 
     def _lacks_vectors(self, place: IndexPlace) -> bool:
-        assert self._embedder is not None, "nobody asks without one"
+        assert self._embedder is not None, "vectors are missing only where there is one"
         is_whole = place.embedded_position == place.head
         return place.head > 0 and not (is_whole and place.embedding_model == self._embedder.model)
 
@@ -148,7 +148,7 @@ class Indexer:
             return None
         _INDEXED.add(words.position - after)
         listed: int | None = place.listed_position
-        # One that has its words before its chunks; the others come behind all words.
+        # One that has its words before its chunks; the others come after all words.
         if (
             place.may_write_lists
             and not posting_lists.is_due(place.listed_position, words.position)
@@ -244,7 +244,7 @@ class Indexer:
         _EMBEDDED.add(len(chunks))
 
     async def _back_off(self, item: WorkItem, place: IndexPlace, error: Exception) -> None:
-        """Counts a failed try; the next one is later, and never before who refused says."""
+        """Counts a failed try; the next one is later, and never before a refusal allows it."""
         _FAILED.add(1)
         if isinstance(error, BudgetExhausted):
             # One that is raised is seen at the next look, and looking costs nothing.

@@ -102,8 +102,8 @@ class Costs:
             place = (one.memory if by_memory else "", one.purpose, one.model)
             spent = [one.spend, *([lines[place].spend] if place in lines else [])]
             lines[place] = replace(one, memory=place[0], spend=spend.added(spent))
-        behind = [lines[place] for place in sorted(lines) if after is None or place > after]
-        return spend.added(one.spend for one in found), behind[:limit]
+        following = [lines[place] for place in sorted(lines) if after is None or place > after]
+        return spend.added(one.spend for one in found), following[:limit]
 
     async def cost(self, tenant_id: UUID, asked: CostQuery, *, system_tokens: int = 0) -> Cost:
         """Returns what a session or a memory cost. Raises NotFound.

@@ -166,7 +166,7 @@ def _compressed(
     work: StateWork, group: CompressionGroup, done: Compression
 ) -> MemoryChange[StateWork]:
     vector = group.vector(done)
-    state = work.state_behind(group, vector)
+    state = work.state_after(group, vector)
     new = NewRevision(
         kind=group.kind(done.made), to_position=state.applied_position, digest=state.digest
     )

@@ -80,7 +80,7 @@ class CompressionGroup:
         return self.vectors[-1].to_position if self.vectors else self.steps[-1].position
 
     @property
-    def cursor_behind(self) -> int:
+    def cursor_after(self) -> int:
         """Returns the cursor of the revision that it makes."""
         return self.steps[-1].position if self.steps else self.cursor
 
@@ -225,12 +225,12 @@ class StateWork:
             vectors=vectors,
         )
 
-    def state_behind(self, group: CompressionGroup, vector: StateVector) -> State:
+    def state_after(self, group: CompressionGroup, vector: StateVector) -> State:
         """Returns the vectors in use after the revision that `group` makes."""
         (task,) = first_state(self.spec).stack
         return State.of(
             group.number,
-            group.cursor_behind,
+            group.cursor_after,
             group.levels(self.state.levels, self.spec),
             {one.revision: one for one in (task, *self.state.stack, vector)},
         )

@@ -47,7 +47,7 @@ class PipelineSteps:
 
     #: Plans what the log has next.
     read: Callable[[], Coroutine[Any, Any, LogRead]]
-    #: The summary of a node.
+    #: Makes the summary of a node.
     make: Callable[[Planned], Coroutine[Any, Any, Summary]]
     #: Stores nodes; the second argument says that nothing else is known to be done.
     store: Callable[[Sequence[Planned], bool], Coroutine[Any, Any, None]]

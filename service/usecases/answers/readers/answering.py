@@ -26,7 +26,7 @@ EXCERPT_CHARACTERS = 500
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MadeAnswer:
-    """What came of a question."""
+    """The result of a question."""
 
     #: The answer; empty when there is none.
     text: str
@@ -62,7 +62,7 @@ class MemoryReader(Protocol):
     """Answers questions to memories of one kind, as they were when the question came."""
 
     async def answer(self, item: WorkItem, asked: StoredAnswer) -> MadeAnswer:
-        """Made again after a failure, it gets the replies that are in the ledger."""
+        """Answers a question. Made again after a failure, it gets the replies of the ledger."""
 
 
 def scope_of(item: WorkItem, asked: StoredAnswer) -> CallScope:
@@ -104,7 +104,7 @@ class AnswerCalls:
         await self.record(item, asked, event)
 
     async def tell_cut(self, item: WorkItem, asked: StoredAnswer, text: str) -> None:
-        """Says that an answer lacks its end, for readers that have no other event."""
+        """Stores that an answer lacks its end, for readers that have no other event."""
         await self.tell(
             item,
             asked,
@@ -112,7 +112,7 @@ class AnswerCalls:
         )
 
     async def record(self, item: WorkItem, asked: StoredAnswer, event: Event) -> None:
-        """Stores an event of what is around the reader, at its ordinal among all."""
+        """Stores an event, at its ordinal among all."""
         async with self._database.transaction(item.tenant_id, name="answer.event") as tx:
             await trajectories.append(tx, (asked.session_key, asked.answer_id), event)
 
@@ -155,7 +155,7 @@ class ReadKind(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReadingReplies:
-    """Answers what the reading of one question asks of models, of what it reads, and of clients."""
+    """Serves the requests of one question's reading: to models, to what it reads, to clients."""
 
     calls: AnswerCalls
     item: WorkItem

@@ -1,4 +1,4 @@
-"""The automatic reader: chooses who reads, says why, and lets that one answer."""
+"""The automatic reader: chooses a reader, records why, and answers by it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ class AutoReader:
         self._reader_of = reader_of
 
     async def answer(self, item: WorkItem, asked: StoredAnswer) -> MadeAnswer:
-        """The answer of who was chosen; where a memory has none, or guesses, what browsing finds.
+        """Answers by the chosen reader; where a memory has no answer, or guesses, by browsing.
 
         The first choice is stored and stays: made again after a failure, the answer is
         read by the same reader at the same place. Raises ModelFailure, TextTooLong.
@@ -103,7 +103,7 @@ class AutoReader:
     async def _read(
         self, item: WorkItem, asked: StoredAnswer, chosen: Chosen
     ) -> tuple[MadeAnswer | None, str]:
-        """What the chosen reader makes of it, and why browsing might find more; else ""."""
+        """Returns the chosen reader's answer, and why browsing might find more; else ""."""
         told = replace(
             asked,
             reader=chosen.reader,
@@ -143,7 +143,7 @@ class AutoReader:
 
 
 def _worth(made: MadeAnswer) -> int:
-    """More is better: nothing, a guess, what rests on nothing, an answer."""
+    """Ranks an answer: nothing, a guess, what rests on nothing, an answer."""
     if made.no_answer is not None:
         return 0
     return 1 if made.guessed else 2 + made.rests
@@ -173,7 +173,7 @@ def _chosen(choice: Choice, asked: StoredAnswer, gathered: Gathered, *, events: 
 
 
 def _event(chosen: Chosen, understood: _Understood | None) -> Event:
-    """What was chosen, why, and what understanding the question cost."""
+    """Returns the event of a choice: what, why, and what understanding the question cost."""
     exchanges = understood.exchanges if understood else ()
     said = chosen.reader.value
     if chosen.browsing is not None:

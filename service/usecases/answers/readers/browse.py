@@ -57,7 +57,7 @@ class BrowseTerms:
         facts: Callable[[str], ModelFacts],
         marker_key: bytes,
     ) -> "BrowseTerms":
-        """Those of an answer; `facts` knows models."""
+        """Returns the terms of an answer; `facts` knows models."""
         chosen = None if asked.chosen is None else asked.chosen.browsing
         request = chosen or asked.browsing or BrowseRequest()
         options = asked.options or options_of(asked.response_schema)
@@ -81,7 +81,7 @@ class BrowseTerms:
         return partial(Packer, tokens, count=self.facts.count, cut=first_piece)
 
     def flow(self, query: str, pieces: Sequence[Frame]) -> FetchingFlow[Browsed]:
-        """The browsing of a question, which is the same whenever it is made."""
+        """Returns the browsing of a question, which is the same whenever it is made."""
         return browse(
             query,
             pieces,
@@ -93,7 +93,7 @@ class BrowseTerms:
 
 
 def ranked_in(events: Sequence[Event]) -> Sequence[tuple[int, ...]]:
-    """The pieces that retrieval named, each time it was asked, as the events have it.
+    """Returns the pieces that retrieval named, each time it was asked, as the events have it.
 
     Of a retrieval on the way only those that were still to be read, which does not change
     what is read.
@@ -145,7 +145,7 @@ class Browser:
         return await _made(log, asked, browsed, terms.model)
 
     async def _ranked(self, item: WorkItem, asked: StoredAnswer) -> Sequence[tuple[int, ...]]:
-        # Behind the choice: another reader may have looked before.
+        # After the choice: another reader may have looked before.
         after = 0 if asked.chosen is None else asked.chosen.events
         async with self._kit.database.transaction(item.tenant_id, name="answer") as tx:
             key = asked.session_key, asked.answer_id

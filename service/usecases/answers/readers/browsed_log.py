@@ -1,4 +1,4 @@
-"""The log as browsing reads it: pieces, without holding the text of all of them.
+"""Reads the log as browsing does: in pieces, without keeping the text of all of them.
 
 Of a log with more than `Limits.max_browsed_bytes` its beginning and its end are decomposed,
 half of the bytes each: the front and the end are what a text that does not fit is left with in
@@ -32,7 +32,7 @@ from storage.log.ranges import Range
 MAX_HITS = 1000
 #: Chunks that a piece between the ends has in front of the one that it was made for.
 CHUNKS_BEFORE = 4
-#: Pieces between the ends are numbered behind all others: so many numbers for each chunk.
+#: Pieces between the ends are numbered after all others: so many numbers for each chunk.
 NUMBERS_PER_CHUNK = 10_000
 
 #: Begins to pack a log.
@@ -52,11 +52,11 @@ class Ranks(Protocol):
     """Retrieval over the chunks that browsing may read."""
 
     async def rank(self, query: str, *, limit: int, rerank: bool) -> Sequence[BrowseHit]:
-        """Up to `limit` chunks that fit, best first."""
+        """Returns up to `limit` chunks that fit, best first."""
 
 
 class BrowsedLog:
-    """What browsing looks up. It changes nothing and may be asked in parallel."""
+    """Looks up what browsing asks for. Changes nothing, and may be called in parallel."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class BrowsedLog:
         max_bytes: int,
         left_out: tuple[int, int] | None = None,
     ) -> "BrowsedLog":
-        """The pieces that `pack` makes of the log: the same whenever it is opened.
+        """Decomposes the log into the pieces of `pack`: the same whenever it is opened.
 
         They are counted in a thread, one page of texts at a time. `max_bytes` is the most that
         is decomposed; `left_out` is what was left out when it was opened before.
@@ -106,12 +106,12 @@ class BrowsedLog:
         else:
             begin = await _packed(held, pack, 0, left_out[0] - 1)
             end = await _packed(held, pack, left_out[1], held.up_to)
-            behind = (replace(one, number=one.number + len(begin)) for one in end)
-            frames = (*begin, *behind)
+            after = (replace(one, number=one.number + len(begin)) for one in end)
+            frames = (*begin, *after)
         return cls(held, pack, frames, ranks, ranked, left_out)
 
     async def fetch(self, ask: Fetch) -> Any:
-        """What browsing wants to know, as `service.domain.answers.browse.pieces` says it."""
+        """Returns what browsing asks for, as `service.domain.answers.browse.pieces` defines it."""
         match ask:
             case ReadPiece():
                 return await self._read(self._frame(ask.number))
@@ -121,19 +121,19 @@ class BrowsedLog:
         raise TypeError(f"a log is not asked for {type(ask).__name__}")
 
     def frame_of(self, position: int, from_character: int) -> Frame:
-        """The piece that has a character of a chunk; between the ends one that was named."""
+        """Returns the piece that has a character of a chunk; between the ends a named one."""
         if self._is_between(position):
             for frame in self._between.values():
                 if _begins(frame) <= (position, from_character) < _ends(frame):
                     return frame
         at = min(bisect_right(self._ends, (position, from_character)), len(self.frames) - 1)
-        # What is behind a chunk's last character still belongs to the last of its pieces.
+        # What is after a chunk's last character still belongs to the last of its pieces.
         while at and self.frames[at].from_position > position:
             at -= 1
         return self.frames[at]
 
     async def true_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
-        """Those of the spans at which the log has their text, in their order."""
+        """Returns the spans at which the log has their text, in their order."""
         texts: dict[int, str] = {}
         for position in sorted({span.position for span in spans}):
             async for page in self._held.texts(position - 1, position):
@@ -144,7 +144,7 @@ class BrowsedLog:
         return self.left_out is not None and self.left_out[0] <= position <= self.left_out[1]
 
     def _frame(self, number: int) -> Frame:
-        """A piece by its number; ValueError where there is none."""
+        """Returns a piece by its number. Raises ValueError if there is none."""
         if 1 <= number <= len(self.frames):
             return self.frames[number - 1]
         if number not in self._between:
@@ -152,7 +152,7 @@ class BrowsedLog:
         return self._between[number]
 
     async def _known(self, numbers: Sequence[int]) -> tuple[Frame, ...]:
-        """The pieces of these numbers; those that the log does not have are left out."""
+        """Returns the pieces of these numbers that the log has."""
         for number in numbers:
             at, _ = divmod(number - len(self.frames) - 1, NUMBERS_PER_CHUNK)
             if number > len(self.frames) and self.left_out is not None:
@@ -161,7 +161,7 @@ class BrowsedLog:
         return tuple(self._frame(number) for number in known)
 
     async def _about(self, position: int) -> Sequence[Frame]:
-        """The pieces that hold a chunk between the ends; several where it is a long one."""
+        """Makes the pieces that have a chunk between the ends; several of a long one."""
         if not self._is_between(position):
             return ()
         assert self.left_out is not None, "there is something between the ends"
@@ -190,7 +190,7 @@ class BrowsedLog:
         return piece_of(frame, texts)
 
     async def _best(self, ask: RankPieces) -> tuple[Frame, ...]:
-        """The pieces of the chunks that fit best: its best chunk speaks for a piece."""
+        """Returns the pieces of the chunks that fit best; a piece ranks as its best chunk."""
         chunks = self._held.up_to
         if self.left_out is not None:
             chunks -= self.left_out[1] - self.left_out[0] + 1
@@ -208,7 +208,7 @@ class BrowsedLog:
         return await self._placed(ask, hits)
 
     def _pieces_of(self, hits: Iterable[BrowseHit]) -> set[tuple[bool, int]]:
-        """One of each piece; between the ends each chunk counts as one."""
+        """Returns the distinct pieces of hits; between the ends each chunk counts as one."""
         return {
             (True, hit.position)
             if self._is_between(hit.position)
@@ -217,10 +217,10 @@ class BrowsedLog:
         }
 
     async def _placed(self, ask: RankPieces, hits: Iterable[BrowseHit]) -> tuple[Frame, ...]:
-        """The pieces of hits, best first, as many as are asked for.
+        """Returns the pieces of hits, best first, as many as are asked for.
 
         Of a long chunk that fits as a whole its best piece; the others that have words of
-        the query come behind the pieces of all hits.
+        the query come after the pieces of all hits.
         """
         found: dict[int, Frame] = {}
         others: list[Sequence[Frame]] = []
@@ -242,7 +242,7 @@ class BrowsedLog:
         return tuple(islice(found.values(), ask.count))
 
     async def _frames_of(self, hit: BrowseHit, found: Iterable[Frame]) -> Sequence[Frame]:
-        """The pieces that may hold what fits; none where it is in one that is found already."""
+        """Returns the pieces that may have what fits; none if it is in one that is found."""
         if self._is_between(hit.position):
             if any(one.from_position < hit.position < one.to_position for one in found):
                 return ()
@@ -267,7 +267,7 @@ class BrowsedLog:
 
 
 async def _between_the_ends(held: LogRange, max_bytes: int) -> tuple[int, int] | None:
-    """What of a log with more than `max_bytes` stands between its ends of half of that."""
+    """Returns what of a log with more than `max_bytes` is between its ends of half of that."""
     if not held.up_to:
         return None
     async with held.database.transaction(held.tenant_id, name="answer") as tx:

@@ -1,4 +1,4 @@
-"""Citing: which chunks say what a place of a memory holds."""
+"""Cites the chunks that say what a place of a memory has."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
@@ -23,7 +23,7 @@ from storage.prism.amendment_log import LoggedAmendment
 EXCERPT_CHARACTERS = 500
 #: Places of a memory that are cited.
 MAX_CITATIONS = 20
-#: Amendments that a value is held against which a consolidation merged from them.
+#: Amendments that are compared with a value that a consolidation merged from them.
 MAX_SOURCES = 20
 
 
@@ -43,7 +43,7 @@ async def cite(
     paths: Sequence[Path],
     at_revision: int,
 ) -> Sequence[StoredCitation]:
-    """Follows each path back to the chunk that says what it holds.
+    """Follows each path back to the chunk that says its value.
 
     What was written by hand has no chunk, and no citation.
     """
@@ -115,7 +115,7 @@ def _of_steps(logged: Sequence[LoggedAmendment]) -> Iterator[LoggedAmendment]:
 async def _touched(
     tx: Transaction, key: tuple[UUID, UUID], path: Path, at_revision: int
 ) -> Sequence[tuple[LoggedAmendment, Touch]]:
-    """The newest amendments of a place that holds something, newest first."""
+    """Returns the newest amendments of a place that has a value, newest first."""
     found: list[tuple[LoggedAmendment, Touch]] = []
     touches = traced(tx, key, path, exists=True, at_revision=at_revision)
     async with aclosing(touches):

@@ -1,4 +1,4 @@
-"""A session's log as readers go through it: page by page, each in a transaction of its own.
+"""Reads a session's log page by page, each in a transaction of its own.
 
 A question's filter says which of its chunks readers of the log see, and which any answer cites.
 """
@@ -44,7 +44,7 @@ class LogRange:
     async def pages(
         self, after: int = 0, up_to: int | None = None
     ) -> AsyncIterator[Sequence[LoggedChunk]]:
-        """The chunks at positions (after, up_to], as many at a time as a page has."""
+        """Yields the chunks at positions (after, up_to], page by page."""
         within = self.within(after, up_to)
         if within is not None:
             async for page in self._wanted_pages(within):
@@ -74,13 +74,13 @@ class LogRange:
     async def texts(
         self, after: int = 0, up_to: int | None = None
     ) -> AsyncIterator[Sequence[tuple[int, str]]]:
-        """The same as positions and texts."""
+        """Yields the same as positions and texts."""
         async for page in self.pages(after, up_to):
             yield [(one.position, one.chunk.as_text()) for one in page]
 
 
 def log_of(database: Database, tenant_id: UUID, asked: StoredAnswer) -> LogRange:
-    """What a question reads: the log as it was when the question came."""
+    """Returns what a question reads: the log as it was when the question came."""
     return LogRange(
         database=database,
         tenant_id=tenant_id,

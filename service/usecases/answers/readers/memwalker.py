@@ -1,4 +1,4 @@
-"""Navigating: a worker answers a question from the levels of a memory, move by move."""
+"""Answers a question from the levels of a memory, move by move."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -68,7 +68,7 @@ class Terms:
         facts: Callable[[str], ModelFacts],
         marker_key: bytes,
     ) -> "Terms":
-        """Those of a memory that has levels; `facts` knows models."""
+        """Returns the terms of a memory that has levels; `facts` knows models."""
         assert isinstance(kept, Navigable), "other kinds are refused"
         spec = kept.as_tree()
         building = spec.model or default_model
@@ -84,7 +84,7 @@ class Terms:
     async def reader(
         self, database: Database, tenant_id: UUID, asked: StoredAnswer, *, tail_bytes: int
     ) -> LevelsReader | None:
-        """The levels that a question is asked of; None when there is no text.
+        """Opens the levels that a question is asked of; returns None when there is no text.
 
         Of text that has no node yet it holds at most `tail_bytes`.
         """
@@ -99,8 +99,8 @@ class Terms:
         )
 
     def flow(self, asked: StoredAnswer, root: NodeView) -> FetchingFlow[Navigation]:
-        """The navigation of a question, which is the same whenever it is made."""
-        assert asked.navigation is not None, "who navigates was asked to"
+        """Returns the navigation of a question, which is the same whenever it is made."""
+        assert asked.navigation is not None, "only such questions are navigated"
         how = asdict(asked.navigation)
         return navigate(
             TreeQuestion(
@@ -174,7 +174,7 @@ def _made(
 
 
 async def _cite(reader: LevelsReader, leaf: str, navigation: Navigation) -> StoredCitation:
-    """The chunk of a leaf whose words fit the answer best, and the sentence that does."""
+    """Cites the chunk of a leaf whose words fit the answer best, and the sentence that does."""
     held = await reader.hold(leaf)
     said, why = navigation.text, navigation.reasoning
     pieces = {piece.position: piece for piece in held.pieces}

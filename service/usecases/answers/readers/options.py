@@ -26,7 +26,7 @@ class ChoosingReader:
         self._shaper = shaper
 
     async def answer(self, item: WorkItem, asked: StoredAnswer) -> MadeAnswer:
-        """The option that the reader's answer is, or means by one more call.
+        """Returns the option that the reader's answer is, or means by one more call.
 
         Raises as the reader, and ModelFailure.
         """

@@ -34,7 +34,7 @@ class ContextReader:
         self._kit = kit
 
     async def answer(self, item: WorkItem, asked: StoredAnswer) -> MadeAnswer:
-        """The answer that the context gives, and the chunks that it rests on.
+        """Answers from the context, and cites the chunks that the answer rests on.
 
         Raises ModelFailure, TextTooLong.
         """
@@ -63,7 +63,7 @@ class ContextReader:
 
 
 async def _context(tx: Transaction, asked: StoredAnswer, facts: ModelFacts) -> WorkingContext:
-    """The working context as it was when the question came. Raises TextTooLong."""
+    """Reads the working context as it was when the question came. Raises TextTooLong."""
     state = await vectors.read_state(tx, asked.session_key, asked.memory_id, asked.revision)
     assert state is not None, "the answer's foreign key holds its revision"
     after, head = state.applied_position, asked.applied_position

@@ -22,7 +22,7 @@ class PrismReader:
         self._kit = kit
 
     async def answer(self, item: WorkItem, asked: StoredAnswer) -> MadeAnswer:
-        """The answer that the memory gives, and the chunks behind what it rests on.
+        """Answers from the memory, and cites the chunks of what the answer rests on.
 
         Raises ModelFailure, NoUse.
         """

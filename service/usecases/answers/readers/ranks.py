@@ -18,7 +18,7 @@ _log = structlog.get_logger("palimpsest.ranks")
 
 
 class SearchRanks:
-    """What one answer finds by the search of its session."""
+    """Retrieves for one answer, by the search of its session."""
 
     def __init__(
         self, searcher: Searcher, item: WorkItem, asked: StoredAnswer, terms: BrowseTerms
@@ -30,9 +30,9 @@ class SearchRanks:
         self._scope: CallScope = scope_of(item, asked)
 
     async def rank(self, query: str, *, limit: int, rerank: bool) -> Sequence[BrowseHit]:
-        """Up to `limit` chunks that fit, best first.
+        """Returns up to `limit` chunks that fit, best first.
 
-        Where no reply of the model holds an order, they come as the search ranks them.
+        If no reply of the model has an order, they come as the search ranks them.
         Raises ModelFailure, BudgetExhausted.
         """
         try:

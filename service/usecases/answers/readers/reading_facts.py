@@ -43,7 +43,7 @@ class Knowledge:
 
 
 async def gather(tx: Transaction, asked: StoredAnswer, known: Knowledge) -> Gathered:
-    """The facts of a question's session."""
+    """Reads the facts of a question's session."""
     key, head = asked.session_key, asked.applied_position
     session = await sessions.get(tx, key)
     assert session is not None, "the answer's foreign key holds its session"
@@ -70,7 +70,7 @@ async def gather(tx: Transaction, asked: StoredAnswer, known: Knowledge) -> Gath
 async def _whole_tokens(
     tx: Transaction, asked: StoredAnswer, facts: ModelFacts, known: Knowledge
 ) -> int | None:
-    """Tokens of the whole log in one prompt with its reply; None when they are too many."""
+    """Returns the tokens of the whole log in a prompt with its reply; None: they are too many."""
     window = min(facts.window_tokens, known.kit.config.auto_whole_tokens)
     bounded = ModelFacts(window_tokens=window, count=facts.count)
     chunks = await read_log(tx, asked, bounded)
@@ -89,7 +89,7 @@ async def _whole_tokens(
 async def _shown_bytes(
     tx: Transaction, stored: Sequence[StoredMemory], head: int, known: Knowledge
 ) -> Mapping[UUID, int]:
-    """What one prompt shows of each memory, read for all memories of a kind together."""
+    """Returns what one prompt shows of each memory; reads all memories of a kind together."""
     found: dict[UUID, int] = {}
     for kind in {one.spec.kind for one in stored}:
         of_kind = [one for one in stored if one.spec.kind == kind]
@@ -129,7 +129,7 @@ def _stopped(stored: StoredMemory) -> str:
 
 
 def _levels(log_tokens: int, spec: TreeSpec) -> int:
-    """Levels above the leaves of a tree over so much text; 1 or more."""
+    """Returns the levels above the leaves of a tree over so much text; 1 or more."""
     leaves, levels = -(-log_tokens // spec.segment_tokens), 1
     while leaves > spec.max_children:
         leaves, levels = -(-leaves // spec.max_children), levels + 1

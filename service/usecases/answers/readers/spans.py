@@ -19,7 +19,7 @@ MAX_BETWEEN = 12
 
 
 def located(text: str, excerpt: str) -> tuple[int, int] | None:
-    """Where an excerpt stands word for word; None when it does not. The first place counts.
+    """Returns where an excerpt is, word for word; None if it is nowhere. The first place counts.
 
     One word is not found within others; of several the last may be cut off.
     """
@@ -36,7 +36,7 @@ def located(text: str, excerpt: str) -> tuple[int, int] | None:
 
 
 def quoted(text: str, quote: str) -> tuple[int, int] | None:
-    """Where a quote stands, whose blanks, signs and case may differ from the text's.
+    """Returns where a quote is, whose blanks, signs and case may differ from the text's.
 
     Models copy words better than line ends and quotation marks.
     """
@@ -65,7 +65,7 @@ def _runs(places: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _run_of(words: Sequence[str], held: Sequence[str], runs: Sequence[int]) -> int | None:
-    """Where some words stand in a row within one run; the first place counts.
+    """Returns where some words follow each other within one run; the first place counts.
 
     By Knuth, Morris and Pratt: no word of the text is compared anew for each place.
     """
@@ -88,7 +88,7 @@ def _run_of(words: Sequence[str], held: Sequence[str], runs: Sequence[int]) -> i
 
 
 def spanned(citation: StoredCitation, text: str, offset: int = 0) -> StoredCitation:
-    """A citation with the span of its excerpt, where that stands in the chunk's text.
+    """Returns a citation with the span of its excerpt, if the chunk's text has that.
 
     `offset`: characters of the chunk before `text`.
     """
@@ -99,7 +99,7 @@ def spanned(citation: StoredCitation, text: str, offset: int = 0) -> StoredCitat
 
 
 def _splits(text: str, at: int) -> bool:
-    """Whether a place is within a word."""
+    """Returns whether a place is within a word."""
     around = text[max(at - 1, 0) : at + 1] if 0 < at < len(text) else ""
     return len(around) == 2 and _is_letter(around[0]) and _is_letter(around[1])
 

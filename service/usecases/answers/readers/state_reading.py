@@ -1,4 +1,4 @@
-"""Reading the levels of a state memory as a navigation does, as of when the question came.
+"""Reads the levels of a state memory as a navigation does, as of when the question came.
 
 What all vectors of the lineage cover is listed without their texts; texts come with the nodes
 that the navigation sees. What no vector covers, because a rollback or a level that began anew
@@ -78,7 +78,7 @@ class StateReader(LevelsReader):
         cutter: Cutter,
         tail_bytes: int,
     ) -> "StateReader | None":
-        """The levels that a question is asked of; None when there is no text.
+        """Opens the levels that a question is asked of; returns None when there is no text.
 
         Of steps that no vector covers yet it holds at most `tail_bytes`.
         """
@@ -185,7 +185,7 @@ def _may_be_long(vector: StateVector, most_bytes: int, limit: int) -> bool:
 async def _tops(
     tx: Transaction, key: tuple[UUID, UUID], placed: Sequence[Placed], spec: TreeSpec
 ) -> Sequence[NodeView]:
-    """The vectors on top, with as much of their texts as made-up summaries show."""
+    """Reads the vectors on top, with as much of their texts as made-up summaries show."""
     # A made-up node has two children or more, which share its summary.
     share = TOKEN_BYTES * -(-spec.summary_tokens // 2)
     characters = min(share, TOPS_CHARACTERS // max(len(placed), 1))

@@ -21,7 +21,7 @@ from storage.log.ranges import Range
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TailCuts:
-    """The text behind the last node or vector, in pieces."""
+    """The text after the last node or vector, in pieces."""
 
     cuts: Sequence[Cut]
     #: The first and the last chunk that were left out of it; None: none was.
@@ -42,7 +42,7 @@ async def read_tail(
     max_bytes: int,
     left_out: tuple[int, int] | None = None,
 ) -> TailCuts:
-    """The text of a log from `start` on: of more than `max_bytes` the newest chunks.
+    """Reads the text of a log from `start` on: of more than `max_bytes` the newest chunks.
 
     It is cut in a thread, one page of chunks at a time. `left_out` is what was left out when it
     was read before.
@@ -51,8 +51,8 @@ async def read_tail(
         async with held.database.transaction(held.tenant_id, name="answer") as tx:
             after = start.position - 1
             log = Range(from_position=start.position, to_position=held.up_to)
-            behind = await ends.newest(tx, held.session_key, log, max_bytes)
-        left_out = (start.position, behind) if behind > after else None
+            last = await ends.newest(tx, held.session_key, log, max_bytes)
+        left_out = (start.position, last) if last > after else None
     if left_out is not None:
         start = TextOffset(left_out[1] + 1)
     segmenter = Segmenter(segment_tokens, cutter, start)
@@ -66,7 +66,7 @@ async def read_tail(
 async def pieces_between(
     tx: Transaction, session_key: UUID, start: TextOffset, end: TextOffset
 ) -> Sequence[SegmentPiece]:
-    """The text under a node, from `start` to before `end`, chunk by chunk."""
+    """Reads the text under a node, from `start` to before `end`, chunk by chunk."""
     pieces: list[SegmentPiece] = []
     after = start.position - 1
     while after < end.last_position:

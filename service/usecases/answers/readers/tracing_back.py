@@ -1,4 +1,4 @@
-"""Tracing an answer from a working context back to the chunks that it rests on."""
+"""Traces an answer from a working context back to the chunks that it rests on."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -42,7 +42,7 @@ class AnswerTracer:
     async def cite(
         self, context: WorkingContext, draft: AnswerDraft[int], query: str
     ) -> Sequence[StoredCitation]:
-        """The recent steps that the answer names, and where it has the rest from."""
+        """Cites the recent steps that the answer names, and the sources of the rest."""
         self._lineage = await history.lineage(self._tx, *self._key, self._revision)
         named = frozenset(draft.sources)
         texts = {step.position: step.text for step in context.recent}
@@ -98,7 +98,7 @@ class AnswerTracer:
     async def _further(
         self, vector: StateVector, way: Sequence[StateVector]
     ) -> tuple[Sequence[StateVector], bool]:
-        """The way back from a vector, twice as long, and whether that is all of it."""
+        """Returns the way back from a vector, twice as long, and whether that is all of it."""
         upto = way[-1].revision - 1 if way else vector.revision
         limit = len(way) or FIRST_VECTORS
         page = await views.list_back(
@@ -109,13 +109,13 @@ class AnswerTracer:
         return (self._whole(longer) if is_all else longer), is_all
 
     def _whole(self, way: Sequence[StateVector]) -> Sequence[StateVector]:
-        """A way that is whole: that of vectors of steps begins at the task prompt."""
+        """Completes a way: that of vectors of steps begins at the task prompt."""
         return [*way, self._task] if way[-1].level == STEPS_LEVEL else way
 
     async def _chunk(
         self, statement: str, vector: StateVector, query: str
     ) -> StoredCitation | None:
-        """The chunk of a vector's own positions whose words fit a statement best."""
+        """Cites the chunk of a vector's own positions whose words fit a statement best."""
         after = vector.from_position
         found = await chunks.read_ranges(
             self._tx, self._key[0], [(after, vector.to_position)], MAX_BYTES

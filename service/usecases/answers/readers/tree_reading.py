@@ -1,4 +1,4 @@
-"""Reading a tree as a navigation does: one forest, as of when the question was asked."""
+"""Reads a tree as a navigation does: one forest, as of when the question was asked."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
@@ -36,7 +36,7 @@ class TreeReader(LevelsReader):
         cutter: Cutter,
         tail_bytes: int,
     ) -> "TreeReader | None":
-        """The tree that a question is asked of; None when there is no text.
+        """Opens the tree that a question is asked of; returns None when there is no text.
 
         `count` is that of the model that builds it. Of text that has no leaf it holds at most
         `tail_bytes`.

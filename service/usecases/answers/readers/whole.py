@@ -6,9 +6,8 @@ from uuid import UUID
 
 from service.domain.answers import whole
 from service.domain.answers.citations import best_excerpt, best_position
-from service.domain.answers.drafting import AnswerDraft, room_for
 from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer, reply_fields
-from service.domain.answers.whole import BYTES_PER_TOKEN, WHOLE, PositionQuote
+from service.domain.answers.whole import BYTES_PER_TOKEN, WHOLE, PositionQuote, WholeDraft
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.driver import drive
 from service.llm.offloading import beside
@@ -32,7 +31,6 @@ NO_ANSWER_TEXTS = {
 }
 
 Chunks = Sequence[tuple[int, str]]
-Draft = AnswerDraft[PositionQuote]
 
 
 class WholeReader:
@@ -42,7 +40,7 @@ class WholeReader:
         self._kit = kit
 
     async def answer(self, item: WorkItem, asked: StoredAnswer) -> MadeAnswer:
-        """The answer that the log gives as it was when the question came.
+        """Answers from the log as it was when the question came.
 
         Raises ModelFailure, TextTooLong.
         """
@@ -52,7 +50,8 @@ class WholeReader:
             chunks = await read_log(tx, asked, facts)
         if chunks is None:
             most = facts.window_tokens * BYTES_PER_TOKEN
-            raise whole.too_long(f"more than {most} bytes", room_for(facts.window_tokens))
+            room = whole.room_for(facts.window_tokens)
+            raise whole.too_long(f"more than {most} bytes", room)
         flow = whole.answer(
             chunks,
             asked.worded,
@@ -60,18 +59,25 @@ class WholeReader:
             window_tokens=facts.window_tokens,
             count=facts.count,
         )
-        draft = await drive(flow, lambda ask: self._kit.calls.call(item, asked, ask, model))
+        draft: WholeDraft = await drive(
+            flow, lambda ask: self._kit.calls.call(item, asked, ask, model)
+        )
         await self._kit.calls.tell(item, asked, _end(draft, asked.applied_position))
         if draft.no_answer is not None:
-            why = NO_ANSWER_TEXTS.get(draft.no_answer) or empty_text(asked)
-            return MadeAnswer.none(model, draft.no_answer, why)
+            return MadeAnswer(
+                text="",
+                citations=(),
+                model=model,
+                no_answer=draft.no_answer,
+                failure=NO_ANSWER_TEXTS.get(draft.no_answer) or empty_text(asked),
+            )
         # Quotes are looked for in all of the log.
         citations = await beside(_cited_in, draft, chunks, asked.query)
         return MadeAnswer(text=draft.text, citations=citations, model=model, truncated=draft.is_cut)
 
 
 async def read_log(tx: Transaction, asked: StoredAnswer, facts: ModelFacts) -> Chunks | None:
-    """Position and text of the chunks of a log that a question reads.
+    """Returns position and text of the chunks of a log that a question reads.
 
     None when they have so many bytes that no prompt has room for them; then few of them are read.
     """
@@ -100,7 +106,7 @@ async def _read_wanted(
     return chunks
 
 
-def _end(draft: Draft, upto: int) -> Event:
+def _end(draft: WholeDraft, upto: int) -> Event:
     return Event(
         ordinal=1,
         kind=EventKind.END,
@@ -114,14 +120,14 @@ def _end(draft: Draft, upto: int) -> Event:
     )
 
 
-def _cited_in(draft: Draft, chunks: Chunks, query: str) -> Sequence[StoredCitation]:
+def _cited_in(draft: WholeDraft, chunks: Chunks, query: str) -> Sequence[StoredCitation]:
     return list(_citations(draft, dict(chunks))) or _likely(draft, chunks, query)
 
 
-def _citations(draft: Draft, texts: Mapping[int, str]) -> Iterator[StoredCitation]:
+def _citations(draft: WholeDraft, texts: Mapping[int, str]) -> Iterator[StoredCitation]:
     """Yields the place of each quote in the log; a quote that is nowhere is dropped."""
     seen: set[tuple[int, int]] = set()
-    for quote in draft.sources:
+    for quote in draft.quotes:
         found = _place(quote, texts)
         if found is not None and found[:2] not in seen:
             position, start, end = found
@@ -130,8 +136,8 @@ def _citations(draft: Draft, texts: Mapping[int, str]) -> Iterator[StoredCitatio
 
 
 def _place(quote: PositionQuote, texts: Mapping[int, str]) -> tuple[int, int, int] | None:
-    """Position and characters of a quote; where its number is wrong, of the newest text that
-    has its very words."""
+    """Returns position and characters of a quote; if its number is wrong, those of the newest
+    text that has its very words."""
     span = quoted(texts.get(quote.position, ""), quote.text)
     if span is not None:
         return quote.position, *span
@@ -145,7 +151,7 @@ def _place(quote: PositionQuote, texts: Mapping[int, str]) -> tuple[int, int, in
 
 
 def _likely(draft: Draft, chunks: Chunks, query: str) -> Sequence[StoredCitation]:
-    """The chunk whose words fit the answer best, where the model quoted none that is there."""
+    """Cites the chunk whose words fit the answer best, where no quote of the model is there."""
     position = best_position(draft.text, chunks, around=query)
     text = dict(chunks)[position]
     return [
