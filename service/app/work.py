@@ -27,7 +27,7 @@ from service.usecases.memories.recovery import Recovery
 from service.usecases.memories.step_tools import StepTools
 from service.usecases.operations.deleting import Remover
 from service.usecases.operations.gauges import observe_circuits, observe_whether
-from service.usecases.prism.generate import Generator
+from service.usecases.prism.schemas import Generator
 from service.usecases.search.index import Indexer
 from service.usecases.search.reranking import Reranker
 from service.usecases.search.search import Searcher

@@ -20,7 +20,7 @@ from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.recovery import LOOK_SECONDS as RECOVERY_LOOK_SECONDS
 from service.usecases.memories.recovery import Recovery
 from service.usecases.operations.deleting import Remover
-from service.usecases.prism.generate import Generator
+from service.usecases.prism.schemas import Generator
 from service.usecases.search.index import Indexer
 from storage.engine import trace_contexts
 from storage.engine.database import Database

@@ -18,10 +18,13 @@ from service.domain.values.reasons import Reason
 from service.usecases.log import metrics
 from service.usecases.log.metrics import Guard
 from storage.engine.database import Database, Transaction
-from storage.engine.errors import StorageError
+from storage.engine.errors import Busy, StorageError
 from storage.log import requests
 
 T = TypeVar("T")
+
+#: How often a transaction is tried that deadlocks with others.
+TRIES = 3
 
 
 class Repeated(Exception):
@@ -100,6 +103,20 @@ async def store_result(tx: Transaction, result: T) -> T:
         raise Repeated
     opened.is_stored = True
     return result
+
+
+async def tried_again(
+    database: Database, tenant_id: UUID, work: Callable[[Transaction], Awaitable[T]], *, name: str
+) -> T:
+    """Runs `work` in a transaction of its own, up to TRIES times while it is Busy."""
+    for number in range(1, TRIES + 1):
+        try:
+            async with database.transaction(tenant_id, name=name) as tx:
+                return await work(tx)
+        except Busy:
+            if number == TRIES:
+                raise
+    raise AssertionError("the last try returns or raises")
 
 
 async def _response(database: Database, tenant_id: UUID, request: ClientRequest) -> bytes | None:

@@ -18,9 +18,8 @@ from service.domain.values.errors import DeadlineExceeded, NotFound
 from service.domain.values.reasons import Reason
 from service.domain.values.tenancy import memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
-from service.usecases.log.idempotency import store_result
+from service.usecases.log.idempotency import store_result, tried_again
 from service.usecases.log.lookup import session_not_found
-from service.usecases.log.tries import tried_again
 from service.usecases.memories.progress_watcher import ProgressWatcher
 from storage.calls import calls
 from storage.calls.calls import UsageLine

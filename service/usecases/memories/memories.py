@@ -16,7 +16,7 @@ from service.domain.values.tenancy import memory_id, session_key
 from service.settings.config import Limits
 from service.telemetry import tracing
 from service.telemetry.names import GenAiOperation
-from service.usecases.log.idempotency import store_result
+from service.usecases.log.idempotency import store_result, tried_again
 from service.usecases.log.lookup import (
     being_deleted,
     find_memory,
@@ -27,7 +27,6 @@ from service.usecases.log.lookup import (
     revision_not_found,
     session_not_found,
 )
-from service.usecases.log.tries import tried_again
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.consistency import (
     Consistency,

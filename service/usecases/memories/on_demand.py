@@ -10,11 +10,7 @@ from service.domain.calls.ledger import Gone
 from service.domain.prism.schemas.generation import NoSchema
 from service.domain.prompting.asking import NoUse
 from service.domain.prompting.fitting import TextTooLong
-from service.domain.values.errors import (
-    BudgetExhausted,
-    Exhausted,
-)
-from service.domain.values.pausing import pause_seconds
+from service.domain.values.errors import BudgetExhausted, Exhausted
 from service.domain.values.reasons import Reason
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.driver import WindowPassed
@@ -24,16 +20,19 @@ from service.settings.config import Config
 from service.telemetry import tracing
 from service.telemetry.names import Attribute
 from service.usecases.log.concurrency_limiter import BUSY_RETRY_SECONDS
-from service.usecases.memories.step_failures import Pauses, is_final, logged_cause_of
+from service.usecases.memories.step_failures import (
+    Pauses,
+    cause_of,
+    is_final,
+    logged_cause_of,
+    retry_seconds,
+)
 from storage.engine import trace_contexts
 from storage.engine.database import Database, Transaction
 from storage.engine.errors import StorageError, Violated
 from storage.memories import job_results, waiting
 
 _log = structlog.get_logger("palimpsest.making")
-
-#: Characters of a cause that are kept.
-CAUSE_CHARACTERS = 500
 
 
 class PendingJob(Protocol):
@@ -123,7 +122,7 @@ class OnDemandJob(Generic[T]):
     async def _back_off(self, item: WorkItem, attempts: int, error: Exception) -> None:
         """Stores a failed try: another follows, with growing pauses, or the job fails."""
         known = isinstance(error, ModelFailure | NoSchema | NoUse | BudgetExhausted | TextTooLong)
-        cause = (str(error).strip().splitlines() or [type(error).__name__])[0][:CAUSE_CHARACTERS]
+        cause = cause_of(error)
         _log.warning(
             f"{item.kind.value} failed",
             item=str(item.item_id),
@@ -142,12 +141,7 @@ class OnDemandJob(Generic[T]):
             elif _is_final(error) or attempts + 1 >= self._config.step_tries:
                 await job_results.fail(tx, item, cause)
             else:
-                seconds = pause_seconds(
-                    self._config.step_backoff_seconds,
-                    attempts,
-                    asked_seconds=getattr(error, "retry_after_seconds", None) or 0.0,
-                )
-                await job_results.back_off(tx, item, seconds)
+                await job_results.back_off(tx, item, retry_seconds(self._config, attempts, error))
 
 
 def _is_final(error: Exception) -> bool:

@@ -13,6 +13,7 @@ from service.domain.values.errors import FailedPrecondition
 from service.domain.values.pausing import MAX_SECONDS, pause_seconds, spread
 from service.llm.gateway.circuits import MAX_ASKED_SECONDS
 from service.llm.providers.failures import ModelFailure
+from service.settings.config import Config
 from service.telemetry import meter, tracing
 from service.telemetry.names import Metric
 from service.usecases.memories.metrics import FAILED
@@ -95,11 +96,7 @@ class StepFailures:
         )
         if is_final(error) or held.attempts + 1 >= self._config.step_tries:
             return False
-        seconds = pause_seconds(
-            self._config.step_backoff_seconds,
-            held.attempts,
-            asked_seconds=getattr(error, "retry_after_seconds", None) or 0.0,
-        )
+        seconds = retry_seconds(self._config, held.attempts, error)
         async with self._database.transaction(held.tenant_id, name="failure.back_off") as tx:
             await revisions.back_off(tx, held, seconds)
         return True
@@ -132,6 +129,12 @@ class StepFailures:
                 resolution=None,
                 ambiguous_model=self._tools.model(held) if ambiguous else None,
             )
+
+
+def retry_seconds(config: Config, attempts: int, error: Exception) -> float:
+    """Returns the pause before the next try of what has failed so often before."""
+    asked = getattr(error, "retry_after_seconds", None) or 0.0
+    return pause_seconds(config.step_backoff_seconds, attempts, asked_seconds=asked)
 
 
 def is_final(error: Exception) -> bool:

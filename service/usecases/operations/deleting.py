@@ -11,9 +11,8 @@ from service.domain.values.tenancy import memory_id, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.settings.config import Config
 from service.usecases.answers.ask import answer_not_found, occasion
-from service.usecases.log.idempotency import store_result
+from service.usecases.log.idempotency import store_result, tried_again
 from service.usecases.log.lookup import missing, session_not_found
-from service.usecases.log.tries import tried_again
 from service.usecases.log.wake_ups import WakeUps
 from storage.engine.database import Database, Transaction
 from storage.log import deleting

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from service.domain.prompting.flows import Flow
 from service.domain.prompting.splitting import Cutter
@@ -98,25 +99,16 @@ class CompressionGroup:
         cut: Cutter,
     ) -> Flow[Compression]:
         """Asks a model for the vector. Raises NoUse, NoRoom."""
+        known: dict[str, Any] = {
+            "spec": spec,
+            "marker_key": marker_key,
+            "count": count,
+            "window_tokens": window_tokens,
+            "cut": cut,
+        }
         if self.level == STEPS_LEVEL:
-            return compress_steps(
-                self._before_text,
-                self.steps,
-                spec=spec,
-                marker_key=marker_key,
-                count=count,
-                window_tokens=window_tokens,
-                cut=cut,
-            )
-        return compress_vectors(
-            self._before_text,
-            self.vectors,
-            spec=spec,
-            marker_key=marker_key,
-            count=count,
-            window_tokens=window_tokens,
-            cut=cut,
-        )
+            return compress_steps(self._before_text, self.steps, **known)
+        return compress_vectors(self._before_text, self.vectors, **known)
 
     def skipped(self, spec: StateSpec, count: Callable[[str], int]) -> Compression:
         """Returns the stand-in for a vector that no model gives."""

@@ -26,8 +26,7 @@ from service.settings.config import Config
 from service.usecases.log.wake_ups import WakeUps
 from service.usecases.memories.long_operations import FoundOperation, LongOperations
 from service.usecases.memories.progress_watcher import ProgressWatcher
-from service.usecases.prism.generate import Generator
-from service.usecases.prism.schemas import SchemaRequest, Schemas
+from service.usecases.prism.schemas import Generator, SchemaRequest, Schemas
 from storage.calls import calls
 from storage.engine.database import Database
 from storage.log import sessions
