@@ -6,8 +6,9 @@ from uuid import UUID
 
 from service.domain.answers import whole
 from service.domain.answers.citations import best_excerpt, best_position
+from service.domain.answers.drafting import AnswerDraft, room_for
 from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer, reply_fields
-from service.domain.answers.whole import BYTES_PER_TOKEN, WHOLE, PositionQuote, WholeDraft
+from service.domain.answers.whole import BYTES_PER_TOKEN, WHOLE, PositionQuote
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.driver import drive
 from service.llm.offloading import beside
@@ -31,6 +32,7 @@ NO_ANSWER_TEXTS = {
 }
 
 Chunks = Sequence[tuple[int, str]]
+Draft = AnswerDraft[PositionQuote]
 
 
 class WholeReader:
@@ -50,8 +52,7 @@ class WholeReader:
             chunks = await read_log(tx, asked, facts)
         if chunks is None:
             most = facts.window_tokens * BYTES_PER_TOKEN
-            room = whole.room_for(facts.window_tokens)
-            raise whole.too_long(f"more than {most} bytes", room)
+            raise whole.too_long(f"more than {most} bytes", room_for(facts.window_tokens))
         flow = whole.answer(
             chunks,
             asked.worded,
@@ -59,18 +60,11 @@ class WholeReader:
             window_tokens=facts.window_tokens,
             count=facts.count,
         )
-        draft: WholeDraft = await drive(
-            flow, lambda ask: self._kit.calls.call(item, asked, ask, model)
-        )
+        draft = await drive(flow, lambda ask: self._kit.calls.call(item, asked, ask, model))
         await self._kit.calls.tell(item, asked, _end(draft, asked.applied_position))
         if draft.no_answer is not None:
-            return MadeAnswer(
-                text="",
-                citations=(),
-                model=model,
-                no_answer=draft.no_answer,
-                failure=NO_ANSWER_TEXTS.get(draft.no_answer) or empty_text(asked),
-            )
+            why = NO_ANSWER_TEXTS.get(draft.no_answer) or empty_text(asked)
+            return MadeAnswer.none(model, draft.no_answer, why)
         # Quotes are looked for in all of the log.
         citations = await beside(_cited_in, draft, chunks, asked.query)
         return MadeAnswer(text=draft.text, citations=citations, model=model, truncated=draft.is_cut)
@@ -106,7 +100,7 @@ async def _read_wanted(
     return chunks
 
 
-def _end(draft: WholeDraft, upto: int) -> Event:
+def _end(draft: Draft, upto: int) -> Event:
     return Event(
         ordinal=1,
         kind=EventKind.END,
@@ -120,14 +114,14 @@ def _end(draft: WholeDraft, upto: int) -> Event:
     )
 
 
-def _cited_in(draft: WholeDraft, chunks: Chunks, query: str) -> Sequence[StoredCitation]:
+def _cited_in(draft: Draft, chunks: Chunks, query: str) -> Sequence[StoredCitation]:
     return list(_citations(draft, dict(chunks))) or _likely(draft, chunks, query)
 
 
-def _citations(draft: WholeDraft, texts: Mapping[int, str]) -> Iterator[StoredCitation]:
+def _citations(draft: Draft, texts: Mapping[int, str]) -> Iterator[StoredCitation]:
     """Yields the place of each quote in the log; a quote that is nowhere is dropped."""
     seen: set[tuple[int, int]] = set()
-    for quote in draft.quotes:
+    for quote in draft.sources:
         found = _place(quote, texts)
         if found is not None and found[:2] not in seen:
             position, start, end = found
