@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from service.domain.answers.browse.packing import Packer
+from service.domain.answers.browse.packing import PiecePacker
 from service.domain.answers.browse.pieces import Frame
 from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
@@ -29,7 +29,7 @@ def held(database: Database, up_to: int) -> LogRange:
     return LogRange(database=database, tenant_id=DEFAULT_TENANT, session_key=KEY, up_to=up_to)
 
 
-class _Characters(Packer):
+class _Characters(PiecePacker):
     """Packs pieces of exactly so many characters; the last one has what is left."""
 
     def __init__(self, characters: int) -> None:
@@ -65,6 +65,6 @@ class _Characters(Packer):
         return [frame]
 
 
-def pack(characters: int) -> Callable[[], Packer]:
+def pack(characters: int) -> Callable[[], PiecePacker]:
     """Pieces of exactly so many characters; the last one has what is left."""
     return lambda: _Characters(characters)

@@ -20,7 +20,7 @@ _TOKEN_CHARACTERS = 8
 _LESS = 2 / 3
 
 
-class Packer:
+class PiecePacker:
     """Packs a log into pieces, in order, each of at most `tokens` by `count`."""
 
     def __init__(self, tokens: int, *, count: Count, cut: Cutter) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 import structlog
 
 from service.domain.answers.browse.flow import Browsed, browse
-from service.domain.answers.browse.packing import Packer
+from service.domain.answers.browse.packing import PiecePacker
 from service.domain.answers.browse.pieces import Frame, Span
 from service.domain.answers.browse.prompts import piece_tokens
 from service.domain.answers.browse.spec import BrowseRequest, options_of
@@ -78,7 +78,7 @@ class BrowseTerms:
             marker_key=self.marker_key,
             count=self.facts.count,
         )
-        return partial(Packer, tokens, count=self.facts.count, cut=first_piece)
+        return partial(PiecePacker, tokens, count=self.facts.count, cut=first_piece)
 
     def flow(self, query: str, pieces: Sequence[Frame]) -> FetchingFlow[Browsed]:
         """Returns the browsing of a question, which is the same whenever it is made."""

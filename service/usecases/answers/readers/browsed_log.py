@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice, takewhile, zip_longest
 from typing import Any, Protocol
 
-from service.domain.answers.browse.packing import Packer, part_of, piece_of
+from service.domain.answers.browse.packing import PiecePacker, part_of, piece_of
 from service.domain.answers.browse.pieces import (
     BrowsePiece,
     Frame,
@@ -36,7 +36,7 @@ CHUNKS_BEFORE = 4
 NUMBERS_PER_CHUNK = 10_000
 
 #: Begins to pack a log.
-Pack = Callable[[], Packer]
+Pack = Callable[[], PiecePacker]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -290,7 +290,7 @@ async def _packed(held: LogRange, pack: Pack, after: int, up_to: int) -> tuple[F
 
 
 def _packed_up_to(
-    packer: Packer, texts: Iterable[tuple[int, str]], position: int
+    packer: PiecePacker, texts: Iterable[tuple[int, str]], position: int
 ) -> Sequence[Frame]:
     """Packs texts until a piece ends after `position`."""
     frames: list[Frame] = []

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from service.domain.answers.browse.flow import Browsed, browse
-from service.domain.answers.browse.packing import Packer, piece_of
+from service.domain.answers.browse.packing import PiecePacker, piece_of
 from service.domain.answers.browse.pieces import BrowsePiece, Frame, RankPieces, ReadPiece
 from service.domain.answers.browse.spec import (
     ALL_ACTIONS,
@@ -54,7 +54,7 @@ class Log:
 
     def frames(self) -> list[Frame]:
         if self.tokens is not None:
-            packer = Packer(self.tokens, count=self.count, cut=self.cut)
+            packer = PiecePacker(self.tokens, count=self.count, cut=self.cut)
             return [*packer.feed(self.chunks), *packer.finish()]
         return [
             Frame(
