@@ -151,14 +151,15 @@ class AskRequest(_message.Message):
     stream_text: _builtins.bool
     """Optional. Stream the text of the answer as it is written."""
     unattended: _builtins.bool
-    """Optional. Complete the answer although no client waits: it is never ABANDONED, and
-    GetAnswer has it later. The call may end after `reading`.
+    """Optional. Complete the answer even when no client waits: it is never ABANDONED, and
+    GetAnswer returns it later. The call may end after `reading`.
     """
     @_builtins.property
     def consistency(self) -> _common_pb2.ReadConsistency:
         """Optional. How fresh the memory must be. DCISO and WHOLE read the whole log at once;
-        AUTO chooses no memory that lags behind it. Without it a memory is asked as it is. Its
-        wait for more chunks (`PrismSpec.linger`) then ends, for the next question.
+        AUTO chooses no memory that lags behind it. Without it a memory is read as it is. Its
+        wait for more chunks (`PrismSpec.linger`) then ends, so that the next question sees
+        them.
         """
 
     @_builtins.property
@@ -244,14 +245,15 @@ class NavigationOptions(_message.Message):
     BEAM_FIELD_NUMBER: _builtins.int
     MAX_CALLS_FIELD_NUMBER: _builtins.int
     hybrid_leaves: _builtins.int
-    """Optional. Begin with so many leaves that retrieval ranks best, at most 32, and go down
-    from the root only when they do not have the answer; 0 means to begin at the root.
+    """Optional. Begin with this many leaves, those that retrieval ranks best, and go down
+    from the root only when they do not have the answer; at most 32; 0 means to begin at
+    the root.
     """
     beam: _builtins.int
-    """Optional. Nodes that are explored at once, at most 8; 0 means 1."""
+    """Optional. How many nodes are explored at once; at most 8; 0 means 1."""
     max_calls: _builtins.int
-    """Optional. Model calls at most, up to 1,000; 0 means 50. Beyond them there is no answer
-    (STEP_LIMIT).
+    """Optional. The most model calls, up to 1,000; 0 means 50. When they are used up there
+    is no answer (STEP_LIMIT).
     """
     def __init__(
         self,
@@ -389,17 +391,17 @@ class BrowsingOptions(_message.Message):
     order: Global___BrowsingOptions.Order.ValueType
     """Optional. In which order pieces are read."""
     window_tokens: _builtins.int
-    """Optional. Tokens of a prompt with its reply, at most: 512 to 1,000,000; 0 means 4,096.
-    No prompt passes it, whatever the model's window is.
+    """Optional. The most tokens of a prompt with its reply: 512 to 1,000,000; 0 means 4,096.
+    No prompt exceeds it, whatever the model's window is.
     """
     pieces: _builtins.int
     """Optional. Pieces that retrieval names, 1 to 100; 0 means 8."""
     max_calls: _builtins.int
-    """Optional. Model calls at most, 1 to 10,000; 0 means 1,000. Then the reader answers from
-    what it has extracted.
+    """Optional. The most model calls, 1 to 10,000; 0 means 1,000. When they are used up the
+    reader answers from what it has extracted.
     """
     rerank: _builtins.bool
-    """Optional. A model orders what retrieval names."""
+    """Optional. Whether a model orders the pieces that retrieval names."""
     @_builtins.property
     def actions(self) -> _containers.RepeatedScalarFieldContainer[Global___BrowsingOptions.Action.ValueType]:
         """Optional. The allowed actions (section 4.4); empty means all. Without one of RETRIEVE,
@@ -433,16 +435,16 @@ class AskEvent(_message.Message):
 
     @_typing.final
     class Waiting(_message.Message):
-        """The memory has not applied yet what was asked for."""
+        """The memory has not yet applied the required position."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
         APPLIED_POSITION_FIELD_NUMBER: _builtins.int
         POSITION_FIELD_NUMBER: _builtins.int
         applied_position: _builtins.int
-        """How far it is."""
+        """The position that it has applied."""
         position: _builtins.int
-        """How far it must be."""
+        """The position that is required."""
         def __init__(
             self,
             *,
@@ -457,7 +459,7 @@ class AskEvent(_message.Message):
 
     @_typing.final
     class Reading(_message.Message):
-        """The answer is stored, and its reader reads."""
+        """The answer is stored, and what its reader reads is fixed."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -651,7 +653,7 @@ class TrajectoryEvent(_message.Message):
         ACTION_INVALID: TrajectoryEvent._Action.ValueType  # 4
         """The reply was no action; `text` says why. It is requested again."""
         ACTION_NONE: TrajectoryEvent._Action.ValueType  # 5
-        """Nothing was to be decided."""
+        """There was nothing to decide."""
         ACTION_APPEND: TrajectoryEvent._Action.ValueType  # 6
         """It extracted `text` from the piece alone."""
         ACTION_MERGE: TrajectoryEvent._Action.ValueType  # 7
@@ -677,7 +679,7 @@ class TrajectoryEvent(_message.Message):
     ACTION_INVALID: TrajectoryEvent.Action.ValueType  # 4
     """The reply was no action; `text` says why. It is requested again."""
     ACTION_NONE: TrajectoryEvent.Action.ValueType  # 5
-    """Nothing was to be decided."""
+    """There was nothing to decide."""
     ACTION_APPEND: TrajectoryEvent.Action.ValueType  # 6
     """It extracted `text` from the piece alone."""
     ACTION_MERGE: TrajectoryEvent.Action.ValueType  # 7
@@ -797,8 +799,8 @@ class NavigationStatistics(_message.Message):
     stray: _builtins.int
     """Those that went back up at least once (table 4, stray ratio)."""
     stray_answered: _builtins.int
-    """Stray ones that found an answer all the same. Whether it was right needs the right
-    answers: `palimpsest eval` reports the recovery rate.
+    """Stray ones that found an answer nevertheless. The recovery rate, which needs the right
+    answers, is in the reports of `palimpsest eval`.
     """
     guessed: _builtins.int
     """Of `navigations`, those whose answer is a guess."""
@@ -843,7 +845,7 @@ Global___NavigationStatistics: _TypeAlias = NavigationStatistics  # noqa: Y015
 
 @_typing.final
 class Citation(_message.Message):
-    """A part of the log that an answer rests on."""
+    """A part of the log that supports an answer."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -981,7 +983,7 @@ class Answer(_message.Message):
     query: _builtins.str
     """The question."""
     state: _common_pb2.OperationState.ValueType
-    """How far it is."""
+    """Whether it is pending, in progress, or how it ended."""
     text: _builtins.str
     """Empty unless it is DONE, and where there is no answer: `no_answer` says why. It stays
     where no reply fitted `response_schema`.
@@ -1014,8 +1016,9 @@ class Answer(_message.Message):
 
     @_builtins.property
     def value(self) -> _struct_pb2.Value:
-        """By `response_schema`; unset without one, where there is no answer, and beyond 24 levels of
-        nesting, which some JSON libraries of protobuf refuse: `value_json` has it then.
+        """By `response_schema`; unset without one and where there is no answer. It is also unset
+        beyond 24 levels of nesting, which some JSON libraries of protobuf refuse; `value_json`
+        is set then.
         """
 
     @_builtins.property
@@ -1051,7 +1054,7 @@ class Answer(_message.Message):
 
     @_builtins.property
     def losses(self) -> _containers.RepeatedCompositeFieldContainer[_memories_pb2.Loss]:
-        """What `memory` has lost by now, as `Memory.losses`; empty when all is well."""
+        """What `memory` has lost so far, as `Memory.losses`; empty when nothing is lost."""
 
     @_builtins.property
     def rating(self) -> Global___Rating:

@@ -112,12 +112,12 @@ class AnswerServiceServicer(object):
 
         Guarantees: as fresh as `consistency` asks. The answer is stored before it is sent;
         when the connection is lost after `reading`, ResumeAnswer continues the stream. When
-        every client that waited has disconnected or passed its deadline, no worker begins the
-        answer. One in progress runs on for a while (by default 60 seconds). Then it is
-        ABANDONED, unless it is `unattended`. A tenant's pending answers
-        are bounded (by default 1,000): RESOURCE_EXHAUSTED (TOO_MANY_PENDING) with a delay;
-        those without a waiting client do not count. Concurrent servers may pass the bound
-        slightly, as may answers that are read or resumed.
+        every waiting client has disconnected or passed its deadline, no worker begins the
+        answer. One in progress continues for a while (by default 60 seconds). Then it is
+        ABANDONED, unless it is `unattended`. A tenant's pending answers are bounded (by
+        default 1,000): RESOURCE_EXHAUSTED (TOO_MANY_PENDING) with a delay; those without a
+        waiting client do not count. Concurrent servers may exceed the bound slightly, as may
+        answers that are read or resumed.
         Safety: writes the answer and costs model calls; not idempotent; not destructive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -142,11 +142,11 @@ class AnswerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetAnswer(self, request, context):
-        """Returns a stored answer. Reading one that is PENDING or RUNNING keeps it going for a
-        while, as a call that waited.
+        """Returns a stored answer. For one that is PENDING or RUNNING the call counts as a
+        waiting client: it postpones ABANDONED.
 
         Guarantees: answers that are DONE change only by rating.
-        Safety: reads only, and keeps an answer going that was asked for.
+        Safety: reads only, and keeps a requested answer in progress.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -166,10 +166,10 @@ class AnswerServiceServicer(object):
         """Continues the stream of an answer after a lost connection: what follows the last event
         and the last piece of text that were received. For an answer that has ended it streams
         the rest, and the answer. Any number of clients may resume one answer. An ABANDONED
-        answer goes on: it is PENDING again.
+        answer becomes PENDING again and continues.
 
         Guarantees: no event is missed or repeated; no model call is paid for twice.
-        Safety: reads only, and keeps an answer going that was asked for.
+        Safety: reads only, and keeps a requested answer in progress.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -238,8 +238,8 @@ class AnswerServiceServicer(object):
         answer, oldest first, as examples to train a model with: each move is a prompt and its
         reply.
 
-        Guarantees: each example is whole and as the model saw it; what a release with other
-        prompts recorded is left out.
+        Guarantees: each example is whole and as the model saw it; moves that a release with
+        other prompts recorded are left out.
         Safety: reads only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

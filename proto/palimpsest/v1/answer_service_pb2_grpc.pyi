@@ -49,12 +49,12 @@ class AnswerServiceStub:
 
     Guarantees: as fresh as `consistency` asks. The answer is stored before it is sent;
     when the connection is lost after `reading`, ResumeAnswer continues the stream. When
-    every client that waited has disconnected or passed its deadline, no worker begins the
-    answer. One in progress runs on for a while (by default 60 seconds). Then it is
-    ABANDONED, unless it is `unattended`. A tenant's pending answers
-    are bounded (by default 1,000): RESOURCE_EXHAUSTED (TOO_MANY_PENDING) with a delay;
-    those without a waiting client do not count. Concurrent servers may pass the bound
-    slightly, as may answers that are read or resumed.
+    every waiting client has disconnected or passed its deadline, no worker begins the
+    answer. One in progress continues for a while (by default 60 seconds). Then it is
+    ABANDONED, unless it is `unattended`. A tenant's pending answers are bounded (by
+    default 1,000): RESOURCE_EXHAUSTED (TOO_MANY_PENDING) with a delay; those without a
+    waiting client do not count. Concurrent servers may exceed the bound slightly, as may
+    answers that are read or resumed.
     Safety: writes the answer and costs model calls; not idempotent; not destructive.
     """
     AskMany: _grpc.UnaryStreamMultiCallable[_answer_service_pb2.AskManyRequest, _answer_service_pb2.AskEvent]
@@ -71,11 +71,11 @@ class AnswerServiceStub:
     Safety: writes the answers and costs model calls; not idempotent; not destructive.
     """
     GetAnswer: _grpc.UnaryUnaryMultiCallable[_answer_service_pb2.GetAnswerRequest, _answer_service_pb2.Answer]
-    """Returns a stored answer. Reading one that is PENDING or RUNNING keeps it going for a
-    while, as a call that waited.
+    """Returns a stored answer. For one that is PENDING or RUNNING the call counts as a
+    waiting client: it postpones ABANDONED.
 
     Guarantees: answers that are DONE change only by rating.
-    Safety: reads only, and keeps an answer going that was asked for.
+    Safety: reads only, and keeps a requested answer in progress.
     """
     ListAnswers: _grpc.UnaryUnaryMultiCallable[_answer_service_pb2.ListAnswersRequest, _answer_service_pb2.ListAnswersResponse]
     """Lists the answers of a session, newest first, in pages.
@@ -87,10 +87,10 @@ class AnswerServiceStub:
     """Continues the stream of an answer after a lost connection: what follows the last event
     and the last piece of text that were received. For an answer that has ended it streams
     the rest, and the answer. Any number of clients may resume one answer. An ABANDONED
-    answer goes on: it is PENDING again.
+    answer becomes PENDING again and continues.
 
     Guarantees: no event is missed or repeated; no model call is paid for twice.
-    Safety: reads only, and keeps an answer going that was asked for.
+    Safety: reads only, and keeps a requested answer in progress.
     """
     CancelAnswer: _grpc.UnaryUnaryMultiCallable[_answer_service_pb2.CancelAnswerRequest, _answer_service_pb2.Answer]
     """Cancels an answer. Its model calls end within about a second; what was paid stays
@@ -135,8 +135,8 @@ class AnswerServiceStub:
     answer, oldest first, as examples to train a model with: each move is a prompt and its
     reply.
 
-    Guarantees: each example is whole and as the model saw it; what a release with other
-    prompts recorded is left out.
+    Guarantees: each example is whole and as the model saw it; moves that a release with
+    other prompts recorded are left out.
     Safety: reads only.
     """
 
@@ -160,12 +160,12 @@ class AnswerServiceAsyncStub(AnswerServiceStub):
 
     Guarantees: as fresh as `consistency` asks. The answer is stored before it is sent;
     when the connection is lost after `reading`, ResumeAnswer continues the stream. When
-    every client that waited has disconnected or passed its deadline, no worker begins the
-    answer. One in progress runs on for a while (by default 60 seconds). Then it is
-    ABANDONED, unless it is `unattended`. A tenant's pending answers
-    are bounded (by default 1,000): RESOURCE_EXHAUSTED (TOO_MANY_PENDING) with a delay;
-    those without a waiting client do not count. Concurrent servers may pass the bound
-    slightly, as may answers that are read or resumed.
+    every waiting client has disconnected or passed its deadline, no worker begins the
+    answer. One in progress continues for a while (by default 60 seconds). Then it is
+    ABANDONED, unless it is `unattended`. A tenant's pending answers are bounded (by
+    default 1,000): RESOURCE_EXHAUSTED (TOO_MANY_PENDING) with a delay; those without a
+    waiting client do not count. Concurrent servers may exceed the bound slightly, as may
+    answers that are read or resumed.
     Safety: writes the answer and costs model calls; not idempotent; not destructive.
     """
     AskMany: _aio.UnaryStreamMultiCallable[_answer_service_pb2.AskManyRequest, _answer_service_pb2.AskEvent]  # type: ignore[assignment]
@@ -182,11 +182,11 @@ class AnswerServiceAsyncStub(AnswerServiceStub):
     Safety: writes the answers and costs model calls; not idempotent; not destructive.
     """
     GetAnswer: _aio.UnaryUnaryMultiCallable[_answer_service_pb2.GetAnswerRequest, _answer_service_pb2.Answer]  # type: ignore[assignment]
-    """Returns a stored answer. Reading one that is PENDING or RUNNING keeps it going for a
-    while, as a call that waited.
+    """Returns a stored answer. For one that is PENDING or RUNNING the call counts as a
+    waiting client: it postpones ABANDONED.
 
     Guarantees: answers that are DONE change only by rating.
-    Safety: reads only, and keeps an answer going that was asked for.
+    Safety: reads only, and keeps a requested answer in progress.
     """
     ListAnswers: _aio.UnaryUnaryMultiCallable[_answer_service_pb2.ListAnswersRequest, _answer_service_pb2.ListAnswersResponse]  # type: ignore[assignment]
     """Lists the answers of a session, newest first, in pages.
@@ -198,10 +198,10 @@ class AnswerServiceAsyncStub(AnswerServiceStub):
     """Continues the stream of an answer after a lost connection: what follows the last event
     and the last piece of text that were received. For an answer that has ended it streams
     the rest, and the answer. Any number of clients may resume one answer. An ABANDONED
-    answer goes on: it is PENDING again.
+    answer becomes PENDING again and continues.
 
     Guarantees: no event is missed or repeated; no model call is paid for twice.
-    Safety: reads only, and keeps an answer going that was asked for.
+    Safety: reads only, and keeps a requested answer in progress.
     """
     CancelAnswer: _aio.UnaryUnaryMultiCallable[_answer_service_pb2.CancelAnswerRequest, _answer_service_pb2.Answer]  # type: ignore[assignment]
     """Cancels an answer. Its model calls end within about a second; what was paid stays
@@ -246,8 +246,8 @@ class AnswerServiceAsyncStub(AnswerServiceStub):
     answer, oldest first, as examples to train a model with: each move is a prompt and its
     reply.
 
-    Guarantees: each example is whole and as the model saw it; what a release with other
-    prompts recorded is left out.
+    Guarantees: each example is whole and as the model saw it; moves that a release with
+    other prompts recorded are left out.
     Safety: reads only.
     """
 
@@ -274,12 +274,12 @@ class AnswerServiceServicer(metaclass=_abc_1.ABCMeta):
 
         Guarantees: as fresh as `consistency` asks. The answer is stored before it is sent;
         when the connection is lost after `reading`, ResumeAnswer continues the stream. When
-        every client that waited has disconnected or passed its deadline, no worker begins the
-        answer. One in progress runs on for a while (by default 60 seconds). Then it is
-        ABANDONED, unless it is `unattended`. A tenant's pending answers
-        are bounded (by default 1,000): RESOURCE_EXHAUSTED (TOO_MANY_PENDING) with a delay;
-        those without a waiting client do not count. Concurrent servers may pass the bound
-        slightly, as may answers that are read or resumed.
+        every waiting client has disconnected or passed its deadline, no worker begins the
+        answer. One in progress continues for a while (by default 60 seconds). Then it is
+        ABANDONED, unless it is `unattended`. A tenant's pending answers are bounded (by
+        default 1,000): RESOURCE_EXHAUSTED (TOO_MANY_PENDING) with a delay; those without a
+        waiting client do not count. Concurrent servers may exceed the bound slightly, as may
+        answers that are read or resumed.
         Safety: writes the answer and costs model calls; not idempotent; not destructive.
         """
 
@@ -308,11 +308,11 @@ class AnswerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _answer_service_pb2.GetAnswerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_answer_service_pb2.Answer, _abc.Awaitable[_answer_service_pb2.Answer]]:
-        """Returns a stored answer. Reading one that is PENDING or RUNNING keeps it going for a
-        while, as a call that waited.
+        """Returns a stored answer. For one that is PENDING or RUNNING the call counts as a
+        waiting client: it postpones ABANDONED.
 
         Guarantees: answers that are DONE change only by rating.
-        Safety: reads only, and keeps an answer going that was asked for.
+        Safety: reads only, and keeps a requested answer in progress.
         """
 
     @_abc_1.abstractmethod
@@ -336,10 +336,10 @@ class AnswerServiceServicer(metaclass=_abc_1.ABCMeta):
         """Continues the stream of an answer after a lost connection: what follows the last event
         and the last piece of text that were received. For an answer that has ended it streams
         the rest, and the answer. Any number of clients may resume one answer. An ABANDONED
-        answer goes on: it is PENDING again.
+        answer becomes PENDING again and continues.
 
         Guarantees: no event is missed or repeated; no model call is paid for twice.
-        Safety: reads only, and keeps an answer going that was asked for.
+        Safety: reads only, and keeps a requested answer in progress.
         """
 
     @_abc_1.abstractmethod
@@ -420,8 +420,8 @@ class AnswerServiceServicer(metaclass=_abc_1.ABCMeta):
         answer, oldest first, as examples to train a model with: each move is a prompt and its
         reply.
 
-        Guarantees: each example is whole and as the model saw it; what a release with other
-        prompts recorded is left out.
+        Guarantees: each example is whole and as the model saw it; moves that a release with
+        other prompts recorded are left out.
         Safety: reads only.
         """
 

@@ -306,7 +306,7 @@ class CostReport(_message.Message):
     class _CacheOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[CostReport._CacheOutcome.ValueType], _builtins.type):
         DESCRIPTOR: _descriptor.EnumDescriptor
         CACHE_OUTCOME_UNSPECIFIED: CostReport._CacheOutcome.ValueType  # 0
-        """Calls of releases that did not classify."""
+        """Calls of older releases, which did not record it."""
         CACHE_OUTCOME_AS_PREDICTED: CostReport._CacheOutcome.ValueType  # 1
         """As predicted."""
         CACHE_OUTCOME_MORE: CostReport._CacheOutcome.ValueType  # 2
@@ -326,7 +326,7 @@ class CostReport(_message.Message):
         """How the prefix cache of a call behaved."""
 
     CACHE_OUTCOME_UNSPECIFIED: CostReport.CacheOutcome.ValueType  # 0
-    """Calls of releases that did not classify."""
+    """Calls of older releases, which did not record it."""
     CACHE_OUTCOME_AS_PREDICTED: CostReport.CacheOutcome.ValueType  # 1
     """As predicted."""
     CACHE_OUTCOME_MORE: CostReport.CacheOutcome.ValueType  # 2
@@ -389,7 +389,7 @@ class CostReport(_message.Message):
 
     @_typing.final
     class CacheLine(_message.Message):
-        """Calls whose prefix cache behaved alike."""
+        """Calls with the same cache outcome."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -398,7 +398,7 @@ class CostReport(_message.Message):
         PREDICTED_CACHED_TOKENS_FIELD_NUMBER: _builtins.int
         REPORTED_CACHED_TOKENS_FIELD_NUMBER: _builtins.int
         outcome: Global___CostReport.CacheOutcome.ValueType
-        """How."""
+        """The outcome."""
         calls: _builtins.int
         """The calls."""
         predicted_cached_tokens: _builtins.int
@@ -438,9 +438,11 @@ class CostReport(_message.Message):
         """Steps that are compared, and steps that the memory has."""
         all_steps: _builtins.int
         model: _builtins.str
-        """By whose prices."""
+        """The model whose prices are used."""
         truncated: _builtins.bool
-        """Not all steps: only the newest are compared, and none from before a rollback."""
+        """Some steps are left out: only the newest are compared, and none from before a
+        rollback.
+        """
         @_builtins.property
         def positions(self) -> _common_pb2.PositionRange:
             """Positions that the compared steps read."""
@@ -451,9 +453,9 @@ class CostReport(_message.Message):
 
         @_builtins.property
         def as_kept(self) -> Global___CostReport.Reading:
-            """The following are simulated: each token of memory, task and text is counted by its
-            characters, and the provider keeps what it was sent from one step to the next. The
-            memory as it was folded.
+            """The following are simulated: tokens of memory, task and text are counted by their
+            characters, and the provider's cache keeps each prompt until the next step.
+            With the folds that were made.
             """
 
         @_builtins.property
@@ -680,8 +682,8 @@ class Budget(_message.Message):
     period: Global___BudgetPeriod.ValueType
     """Required."""
     limit_tokens: _builtins.int
-    """One limit is required, both are possible: each binds alone. 0 allows no call. Tokens of
-    prompts and replies together, cached ones included. Unset: no limit.
+    """Tokens of prompts and replies together, cached ones included. 0 allows no call; unset:
+    no limit. At least one of the two limits is required, and each binds alone.
     """
     limit_micro_usd: _builtins.int
     """In millionths of a US dollar. Unset: no limit. Under such a limit, calls of models

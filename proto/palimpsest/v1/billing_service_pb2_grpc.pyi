@@ -31,13 +31,13 @@ class BillingServiceStub:
     """What model calls cost, and budgets that bound it.
 
     A call begins only when every budget that applies to it has room for the most that it can
-    cost: its prompt and the longest reply, beside what is spent and what calls in flight can
-    cost. A new budget does not stop calls in flight. A call whose reply is in the ledger
-    already is not paid for again, and needs no budget.
+    cost (its prompt and the longest reply), in addition to what is spent and what calls in
+    flight can cost. A new budget does not stop calls in flight. A call whose reply is
+    already in the ledger is not paid for again, and needs no budget.
 
-    A memory whose next call is refused is OVER_BUDGET: it keeps its position and counts no
-    failed try. Answers and schemas that need a refused call fail with the reason, and can be
-    requested again.
+    A memory whose next call is refused is OVER_BUDGET: it keeps its position, and no failed
+    attempt is counted. Answers and schemas that need a refused call fail with the reason,
+    and can be requested again.
     """
 
     @_typing.overload
@@ -53,17 +53,17 @@ class BillingServiceStub:
     Safety: reads only.
     """
     GetCostReport: _grpc.UnaryUnaryMultiCallable[_billing_service_pb2.GetCostReportRequest, _billing_service_pb2.CostReport]
-    """Explains what a session or a memory cost: why caches had other tokens than predicted;
-    for a PRISM memory what its newest steps would have cost with other encodings; for a
-    state memory what an agent's steps cost with it and without it.
+    """Explains what a session or a memory cost: why caches had more or fewer tokens than
+    predicted; for a PRISM memory what its newest steps would have cost with other
+    encodings; for a state memory what an agent's steps cost with it and without it.
 
-    Guarantees: the sums are those of the ledger. The comparison is a simulation; it says
-    of how many steps. The accounting has the exact sums of the log and of the memory's
-    vectors, as of one moment; only its `recursive` is simulated.
+    Guarantees: the sums are those of the ledger. The comparison is a simulation, and
+    states how many steps it covers. The accounting has the exact sums of the log and of
+    the memory's vectors, as of one moment; only its `recursive` is simulated.
     Safety: reads only.
     """
     SetBudget: _grpc.UnaryUnaryMultiCallable[_billing_service_pb2.SetBudgetRequest, _billing_service_pb2.Budget]
-    """Sets a budget, in place of the one of the same owner and period.
+    """Sets a budget, and replaces the one of the same owner and period.
 
     Guarantees: when the call returns it binds every call that begins, and the memories
     that waited for it are notified. With `Budget.etag`: ABORTED (ETAG_MISMATCH) when the
@@ -91,13 +91,13 @@ class BillingServiceAsyncStub(BillingServiceStub):
     """What model calls cost, and budgets that bound it.
 
     A call begins only when every budget that applies to it has room for the most that it can
-    cost: its prompt and the longest reply, beside what is spent and what calls in flight can
-    cost. A new budget does not stop calls in flight. A call whose reply is in the ledger
-    already is not paid for again, and needs no budget.
+    cost (its prompt and the longest reply), in addition to what is spent and what calls in
+    flight can cost. A new budget does not stop calls in flight. A call whose reply is
+    already in the ledger is not paid for again, and needs no budget.
 
-    A memory whose next call is refused is OVER_BUDGET: it keeps its position and counts no
-    failed try. Answers and schemas that need a refused call fail with the reason, and can be
-    requested again.
+    A memory whose next call is refused is OVER_BUDGET: it keeps its position, and no failed
+    attempt is counted. Answers and schemas that need a refused call fail with the reason,
+    and can be requested again.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -110,17 +110,17 @@ class BillingServiceAsyncStub(BillingServiceStub):
     Safety: reads only.
     """
     GetCostReport: _aio.UnaryUnaryMultiCallable[_billing_service_pb2.GetCostReportRequest, _billing_service_pb2.CostReport]  # type: ignore[assignment]
-    """Explains what a session or a memory cost: why caches had other tokens than predicted;
-    for a PRISM memory what its newest steps would have cost with other encodings; for a
-    state memory what an agent's steps cost with it and without it.
+    """Explains what a session or a memory cost: why caches had more or fewer tokens than
+    predicted; for a PRISM memory what its newest steps would have cost with other
+    encodings; for a state memory what an agent's steps cost with it and without it.
 
-    Guarantees: the sums are those of the ledger. The comparison is a simulation; it says
-    of how many steps. The accounting has the exact sums of the log and of the memory's
-    vectors, as of one moment; only its `recursive` is simulated.
+    Guarantees: the sums are those of the ledger. The comparison is a simulation, and
+    states how many steps it covers. The accounting has the exact sums of the log and of
+    the memory's vectors, as of one moment; only its `recursive` is simulated.
     Safety: reads only.
     """
     SetBudget: _aio.UnaryUnaryMultiCallable[_billing_service_pb2.SetBudgetRequest, _billing_service_pb2.Budget]  # type: ignore[assignment]
-    """Sets a budget, in place of the one of the same owner and period.
+    """Sets a budget, and replaces the one of the same owner and period.
 
     Guarantees: when the call returns it binds every call that begins, and the memories
     that waited for it are notified. With `Budget.etag`: ABORTED (ETAG_MISMATCH) when the
@@ -147,13 +147,13 @@ class BillingServiceServicer(metaclass=_abc_1.ABCMeta):
     """What model calls cost, and budgets that bound it.
 
     A call begins only when every budget that applies to it has room for the most that it can
-    cost: its prompt and the longest reply, beside what is spent and what calls in flight can
-    cost. A new budget does not stop calls in flight. A call whose reply is in the ledger
-    already is not paid for again, and needs no budget.
+    cost (its prompt and the longest reply), in addition to what is spent and what calls in
+    flight can cost. A new budget does not stop calls in flight. A call whose reply is
+    already in the ledger is not paid for again, and needs no budget.
 
-    A memory whose next call is refused is OVER_BUDGET: it keeps its position and counts no
-    failed try. Answers and schemas that need a refused call fail with the reason, and can be
-    requested again.
+    A memory whose next call is refused is OVER_BUDGET: it keeps its position, and no failed
+    attempt is counted. Answers and schemas that need a refused call fail with the reason,
+    and can be requested again.
     """
 
     @_abc_1.abstractmethod
@@ -176,13 +176,13 @@ class BillingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _billing_service_pb2.GetCostReportRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_billing_service_pb2.CostReport, _abc.Awaitable[_billing_service_pb2.CostReport]]:
-        """Explains what a session or a memory cost: why caches had other tokens than predicted;
-        for a PRISM memory what its newest steps would have cost with other encodings; for a
-        state memory what an agent's steps cost with it and without it.
+        """Explains what a session or a memory cost: why caches had more or fewer tokens than
+        predicted; for a PRISM memory what its newest steps would have cost with other
+        encodings; for a state memory what an agent's steps cost with it and without it.
 
-        Guarantees: the sums are those of the ledger. The comparison is a simulation; it says
-        of how many steps. The accounting has the exact sums of the log and of the memory's
-        vectors, as of one moment; only its `recursive` is simulated.
+        Guarantees: the sums are those of the ledger. The comparison is a simulation, and
+        states how many steps it covers. The accounting has the exact sums of the log and of
+        the memory's vectors, as of one moment; only its `recursive` is simulated.
         Safety: reads only.
         """
 
@@ -192,7 +192,7 @@ class BillingServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _billing_service_pb2.SetBudgetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_billing_service_pb2.Budget, _abc.Awaitable[_billing_service_pb2.Budget]]:
-        """Sets a budget, in place of the one of the same owner and period.
+        """Sets a budget, and replaces the one of the same owner and period.
 
         Guarantees: when the call returns it binds every call that begins, and the memories
         that waited for it are notified. With `Budget.etag`: ABORTED (ETAG_MISMATCH) when the

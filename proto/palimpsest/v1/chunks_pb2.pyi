@@ -162,7 +162,7 @@ class Chunk(_message.Message):
     """
     source: _builtins.str
     """Optional. The person, device, document or system that it comes from, for example
-    "user:42". Unlike the role of a message it names one.
+    "user:42". Unlike the role of a message, it names one individual source.
     """
     producer_sequence: _builtins.int
     """Required of a producer, which numbers its chunks 1, 2, 3 … without gaps. Unset in
@@ -172,7 +172,7 @@ class Chunk(_message.Message):
     """The producer that sent it; empty for Append."""
     digest: _builtins.bytes
     """Optional. SHA-256 of the content, 32 bytes, as docs/guides/appending.md#the-digest defines
-    it. It is checked where it is given; otherwise INVALID_ARGUMENT (DIGEST_MISMATCH).
+    it. A digest of other content is INVALID_ARGUMENT (DIGEST_MISMATCH).
     """
     @_builtins.property
     def message(self) -> Global___Chunk.Message:

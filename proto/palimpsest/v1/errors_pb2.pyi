@@ -76,8 +76,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     RebuildMemory can do that. metadata: {"field": "Notes.topics"}.
     """
     ERROR_REASON_MODEL_NOT_ALLOWED: _ErrorReason.ValueType  # 12
-    """INVALID_ARGUMENT. A model that the operator does not allow, or not the name of a
-    model; a URL never is. The server's setting PALIMPSEST_MODELS allows more.
+    """INVALID_ARGUMENT. The operator does not allow the model, or the text is not the name
+    of a model; a URL never is. The server's setting PALIMPSEST_MODELS allows more.
     metadata: {"model": "ollama/llama3"}.
     """
     ERROR_REASON_LANGUAGE_UNKNOWN: _ErrorReason.ValueType  # 13
@@ -99,7 +99,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     metadata: {"revision": "12", "newest": "9"}.
     """
     ERROR_REASON_POSITION_NOT_APPLIED: _ErrorReason.ValueType  # 24
-    """OUT_OF_RANGE. The memory has not read the log up to there (yet).
+    """OUT_OF_RANGE. The memory has not read the log up to this position (yet).
     metadata: {"position": "12", "applied_position": "9"}.
     """
     ERROR_REASON_OPERATION_NOT_FOUND: _ErrorReason.ValueType  # 25
@@ -126,8 +126,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_REQUEST_CONTENT_CHANGED: _ErrorReason.ValueType  # 33
     """ALREADY_EXISTS. A request id was used before for another method or other content. Use
-    a new id for each request. A refused request keeps no id. A result must fit a message
-    (4 MiB) to be kept; otherwise the request is INVALID_ARGUMENT (FIELD_INVALID). metadata: {"request_id": "order-17", "method": "Append"}.
+    a new id for each request. A refused request does not use up its id. A result must
+    fit a message (4 MiB) to be kept; otherwise the request is INVALID_ARGUMENT
+    (FIELD_INVALID). metadata: {"request_id": "order-17", "method": "Append"}.
     """
     ERROR_REASON_SEQUENCE_GAP: _ErrorReason.ValueType  # 40
     """OUT_OF_RANGE. A producer skipped a sequence number. Send from `expected`.
@@ -159,15 +160,15 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     metadata: {"backlog": "100000", "limit": "100000"}.
     """
     ERROR_REASON_TOO_MANY_MEMORIES: _ErrorReason.ValueType  # 51
-    """RESOURCE_EXHAUSTED with QuotaFailure. The session has as many memories as it may.
+    """RESOURCE_EXHAUSTED with QuotaFailure. The session is at its limit of memories.
     metadata: {"limit": "64"}.
     """
     ERROR_REASON_TOO_MANY_ASKS: _ErrorReason.ValueType  # 52
-    """RESOURCE_EXHAUSTED with RetryInfo. As many calls of this server as may wait for
-    answers do. metadata: {"limit": "1000"}.
+    """RESOURCE_EXHAUSTED with RetryInfo. This server is at its limit of calls that wait for
+    answers. metadata: {"limit": "1000"}.
     """
     ERROR_REASON_TOO_MANY_WATCHES: _ErrorReason.ValueType  # 53
-    """RESOURCE_EXHAUSTED with RetryInfo. This server has as many watches as it may.
+    """RESOURCE_EXHAUSTED with RetryInfo. This server is at its limit of watches.
     metadata: {"limit": "1000"}.
     """
     ERROR_REASON_BUDGET_EXHAUSTED: _ErrorReason.ValueType  # 54
@@ -176,29 +177,29 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     on. metadata: {"memory": "facts", "cause": "…"}.
     """
     ERROR_REASON_CONTEXT_TOO_LARGE: _ErrorReason.ValueType  # 55
-    """RESOURCE_EXHAUSTED with QuotaFailure. The recent chunks of a working context pass
-    a limit, and none may be left out. A shorter period, or one in tokens, keeps it
+    """RESOURCE_EXHAUSTED with QuotaFailure. The recent chunks of a working context exceed
+    a limit, and a context leaves none out. A shorter period, or one in tokens, keeps it
     smaller. metadata: {"memory": "state", "limit": "10000"}.
     """
     ERROR_REASON_TOO_MANY_CALLS: _ErrorReason.ValueType  # 56
-    """RESOURCE_EXHAUSTED with RetryInfo. This server has as many open calls, streams
-    included, as it may: in all, of the client's address, or of the tenant; or it
-    waits for the messages of too many calls. Nothing was done.
+    """RESOURCE_EXHAUSTED with RetryInfo. This server is at a limit of open calls, streams
+    included: in all, of the client's address, or of the tenant; or it waits for the
+    messages of too many calls. Nothing was done.
     metadata: {"limit": "5000"}.
     """
     ERROR_REASON_TOO_MANY_READS: _ErrorReason.ValueType  # 57
-    """RESOURCE_EXHAUSTED with RetryInfo. As many calls as may wait at this server for a
-    memory, a search index or an operation do so. metadata: {"limit": "1000"}.
+    """RESOURCE_EXHAUSTED with RetryInfo. This server is at its limit of calls that wait for
+    a memory, a search index or an operation. metadata: {"limit": "1000"}.
     """
     ERROR_REASON_TOO_MUCH_UNWRITTEN: _ErrorReason.ValueType  # 58
-    """RESOURCE_EXHAUSTED with RetryInfo. This server has received as much as it may that
-    is not written yet. Append is refused and writes nothing; AppendChunks is not read
-    meanwhile. metadata: {"limit_bytes": "268435456"}.
+    """RESOURCE_EXHAUSTED with RetryInfo. This server is at its limit of bytes that are
+    received and not written yet. Append is refused and writes nothing; until there is
+    room, AppendChunks is not read. metadata: {"limit_bytes": "268435456"}.
     """
     ERROR_REASON_TOO_MANY_PENDING: _ErrorReason.ValueType  # 59
-    """RESOURCE_EXHAUSTED with RetryInfo. As many answers or operations of the tenant are
-    pending as may be at once. Nothing was stored: ask again, or cancel some of them.
-    Those that exist can be read and resumed. metadata: {"limit": "1000"}.
+    """RESOURCE_EXHAUSTED with RetryInfo. The tenant is at its limit of pending answers or
+    operations. Nothing was stored: send it again, or cancel some of them. Existing ones
+    can still be read and resumed. metadata: {"limit": "1000"}.
     """
     ERROR_REASON_MEMORY_STALLED: _ErrorReason.ValueType  # 60
     """FAILED_PRECONDITION. The memory stopped at a position and waits for RetryMemory.
@@ -213,8 +214,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_ANSWER_NOT_READY_IN_TIME: _ErrorReason.ValueType  # 62
     """DEADLINE_EXCEEDED. The answer was not complete in time. ResumeAnswer continues it,
-    even when it is ABANDONED meanwhile. metadata: {"answer": "…"}, and "cause" while
-    it waits for its model.
+    even if it has become ABANDONED. metadata: {"answer": "…"}, and "cause" while it
+    waits for its model.
     """
     ERROR_REASON_ANSWER_FAILED: _ErrorReason.ValueType  # 63
     """FAILED_PRECONDITION. The question has no answer because its model or the
@@ -225,8 +226,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     one, or failed. metadata: {"cause": "…"}.
     """
     ERROR_REASON_WRONG_MEMORY_KIND: _ErrorReason.ValueType  # 66
-    """FAILED_PRECONDITION. The memory is of another kind than the call is for; for one that
-    two kinds have, `wanted` is "prism or state".
+    """FAILED_PRECONDITION. The call is for another kind of memory; where two kinds have it,
+    `wanted` is "prism or state".
     metadata: {"memory": "book", "kind": "tree", "wanted": "prism"}.
     """
     ERROR_REASON_MEMORY_SEALED: _ErrorReason.ValueType  # 67
@@ -252,8 +253,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     or not PostgreSQL. Nothing was written. metadata: {"cause": "…"}.
     """
     ERROR_REASON_DATABASE_UNAVAILABLE: _ErrorReason.ValueType  # 80
-    """UNAVAILABLE with RetryInfo. The database cannot be reached, fails over, or gave up
-    waiting for a lock. What was acked is durable; call again. metadata: {}.
+    """UNAVAILABLE with RetryInfo. The database is unreachable, is failing over, or timed
+    out waiting for a lock. What was acked is durable; call again. metadata: {}.
     """
     ERROR_REASON_DATABASE_FULL: _ErrorReason.ValueType  # 81
     """UNAVAILABLE with RetryInfo. The database's disk is full. What was acked is
@@ -268,8 +269,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     metadata: {"cause": "…"}.
     """
     ERROR_REASON_STREAM_IDLE: _ErrorReason.ValueType  # 84
-    """UNAVAILABLE with RetryInfo. The client of a stream sent nothing for long, or the
-    server needs the memory that the stream takes. What was acked is durable; open the
+    """UNAVAILABLE with RetryInfo. The client of a stream sent nothing for too long, or the
+    server needs the memory that the stream uses. What was acked is durable; open the
     stream again. metadata: {}.
     """
     ERROR_REASON_REQUEST_INCOMPLETE: _ErrorReason.ValueType  # 85
@@ -351,8 +352,8 @@ ERROR_REASON_SCHEMA_INCOMPATIBLE: ErrorReason.ValueType  # 11
 RebuildMemory can do that. metadata: {"field": "Notes.topics"}.
 """
 ERROR_REASON_MODEL_NOT_ALLOWED: ErrorReason.ValueType  # 12
-"""INVALID_ARGUMENT. A model that the operator does not allow, or not the name of a
-model; a URL never is. The server's setting PALIMPSEST_MODELS allows more.
+"""INVALID_ARGUMENT. The operator does not allow the model, or the text is not the name
+of a model; a URL never is. The server's setting PALIMPSEST_MODELS allows more.
 metadata: {"model": "ollama/llama3"}.
 """
 ERROR_REASON_LANGUAGE_UNKNOWN: ErrorReason.ValueType  # 13
@@ -374,7 +375,7 @@ ERROR_REASON_REVISION_NOT_FOUND: ErrorReason.ValueType  # 23
 metadata: {"revision": "12", "newest": "9"}.
 """
 ERROR_REASON_POSITION_NOT_APPLIED: ErrorReason.ValueType  # 24
-"""OUT_OF_RANGE. The memory has not read the log up to there (yet).
+"""OUT_OF_RANGE. The memory has not read the log up to this position (yet).
 metadata: {"position": "12", "applied_position": "9"}.
 """
 ERROR_REASON_OPERATION_NOT_FOUND: ErrorReason.ValueType  # 25
@@ -401,8 +402,9 @@ metadata: {"producer": "app-1", "producer_sequence": "7", "position": "19"}.
 """
 ERROR_REASON_REQUEST_CONTENT_CHANGED: ErrorReason.ValueType  # 33
 """ALREADY_EXISTS. A request id was used before for another method or other content. Use
-a new id for each request. A refused request keeps no id. A result must fit a message
-(4 MiB) to be kept; otherwise the request is INVALID_ARGUMENT (FIELD_INVALID). metadata: {"request_id": "order-17", "method": "Append"}.
+a new id for each request. A refused request does not use up its id. A result must
+fit a message (4 MiB) to be kept; otherwise the request is INVALID_ARGUMENT
+(FIELD_INVALID). metadata: {"request_id": "order-17", "method": "Append"}.
 """
 ERROR_REASON_SEQUENCE_GAP: ErrorReason.ValueType  # 40
 """OUT_OF_RANGE. A producer skipped a sequence number. Send from `expected`.
@@ -434,15 +436,15 @@ ERROR_REASON_BACKLOG_FULL: ErrorReason.ValueType  # 50
 metadata: {"backlog": "100000", "limit": "100000"}.
 """
 ERROR_REASON_TOO_MANY_MEMORIES: ErrorReason.ValueType  # 51
-"""RESOURCE_EXHAUSTED with QuotaFailure. The session has as many memories as it may.
+"""RESOURCE_EXHAUSTED with QuotaFailure. The session is at its limit of memories.
 metadata: {"limit": "64"}.
 """
 ERROR_REASON_TOO_MANY_ASKS: ErrorReason.ValueType  # 52
-"""RESOURCE_EXHAUSTED with RetryInfo. As many calls of this server as may wait for
-answers do. metadata: {"limit": "1000"}.
+"""RESOURCE_EXHAUSTED with RetryInfo. This server is at its limit of calls that wait for
+answers. metadata: {"limit": "1000"}.
 """
 ERROR_REASON_TOO_MANY_WATCHES: ErrorReason.ValueType  # 53
-"""RESOURCE_EXHAUSTED with RetryInfo. This server has as many watches as it may.
+"""RESOURCE_EXHAUSTED with RetryInfo. This server is at its limit of watches.
 metadata: {"limit": "1000"}.
 """
 ERROR_REASON_BUDGET_EXHAUSTED: ErrorReason.ValueType  # 54
@@ -451,29 +453,29 @@ model call. The cause names the budget, what was spent, and when the memory goes
 on. metadata: {"memory": "facts", "cause": "…"}.
 """
 ERROR_REASON_CONTEXT_TOO_LARGE: ErrorReason.ValueType  # 55
-"""RESOURCE_EXHAUSTED with QuotaFailure. The recent chunks of a working context pass
-a limit, and none may be left out. A shorter period, or one in tokens, keeps it
+"""RESOURCE_EXHAUSTED with QuotaFailure. The recent chunks of a working context exceed
+a limit, and a context leaves none out. A shorter period, or one in tokens, keeps it
 smaller. metadata: {"memory": "state", "limit": "10000"}.
 """
 ERROR_REASON_TOO_MANY_CALLS: ErrorReason.ValueType  # 56
-"""RESOURCE_EXHAUSTED with RetryInfo. This server has as many open calls, streams
-included, as it may: in all, of the client's address, or of the tenant; or it
-waits for the messages of too many calls. Nothing was done.
+"""RESOURCE_EXHAUSTED with RetryInfo. This server is at a limit of open calls, streams
+included: in all, of the client's address, or of the tenant; or it waits for the
+messages of too many calls. Nothing was done.
 metadata: {"limit": "5000"}.
 """
 ERROR_REASON_TOO_MANY_READS: ErrorReason.ValueType  # 57
-"""RESOURCE_EXHAUSTED with RetryInfo. As many calls as may wait at this server for a
-memory, a search index or an operation do so. metadata: {"limit": "1000"}.
+"""RESOURCE_EXHAUSTED with RetryInfo. This server is at its limit of calls that wait for
+a memory, a search index or an operation. metadata: {"limit": "1000"}.
 """
 ERROR_REASON_TOO_MUCH_UNWRITTEN: ErrorReason.ValueType  # 58
-"""RESOURCE_EXHAUSTED with RetryInfo. This server has received as much as it may that
-is not written yet. Append is refused and writes nothing; AppendChunks is not read
-meanwhile. metadata: {"limit_bytes": "268435456"}.
+"""RESOURCE_EXHAUSTED with RetryInfo. This server is at its limit of bytes that are
+received and not written yet. Append is refused and writes nothing; until there is
+room, AppendChunks is not read. metadata: {"limit_bytes": "268435456"}.
 """
 ERROR_REASON_TOO_MANY_PENDING: ErrorReason.ValueType  # 59
-"""RESOURCE_EXHAUSTED with RetryInfo. As many answers or operations of the tenant are
-pending as may be at once. Nothing was stored: ask again, or cancel some of them.
-Those that exist can be read and resumed. metadata: {"limit": "1000"}.
+"""RESOURCE_EXHAUSTED with RetryInfo. The tenant is at its limit of pending answers or
+operations. Nothing was stored: send it again, or cancel some of them. Existing ones
+can still be read and resumed. metadata: {"limit": "1000"}.
 """
 ERROR_REASON_MEMORY_STALLED: ErrorReason.ValueType  # 60
 """FAILED_PRECONDITION. The memory stopped at a position and waits for RetryMemory.
@@ -488,8 +490,8 @@ metadata: {"position": "20", "applied_position": "12", "revision": "9"}; of an i
 """
 ERROR_REASON_ANSWER_NOT_READY_IN_TIME: ErrorReason.ValueType  # 62
 """DEADLINE_EXCEEDED. The answer was not complete in time. ResumeAnswer continues it,
-even when it is ABANDONED meanwhile. metadata: {"answer": "…"}, and "cause" while
-it waits for its model.
+even if it has become ABANDONED. metadata: {"answer": "…"}, and "cause" while it
+waits for its model.
 """
 ERROR_REASON_ANSWER_FAILED: ErrorReason.ValueType  # 63
 """FAILED_PRECONDITION. The question has no answer because its model or the
@@ -500,8 +502,8 @@ ERROR_REASON_SCHEMA_NOT_GENERATED: ErrorReason.ValueType  # 64
 one, or failed. metadata: {"cause": "…"}.
 """
 ERROR_REASON_WRONG_MEMORY_KIND: ErrorReason.ValueType  # 66
-"""FAILED_PRECONDITION. The memory is of another kind than the call is for; for one that
-two kinds have, `wanted` is "prism or state".
+"""FAILED_PRECONDITION. The call is for another kind of memory; where two kinds have it,
+`wanted` is "prism or state".
 metadata: {"memory": "book", "kind": "tree", "wanted": "prism"}.
 """
 ERROR_REASON_MEMORY_SEALED: ErrorReason.ValueType  # 67
@@ -527,8 +529,8 @@ ERROR_REASON_DATABASE_NOT_SUPPORTED: ErrorReason.ValueType  # 72
 or not PostgreSQL. Nothing was written. metadata: {"cause": "…"}.
 """
 ERROR_REASON_DATABASE_UNAVAILABLE: ErrorReason.ValueType  # 80
-"""UNAVAILABLE with RetryInfo. The database cannot be reached, fails over, or gave up
-waiting for a lock. What was acked is durable; call again. metadata: {}.
+"""UNAVAILABLE with RetryInfo. The database is unreachable, is failing over, or timed
+out waiting for a lock. What was acked is durable; call again. metadata: {}.
 """
 ERROR_REASON_DATABASE_FULL: ErrorReason.ValueType  # 81
 """UNAVAILABLE with RetryInfo. The database's disk is full. What was acked is
@@ -543,8 +545,8 @@ ERROR_REASON_EMBEDDING_FAILED: ErrorReason.ValueType  # 83
 metadata: {"cause": "…"}.
 """
 ERROR_REASON_STREAM_IDLE: ErrorReason.ValueType  # 84
-"""UNAVAILABLE with RetryInfo. The client of a stream sent nothing for long, or the
-server needs the memory that the stream takes. What was acked is durable; open the
+"""UNAVAILABLE with RetryInfo. The client of a stream sent nothing for too long, or the
+server needs the memory that the stream uses. What was acked is durable; open the
 stream again. metadata: {}.
 """
 ERROR_REASON_REQUEST_INCOMPLETE: ErrorReason.ValueType  # 85

@@ -135,17 +135,17 @@ class Memory(_message.Message):
         STATUS_SEALED: Memory._Status.ValueType  # 3
         """A tree that is complete: it reads nothing after `applied_position`."""
         STATUS_WAITING: Memory._Status.ValueType  # 4
-        """Its model gives no reply, for a reason that is not in the text. It loses nothing
-        and tries again. Reads that wait for it wait until their deadlines.
+        """Its model does not reply, for a reason other than the text. It loses nothing and
+        tries again. Reads that wait for it wait until their deadlines.
         """
         STATUS_OVER_BUDGET: Memory._Status.ValueType  # 5
-        """A budget does not allow its next model call. It loses nothing and goes on when
-        the budget allows. Reads that wait for it fail at once (BUDGET_EXHAUSTED).
+        """A budget does not allow its next model call. It loses nothing and continues when
+        the budget allows it. Reads that wait for it fail at once (BUDGET_EXHAUSTED).
         """
 
     class Status(_Status, metaclass=_StatusEnumTypeWrapper):
-        """What a memory is doing. Only STALLED needs a client: the others go on by
-        themselves.
+        """What a memory is doing. Only STALLED needs a call (RetryMemory): the others continue
+        by themselves.
         """
 
     STATUS_UNSPECIFIED: Memory.Status.ValueType  # 0
@@ -157,12 +157,12 @@ class Memory(_message.Message):
     STATUS_SEALED: Memory.Status.ValueType  # 3
     """A tree that is complete: it reads nothing after `applied_position`."""
     STATUS_WAITING: Memory.Status.ValueType  # 4
-    """Its model gives no reply, for a reason that is not in the text. It loses nothing
-    and tries again. Reads that wait for it wait until their deadlines.
+    """Its model does not reply, for a reason other than the text. It loses nothing and
+    tries again. Reads that wait for it wait until their deadlines.
     """
     STATUS_OVER_BUDGET: Memory.Status.ValueType  # 5
-    """A budget does not allow its next model call. It loses nothing and goes on when
-    the budget allows. Reads that wait for it fail at once (BUDGET_EXHAUSTED).
+    """A budget does not allow its next model call. It loses nothing and continues when
+    the budget allows it. Reads that wait for it fail at once (BUDGET_EXHAUSTED).
     """
 
     @_typing.final
@@ -234,12 +234,13 @@ class Memory(_message.Message):
 
     Of a tree it is an object with `sealed`, `tops` and `tail`. `tops` are the nodes
     without a parent, in the order of the text, each with `node`, `from_position`,
-    `to_position` and `summary`. `tail` is where the text begins that is not summarized,
-    as `from_position` and `from_offset`; null when there is none. Summaries of more than
-    1 MiB together are cut, each to its share. TreeService has the rest. Of a state memory it is an object
-    with `vectors` (each with `revision`, `level`, `text`, `from_position` and
-    `to_position`) and `recent` (each with `position` and `text`; empty for an earlier
-    revision). StateService has the rest.
+    `to_position` and `summary`. `tail` is where the unsummarized text begins, as
+    `from_position` and `from_offset`; null when there is none. Summaries of more than
+    1 MiB together are cut, each to its share. TreeService has the rest.
+
+    Of a state memory it is an object with `vectors` (each with `revision`, `level`,
+    `text`, `from_position` and `to_position`) and `recent` (each with `position` and
+    `text`; empty for an earlier revision). StateService has the rest.
     """
     rebuilt_from: _builtins.str
     """The memory of the same session that it was rebuilt from; else empty."""
@@ -265,14 +266,14 @@ class Memory(_message.Message):
 
     @_builtins.property
     def losses(self) -> _containers.RepeatedCompositeFieldContainer[Global___Loss]:
-        """What its steps lost, at most one of each kind. Such a memory is ACTIVE and goes on.
-        Empty when all is well. PRISM memories only.
+        """What its steps lost, at most one of each kind; empty when nothing is lost. Such a
+        memory stays ACTIVE. PRISM memories only.
         """
 
     @_builtins.property
     def read_point(self) -> _common_pb2.ReadPoint:
-        """Set by GetMemory only: what `value_json` was read at. An earlier revision has one
-        that is older than `revision` and `applied_position`.
+        """Set by GetMemory only: what `value_json` was read at. For an earlier revision it is
+        older than `revision` and `applied_position`.
         """
 
     @_builtins.property
@@ -311,7 +312,7 @@ Global___Memory: _TypeAlias = Memory  # noqa: Y015
 
 @_typing.final
 class Loss(_message.Message):
-    """Proposals of the model that a PRISM memory rejected and that its readers miss.
+    """Proposals of the model that a PRISM memory rejected, so that its value lacks them.
     ListRejections has each of them, with its reason.
     """
 
@@ -326,9 +327,9 @@ class Loss(_message.Message):
         KIND_UNSPECIFIED: Loss._Kind.ValueType  # 0
         """Never sent."""
         KIND_NO_ROOM: Loss._Kind.ValueType  # 1
-        """The memory has as many bytes, or one of its lists or dicts as many entries, as it
-        may have, and a consolidation makes no room. Sent until a tenth of the limit is
-        free again. What was rejected meanwhile is in the log; a rebuilt memory reads it.
+        """The memory is at its limit of bytes, or one of its lists or dicts at its limit of
+        entries, and a consolidation makes no room. Sent until a tenth of the limit is free
+        again. The rejected facts are still in the log; a rebuilt memory reads them.
         """
         KIND_INVALID: Loss._Kind.ValueType  # 2
         """Three consecutive steps or more had more proposals rejected than accepted. Sent
@@ -341,9 +342,9 @@ class Loss(_message.Message):
     KIND_UNSPECIFIED: Loss.Kind.ValueType  # 0
     """Never sent."""
     KIND_NO_ROOM: Loss.Kind.ValueType  # 1
-    """The memory has as many bytes, or one of its lists or dicts as many entries, as it
-    may have, and a consolidation makes no room. Sent until a tenth of the limit is
-    free again. What was rejected meanwhile is in the log; a rebuilt memory reads it.
+    """The memory is at its limit of bytes, or one of its lists or dicts at its limit of
+    entries, and a consolidation makes no room. Sent until a tenth of the limit is free
+    again. The rejected facts are still in the log; a rebuilt memory reads them.
     """
     KIND_INVALID: Loss.Kind.ValueType  # 2
     """Three consecutive steps or more had more proposals rejected than accepted. Sent
@@ -389,9 +390,9 @@ class PrismSpec(_message.Message):
     Limits: a memory has at most 1 MiB of canonical JSON (the server's setting), 32
     levels, and 10,000 entries in a list or dict. The value of one amendment has at most
     64 KiB, its path 20,000 characters and 32 steps, a key 512 characters. A reply has at
-    most 1,000,000 characters and 500 proposals. A proposal that passes a limit is rejected
+    most 1,000,000 characters and 500 proposals. A proposal that exceeds a limit is rejected
     alone, with the reason; a longer reply is requested again. A memory of more than half
-    of the 1 MiB is consolidated; `Memory.losses` reports what finds no room all the same.
+    of the 1 MiB is consolidated; `Memory.losses` reports what still finds no room.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -442,8 +443,8 @@ class PrismSpec(_message.Message):
         ALLOWED_OPS_ADD_AND_UPDATE: PrismSpec._AllowedOps.ValueType  # 1
         """New paths, and new values for existing paths."""
         ALLOWED_OPS_ADD_ONLY: PrismSpec._AllowedOps.ValueType  # 2
-        """New paths only; an update is rejected. Consolidation and edits by hand may update
-        all the same.
+        """New paths only; an update is rejected. Consolidations and edits by hand may still
+        update.
         """
 
     class AllowedOps(_AllowedOps, metaclass=_AllowedOpsEnumTypeWrapper):
@@ -454,8 +455,8 @@ class PrismSpec(_message.Message):
     ALLOWED_OPS_ADD_AND_UPDATE: PrismSpec.AllowedOps.ValueType  # 1
     """New paths, and new values for existing paths."""
     ALLOWED_OPS_ADD_ONLY: PrismSpec.AllowedOps.ValueType  # 2
-    """New paths only; an update is rejected. Consolidation and edits by hand may update
-    all the same.
+    """New paths only; an update is rejected. Consolidations and edits by hand may still
+    update.
     """
 
     class _Steps:
@@ -473,8 +474,8 @@ class PrismSpec(_message.Message):
         the step's text best or changed since the last fold (unknown with IN_PLACE). The
         memory may grow, and is consolidated only near its limit of bytes or on request.
         The model may change any entry: one that it was not shown is shown first, in one
-        more call, or else the change is rejected. What a step does not see it may write a
-        second time.
+        more call, or else the change is rejected. A step may write a second time what it
+        was not shown.
         """
 
     class Steps(_Steps, metaclass=_StepsEnumTypeWrapper):
@@ -489,8 +490,8 @@ class PrismSpec(_message.Message):
     the step's text best or changed since the last fold (unknown with IN_PLACE). The
     memory may grow, and is consolidated only near its limit of bytes or on request.
     The model may change any entry: one that it was not shown is shown first, in one
-    more call, or else the change is rejected. What a step does not see it may write a
-    second time.
+    more call, or else the change is rejected. A step may write a second time what it
+    was not shown.
     """
 
     class _Coercion:
@@ -562,24 +563,24 @@ class PrismSpec(_message.Message):
     reply_format: _common_pb2.ReplyFormat.ValueType
     """Optional. How the model writes its revisions."""
     on_failure: _common_pb2.OnFailure.ValueType
-    """Optional. What follows when a step has failed for good."""
+    """Optional. What happens when a step has failed for good."""
     chunk_tokens: _builtins.int
     """Optional. A step reads chunks up to this many tokens; 1 to 100,000; 0 means 2,000. A
-    larger chunk is a step of its own, read in pieces of this size (of 256 tokens, where
-    this is less). When the model's window has no room for so many, a step reads fewer.
+    larger chunk is a step of its own, read in pieces of this size (at least 256 tokens).
+    When the model's window has no room for that, a step reads fewer.
     """
     memory_tokens: _builtins.int
     """Optional. The memory is consolidated, or its steps are focused (`steps`), when it
-    passes this many tokens; 1 to 1,000,000; 0 means 6,000, and replies say so. It is
-    consolidated sooner when the model's window has no room for so many beside a
-    consolidation. It is always consolidated when it passes half of its limit of bytes.
+    exceeds this many tokens; 1 to 1,000,000; 0 means 6,000, which replies then have. It
+    is consolidated sooner when a consolidation of this size does not fit the model's
+    window. It is always consolidated when it exceeds half of its limit of bytes.
     """
     steps: Global___PrismSpec.Steps.ValueType
     """Optional. What a step shows of a memory that is larger than `memory_tokens`."""
     fold_tokens: _builtins.int
-    """Optional. Amendments are folded into a new base when they pass this many tokens, if
+    """Optional. Amendments are folded into a new base when they exceed this many tokens, if
     not sooner (ADAPTIVE); 1 to 1,000,000; 0 means 8,000, and 100,000 with ADAPTIVE.
-    Memories in place have nothing to fold.
+    Memories encoded IN_PLACE have nothing to fold.
     """
     @_builtins.property
     def linger(self) -> _duration_pb2.Duration:
@@ -587,8 +588,8 @@ class PrismSpec(_message.Message):
         `chunk_tokens`, counted from its first chunk; 0 to 1 hour; 0: no wait. Unset: it waits
         only while everything it would read is messages, for the server's setting (10 s).
         FlushMemory, a read that waits for a position not applied yet, and a question to the
-        memory or its session end the wait at once. A step that fills up meanwhile, or gets a
-        chunk that is no message, begins within a quarter of this time.
+        memory or its session end the wait at once. A step that fills up during the wait, or
+        gets a chunk that is no message, begins within a quarter of this time.
         """
 
     def __init__(
@@ -646,7 +647,7 @@ class TreeSpec(_message.Message):
         WORKING_MEMORY_CUT: TreeSpec._WorkingMemory.ValueType  # 2
         """Cut to its limit, the nearest summaries first."""
         WORKING_MEMORY_SUMMARIZED: TreeSpec._WorkingMemory.ValueType  # 3
-        """Summarized by the model when it passes its limit; costs model calls."""
+        """Summarized by the model when it exceeds its limit; costs model calls."""
 
     class WorkingMemory(_WorkingMemory, metaclass=_WorkingMemoryEnumTypeWrapper):
         """What navigation carries down the path: the summaries of the nodes it entered."""
@@ -658,7 +659,7 @@ class TreeSpec(_message.Message):
     WORKING_MEMORY_CUT: TreeSpec.WorkingMemory.ValueType  # 2
     """Cut to its limit, the nearest summaries first."""
     WORKING_MEMORY_SUMMARIZED: TreeSpec.WorkingMemory.ValueType  # 3
-    """Summarized by the model when it passes its limit; costs model calls."""
+    """Summarized by the model when it exceeds its limit; costs model calls."""
 
     class _Reasoning:
         ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -694,20 +695,20 @@ class TreeSpec(_message.Message):
     REPLY_FORMAT_FIELD_NUMBER: _builtins.int
     ON_FAILURE_FIELD_NUMBER: _builtins.int
     segment_tokens: _builtins.int
-    """Optional. Tokens of the text under a leaf at most; 64 to 100,000; 0 means 1,000."""
+    """Optional. The most tokens of text under a leaf; 64 to 100,000; 0 means 1,000."""
     max_children: _builtins.int
-    """Optional. Children of a node at most; 2 to 32; 0 means 8."""
+    """Optional. The most children of a node; 2 to 32; 0 means 8."""
     summary_tokens: _builtins.int
-    """Optional. Tokens of a node's summary at most; 16 to 8,000; 0 means 250. Summaries of
-    children that have no more than that together are their parent's summary; else the
-    model compresses them.
+    """Optional. The most tokens of a node's summary; 16 to 8,000; 0 means 250. Where the
+    summaries of the children together have no more than that, they are their parent's
+    summary; else the model compresses them.
     """
     reasoning: Global___TreeSpec.Reasoning.ValueType
     """Optional. Whether the model says why before it moves."""
     working_memory: Global___TreeSpec.WorkingMemory.ValueType
     """Optional. What navigation carries down the path."""
     working_memory_tokens: _builtins.int
-    """Optional. Tokens of the working memory at most; 16 to 32,000; 0 means 500."""
+    """Optional. The most tokens of the working memory; 16 to 32,000; 0 means 500."""
     model: _builtins.str
     """Optional. Model for summaries, as in PrismSpec."""
     navigation_model: _builtins.str
@@ -715,7 +716,7 @@ class TreeSpec(_message.Message):
     reply_format: _common_pb2.ReplyFormat.ValueType
     """Optional. How the model writes its moves."""
     on_failure: _common_pb2.OnFailure.ValueType
-    """Optional. What follows when a text cannot be summarized."""
+    """Optional. What happens when a text cannot be summarized."""
     def __init__(
         self,
         *,
@@ -790,42 +791,42 @@ class StateSpec(_message.Message):
     task: _builtins.str
     """Optional. The task prompt, the first state vector; at most 32 KiB."""
     period: _builtins.int
-    """Optional. N: chunks that one compression reads; 1 to 1,000; 0 means 10. What may wait
-    (four times as much with ADAPTIVE) must be less than a session's backlog limit, else
+    """Optional. N: chunks that one compression reads; 1 to 1,000; 0 means 10. It must be
+    less than a session's backlog limit (with ADAPTIVE, four times as much must be), else
     INVALID_ARGUMENT (FIELD_INVALID).
     """
     period_kind: Global___StateSpec.Period.ValueType
     """Optional. What the number of chunks depends on."""
     period_tokens: _builtins.int
-    """Optional. Chunks are also compressed before one more would pass so many tokens
-    together (one for every four bytes); 1 to 1,000,000. Unset means 4,000; 0: never for
-    that. A longer chunk is shown with its middle cut out, and marked; a context always
-    fits the model's window. Always set in replies.
+    """Optional. Chunks are also compressed before one more would make them exceed this many
+    tokens together (one for every four bytes); 1 to 1,000,000. Unset means 4,000; 0: no
+    such limit. A longer chunk is shown with its middle cut out, and marked; a context
+    always fits the model's window. Always set in replies.
     """
     state_tokens: _builtins.int
-    """Optional. Tokens of a state vector at most; 32 to 32,000; 0 means 500. A longer reply
+    """Optional. The most tokens of a state vector; 32 to 32,000; 0 means 500. A longer reply
     is requested again, then cut at a sentence. The task prompt is used as it is.
     """
     episode_vectors: _builtins.int
-    """Optional. K: so many vectors are compressed into one of the next level, on any number
-    of levels; 2 to 64; 0: no episodes.
+    """Optional. K: this many vectors are compressed into one of the next level, on any
+    number of levels; 2 to 64; 0: no episodes.
     """
     model: _builtins.str
     """Optional. Model as in PrismSpec."""
     reply_format: _common_pb2.ReplyFormat.ValueType
     """Optional. How the model writes its moves when a question navigates."""
     on_failure: _common_pb2.OnFailure.ValueType
-    """Optional. What follows when chunks cannot be compressed."""
+    """Optional. What happens when chunks cannot be compressed."""
     @_builtins.property
     def idle(self) -> _duration_pb2.Duration:
-        """Optional. Chunks are also compressed when none was appended for so long; 1 second to
-        30 days. Unset or 0: never for that.
+        """Optional. Chunks are also compressed when none was appended for this long; 1 second to
+        30 days. Unset or 0: no such limit.
         """
 
     @_builtins.property
     def pinned(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Optional. Strings that every vector has word for word, at most 32, each 1 to 1,000
-        bytes; together at most half of `state_tokens`, else INVALID_ARGUMENT
+        """Optional. Strings that every vector contains word for word, at most 32, each 1 to
+        1,000 bytes; together at most half of `state_tokens`, else INVALID_ARGUMENT
         (FIELD_INVALID). Those that the model drops are added after its text.
         """
 
@@ -875,7 +876,7 @@ class Revision(_message.Message):
     kind: Global___RevisionKind.ValueType
     """What caused it."""
     comment: _builtins.str
-    """What the client that made it by hand wrote about it."""
+    """The comment that the client sent with a change by hand."""
     restored_revision: _builtins.int
     """Of a rollback: the revision that it restored."""
     schema_source: _builtins.str
@@ -945,7 +946,7 @@ class Amendment(_message.Message):
     value_json: _builtins.str
     """Canonical JSON, as `Memory.value_json`; null for REMOVE."""
     op_corrected: _builtins.bool
-    """The other op was proposed; the memory at the path decided."""
+    """The other op was proposed; `op` follows from whether the path existed."""
     @_builtins.property
     def positions(self) -> _common_pb2.PositionRange:
         """The chunks that were read for it; unset when none was."""

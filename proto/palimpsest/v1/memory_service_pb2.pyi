@@ -69,8 +69,8 @@ class GetMemoryRequest(_message.Message):
     (REVISION_NOT_FOUND).
     """
     position: _builtins.int
-    """Optional. The newest value that has no chunk after this position. Where the memory
-    has not read so far: OUT_OF_RANGE (POSITION_NOT_APPLIED).
+    """Optional. The newest value that has no chunk after this position. A memory that has
+    not read up to it yet: OUT_OF_RANGE (POSITION_NOT_APPLIED).
     """
     @_builtins.property
     def consistency(self) -> _common_pb2.ReadConsistency:
@@ -253,9 +253,9 @@ class Edit(_message.Message):
     PATH_FIELD_NUMBER: _builtins.int
     VALUE_JSON_FIELD_NUMBER: _builtins.int
     op: _memories_pb2.AmendmentOp.ValueType
-    """Optional. UNSPECIFIED, ADD and UPDATE all put the value there, whether the path
-    exists or not; the amendment says which it was, and is marked where another op was
-    given. REMOVE removes the path.
+    """Optional. UNSPECIFIED, ADD and UPDATE all write the value, whether the path exists or
+    not; the amendment has the right op, and `op_corrected` where another was given.
+    REMOVE removes the path.
     """
     path: _builtins.str
     """Required. At most 20,000 characters, in any of the three notations ($['a']['b'],
@@ -557,7 +557,7 @@ class RetryMemoryResponse(_message.Message):
 
     RETRIED_FIELD_NUMBER: _builtins.int
     retried: _builtins.int
-    """How many memories were stalled and try again now."""
+    """How many stalled memories are active again."""
     def __init__(
         self,
         *,
@@ -1059,12 +1059,12 @@ class GetProvenanceResponse(_message.Message):
         amendment replaced it as a whole.
         """
         origin: _builtins.bool
-        """This amendment first wrote the present value; later ones repeated it. At most one
-        entry of a path has it.
+        """This amendment first wrote the present value; later ones repeated it. True for at
+        most one entry of a path.
         """
         best_position: _builtins.int
-        """The position of the chunk of the step that says it most clearly, by the words they
-        share; 0 when no chunk was read.
+        """The position of the chunk that shares the most words with the value, among those of
+        the step; 0 when no chunk was read.
         """
         chunks_truncated: _builtins.bool
         """Some of the chunks are missing here."""
@@ -1185,7 +1185,7 @@ class WatchMemoryResponse(_message.Message):
     AFTER_REVISION_FIELD_NUMBER: _builtins.int
     RESUME_TOKEN_FIELD_NUMBER: _builtins.int
     amendments_truncated: _builtins.bool
-    """It has more than 2 MiB of amendments; ListAmendments has the rest."""
+    """The revision has more than 2 MiB of amendments; ListAmendments has the rest."""
     after_revision: _builtins.int
     """All later revisions follow."""
     resume_token: _builtins.str

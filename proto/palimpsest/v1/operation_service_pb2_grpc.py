@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class OperationServiceStub(object):
-    """Long work of all kinds.
+    """Reads, waits for and cancels long-running operations of all kinds.
     """
 
     def __init__(self, channel):
@@ -59,7 +59,7 @@ class OperationServiceStub(object):
 
 
 class OperationServiceServicer(object):
-    """Long work of all kinds.
+    """Reads, waits for and cancels long-running operations of all kinds.
     """
 
     def GetOperation(self, request, context):
@@ -87,11 +87,12 @@ class OperationServiceServicer(object):
         """Streams an operation: as it is, then after each change of its state or progress. The
         last message has the result or the error.
 
-        Guarantees: each message is the whole operation, so that a lost stream is resumed by
-        calling again; nothing is missed by it. It ends with OK after the last state, with
+        Guarantees: each message is the whole operation, so that a client that calls again
+        after a lost stream misses nothing. It ends with OK after the last state, with
         UNAVAILABLE (SERVER_STOPPING) when the server stops, and with DEADLINE_EXCEEDED
-        (OPERATION_NOT_ENDED_IN_TIME) at the client's deadline; the operation goes on. As many
-        streams wait as reads may: RESOURCE_EXHAUSTED (TOO_MANY_READS).
+        (OPERATION_NOT_ENDED_IN_TIME) at the client's deadline; the operation continues. The
+        stream counts towards the server's limit of waiting reads: RESOURCE_EXHAUSTED
+        (TOO_MANY_READS).
         Safety: reads only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -99,7 +100,7 @@ class OperationServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CancelOperation(self, request, context):
-        """Cancels an operation. A model call in flight ends by itself and is paid; its reply has
+        """Cancels an operation. A model call in flight completes and is paid for; its reply has
         no effect.
 
         Guarantees: CANCELLED for good, unless it had ended before: then it is returned as it
@@ -143,7 +144,7 @@ def add_OperationServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OperationService(object):
-    """Long work of all kinds.
+    """Reads, waits for and cancels long-running operations of all kinds.
     """
 
     @staticmethod

@@ -28,7 +28,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class OperationServiceStub:
-    """Long work of all kinds."""
+    """Reads, waits for and cancels long-running operations of all kinds."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -51,15 +51,16 @@ class OperationServiceStub:
     """Streams an operation: as it is, then after each change of its state or progress. The
     last message has the result or the error.
 
-    Guarantees: each message is the whole operation, so that a lost stream is resumed by
-    calling again; nothing is missed by it. It ends with OK after the last state, with
+    Guarantees: each message is the whole operation, so that a client that calls again
+    after a lost stream misses nothing. It ends with OK after the last state, with
     UNAVAILABLE (SERVER_STOPPING) when the server stops, and with DEADLINE_EXCEEDED
-    (OPERATION_NOT_ENDED_IN_TIME) at the client's deadline; the operation goes on. As many
-    streams wait as reads may: RESOURCE_EXHAUSTED (TOO_MANY_READS).
+    (OPERATION_NOT_ENDED_IN_TIME) at the client's deadline; the operation continues. The
+    stream counts towards the server's limit of waiting reads: RESOURCE_EXHAUSTED
+    (TOO_MANY_READS).
     Safety: reads only.
     """
     CancelOperation: _grpc.UnaryUnaryMultiCallable[_operation_service_pb2.CancelOperationRequest, _operations_pb2.Operation]
-    """Cancels an operation. A model call in flight ends by itself and is paid; its reply has
+    """Cancels an operation. A model call in flight completes and is paid for; its reply has
     no effect.
 
     Guarantees: CANCELLED for good, unless it had ended before: then it is returned as it
@@ -70,7 +71,7 @@ class OperationServiceStub:
 
 @_typing.type_check_only
 class OperationServiceAsyncStub(OperationServiceStub):
-    """Long work of all kinds."""
+    """Reads, waits for and cancels long-running operations of all kinds."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetOperation: _aio.UnaryUnaryMultiCallable[_operation_service_pb2.GetOperationRequest, _operations_pb2.Operation]  # type: ignore[assignment]
@@ -90,15 +91,16 @@ class OperationServiceAsyncStub(OperationServiceStub):
     """Streams an operation: as it is, then after each change of its state or progress. The
     last message has the result or the error.
 
-    Guarantees: each message is the whole operation, so that a lost stream is resumed by
-    calling again; nothing is missed by it. It ends with OK after the last state, with
+    Guarantees: each message is the whole operation, so that a client that calls again
+    after a lost stream misses nothing. It ends with OK after the last state, with
     UNAVAILABLE (SERVER_STOPPING) when the server stops, and with DEADLINE_EXCEEDED
-    (OPERATION_NOT_ENDED_IN_TIME) at the client's deadline; the operation goes on. As many
-    streams wait as reads may: RESOURCE_EXHAUSTED (TOO_MANY_READS).
+    (OPERATION_NOT_ENDED_IN_TIME) at the client's deadline; the operation continues. The
+    stream counts towards the server's limit of waiting reads: RESOURCE_EXHAUSTED
+    (TOO_MANY_READS).
     Safety: reads only.
     """
     CancelOperation: _aio.UnaryUnaryMultiCallable[_operation_service_pb2.CancelOperationRequest, _operations_pb2.Operation]  # type: ignore[assignment]
-    """Cancels an operation. A model call in flight ends by itself and is paid; its reply has
+    """Cancels an operation. A model call in flight completes and is paid for; its reply has
     no effect.
 
     Guarantees: CANCELLED for good, unless it had ended before: then it is returned as it
@@ -108,7 +110,7 @@ class OperationServiceAsyncStub(OperationServiceStub):
     """
 
 class OperationServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Long work of all kinds."""
+    """Reads, waits for and cancels long-running operations of all kinds."""
 
     @_abc_1.abstractmethod
     def GetOperation(
@@ -144,11 +146,12 @@ class OperationServiceServicer(metaclass=_abc_1.ABCMeta):
         """Streams an operation: as it is, then after each change of its state or progress. The
         last message has the result or the error.
 
-        Guarantees: each message is the whole operation, so that a lost stream is resumed by
-        calling again; nothing is missed by it. It ends with OK after the last state, with
+        Guarantees: each message is the whole operation, so that a client that calls again
+        after a lost stream misses nothing. It ends with OK after the last state, with
         UNAVAILABLE (SERVER_STOPPING) when the server stops, and with DEADLINE_EXCEEDED
-        (OPERATION_NOT_ENDED_IN_TIME) at the client's deadline; the operation goes on. As many
-        streams wait as reads may: RESOURCE_EXHAUSTED (TOO_MANY_READS).
+        (OPERATION_NOT_ENDED_IN_TIME) at the client's deadline; the operation continues. The
+        stream counts towards the server's limit of waiting reads: RESOURCE_EXHAUSTED
+        (TOO_MANY_READS).
         Safety: reads only.
         """
 
@@ -158,7 +161,7 @@ class OperationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _operation_service_pb2.CancelOperationRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_operations_pb2.Operation, _abc.Awaitable[_operations_pb2.Operation]]:
-        """Cancels an operation. A model call in flight ends by itself and is paid; its reply has
+        """Cancels an operation. A model call in flight completes and is paid for; its reply has
         no effect.
 
         Guarantees: CANCELLED for good, unless it had ended before: then it is returned as it

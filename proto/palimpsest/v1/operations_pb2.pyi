@@ -23,8 +23,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Operation(_message.Message):
-    """Long work that workers do: it goes on when the client disconnects. An operation is kept
-    for 30 days after it was requested, or until its session is deleted.
+    """A long-running task of a worker. It continues when the client disconnects. An operation
+    is kept for 30 days after it was requested, or until its session is deleted.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -72,7 +72,7 @@ class Operation(_message.Message):
 
     @_typing.final
     class Progress(_message.Message):
-        """How far it is."""
+        """How much of the work is done."""
 
         DESCRIPTOR: _descriptor.Descriptor
 
@@ -121,7 +121,7 @@ class Operation(_message.Message):
         words of the domain and of the question.
         """
         attempts: _builtins.int
-        """Replies of the model that it took, the invalid ones included."""
+        """How many replies of the model were needed, including invalid ones."""
         def __init__(
             self,
             *,
@@ -154,7 +154,7 @@ class Operation(_message.Message):
     kind: Global___Operation.Kind.ValueType
     """What it does."""
     state: _common_pb2.OperationState.ValueType
-    """How far it is; never ABANDONED."""
+    """Whether it is pending, in progress, or how it ended; never ABANDONED."""
     session: _builtins.str
     """The session that it belongs to."""
     memory: _builtins.str
@@ -177,8 +177,8 @@ class Operation(_message.Message):
 
     @_builtins.property
     def usage(self) -> _common_pb2.Usage:
-        """What it cost by now, where it is counted: KIND_SCHEMA. The usage of a memory has the
-        rest. Not in lists.
+        """What it has cost so far; set for KIND_SCHEMA only. The usage of the memory has the
+        cost of the others. Not in lists.
         """
 
     @_builtins.property

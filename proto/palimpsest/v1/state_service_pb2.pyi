@@ -25,7 +25,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class StateVector(_message.Message):
-    """A state vector: a paragraph that stands for chunks that were compressed."""
+    """A state vector: a paragraph that replaces compressed chunks."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -78,14 +78,14 @@ class StateVector(_message.Message):
     text: _builtins.str
     """The paragraph."""
     tokens: _builtins.int
-    """Of the text, as the model that wrote it counts."""
+    """Tokens of the text, as the model that wrote it counts them."""
     origin: Global___StateVector.Origin.ValueType
     """How it was written."""
     replies: _builtins.int
-    """Replies of the model that it took."""
+    """How many replies of the model were needed."""
     @_builtins.property
     def positions(self) -> _common_pb2.PositionRange:
-        """The chunks that it stands for; unset for the task prompt."""
+        """The chunks that it replaces; unset for the task prompt."""
 
     @_builtins.property
     def new_positions(self) -> _common_pb2.PositionRange:

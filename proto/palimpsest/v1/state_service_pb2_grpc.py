@@ -60,16 +60,16 @@ class StateServiceServicer(object):
     """
 
     def GetWorkingContext(self, request, context):
-        """Returns the working context: the state vectors that stand for the chunks that were
-        compressed, and the chunks since (M + R of algorithm 1). Chunks are as they
-        were appended, with one exception: the middle of a chunk longer than `period_tokens`,
-        and of what passes three quarters of the model's window, is cut out and marked.
+        """Returns the working context: the state vectors that replace the compressed chunks, and
+        the chunks since (M + R of algorithm 1). Chunks are as they were appended, with one
+        exception: the middle of a chunk longer than `period_tokens`, and of what exceeds three
+        quarters of the model's window, is cut out and marked.
 
         Guarantees: every chunk of the log up to `head` is in it exactly once: in one of the
-        vectors, or among the recent ones. After a rollback those that were compressed since
-        the restored revision are in neither; a memory that is rebuilt has them. As of one
-        moment; one round trip to the database and no model call. Appends that were acked are
-        in it. With `ReadConsistency.fully_applied` it is the context of algorithm 1 at this
+        vectors, or among the recent ones. After a rollback, chunks that were compressed since
+        the restored revision are in neither; a rebuilt memory has them. As of one moment; one
+        round trip to the database and no model call. Appends that were acked are in it. With
+        `ReadConsistency.fully_applied` it is the context of algorithm 1 at this
         step: every compression that is due is complete. Recent chunks beyond the server's
         limits (10,000 chunks, 1 MiB of content), or a reply beyond those of a message (4
         MiB): RESOURCE_EXHAUSTED (CONTEXT_TOO_LARGE); nothing is left out.

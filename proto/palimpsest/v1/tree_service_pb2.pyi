@@ -35,10 +35,10 @@ class TextRange(_message.Message):
     LAST_POSITION_FIELD_NUMBER: _builtins.int
     LAST_OFFSET_FIELD_NUMBER: _builtins.int
     first_position: _builtins.int
-    """The text begins in this chunk, after so many characters."""
+    """The text begins in this chunk, after this many characters."""
     first_offset: _builtins.int
     last_position: _builtins.int
-    """It ends in this chunk, before so many characters; 0: with the chunk."""
+    """It ends in this chunk, before the character at this offset; 0: with the chunk."""
     last_offset: _builtins.int
     def __init__(
         self,
@@ -189,7 +189,7 @@ class TreeNode(_message.Message):
     parent: _builtins.str
     """The node above it; empty while there is none."""
     summary: _builtins.str
-    """What stands for the text."""
+    """The summary of the text."""
     origin: Global___TreeNode.Origin.ValueType
     """How it was written."""
     text_tokens: _builtins.int

@@ -43,9 +43,9 @@ class TreeServiceStub:
     grouped up to a single root. A sealed tree reads nothing that is appended later.
 
     Guarantees: the operation is durable when the call returns; the memory's status is
-    SEALED when it is DONE. A second request before that returns the same operation;
-    after one that FAILED it is a new one, of everything in the log then. RetryMemory
-    alone continues the seal that failed, without what was appended since.
+    SEALED when it is DONE. A second request before that returns the same operation. After
+    one that FAILED it returns a new one, for everything that is in the log by then;
+    RetryMemory alone continues the failed seal, without what was appended since.
     Safety: writes and costs model calls; idempotent; cannot be undone once it is DONE.
     """
     GetTree: _grpc.UnaryUnaryMultiCallable[_tree_service_pb2.GetTreeRequest, _tree_service_pb2.Tree]
@@ -90,9 +90,9 @@ class TreeServiceAsyncStub(TreeServiceStub):
     grouped up to a single root. A sealed tree reads nothing that is appended later.
 
     Guarantees: the operation is durable when the call returns; the memory's status is
-    SEALED when it is DONE. A second request before that returns the same operation;
-    after one that FAILED it is a new one, of everything in the log then. RetryMemory
-    alone continues the seal that failed, without what was appended since.
+    SEALED when it is DONE. A second request before that returns the same operation. After
+    one that FAILED it returns a new one, for everything that is in the log by then;
+    RetryMemory alone continues the failed seal, without what was appended since.
     Safety: writes and costs model calls; idempotent; cannot be undone once it is DONE.
     """
     GetTree: _aio.UnaryUnaryMultiCallable[_tree_service_pb2.GetTreeRequest, _tree_service_pb2.Tree]  # type: ignore[assignment]
@@ -140,9 +140,9 @@ class TreeServiceServicer(metaclass=_abc_1.ABCMeta):
         grouped up to a single root. A sealed tree reads nothing that is appended later.
 
         Guarantees: the operation is durable when the call returns; the memory's status is
-        SEALED when it is DONE. A second request before that returns the same operation;
-        after one that FAILED it is a new one, of everything in the log then. RetryMemory
-        alone continues the seal that failed, without what was appended since.
+        SEALED when it is DONE. A second request before that returns the same operation. After
+        one that FAILED it returns a new one, for everything that is in the log by then;
+        RetryMemory alone continues the failed seal, without what was appended since.
         Safety: writes and costs model calls; idempotent; cannot be undone once it is DONE.
         """
 
