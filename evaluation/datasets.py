@@ -8,7 +8,7 @@ from typing import Any
 
 from evaluation.words import holds, normalized, telling
 from service.domain.log.chunks import Chunk, ChunkKind
-from service.domain.prompting.splitting import split
+from service.domain.prompting.cutting import split
 from service.domain.prompting.tokens import estimate_tokens
 
 #: Bytes of a line, and documents of a file.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from service.domain.prompting.splitting import split
+from service.domain.prompting.cutting import largest, split
 
 Count = Callable[[str], int]
 
@@ -75,11 +75,4 @@ def _longest(size: int, fits: Callable[[int], bool]) -> int:
     high = 1024
     while high < size and fits(high):
         high *= 2
-    low, high = 0, min(high, size)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return largest(0, min(high, size), fits)

@@ -15,7 +15,7 @@ MAX_FILLS = 3
 
 
 def first_piece(text: str, max_tokens: int) -> int:
-    """Characters of the first piece of a text, a `service.domain.prompting.splitting.Cutter`.
+    """Characters of the first piece of a text, a `service.domain.prompting.cutting.Cutter`.
 
     It ends at the last border of the best kind that there is: blank lines (the more, the
     better, which keeps the definitions of source code whole), lines, sentences, words. Blocks

@@ -17,7 +17,6 @@ class Room:
     #: A folder on it that a server writes to.
     place: Path
     free_bytes: int
-    total_bytes: int
 
     @property
     def is_full(self) -> bool:
@@ -38,7 +37,7 @@ def look(cluster: Path) -> Sequence[Room]:
         except OSError:
             # Closed to this user, or not created yet; a process that writes there reports it.
             continue
-        found.setdefault(device, Room(place=place, free_bytes=usage.free, total_bytes=usage.total))
+        found.setdefault(device, Room(place=place, free_bytes=usage.free))
     return list(found.values())
 
 

@@ -15,9 +15,8 @@ from service.domain.answers.browse.quoting import best_span, spans_of
 from service.domain.answers.browse.spec import BrowseAction, BrowseOption
 from service.domain.answers.browse.understanding import CHOSEN, read_understanding
 from service.domain.prompting.asking import Unusable
+from service.domain.prompting.cutting import shortened, split
 from service.domain.prompting.replies import json_text_so_far, storable
-from service.domain.prompting.shortening import shortened
-from service.domain.prompting.splitting import split
 from service.domain.prompting.thoughts import spoken
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.search.reranking import read_order

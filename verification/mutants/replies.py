@@ -9,9 +9,9 @@ from service.domain.prism import asking as prism
 from service.domain.prism import revisions
 from service.domain.prompting import asking as replies
 from service.domain.prompting.asking import THEN, Then
+from service.domain.prompting.cutting import ELLIPSIS
 from service.domain.prompting.ends import End
 from service.domain.prompting.flows import ModelRequest
-from service.domain.prompting.shortening import ELLIPSIS
 from service.domain.prompting.tokens import marks_in
 from service.domain.state.triggers import SizedStep, _Counting
 from service.domain.values.tenancy import DEFAULT_TENANT

@@ -6,7 +6,7 @@ possible way counts, and in it the way with the lowest price, estimated from siz
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from service.domain.answers.browse.spec import (
@@ -331,14 +331,10 @@ def _browsing(way: Way, facts: SessionFacts, understanding: Understanding) -> Br
     if way is Way.SCAN and understanding.subject in (QuerySubject.STATE, QuerySubject.CODE):
         # What holds now was said last.
         order = ReadingOrder.BACKWARD
-    return BrowseRequest(
+    return replace(
+        request,
         option=option if request.option is BrowseOption.AUTO else request.option,
-        actions=request.actions,
         order=order if request.order is ReadingOrder.AUTO else request.order,
-        window_tokens=request.window_tokens,
-        pieces=request.pieces,
-        max_calls=request.max_calls,
-        rerank=request.rerank,
         rewritten_query=understanding.query,
     )
 

@@ -6,9 +6,9 @@ from typing import Generic, TypeVar
 
 from service.domain.answers.trajectory import NoAnswer
 from service.domain.prompting.asking import NoUse, SaidAnswer, Unusable, free_tokens, usable_or_cut
+from service.domain.prompting.cutting import ELLIPSIS
 from service.domain.prompting.fitting import MARGIN_TOKENS, Count
 from service.domain.prompting.flows import Flow, ModelReply, ModelRequest, Purpose, Segment
-from service.domain.prompting.shortening import ELLIPSIS
 
 #: Tokens of an answer, thoughts before it included; a reply that uses them up gets more once.
 ANSWER_OUTPUT_TOKENS = 2048

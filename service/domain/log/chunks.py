@@ -85,22 +85,14 @@ class Chunk:
         byte 2 follows, then thread and source, then the time in microseconds since 1970 as a
         signed 64-bit big-endian number, or nothing without a time.
         """
-        pieces: list[bytes] = []
-        for part in (self.kind.value, *self.parts):
-            raw = part.encode()
-            pieces += (struct.pack(">Q", len(raw)), raw)
+        pieces = [_sized(part) for part in (self.kind.value, *self.parts)]
         pieces.append(struct.pack(">Q", len(self.metadata)))
         for key in sorted(self.metadata):
-            for part in (key, self.metadata[key]):
-                raw = part.encode()
-                pieces += (struct.pack(">Q", len(raw)), raw)
+            pieces += (_sized(key), _sized(self.metadata[key]))
         if self.observed_first:
             pieces.append(b"\x01")
         if self.has_heading():
-            pieces.append(b"\x02")
-            for part in (self.thread, self.source):
-                raw = part.encode()
-                pieces += (struct.pack(">Q", len(raw)), raw)
+            pieces += (b"\x02", _sized(self.thread), _sized(self.source))
             if self.occurred_at is not None:
                 pieces.append(struct.pack(">q", (self.occurred_at - _EPOCH) // _MICROSECOND))
         return hashlib.sha256(b"".join(pieces)).digest()
@@ -136,6 +128,11 @@ class Chunk:
             parts = (*done, seen) if self.observed_first is False else (seen, *done)
             return "\n".join(f"{name}: {part}" for name, part in parts if part)
         return self.text
+
+
+def _sized(part: str) -> bytes:
+    raw = part.encode()
+    return struct.pack(">Q", len(raw)) + raw
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from service.domain.log.chunks import Chunk, ChunkKind, LoggedChunk
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.spec import PrismSpec, StepScope
 from service.domain.prompting.asking import GROWTH
-from service.domain.prompting.splitting import split
+from service.domain.prompting.cutting import split
 from service.domain.prompting.tokens import estimate_tokens
 
 #: Tokens that the replies to a step and to a consolidation may have.

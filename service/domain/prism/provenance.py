@@ -80,15 +80,6 @@ class ValueTracer:
         return True
 
 
-def trace(path: Path, writes: Iterable[Write], *, exists: bool) -> Iterator[Touch]:
-    """Yields the amendments that touched `path`, newest first, as `writes` must be."""
-    tracer = ValueTracer(path, exists=exists)
-    for write in writes:
-        touch = tracer.touch(write)
-        if touch is not None:
-            yield touch
-
-
 def _moved_back(path: Path, removed: Path, level: int) -> Path:
     tokens = path.tokens
     if len(tokens) <= level or tokens[:level] != removed.tokens[:-1]:

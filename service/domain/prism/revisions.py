@@ -28,20 +28,7 @@ from service.domain.prompting.replies import MAX_REVISION_CHARACTERS
 from service.domain.values.json_values import MAX_DEPTH, Json, canonical, checked
 from service.domain.values.paths import MAX_PATH_CHARACTERS, Path
 
-__all__ = [
-    "MAX_PROPOSALS",
-    "InvalidEdit",
-    "Proposal",
-    "Rules",
-    "consider",
-    "edited",
-    "has_room",
-    "hides_nothing",
-    "parse_consolidation",
-    "parse_reply",
-]
-
-#: Proposals of a reply, or of a set of edits, that are considered.
+#: Proposals of a reply that are considered.
 MAX_PROPOSALS = 500
 
 #: A memory that was full has room again once it is no larger than this share of its limits.
@@ -98,23 +85,6 @@ def parse_consolidation(
     """
     rules = replace(rules, add_only=False, may_remove=True)
     return _parsed(text, _Judge(schema, value, rules, consolidates=True, hides=hides))
-
-
-def consider(
-    proposals: Iterable[Proposal], schema: Schema, value: Json, rules: Rules = _DEFAULT
-) -> Revision:
-    """Judges proposals. Never raises.
-
-    They apply strictly in their order, removals included: each sees what those before
-    it did.
-    """
-    judge = _Judge(schema, value, rules)
-    for proposal in proposals:
-        if judge.is_full():
-            judge.reject(_shown(proposal), f"there are more than {MAX_PROPOSALS} proposals")
-            break
-        judge.hear(proposal)
-    return judge.revision()
 
 
 class InvalidEdit(ValueError):
@@ -208,10 +178,6 @@ class _Judge:
             rejections=tuple(self.rejections),
             unseen=tuple(self.unseen),
         )
-
-    def is_full(self) -> bool:
-        """Returns whether MAX_PROPOSALS are judged already."""
-        return len(self.amendments) + len(self.rejections) >= MAX_PROPOSALS
 
     def reject(
         self, proposal: str, reason: str, cause: RejectionCause = RejectionCause.INVALID

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+from service.domain.prompting.cutting import ELLIPSIS, shortened
 from service.domain.prompting.flows import Segment
-from service.domain.prompting.shortening import ELLIPSIS, shortened
 from service.domain.prompting.tokens import marks_in
 
 #: Tokens of a text.

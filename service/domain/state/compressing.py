@@ -13,12 +13,11 @@ from service.domain.prompting.asking import (
     check_refused,
     fault_of_end,
 )
+from service.domain.prompting.cutting import Cutter, cut_back, shortened
 from service.domain.prompting.ends import End
 from service.domain.prompting.fitting import MARGIN_TOKENS, prompt_tokens
 from service.domain.prompting.flows import NO_USE, Flow, ModelReply, ModelRequest, Purpose, Segment
 from service.domain.prompting.replies import prose
-from service.domain.prompting.shortening import cut_back, shortened
-from service.domain.prompting.splitting import Cutter
 from service.domain.state import prompts
 from service.domain.state.packing import Item, Packer
 from service.domain.state.pinning import behind, fitted, paragraph

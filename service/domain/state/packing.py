@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from service.domain.prompting.cutting import LOOK_AHEAD, Cutter
 from service.domain.prompting.fitting import prompt_tokens
 from service.domain.prompting.flows import Segment, SegmentKind
-from service.domain.prompting.splitting import LOOK_AHEAD, Cutter
 from service.domain.prompting.tokens import TOKEN_BYTES
 from service.domain.state.prompts import ShownText
 

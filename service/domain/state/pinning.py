@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from service.domain.prompting.shortening import ELLIPSIS, shortened
+from service.domain.prompting.cutting import ELLIPSIS, shortened
 
 #: Stands before pinned strings that were put after a text, and between them.
 PINNED = "Pinned: "

@@ -7,6 +7,7 @@ has all of it, and so has the prompt that compresses it.
 from dataclasses import replace
 
 from service.domain.log.chunks import Chunk
+from service.domain.prompting.cutting import largest
 from service.domain.prompting.fitting import MAX_CUTS, Count, share_of
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state.spec import StateSpec
@@ -82,14 +83,8 @@ def without_middle(text: str, tokens: int, count: Count) -> str:
     """
     if count(text) <= tokens:
         return text
-    low, high = 0, len(text) - 1
-    while low < high:
-        kept = (low + high + 1) // 2
-        if count(_joined(text, kept)) <= tokens:
-            low = kept
-        else:
-            high = kept - 1
-    return _joined(text, low)
+    kept = largest(0, len(text) - 1, lambda kept: count(_joined(text, kept)) <= tokens)
+    return _joined(text, kept)
 
 
 def _joined(text: str, kept: int) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from service.domain.prompting.splitting import Cutter
+from service.domain.prompting.cutting import Cutter
 from service.domain.prompting.tokens import TOKEN_BYTES
 
 #: Between messages and steps, and what is beside them.

@@ -7,7 +7,7 @@ made up for the reader; no model is asked for it.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from service.domain.prompting.shortening import shortened
+from service.domain.prompting.cutting import shortened
 from service.domain.tree.nodes import Node, NodeView
 from service.domain.tree.segmenting import Cut
 

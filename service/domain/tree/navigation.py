@@ -24,10 +24,10 @@ from service.domain.answers.trajectory import (
     NoAnswer,
 )
 from service.domain.prompting.asking import NoUse, check_refused, fault_of_end
+from service.domain.prompting.cutting import cut_back
 from service.domain.prompting.ends import End
 from service.domain.prompting.fitting import MIN_SHOWN_TOKENS, Count, TextTooLong, cut_to
 from service.domain.prompting.flows import Fetch, FetchingFlow, ModelReply, ModelRequest
-from service.domain.prompting.shortening import cut_back
 from service.domain.prompting.thoughts import said
 from service.domain.tree.exploring import Exploration, VisitedNode
 from service.domain.tree.moves import (

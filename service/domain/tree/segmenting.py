@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from service.domain.log.chunks import ChunkKind, LoggedChunk
-from service.domain.prompting.splitting import LOOK_AHEAD, Cutter
+from service.domain.prompting.cutting import LOOK_AHEAD, Cutter
 from service.domain.prompting.tokens import TOKEN_BYTES, estimate_tokens
 from service.domain.tree.borders import (
     JOINT,

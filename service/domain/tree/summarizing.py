@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from service.domain.prompting.asking import FAULTS, Unusable, free_tokens, usable_or_cut
+from service.domain.prompting.cutting import cut_back, shortened
 from service.domain.prompting.ends import End
 from service.domain.prompting.fitting import Count
 from service.domain.prompting.flows import Flow, ModelRequest, Purpose, Segment, SegmentKind
 from service.domain.prompting.replies import prose
-from service.domain.prompting.shortening import cut_back, shortened
 from service.domain.prompting.thoughts import is_thought, said, spoken
 from service.domain.tree import building_prompts as prompts
 from service.domain.tree.nodes import SummarySource

@@ -15,10 +15,10 @@ from service.domain.answers.browse.wording import SAID, offered
 from service.domain.prism.schemas.names import is_name
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.schemas.tree import render
+from service.domain.prompting.cutting import shortened
 from service.domain.prompting.fitting import share_of
 from service.domain.prompting.flows import ModelRequest
 from service.domain.prompting.no_answers import NO_ANSWER
-from service.domain.prompting.shortening import shortened
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.state.pinning import PINNED, behind, fitted, paragraph
 from service.domain.values.json_values import canonical

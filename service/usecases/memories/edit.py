@@ -12,9 +12,9 @@ from uuid import UUID
 
 from service.domain.memories.specs import SpecChanges, kinds
 from service.domain.prism import losses
-from service.domain.prism.amendments import Amendment, Op, Rules
+from service.domain.prism.amendments import Amendment, Op, Proposal, Rules
 from service.domain.prism.memory import PrismMemory
-from service.domain.prism.revisions import InvalidEdit, Proposal, edited
+from service.domain.prism.revisions import InvalidEdit, edited
 from service.domain.prism.schemas.tree import Incompatible, Schema, check_extends, render
 from service.domain.prism.spec import Encoding, PrismSpec
 from service.domain.values.errors import Conflict, InvalidInput

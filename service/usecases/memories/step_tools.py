@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from service.domain.prompting.cutting import Cutter
 from service.domain.prompting.flows import Flow, ModelReply, ModelRequest
-from service.domain.prompting.splitting import Cutter
 from service.domain.spend.prices import ModelPrices
 from service.llm.gateway.driver import drive
 from service.llm.gateway.gateway import Gateway

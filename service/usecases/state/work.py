@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from service.domain.prompting.cutting import Cutter
 from service.domain.prompting.flows import Flow
-from service.domain.prompting.splitting import Cutter
 from service.domain.state.compressing import (
     Compression,
     compress_steps,

@@ -17,7 +17,7 @@ def cluster(tmp_path: Path) -> Path:
 def test_a_disk_with_room_is_no_complaint(cluster: Path) -> None:
     (room,) = disk.look(cluster)
     usage = shutil.disk_usage(cluster)
-    assert (room.place, room.total_bytes) == (cluster, usage.total)
+    assert room.place == cluster
     assert room.is_full == (usage.free < disk.FULL_BYTES)
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from service.domain.prism.amending import amend, put, remove, replay, settle, value_at
 from service.domain.prism.amendments import Amendment, Op, Proposal, Rules
 from service.domain.prism.memory import PrismMemory
-from service.domain.prism.revisions import consider
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.schemas.tree import Mismatch, fit
 from service.domain.values.json_values import canonical
 from service.domain.values.paths import Path
+from tests.unit.prism.judging import judged
 
 SCHEMA = parse_source(
     """
@@ -92,7 +92,7 @@ def test_every_way_to_amend_gives_the_same_bytes(
     since: list[tuple[int, tuple[Amendment, ...]]] = []
     base = "{}"
     for number, proposals in enumerate(steps, start=1):
-        made = consider([proposal(*one) for one in proposals], SCHEMA, kept.value, RULES)
+        made = judged([proposal(*one) for one in proposals], SCHEMA, kept.value, RULES)
         before = kept.value_json
         one_by_one = kept.value
         for one in made.amendments:

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.prism.amendments import Amendment, Op, Rules
+from service.domain.prism.amendments import Amendment, Op, Proposal, Rules
 from service.domain.prism.memory import PrismMemory
-from service.domain.prism.revisions import InvalidEdit, Proposal, consider, edited
+from service.domain.prism.revisions import InvalidEdit, edited
 from service.domain.prism.schemas.source import parse_source
 from service.domain.values.json_values import Json
+from tests.unit.prism.judging import judged
 
 SCHEMA = parse_source("class A:\n    x: int\n    names: list[str]\n    by: dict[str, int]\n")
 RULES = Rules(may_remove=True, max_memory_bytes=60)
@@ -32,7 +33,7 @@ def one_by_one(proposals: list[Proposal]) -> list[Amendment]:
     memory = PrismMemory.create(SCHEMA)
     amendments: list[Amendment] = []
     for number, proposal in enumerate(proposals):
-        made = consider([proposal], SCHEMA, memory.value, RULES)
+        made = judged([proposal], SCHEMA, memory.value, RULES)
         if made.rejections:
             if made.rejections[0].reason == "it changes nothing":
                 continue

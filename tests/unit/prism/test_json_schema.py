@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from service.domain.prism.schemas.json_source import parse_json_schema, to_json_schema
+from service.domain.prism.schemas.json_source import parse_json_schema
+from service.domain.prism.schemas.json_writing import to_json_schema
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.schemas.tree import (
     DictType,

@@ -7,7 +7,8 @@ from google.rpc import error_details_pb2, status_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.domain.prism.schemas.json_source import parse_json_schema, to_json_schema
+from service.domain.prism.schemas.json_source import parse_json_schema
+from service.domain.prism.schemas.json_writing import to_json_schema
 from service.domain.prism.schemas.limits import MAX_FIELDS, MAX_JSON_BYTES
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.schemas.tree import Schema, render

@@ -12,7 +12,7 @@ from service.domain.prism.amendments import Amendment, Op
 from service.domain.prism.memory import PrismMemory
 from service.domain.prism.pacing import Need, SizedChunk, StepBounds, Wish
 from service.domain.prism.spec import MEMORY_TOKENS, Encoding, PrismSpec
-from service.domain.prompting.splitting import split
+from service.domain.prompting.cutting import split
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.values.paths import Path
 from tests.unit.support.logged import logged_chunk

@@ -11,11 +11,12 @@ import pytest
 
 from service.domain.prism.amendments import Op, Proposal, Revision
 from service.domain.prism.memory import PrismMemory
-from service.domain.prism.revisions import consider, parse_reply
+from service.domain.prism.revisions import parse_reply
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.schemas.tree import Schema, fit
 from service.domain.values.json_values import canonical
 from service.domain.values.paths import Path
+from tests.unit.prism.judging import judged
 
 #: The shape of a stream's states, below the field "state".
 SOURCES = {
@@ -73,7 +74,7 @@ def replay(state: Any, op: dict[str, Any]) -> None:
 
 def by_hand(step: Step, schema: Schema, memory: PrismMemory) -> Revision:
     edits = [Proposal("/state" + op["path"], Op(op["op"]), op["value"]) for op in step]
-    return consider(edits, schema, memory.value)
+    return judged(edits, schema, memory.value)
 
 
 def as_a_reply(step: Step, schema: Schema, memory: PrismMemory) -> Revision:

@@ -12,7 +12,6 @@ from service.domain.prism.amendments import Op, Proposal, Revision, Rules
 from service.domain.prism.coercion import coerce
 from service.domain.prism.revisions import (
     MAX_PROPOSALS,
-    consider,
     parse_consolidation,
     parse_reply,
 )
@@ -21,6 +20,7 @@ from service.domain.prism.schemas.tree import Mismatch, fit
 from service.domain.prompting.asking import Unusable
 from service.domain.prompting.replies import MAX_REVISION_CHARACTERS
 from service.domain.values.json_values import canonical
+from tests.unit.prism.judging import judged
 
 SCHEMA = parse_source(
     """
@@ -49,7 +49,7 @@ VALUE: Any = {
 
 
 def one(op: Op | None, path: str, value: Any = None, **rules: Any) -> tuple[Revision, str]:
-    made = consider([Proposal(path, op, value)], SCHEMA, VALUE, Rules(**rules))
+    made = judged([Proposal(path, op, value)], SCHEMA, VALUE, Rules(**rules))
     return made, made.rejections[0].reason if made.rejections else ""
 
 
@@ -135,7 +135,7 @@ def test_what_may_be_removed_is_removed() -> None:
 def test_edits_apply_in_their_order_and_replies_remove_what_they_saw() -> None:
     paths = ["$.topics.a[0]", "$.topics.a[1]"]
     rules = Rules(may_remove=True)
-    edits = consider([Proposal(path, Op.REMOVE, None) for path in paths], SCHEMA, VALUE, rules)
+    edits = judged([Proposal(path, Op.REMOVE, None) for path in paths], SCHEMA, VALUE, rules)
     left: Any = amend(SCHEMA, VALUE, edits.amendments)
     assert left["topics"]["a"] == ["y"]
     reply = "[OBJECTS FOR REMOVE]\n" + "\n".join([*paths, "$.topics.b", "$.topics.b[0]", paths[0]])
@@ -221,13 +221,6 @@ def test_what_is_too_large_already_may_become_smaller() -> None:
     assert "the limit is 10" in one(Op.UPDATE, "$.note", "kept longer", **rules)[1]
 
 
-def test_edits_by_hand_are_bounded_as_well() -> None:
-    edits = [Proposal("$.count", None, n) for n in range(MAX_PROPOSALS + 9)]
-    made = consider(edits, SCHEMA, VALUE, Rules())
-    assert len(made.amendments) + len(made.rejections) == MAX_PROPOSALS + 1
-    assert "more than 500" in made.rejections[-1].reason
-
-
 EDITS = st.lists(
     st.tuples(
         st.sampled_from([Op.ADD, Op.UPDATE, Op.REMOVE, None]),
@@ -250,14 +243,14 @@ def test_a_memory_keeps_to_its_limit_to_the_byte(edits: list[Any], limit: int) -
     rules = Rules(may_remove=True, max_memory_bytes=limit)
     value: Any = VALUE
     for op, path, new in edits:
-        alone = consider([Proposal(path, op, new)], SCHEMA, value, rules)
-        free = consider([Proposal(path, op, new)], SCHEMA, value, Rules(may_remove=True))
+        alone = judged([Proposal(path, op, new)], SCHEMA, value, rules)
+        free = judged([Proposal(path, op, new)], SCHEMA, value, Rules(may_remove=True))
         after = amend(SCHEMA, value, free.amendments)
         size, before = (len(canonical(one).encode()) for one in (after, value))
         if free.amendments:
             assert bool(alone.amendments) == (size <= limit or size <= before)
         value = amend(SCHEMA, value, alone.amendments)
-    together = consider([Proposal(path, op, new) for op, path, new in edits], SCHEMA, VALUE, rules)
+    together = judged([Proposal(path, op, new) for op, path, new in edits], SCHEMA, VALUE, rules)
     assert canonical(amend(SCHEMA, VALUE, together.amendments)) == canonical(value)
 
 

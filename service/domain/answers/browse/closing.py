@@ -27,8 +27,8 @@ from service.domain.answers.browse.spec import BrowseAction, QuerySubject
 from service.domain.answers.citations import best_position
 from service.domain.answers.trajectory import Action, EventKind, NoAnswer
 from service.domain.prompting.asking import MAX_TRIES, NoUse, Unusable, text_of
+from service.domain.prompting.cutting import shortened
 from service.domain.prompting.flows import FetchingFlow, ModelRequest
-from service.domain.prompting.shortening import shortened
 
 
 def close(reading: BrowseRun) -> FetchingFlow[Browsed]:

@@ -12,6 +12,7 @@ read; task understanding, where it is allowed, is one more:
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from service.domain.answers.browse.closing import close, close_from, fail
 from service.domain.answers.browse.pieces import Browsed, Frame
@@ -32,8 +33,6 @@ from service.domain.answers.trajectory import Action, EventKind, NoAnswer
 from service.domain.prompting.asking import MAX_TRIES
 from service.domain.prompting.fitting import Count
 from service.domain.prompting.flows import FetchingFlow
-
-__all__ = ["Browsed", "browse"]
 
 #: Calls that understanding must leave: less is of no use to a reader that reads piece by piece.
 LEFT_CALLS = 2
@@ -78,14 +77,7 @@ def browse(
 
 
 def _look_for(reading: BrowseRun, words: str) -> None:
-    before = reading.prompts
-    reading.prompts = BrowsePrompts(
-        query=before.query,
-        look_for=usable(words, before),
-        window_tokens=before.window_tokens,
-        marker_key=before.marker_key,
-        count=before.count,
-    )
+    reading.prompts = replace(reading.prompts, look_for=usable(words, reading.prompts))
 
 
 def _understand(reading: BrowseRun) -> FetchingFlow[BrowseOption]:

@@ -4,18 +4,12 @@ Chunks stay whole where they fit. One that is longer than a piece is cut, and ea
 knows where it stands in its chunk, so that what is cited can be found.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from service.domain.answers.browse.pieces import BrowsePiece, ChunkPart, Frame, shown
+from service.domain.prompting.cutting import TOKEN_CHARACTERS, Cutter
 from service.domain.prompting.fitting import Count
 
-#: Characters of the first piece of a text that has at most so many tokens by an estimate
-#: (`service.llm.splitter.first_piece`).
-Cutter = Callable[[str, int], int]
-
-#: A token has at most this many characters nearly always; where it has more the pieces are
-#: only smaller than they could be.
-_TOKEN_CHARACTERS = 8
 #: What is left to try of a limit by which the cutter took too much.
 _LESS = 2 / 3
 
@@ -102,7 +96,7 @@ def _end(position: int, text: str, start: int, tokens: int, count: Count, cut: C
 
     left = len(text) - start
     # No more is looked at than a part can have: a chunk may be long.
-    most = tokens * _TOKEN_CHARACTERS
+    most = tokens * TOKEN_CHARACTERS
     if left <= most and fits(left):
         return len(text)
     window, limit = text[start : start + most], tokens

@@ -20,8 +20,8 @@ from service.domain.answers.browse.spec import (
 )
 from service.domain.answers.trajectory import Action, Emit, Event, EventKind, EventSequence
 from service.domain.prompting.asking import MAX_TRIES, NoUse, Unusable, text_of
+from service.domain.prompting.cutting import largest, shortened
 from service.domain.prompting.flows import FetchingFlow, FlowRequest, ModelReply, ModelRequest
-from service.domain.prompting.shortening import shortened
 
 #: Places that a note is said to rest on: it may be made of hundreds of pieces.
 MAX_NOTE_SPANS = 60
@@ -178,21 +178,18 @@ class BrowseRun:
         """Emits the next event."""
         yield [Emit(event=self.recorder.event(kind, action, **said))]
 
-    def affordable(self, wanted: int, cost: int, beside: int = 0) -> int:
+    def affordable(self, wanted: int, cost: int, beside: int) -> int:
         """Returns how many of so many pieces may be asked for, so that the answer can be made.
 
         `cost` is what the note of each may take of a prompt; 0: they make none. `beside` are
         pieces that were read and whose notes are not among `notes` yet.
         """
-        low, high = 0, min(wanted, max(self.calls_left, 0))
-        while low < high:
-            middle = (low + high + 1) // 2
-            more = [cost] * (middle + beside) if cost else []
-            if middle + self.closing_calls(more) <= self.calls_left:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+
+        def fits(number: int) -> bool:
+            more = [cost] * (number + beside) if cost else []
+            return number + self.closing_calls(more) <= self.calls_left
+
+        return largest(0, min(wanted, max(self.calls_left, 0)), fits)
 
     def closing_calls(self, more: Sequence[int] = ()) -> int:
         """Calls that the answer from the notes takes, with further ones of these costs."""

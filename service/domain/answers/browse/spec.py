@@ -1,7 +1,7 @@
 """How a log is to be browsed (arXiv 2405.15318, sections 3.3, 4.2 and 4.4)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -109,18 +109,9 @@ class BrowseRequest:
         return ""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        return {
-            "option": self.option.value,
-            "actions": sorted(self.actions),
-            "order": self.order.value,
-            "window_tokens": self.window_tokens,
-            "pieces": self.pieces,
-            "max_calls": self.max_calls,
-            "rerank": self.rerank,
-            "rewritten_query": self.rewritten_query,
-            **({"options": list(self.options)} if self.options else {}),
-        }
+        """Returns the request as plain JSON."""
+        values = asdict(self) | {"actions": sorted(self.actions)}
+        return {name: value for name, value in values.items() if name != "options" or value}
 
     @classmethod
     def from_json(cls, held: Mapping[str, Any]) -> "BrowseRequest":

@@ -20,7 +20,7 @@ from service.domain.prism.schemas.json_text import (
     referred,
     refuse,
 )
-from service.domain.prism.schemas.json_writing import SCALARS, to_json_schema
+from service.domain.prism.schemas.json_writing import SCALARS
 from service.domain.prism.schemas.limits import (
     MAX_FIELDS,
     MAX_NESTING,
@@ -45,8 +45,6 @@ from service.domain.prism.schemas.tree import (
     render,
 )
 from service.domain.values.errors import SchemaInvalid
-
-__all__ = ["parse_json_schema", "to_json_schema"]
 
 #: Steps from the root to a type: references and unions, which are no levels of a value,
 #: are steps too.

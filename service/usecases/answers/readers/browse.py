@@ -6,9 +6,9 @@ from functools import partial
 
 import structlog
 
-from service.domain.answers.browse.flow import Browsed, browse
+from service.domain.answers.browse.flow import browse
 from service.domain.answers.browse.packing import PiecePacker
-from service.domain.answers.browse.pieces import Frame, Span
+from service.domain.answers.browse.pieces import Browsed, Frame, Span
 from service.domain.answers.browse.prompts import piece_tokens
 from service.domain.answers.browse.spec import BrowseRequest, options_of
 from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer

@@ -8,7 +8,7 @@ left it out, is not shown.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
-from service.domain.prompting.splitting import Cutter
+from service.domain.prompting.cutting import Cutter
 from service.domain.prompting.tokens import TOKEN_BYTES
 from service.domain.state.navigating import (
     divided,

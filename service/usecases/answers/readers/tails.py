@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from service.domain.log.chunks import LoggedChunk
-from service.domain.prompting.splitting import Cutter
+from service.domain.prompting.cutting import Cutter
 from service.domain.tree.nodes import TextOffset
 from service.domain.tree.segmenting import Cut, Segmenter, SegmentPiece, piece_of
 from service.llm.offloading import beside

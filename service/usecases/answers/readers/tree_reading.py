@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
-from service.domain.prompting.splitting import Cutter
+from service.domain.prompting.cutting import Cutter
 from service.domain.tree.forest import Forest, over, tail_views, view_of
 from service.domain.tree.nodes import BestLeaves, NodeView, TextOffset
 from service.domain.tree.segmenting import Cut

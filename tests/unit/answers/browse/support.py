@@ -4,9 +4,15 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.domain.answers.browse.flow import Browsed, browse
+from service.domain.answers.browse.flow import browse
 from service.domain.answers.browse.packing import PiecePacker, piece_of
-from service.domain.answers.browse.pieces import BrowsePiece, Frame, RankPieces, ReadPiece
+from service.domain.answers.browse.pieces import (
+    Browsed,
+    BrowsePiece,
+    Frame,
+    RankPieces,
+    ReadPiece,
+)
 from service.domain.answers.browse.spec import (
     ALL_ACTIONS,
     BrowseAction,
