@@ -26,7 +26,7 @@ from service.domain.answers.browse.replies import (
 from service.domain.answers.browse.spec import BrowseAction, QuerySubject
 from service.domain.answers.citations import best_position
 from service.domain.answers.trajectory import Action, EventKind, NoAnswer
-from service.domain.prompting.asking import MAX_TRIES, NoUse, Unusable, text_of
+from service.domain.prompting.asking import Unusable
 from service.domain.prompting.cutting import shortened
 from service.domain.prompting.flows import FetchingFlow, ModelRequest
 
@@ -106,42 +106,30 @@ def _answer(
     offers = closing_actions(reading)
     parts = [part for piece in pieces for part in piece.parts]
     shown = sorted({n for note in notes for n in note.pieces}) or [p.frame.number for p in pieces]
-    first = ask = reading.prompts.close(offers, notes=reading.shown(notes), parts=parts)
-    fault = ""
-    for _ in range(MAX_TRIES):
-        if reading.calls_left < 1:
-            return (yield from fail(reading, NoAnswer.STEP_LIMIT))
-        (reply,) = yield from reading.ask([ask])
-        said, fault, is_refused = BrowseReplyParts(), "", False
-        try:
-            said = _read_answer(text_of(reply))
-        except (Unusable, NoUse) as error:
-            fault, is_refused = str(error), isinstance(error, NoUse)
+    ask = reading.prompts.close(offers, notes=reading.shown(notes), parts=parts)
+    if reading.calls_left < 1:
+        return (yield from fail(reading, NoAnswer.STEP_LIMIT))
+
+    def read(_: int, reply: str) -> tuple[Action, str, BrowseReplyParts]:
+        said = _read_answer(reply)
         action = action_of(said.action)
         done = ACTIONS[action if action in offers else offers[0]] if said.text else Action.NONE
-        yield from reading.tell(
-            EventKind.AGGREGATION,
-            Action.INVALID if fault else done,
-            shown=reading.ids(shown),
-            text=fault or said.text,
-            ask=ask,
-            reply=reply,
+        return done, said.text, said
+
+    found, faults = yield from reading.aggregate({0: ask}, read, shown={0: shown})
+    if not found:
+        why = NoAnswer.UNREADABLE if faults else NoAnswer.STEP_LIMIT
+        return (yield from fail(reading, why, faults.get(0, "")))
+    said = found[0]
+    if not said.text:
+        return (yield from fail(reading, NoAnswer.NOT_FOUND))
+    if notes:
+        spans = _sourced(reading, said, notes)
+    else:
+        spans = spans_of(said.quotes, parts) or (
+            best_span(said.text, parts, around=reading.prompts.query),
         )
-        if is_refused:
-            break
-        if fault:
-            ask = reading.prompts.again(first, ask, reply, fault)
-            continue
-        if not said.text:
-            return (yield from fail(reading, NoAnswer.NOT_FOUND))
-        if notes:
-            spans = _sourced(reading, said, notes)
-        else:
-            spans = spans_of(said.quotes, parts) or (
-                best_span(said.text, parts, around=reading.prompts.query),
-            )
-        return (yield from succeed(reading, said.text, spans))
-    return (yield from fail(reading, NoAnswer.UNREADABLE, fault))
+    return (yield from succeed(reading, said.text, spans))
 
 
 def _read_answer(reply: str) -> BrowseReplyParts:
@@ -168,49 +156,28 @@ def _condense(reading: BrowseRun) -> FetchingFlow[None]:
     prompts, notes = reading.prompts, reading.notes
     costs = [note.cost for note in notes]
     groups = [[notes[at] for at in group] for group in grouped(costs, prompts.closing_free)]
-    made: dict[int, Note | None] = {
-        number: group[0] for number, group in enumerate(groups) if len(group) == 1
-    }
-    first = {
-        number: prompts.condense(reading.shown(group))
-        for number, group in enumerate(groups)
-        if number not in made
-    }
-    waiting = dict(first)
-    while waiting:
-        replies = yield from reading.ask(list(waiting.values()))
-        failed: dict[int, ModelRequest] = {}
-        for (number, ask), reply in zip(waiting.items(), replies, strict=True):
-            fault, text = "", ""
-            try:
-                said = split_reply(text_of(reply))
-                text = "" if said.is_null else _limited(reading, said.text)
-                made[number] = _one(reading, groups[number], text) if text else None
-            except (Unusable, NoUse) as error:
-                fault = str(error)
-                joined = "\n".join(note.text for note in groups[number])
-                # What the group is when it cannot be asked for again.
-                made[number] = _one(reading, groups[number], _limited(reading, joined))
-                if isinstance(error, Unusable) and ask.attempt + 1 < MAX_TRIES:
-                    failed[number] = prompts.again(first[number], ask, reply, fault)
-            yield from reading.tell(
-                EventKind.AGGREGATION,
-                Action.INVALID if fault else Action.AGGREGATE if text else Action.NONE,
-                shown=reading.ids(_numbers(groups[number])),
-                text=fault or text,
-                ask=ask,
-                reply=reply,
-            )
-        waiting = _retried(reading, failed)
-    ordered = (made[number] for number in range(len(groups)))
-    reading.notes = [note for note in ordered if note is not None]
+    shown = {n: _numbers(group) for n, group in enumerate(groups) if len(group) > 1}
+    asks = {number: prompts.condense(reading.shown(groups[number])) for number in shown}
 
+    def read(number: int, reply: str) -> tuple[Action, str, Note | None]:
+        said = split_reply(reply)
+        text = "" if said.is_null else _limited(reading, said.text)
+        if not text:
+            return Action.NONE, "", None
+        return Action.AGGREGATE, text, _one(reading, groups[number], text)
 
-def _retried(reading: BrowseRun, failed: dict[int, ModelRequest]) -> dict[int, ModelRequest]:
-    """Returns those to ask again, as far as later steps do not need the calls."""
-    # Never fewer than the levels above this one take, however the groups come out.
-    spare = reading.calls_left - reading.closing_calls()
-    return dict(list(failed.items())[: max(spare, 0)])
+    # Never fewer calls are kept than the levels above this one take, however the groups come out.
+    found, _ = yield from reading.aggregate(asks, read, shown=shown, kept=reading.closing_calls)
+    made: list[Note | None] = []
+    for number, group in enumerate(groups):
+        if number not in shown:
+            made.append(group[0])
+        elif number in found:
+            made.append(found[number])
+        else:
+            joined = "\n".join(note.text for note in group)
+            made.append(_one(reading, group, _limited(reading, joined)))
+    reading.notes = [note for note in made if note is not None]
 
 
 def _limited(reading: BrowseRun, text: str) -> str:
@@ -228,31 +195,20 @@ def _one(reading: BrowseRun, notes: Sequence[Note], text: str) -> Note:
 
 
 def guess(reading: BrowseRun, options: Sequence[str], why: NoAnswer) -> FetchingFlow[Browsed]:
-    """The likeliest option by one more prompt: from the notes, or the pieces that fit best.
+    """Chooses the likeliest option by one more prompt: from notes, or the pieces that fit best.
 
-    Without a call left, or a reply of use, the one whose words fit best.
+    Without a call left, or a reply of use, it is the one whose words fit best.
     """
-    first = ask = yield from _guess_ask(reading, options)
-    chosen, by, tries = "", "by its words", 0
-    while first and ask and tries < MAX_TRIES and reading.calls_left > 0:
-        tries += 1
-        (reply,) = yield from reading.ask([ask])
-        fault, again = "", None
-        try:
-            chosen, by = read_guess(text_of(reply), options), "by the model"
-        except Unusable as error:
-            fault = str(error)
-            again = reading.prompts.again(first, ask, reply, fault)
-        except NoUse as error:
-            fault = str(error)
-        yield from reading.tell(
-            EventKind.AGGREGATION,
-            Action.INVALID if fault else Action.ANSWER,
-            text=fault or chosen,
-            ask=ask,
-            reply=reply,
-        )
-        ask = again
+
+    def read(_: int, reply: str) -> tuple[Action, str, str]:
+        option = read_guess(reply, options)
+        return Action.ANSWER, option, option
+
+    ask = yield from _guess_ask(reading, options)
+    chosen, by = "", "by its words"
+    if ask and reading.calls_left > 0:
+        found, _ = yield from reading.aggregate({0: ask}, read, shown={})
+        chosen, by = found.get(0, ""), "by the model" if found else by
     if not chosen:
         known = " ".join(note.text for note in reading.notes) or reading.prompts.query
         chosen = options[best_position(known, list(enumerate(options)))]

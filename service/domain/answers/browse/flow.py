@@ -142,7 +142,7 @@ def _independent(reading: BrowseRun, numbers: Sequence[int]) -> FetchingFlow[Bro
     for start in range(0, len(numbers), MAX_BATCH):
         pieces = yield from reading.pieces(numbers[start : start + MAX_BATCH])
         found = yield from reading.read(pieces, offers)
-        reading.notes += [reading.note(one) for one in found if one.reply and one.reply.text]
+        reading.notes += [reading.note(one) for one in found if one.reply.text]
         if reading.stopped:
             break
     return (yield from close(reading))

@@ -4,9 +4,9 @@ In algorithm 1 an action is selected (line 7) and then carried out (lines 10 and
 one reply does both, as section 4.2 has it for "null": half of the calls.
 """
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from service.domain.answers.browse.pieces import BrowsePiece, Frame, RankPieces, ReadPiece, Span
 from service.domain.answers.browse.prompts import BrowsePrompts, ShownNote, held_to
@@ -22,6 +22,8 @@ from service.domain.answers.trajectory import Action, Emit, Event, EventKind, Ev
 from service.domain.prompting.asking import MAX_TRIES, NoUse, Unusable, text_of
 from service.domain.prompting.cutting import largest, shortened
 from service.domain.prompting.flows import FetchingFlow, FlowRequest, ModelReply, ModelRequest
+
+T = TypeVar("T")
 
 #: Places that a note is said to rest on: it may be made of hundreds of pieces.
 MAX_NOTE_SPANS = 60
@@ -57,8 +59,7 @@ class Read:
     """A piece that was looked at."""
 
     piece: BrowsePiece
-    #: None: its text was refused, or none of its replies was of use, and it is passed.
-    reply: PieceReply | None
+    reply: PieceReply
     #: The last ask and what came back.
     ask: ModelRequest
     replied: ModelReply
@@ -224,15 +225,16 @@ class BrowseRun:
         """Asks what to do with each of these pieces, all at once, until their replies are read.
 
         After MAX_TRIES replies of no use, or where its text is refused, a piece is passed; without
-        calls for all of them the last are left out. Emits their events, except RETRIEVE, whose
-        pieces are not known yet.
+        calls for all of them the last are left out. Neither are returned. Emits their events,
+        except RETRIEVE, whose pieces are not known yet.
         """
         cost = self._cost(offers)
         read: dict[int, Read] = {}
+        passed = 0
         first = [self.prompts.piece(piece.parts, notes, offers) for piece in pieces]
         waiting = dict(enumerate(first))
         while waiting:
-            may = self.affordable(len(waiting), cost, len(read))
+            may = self.affordable(len(waiting), cost, len(read) + passed)
             if may < len(waiting):
                 self.stopped = True
                 waiting = dict(list(waiting.items())[:may])
@@ -243,17 +245,64 @@ class BrowseRun:
                 try:
                     read[at] = self._understood(pieces[at], offers, ask, reply)
                 except (Unusable, NoUse) as fault:
-                    yield from self._no_use(pieces[at], ask, reply, str(fault))
+                    yield from self.tell(
+                        EventKind.PIECE,
+                        Action.INVALID,
+                        frame=pieces[at].frame,
+                        text=str(fault),
+                        ask=ask,
+                        reply=reply,
+                    )
                     if isinstance(fault, Unusable) and ask.attempt + 1 < MAX_TRIES:
                         again[at] = self.prompts.again(first[at], ask, reply, str(fault))
                         continue
-                    self.passed += 1
+                    passed += 1
                     self.cause = str(fault)
-                    read[at] = Read(piece=pieces[at], reply=None, ask=ask, replied=reply)
                 else:
                     yield from self._told(read[at])
             waiting = again
+        self.passed += passed
         return [read[at] for at in sorted(read)]
+
+    def aggregate(
+        self,
+        first: Mapping[int, ModelRequest],
+        read: Callable[[int, str], tuple[Action, str, T]],
+        *,
+        shown: Mapping[int, Sequence[int]],
+        kept: Callable[[], int] = lambda: 0,
+    ) -> FetchingFlow[tuple[dict[int, T], dict[int, str]]]:
+        """Asks each of these prompts until a reply is of use, MAX_TRIES times at most.
+
+        `read` returns action and text of a reply's event, and its value, or raises Unusable.
+        `shown` are the pieces that a prompt is from, `kept` the calls that no further try may
+        use. Returns the values, and why others have none; neither where no calls were left.
+        """
+        found: dict[int, T] = {}
+        faults: dict[int, str] = {}
+        waiting = dict(first)
+        while waiting:
+            replies = yield from self.ask(list(waiting.values()))
+            again: dict[int, ModelRequest] = {}
+            for (number, ask), reply in zip(waiting.items(), replies, strict=True):
+                try:
+                    action, text, found[number] = read(number, text_of(reply))
+                except (Unusable, NoUse) as fault:
+                    action, text = Action.INVALID, str(fault)
+                    if isinstance(fault, Unusable) and ask.attempt + 1 < MAX_TRIES:
+                        again[number] = self.prompts.again(first[number], ask, reply, text)
+                    else:
+                        faults[number] = text
+                yield from self.tell(
+                    EventKind.AGGREGATION,
+                    action,
+                    shown=self.ids(shown.get(number, ())),
+                    text=text,
+                    ask=ask,
+                    reply=reply,
+                )
+            waiting = dict(list(again.items())[: max(self.calls_left - kept(), 0)])
+        return found, faults
 
     def _cost(self, offers: Sequence[BrowseAction]) -> int:
         if set(offers) <= {BrowseAction.MOVE, BrowseAction.ANSWER}:
@@ -281,7 +330,6 @@ class BrowseRun:
 
     def _told(self, read: Read) -> FetchingFlow[None]:
         said = read.reply
-        assert said is not None, "it was read"
         if said.action is BrowseAction.RETRIEVE:
             return
         yield from self.tell(
@@ -292,18 +340,6 @@ class BrowseRun:
             reasoning=said.reasoning,
             ask=read.ask,
             reply=read.replied,
-        )
-
-    def _no_use(
-        self, piece: BrowsePiece, ask: ModelRequest, reply: ModelReply, fault: str
-    ) -> FetchingFlow[None]:
-        yield from self.tell(
-            EventKind.PIECE,
-            Action.INVALID,
-            frame=piece.frame,
-            text=fault,
-            ask=ask,
-            reply=reply,
         )
 
     def kept(self, said: PieceReply) -> str:
@@ -317,7 +353,6 @@ class BrowseRun:
 
     def note(self, read: Read) -> Note:
         """What a reply extracted, with the place in its piece that it rests on."""
-        assert read.reply is not None, "it was read"
         text = self.kept(read.reply)
         spans = read.spans or (best_span(text, read.piece.parts, around=self.prompts.query),)
         return self.noted(text, spans, (read.piece.frame.number,))

@@ -12,7 +12,6 @@ from service.domain.answers.browse.closing import close, succeed
 from service.domain.answers.browse.pieces import Browsed
 from service.domain.answers.browse.quoting import best_span
 from service.domain.answers.browse.reading import BrowseRun, Note, Read
-from service.domain.answers.browse.replies import PieceReply
 from service.domain.answers.browse.spec import BrowseAction
 from service.domain.answers.trajectory import Action, EventKind
 from service.domain.prompting.fitting import cut_to
@@ -86,11 +85,11 @@ def dynamic(reading: BrowseRun) -> FetchingFlow[Browsed]:
         read, replaced = yield from _look(reading, number, reading.offers(*actions))
         if reading.stopped:
             break
-        if read is None or read.reply is None:
+        if read is None:
             continue
         said = read.reply
         if said.action is BrowseAction.RETRIEVE:
-            yield from _retrieve(sequence, read, said)
+            yield from _retrieve(sequence, read)
         elif said.action is BrowseAction.ANSWER:
             return (yield from _answered(reading, read))
         else:
@@ -108,7 +107,7 @@ def carry(reading: BrowseRun, numbers: Sequence[int]) -> FetchingFlow[Browsed]:
         read, replaced = yield from _look(reading, number, offers)
         if reading.stopped:
             break
-        if read is not None and read.reply is not None:
+        if read is not None:
             _extract(reading, read, replaced)
     return (yield from close(reading))
 
@@ -123,7 +122,7 @@ def scan(
         read, replaced = yield from _look(reading, number, reading.offers(*actions))
         if reading.stopped:
             break
-        if read is None or read.reply is None:
+        if read is None:
             continue
         if read.reply.action is BrowseAction.ANSWER:
             return (yield from _answered(reading, read))
@@ -163,7 +162,7 @@ def _shown(reading: BrowseRun) -> tuple[list[Note], list[str]]:
 def _extract(reading: BrowseRun, read: Read, replaced: Sequence[Note]) -> None:
     """Takes up what a reply extracted; a merge stands for exactly the notes it was shown."""
     said = read.reply
-    if said is None or not said.text:
+    if not said.text:
         return
     note = reading.note(read)
     if said.action is BrowseAction.MERGE and replaced:
@@ -177,7 +176,8 @@ def _extract(reading: BrowseRun, read: Read, replaced: Sequence[Note]) -> None:
     reading.notes.append(note)
 
 
-def _retrieve(sequence: _Sequence, read: Read, said: PieceReply) -> FetchingFlow[None]:
+def _retrieve(sequence: _Sequence, read: Read) -> FetchingFlow[None]:
+    said = read.reply
     query = said.text or sequence.reading.searched
     frame = read.piece.frame
     targets = yield from sequence.retrieve(query, frame.number)
@@ -195,9 +195,7 @@ def _retrieve(sequence: _Sequence, read: Read, said: PieceReply) -> FetchingFlow
 
 def _answered(reading: BrowseRun, read: Read) -> FetchingFlow[Browsed]:
     """The answer that a piece's reply has in it: no further call."""
-    said = read.reply
-    assert said is not None, "it was read"
-    text = reading.kept(said)
+    text = reading.kept(read.reply)
     noted = [span for note in reading.notes for span in note.spans]
     spans = read.spans or (best_span(text, read.piece.parts, around=reading.prompts.query),)
     return (yield from succeed(reading, text, [*spans, *noted]))
