@@ -46,7 +46,7 @@ def best_excerpt(value: str, text: str, characters: int, *, around: str = "") ->
 
 
 def best_span(value: str, text: str) -> tuple[int, int] | None:
-    """Where the sentence of `text` is whose words cover `value` best: from and to, in characters.
+    """Finds the sentence of `text` whose words cover `value` best: its start and end.
 
     None when no sentence has any of its words.
     """

@@ -71,7 +71,7 @@ def read_schema(text: str) -> dict[str, Any]:
 
 
 def parts(part: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """A schema and all schemas within it, each with its place."""
+    """Yields a schema and all schemas within it, each with its place."""
     yield at, part
     for place, child in _children(part):
         if isinstance(child, dict):
@@ -79,7 +79,7 @@ def parts(part: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, Mapping[
 
 
 def referred(schema: Mapping[str, Any], reference: object) -> Any:
-    """What a `$ref` within `schema` refers to. Raises ValueError with a sentence."""
+    """Returns what a `$ref` within `schema` refers to. Raises ValueError with a sentence."""
     if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
         raise ValueError(f"$ref {reference!r} does not refer to a part, as in #/$defs/name")
     found: Any = schema
@@ -118,7 +118,7 @@ def _check_part(
 
 
 def _children(part: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Place and value of each schema directly within one."""
+    """Yields place and value of each schema directly within one."""
     for keyword in _ONE:
         if isinstance(part.get(keyword), dict):
             yield keyword, part[keyword]

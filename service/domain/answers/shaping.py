@@ -114,7 +114,7 @@ def shape(
     window_tokens: int,
     count: Count,
 ) -> Flow[Shaped]:
-    """The answer by its schema, or that three replies did not fit it, or the model refused.
+    """Converts the answer; the result says if three replies did not fit, or the model refused.
 
     What is written by a schema is checked all the same. Raises TextTooLong when schema and
     question leave no room for an answer.

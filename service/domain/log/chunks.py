@@ -60,11 +60,11 @@ class Chunk:
         return not (self.text or self.observation or self.thought or self.action)
 
     def content_bytes(self) -> int:
-        """Size of the content in bytes of UTF-8, without metadata."""
+        """Returns the size of the content in bytes of UTF-8, without metadata."""
         return sum(len(part.encode()) if part else 0 for part in self.parts)
 
     def metadata_bytes(self) -> int:
-        """Size of thread, source and the metadata's keys and values in bytes of UTF-8."""
+        """Returns the size of thread, source and metadata in bytes of UTF-8."""
         ids = len(self.thread.encode()) + len(self.source.encode())
         if not self.metadata:
             return ids
@@ -72,11 +72,11 @@ class Chunk:
         return ids + sum(len(key.encode()) + len(value.encode()) for key, value in pairs)
 
     def size_bytes(self) -> int:
-        """Size of content, thread, source and metadata in bytes of UTF-8."""
+        """Returns the size of content, thread, source and metadata in bytes of UTF-8."""
         return self.content_bytes() + self.metadata_bytes()
 
     def digest(self) -> bytes:
-        """SHA-256 over kind, parts, metadata, thread, source and time, 32 bytes.
+        """Returns SHA-256 over kind, parts, metadata, thread, source and time, 32 bytes.
 
         Each string is preceded by its length in bytes as a 64-bit big-endian
         number; metadata follows the parts as key, value, key, value … in the

@@ -44,7 +44,7 @@ class ReadToken:
 
 
 def sign_page(key: bytes, scope: str, place: str) -> str:
-    """A page token: go on after `place` in the list named `scope`."""
+    """Signs a page token, which continues after `place` in the list named `scope`."""
     return _seal(key, b"p" + scope.encode() + b"\0", place.encode())
 
 

@@ -96,7 +96,7 @@ def judge_writes(*, is_standby: bool, is_read_only: bool, waiting: int) -> Findi
         return bad("writes", "the server takes no writes", advice)
     if waiting:
         said = f"{waiting} commit{'s' * (waiting > 1)} waiting for a synchronous standby"
-        advice = "if that lasts: look whether one of synchronous_standby_names is connected"
+        advice = "if that lasts: check whether one of synchronous_standby_names is connected"
         return warn("writes", said, advice)
     return ok("writes", "the server takes writes")
 
@@ -168,7 +168,7 @@ def judge_migration(found: str | None, newest: str, known: frozenset[str]) -> Fi
     return warn(
         "migrations",
         f"at {found}, ahead of this release's {newest}",
-        "bring this machine to the newer release, if it is not being rolled out now",
+        "install the newer release on this machine, unless it is being rolled out now",
     )
 
 
@@ -200,8 +200,8 @@ def judge_queue(
             else warn("workers", "none lives", advice)
         )
     elif silent:
-        said = f"{workers} live; {silent} fell silent and nobody has freed what they held"
-        findings.append(warn("workers", said, "look whether the workers' sweeps fail"))
+        said = f"{workers} live; {silent} fell silent, and their work was not released"
+        findings.append(warn("workers", said, "check whether the workers' sweeps fail"))
     else:
         findings.append(ok("workers", f"{workers} live"))
     return findings
@@ -232,7 +232,7 @@ def judge_memories(found: MemoryCounts, backlog_chunks: int) -> list[Finding]:
     """Judges memories that make no progress."""
     findings: list[Finding] = []
     if found.stuck:
-        said = f"{_some(found.stuck)} have work that nobody has touched for"
+        said = f"{_some(found.stuck)} have work that no worker has touched for"
         advice = "start a worker; if one runs, its log says why"
         findings.append(bad("memories", f"{said} {STUCK_SECONDS / 60:.0f} minutes", advice))
     if found.stalled:
@@ -311,8 +311,8 @@ def judge_intents(open_calls: int, forgotten: int) -> Finding:
 def judge_spend(*, adds_up: bool) -> Finding:
     """Judges the sums that budgets are checked against."""
     if adds_up:
-        return ok("spend", "the running sums are what calls came to")
-    said = "the running sums are not what calls came to, and budgets are checked against them"
+        return ok("spend", "the running sums are what calls cost")
+    said = "the running sums are not what calls cost, and budgets are checked against them"
     return bad("spend", said, "run `palimpsest verify --all --repair`")
 
 

@@ -245,7 +245,7 @@ def _consolidated(
     output_tokens: int,
     most_tokens: int,
 ) -> Flow[Revision]:
-    """The whole memory, or what a view shows of it, in a share of its tokens."""
+    """Asks for the memory, or what a view shows of it, in a share of its tokens."""
     task = prompts.consolidate_task(spec, is_part=view is not None)
     text = memory.value_json if view is None else view.segments[0].text.rstrip("\n")
     tokens = memory.live_tokens if view is None else memory.count(text)
@@ -325,7 +325,7 @@ def answer(
 def halved(
     chunks: Sequence[LoggedChunk], count: Callable[[str], int]
 ) -> Sequence[Sequence[LoggedChunk]]:
-    """What is read in place of these chunks, in order: halves by their number.
+    """Splits these chunks into halves by their number, in order.
 
     Of a single one, smaller pieces of its text; none when it is short.
     """

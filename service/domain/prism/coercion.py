@@ -20,7 +20,7 @@ from service.domain.values.json_values import MAX_NUMBER_CHARACTERS, Json, canon
 
 
 def coerce(of: Type, value: Json) -> Json:
-    """`value` as a value of the type, across kinds where that loses nothing.
+    """Converts `value` to the type, also from another kind where that loses nothing.
 
     Text and what it spells out (numbers, true, false), and one value for a list of it.
     Raises Mismatch, with the reason of `fit`.
@@ -29,7 +29,7 @@ def coerce(of: Type, value: Json) -> Json:
 
 
 def _coerced(of: Type, value: Json) -> Json:
-    """As much of `value` as can be turned into the type's kind; the rest as it is."""
+    """Converts as much of `value` as has the type's kind in other form; the rest stays as it is."""
     if value is None or value == PLACEHOLDER:
         return value
     match of:
@@ -59,7 +59,7 @@ def _coerced_part(of: RecordType, key: str, part: Json) -> Json:
 
 
 def _spelled(of: Type, text: str) -> Json:
-    """What `text` spells out, if that is written the same way again; else `text`."""
+    """Returns what `text` spells out, if that is written the same way again; else `text`."""
     if len(text) > MAX_NUMBER_CHARACTERS:
         return text
     if of is Scalar.BOOL:

@@ -283,14 +283,14 @@ def _wanted(held: Sequence[FocusEntry], paths: Sequence[Path]) -> tuple[list[int
 
 
 def _first(best: Iterable[int], numbers: Sequence[int]) -> Iterator[int]:
-    """These numbers, the best of them first; some come twice."""
+    """Yields these numbers, the best of them first; some come twice."""
     among = set(numbers)
     yield from (number for number in best if number in among)
     yield from numbers
 
 
 def _recent(held: Sequence[FocusEntry], memory: PrismMemory) -> Iterator[int]:
-    """What was changed since the last fold, the newest first."""
+    """Yields what was changed since the last fold, the newest first."""
     numbers = {one.path.tokens: number for number, one in enumerate(held)}
     for batch in reversed(memory.batches):
         for path in reversed(batch.paths):
@@ -334,7 +334,7 @@ def _named(
 
 
 def _counts(holders: Sequence[_Holder], most_tokens: int, count: Callable[[str], int]) -> str:
-    """How much each list and dict has, as far as there is room."""
+    """Returns how much each list and dict has, as far as there is room."""
     text, left = "", most_tokens
     for number, one in enumerate(holders):
         line = prompts.count_line(one.path, len(one.value), is_list=isinstance(one.value, list))

@@ -57,12 +57,12 @@ class PromptSizes:
 
 
 def kept_tokens(old: str, new: str, new_tokens: int) -> int:
-    """About how many of the tokens of `new` are those that `old` begins with."""
+    """Estimates how many of the tokens of `new` are those that `old` begins with."""
     return share(common_characters(old, new), new, new_tokens)
 
 
 def share(characters: int, text: str, tokens: int) -> int:
-    """About how many of a text's tokens its first characters have."""
+    """Estimates how many of a text's tokens its first characters have."""
     return tokens * characters // len(text) if text else 0
 
 
@@ -76,12 +76,12 @@ class PrefixTokens:
     fresh: int = 0
 
     def cost(self, prices: ModelPrices) -> float:
-        """What they cost, in full input tokens."""
+        """Returns what they cost, in full input tokens."""
         return self.cached * prices.read + self.written * prices.write + self.fresh
 
 
 def prefix(tokens: int, warm_tokens: int, prices: ModelPrices) -> PrefixTokens:
-    """What a prefix costs of which the provider has seen the first `warm_tokens`."""
+    """Returns what a prefix costs of which the provider has seen the first `warm_tokens`."""
     if tokens < prices.min_tokens:
         return PrefixTokens(fresh=tokens)
     warm = warm_tokens if warm_tokens >= prices.min_tokens else 0
@@ -107,13 +107,13 @@ def folded(sizes: PromptSizes, prices: ModelPrices, *, cold: bool = False) -> Pr
 
 
 def fold_price(sizes: PromptSizes, prices: ModelPrices, *, cold: bool = False) -> float:
-    """What the next prompt costs more if the memory is folded first."""
+    """Returns what the next prompt costs more if the memory is folded first."""
     kept = keeping(sizes, prices, cold=cold)
     return folded(sizes, prices, cold=cold).cost(prices) - kept.cost(prices)
 
 
 def rent(sizes: PromptSizes, prices: ModelPrices) -> float:
-    """What a warm prompt costs more for the dead tokens that it shows."""
+    """Returns what a warm prompt costs more for the dead tokens that it shows."""
     shown, live = sizes.task + sizes.shown, sizes.task + sizes.live
     return prefix(shown, shown, prices).cost(prices) - prefix(live, live, prices).cost(prices)
 

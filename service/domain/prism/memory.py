@@ -51,7 +51,7 @@ class PrismMemory:
         encoding: Encoding = Encoding.AMENDMENTS,
         count: Callable[[str], int] = estimate_tokens,
     ) -> "PrismMemory":
-        """An empty memory, at revision 0 (algorithm 1, line 1)."""
+        """Returns an empty memory, at revision 0 (algorithm 1, line 1)."""
         return cls.load(schema, base_json="{}", amendments=(), encoding=encoding, count=count)
 
     @classmethod
@@ -64,7 +64,7 @@ class PrismMemory:
         encoding: Encoding = Encoding.AMENDMENTS,
         count: Callable[[str], int] = estimate_tokens,
     ) -> "PrismMemory":
-        """A memory from its stored rows: a base, and amendments by revision.
+        """Loads a memory from its stored rows: a base, and amendments by revision.
 
         In place, any earlier state will do as the base.
         """
@@ -145,7 +145,7 @@ class PrismMemory:
         return self.base_tokens + self.amendment_tokens
 
     def value_at(self, path: Path) -> Json:
-        """What is at `path`; null when there is nothing."""
+        """Returns what is at `path`; null when there is nothing."""
         held = value_at(self.value, path)
         return None if held is MISSING else held  # type: ignore[return-value]
 

@@ -40,12 +40,12 @@ class Changes:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Changes":
-        """From `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
+        """Reads `to_json` back. Raises KeyError, TypeError or ValueError for anything else."""
         counts = {tuple(map(str, keys)): int(count) for keys, count in stored["counts"]}
         return cls(folds=int(stored["folds"]), counts=counts)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON."""
+        """Returns the counts as plain JSON."""
         return {
             "folds": self.folds,
             "counts": [[list(keys), count] for keys, count in self.counts.items()],

@@ -66,7 +66,7 @@ class StepBounds:
 
     @classmethod
     def of(cls, window_tokens: int, task_tokens: int, max_memory_bytes: int) -> "StepBounds":
-        """The bounds of a window: replies may have a quarter of a small one, and a third."""
+        """Returns the bounds of a window: replies may have a quarter of a small one, or a third."""
         return cls(
             window_tokens=window_tokens,
             task_tokens=task_tokens,
@@ -132,30 +132,30 @@ def _free_tokens(bounds: StepBounds) -> int:
 
 
 def room_tokens(spec: PrismSpec, memory: PrismMemory, bounds: StepBounds) -> int:
-    """What a step may read beside the memory; negative when it does not even fit."""
+    """Returns what a step may read beside the memory; negative if the memory does not fit."""
     focus = focus_tokens(spec, memory, bounds)
     return _free_tokens(bounds) - (memory.shown_tokens if focus is None else focus)
 
 
 def consolidation_tokens(bounds: StepBounds) -> int:
-    """What a consolidation can be shown of a memory at once."""
+    """Returns what a consolidation can be shown of a memory at once."""
     taken = bounds.task_tokens + bounds.consolidation_output_tokens + MARGIN_TOKENS
     return bounds.window_tokens - taken
 
 
 def part_tokens(memory: PrismMemory, room_tokens: int, output_tokens: int) -> int:
-    """What a consolidation is shown at once of what it has room for, by what a reply has."""
+    """Returns what of its room a consolidation is shown at once, by what a reply may have."""
     return min(entry_tokens(memory, room_tokens), PART_REPLIES * output_tokens)
 
 
 def entry_tokens(memory: PrismMemory, room_tokens: int) -> int:
-    """What entries that fill a prompt's room may have as the memory counts them."""
+    """Returns the tokens of entries that fill a prompt's room, as the memory counts them."""
     is_estimate = memory.count is estimate_tokens
     return int(ESTIMATE_SHARE * room_tokens) if is_estimate else room_tokens
 
 
 def goal_tokens(spec: PrismSpec, memory: PrismMemory, bounds: StepBounds) -> int:
-    """What a consolidated memory should have at most.
+    """Returns what a consolidated memory should have at most.
 
     One that may pass its budget is only made shorter where it can be without a loss, until the
     limit of bytes comes near.
@@ -168,17 +168,17 @@ def goal_tokens(spec: PrismSpec, memory: PrismMemory, bounds: StepBounds) -> int
 
 
 def group_tokens(spec: PrismSpec, memory: PrismMemory, bounds: StepBounds) -> int:
-    """What the chunks of a step have together at most."""
+    """Returns the most tokens that the chunks of a step have together."""
     return min(spec.chunk_tokens, room_tokens(spec, memory, bounds))
 
 
 def piece_tokens(spec: PrismSpec, memory: PrismMemory, bounds: StepBounds) -> int:
-    """What is read of a chunk at once that is larger than that."""
+    """Returns what is read at once of a chunk that is larger than that."""
     return min(max(spec.chunk_tokens, MIN_CHUNK_TOKENS), room_tokens(spec, memory, bounds))
 
 
 def next_need(spec: PrismSpec, memory: PrismMemory, bounds: StepBounds, wish: Wish) -> Need:
-    """What the memory needs now.
+    """Decides what the memory needs now.
 
     It depends on stored rows, the spec and the model only, so that a replay folds and
     consolidates at the same places.
@@ -218,7 +218,7 @@ class SizedChunk:
 
     @classmethod
     def of(cls, logged: LoggedChunk, count: Callable[[str], int]) -> "SizedChunk":
-        """A chunk of the log."""
+        """Counts the tokens of a chunk."""
         return cls(logged=logged, tokens=count(logged.chunk.as_text()))
 
     @property
@@ -234,7 +234,7 @@ def most_step_tokens(
     group: Sequence[SizedChunk],
     max_tokens: int,
 ) -> int:
-    """What the reply to a step may have where its first bound was too small.
+    """Returns what the reply to a step may have where its first bound was too small.
 
     The group is read at once, or in pieces of `max_tokens` when it is one large chunk.
     """
@@ -269,7 +269,7 @@ def read_group(chunks: Sequence[SizedChunk], max_tokens: int) -> tuple[Sequence[
 def parts(
     group: Sequence[SizedChunk], max_tokens: int, count: Callable[[str], int]
 ) -> Sequence[Sequence[LoggedChunk]]:
-    """What each model call of a step reads: the group, or one large chunk in pieces."""
+    """Returns what each model call of a step reads: the group, or one large chunk in pieces."""
     first = group[0]
     if len(group) > 1 or first.tokens <= max_tokens:
         return [[one.logged for one in group]]
@@ -279,6 +279,6 @@ def parts(
 def pieces(
     logged: LoggedChunk, max_tokens: int, count: Callable[[str], int]
 ) -> Sequence[LoggedChunk]:
-    """A chunk in pieces of its text, each with `max_tokens` at most."""
+    """Splits a chunk into pieces of its text, each with `max_tokens` at most."""
     texts = split(logged.chunk.as_text(), max_tokens, count)
     return [replace(logged, chunk=Chunk(kind=ChunkKind.TEXT, text=text)) for text in texts]

@@ -94,14 +94,14 @@ def base_segment(base_json: str) -> str:
 
 
 def amendment_line(amendment: Amendment) -> str:
-    """An amendment as prompts show it after the base: one line, whatever it holds."""
+    """Returns an amendment as prompts show it after the base: one line, whatever it holds."""
     if amendment.op is Op.REMOVE:
         return _line({"remove": str(amendment.path)})
     return entry_line(amendment.path, amendment.value)
 
 
 def entry_line(path: Path, value: Json) -> str:
-    """A value of the memory with its place: one line, whatever it holds."""
+    """Returns a value of the memory with its place: one line, whatever it holds."""
     return _line({str(path): value})
 
 
@@ -116,12 +116,12 @@ def keys_line(path: Path, keys: Iterable[str]) -> str:
 
 
 def count_line(path: Path, number: int, *, is_list: bool) -> str:
-    """How much a list or a dict has."""
+    """Returns how much a list or a dict has."""
     return _line({str(path): f"{number:,} {'items' if is_list else 'keys'}"})
 
 
 def rest_line(number: int) -> str:
-    """What is left out of the counts."""
+    """Returns what is left out of the counts."""
     return f"and {number:,} more lists and dicts\n"
 
 
@@ -131,7 +131,7 @@ def keys_segment(lines: str) -> str:
 
 
 def entries_segment(counts: str, lines: str) -> str:
-    """What a memory that is not shown has, and the part that is."""
+    """Returns how much a memory has that is not shown whole, and the part that is shown."""
     return f"[COUNTS]\n{counts}[ENTRIES]\n{lines}"
 
 
@@ -152,7 +152,7 @@ def whole_memory_segment(value_json: str, key: bytes) -> str:
 
 
 def size_segment(tokens: int, budget_tokens: int, *, is_part: bool = False) -> str:
-    """How long the memory is and should be, or a part of it, and where the reply begins."""
+    """Returns how long the memory, or a part of it, is and should be."""
     what = "This part" if is_part else "The memory"
     budget = f"{what} has {tokens} tokens. It should have at most {budget_tokens}."
     return f"[SIZE]\n{budget}\n"

@@ -53,7 +53,7 @@ class ValueTracer:
         self._replaced: set[Path] = set()
 
     def touch(self, write: Write) -> Touch | None:
-        """What `write` did to the place; None when it did not touch it.
+        """Returns what `write` did to the place; None when it did not touch it.
 
         To be called with all amendments at, above and below `search_path`, newest first.
         """
@@ -105,7 +105,7 @@ class OriginSearch:
         self.is_over = False
 
     def look(self, touch: Touch) -> None:
-        """To be called with what touched the place, newest first."""
+        """Notes what touched the place; called for each, newest first."""
         if self.is_over:
             return
         if _holds(touch, self._value):

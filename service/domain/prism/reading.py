@@ -83,7 +83,7 @@ class UnreadRemoval(Rejection):
 
 
 def read_proposals(text: str) -> Iterator[_Found]:
-    """Every path and value of the reply, in order. Never raises."""
+    """Yields every path and value of the reply, in order. Never raises."""
     return iter(_Reply(spoken(text)).read())
 
 
@@ -104,7 +104,7 @@ def _are_empty_sections(text: str) -> bool:
 
 
 def _unheaded(section: str) -> str:
-    """A section without the colon and the stars that its header may end with."""
+    """Returns a section without the colon and stars that its header may end with."""
     return section.lstrip(" \t*_`:")
 
 
@@ -142,7 +142,7 @@ class _Reply:
         self.reader = reader_of(self.text)
 
     def read(self) -> list[_Found]:
-        """Everything that counts."""
+        """Returns everything that counts."""
         loose: list[_Found] = []
         headed: list[_Found] = []
         has_header = False
@@ -164,7 +164,7 @@ class _Reply:
         return headed if has_header else loose
 
     def _object(self, op: Op | None) -> list[_Found]:
-        """What the object at the reader's place says; the reader moves after it."""
+        """Reads the object at the reader's place, and moves the reader after it."""
         start = self.reader.at
         if self._is_too_much():
             return self._stop(start)

@@ -63,7 +63,7 @@ def value_of(proposal: Proposal, of: Type) -> Json:
 
 
 def _text(value: str) -> Json:
-    """What is meant where text is: a string of JSON, null, or the text as it is."""
+    """Reads what is meant where text is: a string of JSON, null, or the text as it is."""
     if value.strip() == "null":
         return None
     if not value.lstrip().startswith('"'):

@@ -351,7 +351,7 @@ def _check_update(held: Json, new: Json, *, may_remove: bool) -> None:
 
 
 def _forgets(held: Json, new: Json, *, may_empty: bool) -> bool:
-    """Whether something known gives way to null, the placeholder, or an empty list or dict."""
+    """Returns whether null, a placeholder, or an empty list or dict replaces what is known."""
     if not _is_known(new):
         return _is_known(held) and not (may_empty and new in ([], {}))
     if isinstance(held, dict) and isinstance(new, dict):
@@ -384,7 +384,7 @@ def _extent(value: Json) -> tuple[int, int]:
 
 
 def _growth(before: Json, after: Json, path: Path, op: Op) -> int | None:
-    """By how many bytes `after` is longer, from what `path` changed; None: count anew."""
+    """Returns by how many bytes `after` is longer, by what `path` changed; None: count anew."""
     if op is Op.REMOVE:
         holder = value_at(before, path.parent)
         several = isinstance(holder, dict | list) and len(holder) > 1
@@ -400,7 +400,7 @@ def _growth(before: Json, after: Json, path: Path, op: Op) -> int | None:
 
 
 def _first_change(before: Json, after: Json, path: Path) -> Path:
-    """The topmost place on the way to `path` that is new or of another kind; else `path`."""
+    """Returns the topmost place on the way to `path` that is new or of another kind, or `path`."""
     here = Path()
     for token in path.tokens:
         here /= token
@@ -425,7 +425,7 @@ def _bytes(value: Json) -> int:
 
 
 def _shown(proposal: Proposal) -> str:
-    """A proposal as a rejection repeats it."""
+    """Returns a proposal as a rejection repeats it."""
     try:
         if proposal.op is None:
             return canonical({proposal.path: proposal.value})

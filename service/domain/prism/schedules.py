@@ -98,7 +98,7 @@ def compare(log: StepLog, prices: ModelPrices) -> FoldingComparison:
 
 
 def compare_all(log: StepLog, many: Sequence[ModelPrices]) -> Sequence[FoldingComparison]:
-    """As `compare`, for several prices at once: the memory is rendered once for all."""
+    """Runs `compare` for several prices at once: the memory is rendered once for all."""
     shown = shown_sizes(log)
     every = tuple(range(len(shown)))
     plans = [(prices, plan) for prices in many for plan in (every, ())]

@@ -120,7 +120,7 @@ class PrismSpec(MemorySpec):
         return _shown(self.schema_source)
 
     def rules(self, max_memory_bytes: int) -> Rules:
-        """What the model's revisions of this memory may do."""
+        """Returns what the model's revisions of this memory may do."""
         return Rules(
             max_memory_bytes=max_memory_bytes,
             add_only=self.operations is Operations.ADD_ONLY,

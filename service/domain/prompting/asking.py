@@ -179,7 +179,7 @@ def all_usable(
     most_tokens: int | None = None,
     cut_tries: int = MAX_TRIES,
 ) -> Flow[list[T | NoUse]]:
-    """As `usable`, for prompts that are asked at once: each by itself, in their order."""
+    """Runs `usable` for prompts that are asked at once; the results are in their order."""
     found: dict[int, T | NoUse] = {}
     waiting: dict[int, _OpenPrompt[T]] = {
         number: _OpenPrompt(first=ask, ask=ask) for number, (ask, _) in enumerate(asks)
@@ -224,7 +224,7 @@ def usable_or_cut(
     enough: Callable[[str], bool] = lambda _: False,
     seen: list[ModelReply] | None = None,
 ) -> Flow[T]:
-    """As `usable`, for prose of which a beginning is of use too.
+    """Runs `usable` for prose, of which a beginning is of use too.
 
     `read` gets whether the text was cut off. Such a text is asked for once more, with more room
     if there is any; then, or where what there is is `enough`, it is read. `seen` gets the

@@ -38,7 +38,7 @@ def prompt_tokens(segments: Sequence[Segment], count: Count) -> int:
 
 
 def cut_to(text: str, tokens: int, count: Count) -> str:
-    """`text`, or its beginning in at most `tokens`; empty where nothing of it would be left."""
+    """Returns `text`, or its beginning in at most `tokens`; empty if nothing would be left."""
     if count(text) <= tokens:
         return text
     cut = shortened(text, tokens, count) if tokens > 0 else ""
@@ -60,7 +60,7 @@ def share_of(sizes: Sequence[int], budget: int) -> int:
 
 
 def fitted(build: Build, texts: Sequence[str], room: int, count: Count) -> tuple[str, ...]:
-    """`texts`, cut to equal shares where their prompt would have more than `room` tokens.
+    """Returns `texts`, cut to equal shares if their prompt would have more than `room` tokens.
 
     Raises TextTooLong when too little of them would be left.
     """

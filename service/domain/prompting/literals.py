@@ -197,7 +197,7 @@ class LiteralReader:
         self.fail(f"neither a comma nor {close} behind a value")
 
     def pair(self) -> tuple[object, object]:
-        """A key, a colon and a value. Raises LiteralError."""
+        """Reads a key, a colon and a value. Raises LiteralError."""
         key = self.key()
         if not self.peek(":"):
             self.fail("no colon behind a key")
@@ -267,12 +267,12 @@ def _number(digits: str) -> object:
 
 
 def plain(value: object) -> Json:
-    """What a reader read as a JSON value within the limits. Raises ValueError for what is none."""
+    """Returns what was read as a JSON value within the limits. Raises ValueError."""
     return checked(bare(value))
 
 
 def bare(value: object) -> Json:
-    """What a reader read as a JSON value, which may pass the limits. Raises ValueError."""
+    """Returns what was read as a JSON value, which may pass the limits. Raises ValueError."""
     match value:
         case Bad(reason=reason):
             raise ValueError(reason)

@@ -4,7 +4,7 @@ import hmac
 
 
 def marked(text: str, key: bytes) -> str:
-    """`text` between two marks that it cannot contain by chance or by design.
+    """Returns `text` between two marks that it cannot contain by chance or by design.
 
     They are derived from the text with a secret key: outsiders cannot imitate them, and
     the same text has the same marks when a step is replayed.

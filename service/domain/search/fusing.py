@@ -35,7 +35,7 @@ class Fused:
 
 
 def fuse(rankings: Sequence[tuple[float, Sequence[ScoredChunk]]]) -> Sequence[Fused]:
-    """One ranking of all hits, best first; each ranking comes with its weight, best hit first.
+    """Merges rankings, each with its weight and its best hit first, into one.
 
     Among equals the one with the better rank anywhere comes first, then the earlier position.
     """

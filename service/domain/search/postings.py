@@ -81,7 +81,7 @@ class Weights:
     of_words: Sequence[float]
 
     def scores(self, word: int, groups: NDArray[np.void]) -> Floats:
-        """What the word gives to each chunk of each group; see `service.domain.search.ranking`."""
+        """Returns what the word adds to the score of each chunk of each group (see `ranking`)."""
         count = groups["count"].astype(np.float64)
         length = groups["length"].astype(np.float64)
         held_back = length / self.mean_length * (K1 * B) + K1 * (1 - B)
@@ -89,7 +89,7 @@ class Weights:
         return scores
 
     def most(self, word: int, lists: Lists) -> Mapping[int, float]:
-        """What the word gives to a chunk of each of its blocks at most."""
+        """Returns what the word adds at most to the score of a chunk of each of its blocks."""
         scores = self.scores(word, _joined(lists.groups))
         return {at: float(one) for at, one in _by_list(np.maximum, lists.groups, scores).items()}
 
@@ -128,7 +128,7 @@ class Best:
         return bool(most > last or (most == last and first < self._positions[-1]))
 
     def bounds(self, lists: Sequence[Lists], blocks: int) -> tuple[list[float], list[float]]:
-        """What a chunk of each block has at most, and what each word gives at most."""
+        """Returns what a chunk of each block has at most, and what each word adds at most."""
         of_blocks, of_words = [0.0] * blocks, []
         # In the order of the words, as the sums of chunks: rounded, they are not above these.
         for word, one in enumerate(lists):
@@ -201,7 +201,7 @@ def _joined(groups: Mapping[int, bytes]) -> NDArray[np.void]:
 def _by_list(
     function: np.ufunc, groups: Mapping[int, bytes], values: NDArray[Any]
 ) -> Mapping[int, Any]:
-    """One value for each block, of those of its groups."""
+    """Returns one value for each block, of those of its groups."""
     if not groups:
         return {}
     sizes = np.array([len(one) // _GROUP.itemsize for one in groups.values()])

@@ -35,7 +35,7 @@ class Ranking:
         self._mean_tokens = tokens / texts if tokens else 1.0
 
     def score(self, occurrences: Mapping[str, int], tokens: int) -> float:
-        """How well a text of so many tokens fits, by how often it has each word."""
+        """Returns how well a text of so many tokens fits, by how often it has each word."""
         held_back = self._held_back(tokens)
         return sum(
             self._weights[word] * _saturated(count, held_back)
@@ -43,7 +43,7 @@ class Ranking:
         )
 
     def bounds(self, words: Iterable[str], tokens: int) -> tuple[float, float]:
-        """The least and the most that a text of so many tokens scores that has these words."""
+        """Returns the least and the most that a text of so many tokens with these words scores."""
         weight = sum(self._weights[word] for word in words)
         return weight * _saturated(1, self._held_back(tokens)), weight * (K1 + 1)
 
@@ -74,7 +74,7 @@ def ranked(query: str, texts: Sequence[str]) -> list[int]:
 
 
 def fitting(query: str, texts: Sequence[str]) -> list[int]:
-    """As `ranked`, of the texts that have a word of the query."""
+    """Returns the same of the texts that have a word of the query."""
     scores = _scores(query, texts)
     able = [number for number, score in enumerate(scores) if score > 0]
     return sorted(able, key=lambda number: (-scores[number], number))

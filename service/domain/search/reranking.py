@@ -69,7 +69,7 @@ def rerank(
     window_tokens: int,
     count: Callable[[str], int],
 ) -> Flow[Sequence[int]]:
-    """The indexes of `texts`, best first, by a model.
+    """Returns the indexes of `texts`, best first, by a model.
 
     As many of the first texts are shown as fit a prompt of `window_tokens` together with
     its reply, MAX_TEXTS at most; the others stay after them. Raises NoOrder.
@@ -94,7 +94,7 @@ def rerank(
 
 
 def _read(reply: str, count: int) -> Sequence[int]:
-    """As `read_order`. Raises Unusable."""
+    """Reads an order, as `read_order` does. Raises Unusable."""
     order = read_order(reply, count)
     if not order:
         raise Unusable("it names no passage by its number")

@@ -142,7 +142,7 @@ class _Sum:
 
 
 def dollars(micro_usd: int) -> str:
-    """An amount of money in words: as many decimals as it has, at least two."""
+    """Returns an amount of money in words: as many decimals as it has, at least two."""
     whole, rest = divmod(micro_usd, 1_000_000)
     return f"${whole:,}.{f'{rest:06}'.rstrip('0').ljust(2, '0')}"
 
@@ -160,7 +160,7 @@ def _refuse(
         f"the budget of {standing.owner}, {kind.words(kind.limit)}"
         f" {'a day' if of_day else 'in total'}, does not allow the next call:"
         f" {kind.words(kind.spent)} are spent, {kind.words(reserved)} are reserved for calls"
-        f" under way, and it may come to {kind.words(asked)}; {_when(waits, of_day)}",
+        f" under way, and it may cost {kind.words(asked)}; {_when(waits, of_day)}",
         {
             "scope": standing.owner,
             "period": standing.period.value,

@@ -54,7 +54,7 @@ class ModelPrices:
 def cost_micro_usd(
     prices: ModelPrices, *, input_tokens: int, cached: int, written: int, output_tokens: int
 ) -> int | None:
-    """What a call costs, in millionths of a US dollar; None when the price is not known.
+    """Returns what a call costs, in millionths of a US dollar; None if the price is not known.
 
     `cached` and `written` are those of the input tokens that the cache gave or took in.
     """
@@ -66,7 +66,7 @@ def cost_micro_usd(
 
 
 def most_micro_usd(prices: ModelPrices, *, input_tokens: int, output_tokens: int) -> int | None:
-    """What a call costs at most, with nothing in the cache; None when the price is not known."""
+    """Returns what a call costs at most, with nothing cached; None if the price is not known."""
     written = input_tokens if prices.write > 1 else 0
     return cost_micro_usd(
         prices, input_tokens=input_tokens, cached=0, written=written, output_tokens=output_tokens

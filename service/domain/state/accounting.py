@@ -157,12 +157,12 @@ def standard_formula(steps: int, task_tokens: int, step_tokens: Fraction) -> Fra
 def pcc_formula(
     steps: int, vector_tokens: Fraction, period: Fraction | int, step_tokens: Fraction
 ) -> Fraction:
-    """T (L_M + N/2 L_S). The paper's L_P beside L_M is 0: the task prompt is in M."""
+    """Returns T (L_M + N/2 L_S). The paper's L_P beside L_M is 0: the task prompt is in M."""
     return steps * (vector_tokens + Fraction(period) / 2 * step_tokens)
 
 
 def _vector_mean(sums: StateTotals, spec: StateSpec, task_tokens: int) -> Fraction:
-    """L_M: the mean over the contexts that have vectors of what those have together.
+    """Returns L_M: the mean size of the vectors over the contexts that have any.
 
     Where no context has any it is the size of those in use now; where nothing is compressed,
     the most that a vector may have.

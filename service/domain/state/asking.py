@@ -135,7 +135,7 @@ def _task_segment(task: str) -> Segment:
 
 
 def _vector_segments(vectors: Sequence[StateVector], key: bytes) -> Iterator[Segment]:
-    """A vector never changes, and so neither do its marks."""
+    """Yields the vectors. One never changes, and so neither do its marks."""
     title = "[STATE]\n"
     for vector in vectors:
         steps = f"What is kept of the steps {vector.after_position + 1} to {vector.to_position}:\n"
@@ -145,7 +145,7 @@ def _vector_segments(vectors: Sequence[StateVector], key: bytes) -> Iterator[Seg
 
 
 def _step_segments(recent: Sequence[SizedStep], key: bytes) -> Iterator[Segment]:
-    """One for each step, so that the prompts of a context that grows begin alike."""
+    """Yields one for each step, so that the prompts of a context that grows begin alike."""
     title = "[STEPS]\n"
     for step in recent:
         text = f"{title}Step {step.position}:\n{marked(step.text, key)}"

@@ -85,7 +85,7 @@ def compress_steps(
     window_tokens: int,
     cut: Cutter,
 ) -> Flow[Compression]:
-    """The vector after `current` and the steps since, one or more.
+    """Makes the vector after `current` and the steps since, one or more.
 
     Where they do not fit into the window it is F(F(current + first part) + rest).
     Raises NoUse, NoRoom.
@@ -115,7 +115,7 @@ def compress_vectors(
     window_tokens: int,
     cut: Cutter,
 ) -> Flow[Compression]:
-    """The vector of the level above: after `above`, empty for none, and a full level's run.
+    """Makes the vector of the level above, from `above` (empty: none) and a full level's run.
 
     As `compress_steps`.
     """
@@ -174,7 +174,7 @@ class _Compressor:
     window_tokens: int
 
     def all(self, base: str, packer: Packer) -> Flow[Compression]:
-        """The vector after `base` and all that the packer has, part by part."""
+        """Makes the vector after `base` and all that the packer has, part by part."""
         self._check_pinned()
         made: Compression | None = None
         replies = 0
@@ -190,7 +190,7 @@ class _Compressor:
         return replace(made, replies=replies)
 
     def _vector(self, base: str, part: Sequence[Item]) -> Flow[Compression]:
-        """The vector of a part: the first reply that is short enough, or the last one, cut."""
+        """Makes the vector of a part: the first reply that is short enough, or the last, cut."""
         asked = Counter[str]()
         too_long: _Spoken | None = None
         replies = useless = shortenings = 0

@@ -24,12 +24,12 @@ def vector_id(level: int, revision: int) -> str:
 
 
 def revision_of(node_id: str) -> int:
-    """The revision of the vector that a node is, or is under. ValueError for other nodes."""
+    """Returns the revision of the vector that a node is, or is under. Raises ValueError."""
     return int(node_id.split(".")[1])
 
 
 def vector_view(vector: StateVector, *, text_bytes: int) -> NodeView:
-    """A vector as a reader meets it; `text_bytes` is the size of the steps under it."""
+    """Returns a vector as a reader meets it; `text_bytes` is the size of the steps under it."""
     below = vector.level - 1
     return NodeView(
         node_id=vector_id(vector.level, vector.revision),
@@ -44,7 +44,7 @@ def vector_view(vector: StateVector, *, text_bytes: int) -> NodeView:
 
 
 def forest_of(tops: Sequence[NodeView], tail: Sequence[Cut], spec: TreeSpec) -> Forest | None:
-    """All levels under one root; None when there is no text.
+    """Returns all levels under one root; None when there is no text.
 
     Both in the order of the text. Sizes are estimated, whatever the model: there may be
     ten thousand tops.
@@ -61,7 +61,7 @@ def forest_of(tops: Sequence[NodeView], tail: Sequence[Cut], spec: TreeSpec) -> 
 def divided(
     view: NodeView, cuts: Sequence[Cut], spec: TreeSpec
 ) -> tuple[NodeView, dict[str, NodeView]]:
-    """A vector of steps over the pieces of its text, and all that is under it, by id.
+    """Returns a vector of steps over the pieces of its text, and all that is under it, by id.
 
     One piece, and the vector is a leaf.
     """

@@ -27,7 +27,7 @@ class Fitted:
 
 
 def paragraph(text: str, pinned: Sequence[str]) -> str:
-    """A text as one paragraph without NUL; pinned strings keep their blanks and line ends."""
+    """Returns a text as one paragraph without NUL; pinned strings keep blanks and line ends."""
     text = text.replace("\0", " ")
     kept = [one for one in pinned if _flat(one) != one]
     if not kept:
@@ -42,7 +42,7 @@ def paragraph(text: str, pinned: Sequence[str]) -> str:
 def fitted(
     text: str, pinned: Sequence[str], max_tokens: int, count: Callable[[str], int]
 ) -> Fitted:
-    """A paragraph with what is pinned, cut so that both have `max_tokens` at most.
+    """Returns a paragraph with what is pinned, cut so that both have `max_tokens` at most.
 
     The pinned strings are never cut: where they have more by themselves, the text has too.
     """
@@ -60,7 +60,7 @@ def fitted(
 
 
 def behind(pinned: Sequence[str]) -> str:
-    """Pinned strings as they stand after a text; empty for none."""
+    """Returns pinned strings as they stand after a text; empty for none."""
     return PINNED + BETWEEN.join(pinned) if pinned else ""
 
 

@@ -108,7 +108,7 @@ EPISODE_WORDING = Wording(
 
 
 def task_segment(wording: Wording, spec: StateSpec, key: bytes) -> Segment:
-    """What is the same for all calls of a memory."""
+    """Returns what is the same for all calls of a memory."""
     words = int(spec.state_tokens * _WORDS_PER_TOKEN)
     length = f"At most {spec.state_tokens} tokens; in English these are about {words} words."
     pinned = "".join(marked(one, key) for one in spec.pinned)
@@ -124,7 +124,7 @@ def base_segment(heading: str, text: str, key: bytes) -> Segment:
 
 
 def chunk_segment(wording: Wording, shown: Sequence[ShownText], key: bytes) -> Segment:
-    """What is compressed into it, and where the reply begins."""
+    """Returns what is compressed into it, and where the reply begins."""
     text = wording.heading + "".join(one.lines(key) for one in shown)
     return Segment(kind=SegmentKind.CHUNK, text=text, reusable=False)
 

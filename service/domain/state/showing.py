@@ -58,7 +58,7 @@ def shown(
 
 
 def _cut(step: SizedStep, tokens: int, count: Count) -> SizedStep:
-    """A step in about so many tokens; its longest parts lose their middles."""
+    """Shortens a step to about so many tokens; its longest parts lose their middles."""
     if count(step.text) <= tokens:
         return step
     chunk = step.logged.chunk

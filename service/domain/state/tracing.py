@@ -104,7 +104,7 @@ def origin(
 
 
 def _held(statement: str, around: str, texts: Sequence[str]) -> list[frozenset[str]]:
-    """Which of the words each text has in one sentence."""
+    """Returns which of the words each text has in one sentence."""
     sizes = _sizes(statement, around)
     return [_best_sentence(sizes, text) for text in texts]
 
@@ -130,7 +130,7 @@ def _size(word: str) -> float:
 def _rarity(
     held: Sequence[frozenset[str]], statement: str, around: str, *, floor: float
 ) -> Mapping[str, float]:
-    """What each word says, the more the fewer have it; `floor` for one that all have."""
+    """Weighs each word, the more the fewer have it; `floor` is for one that all have."""
     sizes = _sizes(statement, around)
     holders = Counter(word for words in held for word in words)
     return {

@@ -32,7 +32,7 @@ class SizedStep:
 
     @classmethod
     def of(cls, logged: LoggedChunk) -> "SizedStep":
-        """A step from the log."""
+        """Makes a step from a chunk of the log."""
         text = logged.chunk.as_text()
         return cls(logged=logged, text=text, tokens=estimate_tokens(text))
 
@@ -50,7 +50,7 @@ def due(
     flush_position: int = 0,
     now: datetime | None = None,
 ) -> int | None:
-    """How many of the steps after the last compression are to be compressed; None: none yet.
+    """Returns how many of the steps after the last compression are due; None: none yet.
 
     `known` is the text of the vectors in use; steps up to `flush_position` do not wait for
     more; `now` is the log's clock, where it may say that the session is idle.

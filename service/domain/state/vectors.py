@@ -71,16 +71,16 @@ class VectorLevels:
     runs: tuple[tuple[int, ...], ...] = ((),)
 
     def stack(self) -> tuple[int, ...]:
-        """One of each level that has any, the highest first; the last one is M."""
+        """Returns one of each level that has any, the highest first; the last one is M."""
         upper = [run[-1] for run in reversed(self.runs[1:]) if run]
         return (*upper, self.runs[0][-1] if self.runs[0] else TASK_REVISION)
 
     def run(self, level: int) -> tuple[int, ...]:
-        """What a level has made since it began."""
+        """Returns what a level has made since it began."""
         return self.runs[level - 1] if level <= len(self.runs) else ()
 
     def with_steps(self, revision: int, *, episode_vectors: int) -> "VectorLevels":
-        """Behind a new vector of steps."""
+        """Returns the levels after a new vector of steps."""
         run = (*self.runs[0], revision) if episode_vectors else (revision,)
         return VectorLevels((run, *self.runs[1:]))
 
@@ -92,19 +92,19 @@ class VectorLevels:
         return next(full, None)
 
     def with_episode(self, revision: int, level: int) -> "VectorLevels":
-        """Behind a new vector of `level`, made from all that the level below had."""
+        """Returns the levels after a vector of `level`, made from all that the level below had."""
         runs = [*self.runs, *[()] * (level - len(self.runs))]
         runs[level - 2] = ()
         runs[level - 1] = (*runs[level - 1], revision)
         return VectorLevels(tuple(runs))
 
     def to_json(self) -> list[list[int]]:
-        """As plain JSON."""
+        """Returns the levels as plain JSON."""
         return [list(run) for run in self.runs]
 
     @classmethod
     def from_json(cls, value: Sequence[Sequence[int]]) -> "VectorLevels":
-        """From `to_json`."""
+        """Returns the levels from `to_json`."""
         return cls(tuple(tuple(run) for run in value))
 
 
@@ -138,7 +138,7 @@ class State:
         levels: VectorLevels,
         vectors: Mapping[int, StateVector],
     ) -> "State":
-        """From the vectors by their revisions; it may hold others besides."""
+        """Makes the state from vectors by their revisions; others among them do not count."""
         return cls(
             revision=revision,
             applied_position=applied_position,
@@ -148,7 +148,7 @@ class State:
 
 
 def first_state(spec: StateSpec) -> State:
-    """A memory at revision 0: M_1 is the task prompt, and nothing is compressed."""
+    """Returns the state at revision 0: M_1 is the task prompt, and nothing is compressed."""
     task = StateVector(
         revision=TASK_REVISION,
         level=STEPS_LEVEL,

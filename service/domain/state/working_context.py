@@ -73,7 +73,7 @@ def is_due(
 
 
 def as_text(context: WorkingContext) -> str:
-    """All of it for a prompt: the vectors, then the recent steps, word for word.
+    """Returns all of it for a prompt: the vectors, then the recent steps, word for word.
 
     Another step only makes it longer at its end, until the next compression.
     """
@@ -84,7 +84,7 @@ def as_text(context: WorkingContext) -> str:
 
 
 def as_messages(context: WorkingContext) -> Sequence[Message]:
-    """All of it for a chat model: the vectors as one message, then the recent steps.
+    """Returns all of it for a chat model: the vectors as one message, then the recent steps.
 
     Another step only adds messages, until the next compression.
     """
@@ -98,7 +98,7 @@ def as_messages(context: WorkingContext) -> Sequence[Message]:
 
 
 def as_value(context: WorkingContext) -> Json:
-    """All of it as a JSON value, which a read of the memory has."""
+    """Returns all of it as a JSON value, which a read of the memory has."""
     vectors: list[Json] = [
         {
             "revision": vector.revision,
@@ -131,7 +131,7 @@ def _heading(vector: StateVector) -> str:
 
 
 def _said(chunk: Chunk) -> Iterator[Message]:
-    """A chunk as a chat has it: what an agent did, then what it saw (algorithm 1, steps 3, 4).
+    """Yields a chunk's messages: what an agent did, then what it saw (algorithm 1, steps 3, 4).
 
     Of one that observed first the other way round.
     """

@@ -138,7 +138,7 @@ def even_end(found: Sequence[TextBlock], limit: int, cut: Cutter) -> SegmentEnd 
 
 
 def _inside(block: TextBlock, room: int, limit: int, cut: Cutter) -> SegmentEnd | None:
-    """A place to cut within a block; None for one that is kept whole, or without room."""
+    """Returns where to cut a block; None for one that is kept whole, or without room."""
     if room < TOKEN_BYTES or (block.whole and block.size <= limit):
         return None
     return block.cut(cut, room)
@@ -153,7 +153,7 @@ def _ends(found: Iterable[TextBlock]) -> Iterator[int]:
 
 
 def _beginning(part: UncutText, most: int) -> tuple[str, int]:
-    """What is in the first `most` bytes of a part, in whole characters, and its bytes."""
+    """Returns the first `most` bytes of a part in whole characters, and their number."""
     # A character has a byte or more.
     raw = part.text[part.at : part.at + most].encode()
     if len(raw) > most:

@@ -59,12 +59,12 @@ instructions.
 
 
 def summarize_task(max_tokens: int) -> str:
-    """What is the same for all texts of a memory."""
+    """Returns what is the same for all texts of a memory."""
     return _SUMMARIZE_INSTRUCTIONS + _length(max_tokens)
 
 
 def compress_task(max_tokens: int) -> str:
-    """What is the same for all summaries of a memory."""
+    """Returns what is the same for all summaries of a memory."""
     return _COMPRESS_INSTRUCTIONS + _length(max_tokens)
 
 

@@ -95,7 +95,7 @@ class Exploration:
         self.waiting.add(spot.node_id)
 
     def refute(self, spot: VisitedNode) -> None:
-        """Is done with an open node; where that leaves nothing of its parent, with that too."""
+        """Closes an open node; where that leaves nothing of its parent, the parent too."""
         at = self.line.index(spot)
         del self.line[at]
         self.refuted.add(spot.node_id)

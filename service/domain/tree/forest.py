@@ -62,7 +62,7 @@ def over(
 
 
 def view_of(node: Node) -> NodeView:
-    """A stored node as a reader meets it."""
+    """Returns a stored node as a reader meets it."""
     numbers = range(node.first_child, node.first_child + node.children)
     return NodeView(
         node_id=node.node_id,
@@ -96,7 +96,7 @@ def tail_views(
 
 
 def _groups(run: Sequence[NodeView], max_children: int) -> Iterator[Sequence[NodeView]]:
-    """As few groups as may be, of sizes within one of each other."""
+    """Yields as few groups as may be, of sizes within one of each other."""
     count = -(-len(run) // max_children)
     least, larger = divmod(len(run), count)
     begin = 0
@@ -109,7 +109,7 @@ def _groups(run: Sequence[NodeView], max_children: int) -> Iterator[Sequence[Nod
 def _parent(
     node_id: str, children: Sequence[NodeView], summary_tokens: int, count: Callable[[str], int]
 ) -> NodeView:
-    """A node that is made up over others."""
+    """Makes up a node over others."""
     share = max(1, summary_tokens // len(children))
     summaries = (shortened(child.summary, share, count) for child in children)
     summary = "\n".join(summary for summary in summaries if summary)

@@ -26,7 +26,7 @@ class NodeGroup:
 
 
 def due_groups(nodes: Sequence[int], grouped: Sequence[int], max_children: int) -> list[NodeGroup]:
-    """All groups that are due while the tree grows, the lowest level first.
+    """Returns all groups that are due while the tree grows, the lowest level first.
 
     `nodes` says for each level from 0 up how many there are, those counted that are
     planned only, and `grouped` how many of them have a parent, planned ones counted too. A
@@ -38,7 +38,7 @@ def due_groups(nodes: Sequence[int], grouped: Sequence[int], max_children: int) 
 def closing_groups(
     nodes: Sequence[int], grouped: Sequence[int], max_children: int
 ) -> list[NodeGroup]:
-    """All groups that are left to make at the seal, those that are due and the last ones.
+    """Returns all groups that are left to make at the seal: those that are due, and the last.
 
     The parent of the last group is the root; without a group the only node there is. The
     arguments are those of `due_groups`.

@@ -55,7 +55,7 @@ class Unreadable:
 def read_triage(
     reply: str, *, shown: int, closed: Collection[int], may_revert: bool, beam: int
 ) -> Enter | Revert | Unreadable:
-    """The move of a reply at an inner node with `shown` children, of which some are closed."""
+    """Reads the move at an inner node with `shown` children, of which some are closed."""
     try:
         parts = split_reply(reply)
         numbers = _action(parts)

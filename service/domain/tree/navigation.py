@@ -304,7 +304,7 @@ class _Navigation:
                 self.found.append(_LeafAnswer(leaf=spot.node_id, answer=move))
 
     def _conclude(self) -> FetchingFlow[Navigation]:
-        """The answer from those of a round."""
+        """Makes the answer from those of a round."""
         first = self.found[0].answer
         if len({normal(one.answer.text) for one in self.found}) == 1:
             return (yield from self._succeed(first, [one.leaf for one in self.found]))
@@ -325,7 +325,7 @@ class _Navigation:
     def _chosen(
         self, first: ModelRequest, read: Callable[[str], NavigationAnswer | Unreadable]
     ) -> FetchingFlow[tuple[NavigationAnswer | None, NoAnswer]]:
-        """The choice of the first reply that makes one; without it, why there is none."""
+        """Returns the choice of the first reply that makes one; without it, why there is none."""
         ask, attempt = first, 1
         while attempt <= MAX_ATTEMPTS:
             if self.calls_left < 1:
@@ -348,7 +348,7 @@ class _Navigation:
         return tuple(one.leaf for one in self.found)
 
     def _cited(self, merged: NavigationAnswer) -> tuple[str, ...]:
-        """The leaves that a merged answer rests on, as it says, else by what they answered."""
+        """Returns the leaves that a merged answer names, else those that answered it."""
         if merged.sources:
             return tuple(self.found[number].leaf for number in merged.sources)
         same = [one for one in self.found if normal(one.answer.text) == normal(merged.text)]
@@ -373,7 +373,7 @@ class _Navigation:
         )
 
     def _guess(self) -> FetchingFlow[Navigation]:
-        """The likeliest option: by what a leaf answered, else by the model, else by its words."""
+        """Guesses an option: by a leaf's answer, else by the model, else by its words."""
         known = self._known()
         chosen, leaves = None, self.found_leaves[:1]
         if leaves:

@@ -100,11 +100,11 @@ class TreePlan:
         self._group(closing_groups(self._nodes, self._grouped, self._max_children))
 
     def next(self) -> Planned | None:
-        """The next node to be made, which is the caller's then; None while there is none."""
+        """Claims the next node to be made for the caller; None while there is none."""
         return heapq.heappop(self._ready) if self._ready else None
 
     def next_before(self, order: int) -> Planned | None:
-        """As `next`, of the nodes that are stored before the one of that order."""
+        """Does the same among the nodes that are stored before the one of that order."""
         found = min((one for one in self._ready if one.order < order), default=None)
         if found is not None:
             self._ready.remove(found)

@@ -90,7 +90,7 @@ class NavigationPrompts:
         closed: Collection[int],
         may_revert: bool,
     ) -> ModelRequest:
-        """Which of a node's children to look into; `closed` are the numbers of those read."""
+        """Asks which of a node's children to look into; `closed` are the numbers of those read."""
         free = tuple(number for number in range(len(children)) if number not in closed)
 
         def build(summaries: Sequence[str], notes: str = notes) -> tuple[Segment, ...]:
@@ -134,7 +134,7 @@ class NavigationPrompts:
     def _notes_beside(
         self, build: Callable[[str], tuple[Segment, ...]], view: NodeView, text: str, notes: str
     ) -> str:
-        """As much of the working memory as has room beside a text, which is never cut."""
+        """Returns as much of the working memory as has room beside a text, which is never cut."""
         excess = prompt_tokens(build(notes), self.count) - self._room
         if excess > 0 and notes:
             notes = cut_to(notes, self.count(notes) - excess, self.count)
@@ -173,7 +173,7 @@ class NavigationPrompts:
         )
 
     def merge(self, answers: Sequence[NavigationAnswer]) -> ModelRequest:
-        """One answer from those of several leaves."""
+        """Asks for one answer from those of several leaves."""
         words = [_answer_words(answer) for answer in answers]
 
         def build(words: Sequence[str]) -> tuple[Segment, ...]:
@@ -193,7 +193,7 @@ class NavigationPrompts:
         return self._ask(_MERGE, build(fitted(build, words, self._room, self.count)))
 
     def guess(self, notes: Sequence[str]) -> ModelRequest:
-        """Which option is the likeliest, where no text gave the answer."""
+        """Asks which option is the likeliest, where no text gave the answer."""
 
         def build(notes: Sequence[str]) -> tuple[Segment, ...]:
             shown = "".join(map(self._marked, notes))

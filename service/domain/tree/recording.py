@@ -122,7 +122,7 @@ class NavigationRecorder:
         reply: ModelReply | None = None,
         **said: Any,
     ) -> Event:
-        """The next event, at a node if one is given; `said` as `EventSequence.add` takes it."""
+        """Returns the next event, at a node if one is given; `said` are its further fields."""
         if spot is not None:
             said |= _place(spot)
         if reply is not None:

@@ -98,7 +98,7 @@ def _cut(named: Sequence[tuple[str, str]]) -> str:
 
 
 def _kind(name: str) -> str:
-    """A name in its one form: reason, action, answer or source; empty for another."""
+    """Returns a name in its one form: reason, action, answer or source; empty for another."""
     name = name.strip().lower()
     short = name.removesuffix("ing").removesuffix("s")
     if short == "note":
@@ -151,6 +151,6 @@ def numbers_of(part: str) -> tuple[int, ...]:
 
 
 def said_answer(part: str) -> str:
-    """An answer without the signs that only set it off; empty when nothing is said."""
+    """Returns an answer without the signs that only set it off; empty when nothing is said."""
     text = unmarked(part)
     return text if text.strip(" .…*_`\"'-?") else ""

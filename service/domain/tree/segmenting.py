@@ -60,7 +60,7 @@ def piece_of(logged: LoggedChunk, offset: int = 0) -> SegmentPiece:
 
 
 def joined(pieces: Iterable[SegmentPiece]) -> str:
-    """Consecutive pieces as a model reads them.
+    """Joins consecutive pieces as a model reads them.
 
     Text goes on as it was written, whatever chunks it came in; messages and steps have
     lines of their own.
@@ -109,7 +109,7 @@ class Segmenter:
         return cuts
 
     def finish(self) -> list[Cut]:
-        """What is left, in segments of about the same size; none when there is no text."""
+        """Returns what is left, in segments of about the same size; none when there is no text."""
         cuts: list[Cut] = []
         while self._size:
             found = list(blocks(self._parts, self._window))

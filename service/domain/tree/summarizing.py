@@ -32,7 +32,7 @@ class Summary:
 def summarize(
     text: str, *, spec: TreeSpec, marker_key: bytes, window_tokens: int, count: Count
 ) -> Flow[Summary]:
-    """The summary of a segment; `window_tokens` and `count` are the model's. Raises NoUse."""
+    """Summarizes a segment; `window_tokens` and `count` are the model's. Raises NoUse."""
     if not text.strip():
         return Summary(text="", made=SummarySource.JOINED, tokens=0)
     task = prompts.summarize_task(spec.summary_tokens)
@@ -49,7 +49,7 @@ def compress(
     window_tokens: int,
     count: Count,
 ) -> Flow[Summary]:
-    """The summary of a parent: its children's, compressed when they are too long together.
+    """Summarizes a parent: its children's summaries, compressed if they are too long together.
 
     As `summarize`.
     """
@@ -77,7 +77,7 @@ def _ask(template: str, task: str, given: str, spec: TreeSpec) -> ModelRequest:
 
 
 def _asked(ask: ModelRequest, max_tokens: int, window_tokens: int, count: Count) -> Flow[Summary]:
-    """The first reply that holds a summary; of one that was cut off, what there is."""
+    """Returns the first summary in a reply; of one that was cut off, what there is."""
     return (
         yield from usable_or_cut(
             ask,

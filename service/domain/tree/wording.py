@@ -140,7 +140,7 @@ def guess_task(*, reasoning: bool) -> str:
 
 
 def _form(parts: list[tuple[str, str]], *, why: str) -> str:
-    """What the reply looks like: one object of JSON. What is said for a move comes before it."""
+    """Returns the form of the reply: one JSON object. What is said for a move comes before it."""
     if why:
         parts = [("notes", f'"{why}"'), *parts]
     inner = ", ".join(f'"{name}": {value}' for name, value in parts)

@@ -203,7 +203,7 @@ class Unavailable(PalimpsestError):
 
 
 def server_stopping() -> Unavailable:
-    """What ends every call that waits when its server stops."""
+    """Returns the error of every call that waits when its server stops."""
     return Unavailable(
         Reason.SERVER_STOPPING, "this server is stopping; another one serves: call again"
     )

@@ -51,7 +51,7 @@ def restore(text: str) -> Json:
 
 
 def checked(value: Any, *, max_nodes: int = MAX_NODES) -> Json:
-    """`value`, if it is a JSON value within the limits: then `parse` reads its canonical text.
+    """Returns `value`, if it is JSON within the limits: then `parse` reads its canonical text.
 
     Tuples become lists. Raises ValueError, with a sentence that says what is wrong.
     """
@@ -91,7 +91,7 @@ def _key(key: Any) -> str:
 
 
 def check_text(text: str) -> str:
-    """`text`, if it can be stored. Raises ValueError."""
+    """Returns `text`, if it can be stored. Raises ValueError."""
     if "\0" in text:
         raise ValueError("a NUL character")
     try:

@@ -30,5 +30,5 @@ def pause_seconds(
 
 
 def spread(seconds: float) -> float:
-    """By chance up to a half less: what failed together is not to come back together."""
+    """Shortens a pause by chance, by half at most: what failed together is not retried together."""
     return seconds * random.uniform(0.5, 1.0)

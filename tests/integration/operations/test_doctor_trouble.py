@@ -80,7 +80,7 @@ BROKEN = {
         "INSERT INTO tenant_spend_sum VALUES ('{tenant}', 3, 1, 0, 0, now()::date, 0, 0, 0)",
         "spend",
         Severity.BAD,
-        "the running sums are not what calls came to",
+        "the running sums are not what calls cost",
     ),
     "a full memory": (
         'UPDATE memory SET losses = \'{{"no_room":'

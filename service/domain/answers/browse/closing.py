@@ -225,7 +225,7 @@ def guess(reading: BrowseRun, options: Sequence[str], why: NoAnswer) -> Fetching
 
 
 def _guess_ask(reading: BrowseRun, options: Sequence[str]) -> FetchingFlow[ModelRequest | None]:
-    """None: there is no call left, or no room for the options."""
+    """Returns the prompt of a guess; None without a call left, or room for the options."""
     prompts = reading.prompts
     room = prompts.guess_free(options)
     if reading.calls_left < 1 or room < 0:

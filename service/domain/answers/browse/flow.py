@@ -112,7 +112,7 @@ def _understand(reading: BrowseRun) -> FetchingFlow[BrowseOption]:
 
 
 def _rank(reading: BrowseRun) -> FetchingFlow[Browsed]:
-    """Option 1: the retriever ranks all pieces, the best are read.
+    """Runs option 1: the retriever ranks all pieces, the best are read.
 
     Together in one prompt where they fit. Where not, each is extracted from by itself. Where
     they may be passed and nothing may be extracted, the seventh setting of section 4.4, they
@@ -137,7 +137,7 @@ def _rank(reading: BrowseRun) -> FetchingFlow[Browsed]:
 
 
 def _independent(reading: BrowseRun, numbers: Sequence[int]) -> FetchingFlow[Browsed]:
-    """Option 3: each by itself, as many at once as the driver allows."""
+    """Runs option 3: each by itself, as many at once as the driver allows."""
     offers = reading.offers(BrowseAction.APPEND)
     for start in range(0, len(numbers), MAX_BATCH):
         pieces = yield from reading.pieces(numbers[start : start + MAX_BATCH])

@@ -88,7 +88,7 @@ def _parts(position: int, text: str, tokens: int, count: Count, cut: Cutter) -> 
 
 
 def _end(position: int, text: str, start: int, tokens: int, count: Count, cut: Cutter) -> int:
-    """Behind the last character of the part that begins at `start`: at least one character."""
+    """Returns the end of the part that begins at `start`, which has at least one character."""
 
     def fits(length: int) -> bool:
         part = ChunkPart(position=position, from_character=start, text=text[start : start + length])

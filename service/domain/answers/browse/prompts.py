@@ -147,7 +147,7 @@ class BrowsePrompts:
         return min(self.output_tokens * 2 // 3, self.closing_free // 2 - NOTE_HEAD_TOKENS)
 
     def note_cost(self, note: str) -> int:
-        """What a note takes of `closing_free`."""
+        """Returns the tokens that a note takes of `closing_free`."""
         return self.count(note) + NOTE_HEAD_TOKENS
 
     @cached_property
@@ -179,7 +179,7 @@ class BrowsePrompts:
         return self.count(text) + self._unseen_mark_tokens * marks_in(text)
 
     def understand(self, options: Sequence[BrowseOption]) -> ModelRequest:
-        """What the query is about and how to read for it."""
+        """Asks what the query is about, and how to read for it."""
         return self._ask(
             wording.UNDERSTAND,
             wording.understand_task(options),
@@ -191,7 +191,7 @@ class BrowsePrompts:
     def piece(
         self, parts: Sequence[ChunkPart], notes: Sequence[str], offers: Sequence[BrowseAction]
     ) -> ModelRequest:
-        """What to do with a piece, and what it says."""
+        """Asks what to do with a piece, and what it says."""
         size = self.notes_tokens if BrowseAction.MERGE in offers else self.note_tokens
         return self._ask(
             wording.PIECE,
@@ -214,7 +214,7 @@ class BrowsePrompts:
         notes: Sequence[ShownNote] = (),
         parts: Sequence[ChunkPart] = (),
     ) -> ModelRequest:
-        """The answer, from notes, or from the best pieces themselves; `offers` are of CLOSING."""
+        """Asks for the answer, from notes or from the best pieces; `offers` are of CLOSING."""
         return self._ask(
             wording.CLOSE if notes else wording.READ,
             wording.close_task(offers, from_notes=bool(notes)),
@@ -226,7 +226,7 @@ class BrowsePrompts:
         )
 
     def condense(self, notes: Sequence[ShownNote]) -> ModelRequest:
-        """One note of several."""
+        """Asks for one note made of several."""
         return self._ask(
             wording.CONDENSE,
             wording.condense_task(),
@@ -242,7 +242,7 @@ class BrowsePrompts:
         notes: Sequence[ShownNote] = (),
         parts: Sequence[ChunkPart] = (),
     ) -> ModelRequest:
-        """The likeliest of several options, at most 26, where nothing that was read says it."""
+        """Asks for the likeliest of at most 26 options, where nothing that was read says it."""
         letters = ascii_uppercase[: len(options)]
         lines = zip(letters, (" ".join(option.split()) for option in options), strict=True)
         shown_options = "\n".join(f"{letter}. {option}" for letter, option in lines)
@@ -358,12 +358,12 @@ def piece_tokens(
 
 
 def usable(look_for: str, prompts: BrowsePrompts) -> str:
-    """A query in other words where it says anything new and is not too long; else empty."""
+    """Returns a query in other words if it says anything new and is not too long; else empty."""
     look_for = " ".join(look_for.split())
     is_new = look_for != " ".join(prompts.query.split())
     return look_for if is_new and prompts.count(look_for) <= prompts.look_for_tokens else ""
 
 
 def held_to(text: str, tokens: int, count: Count) -> str:
-    """A text within a limit, cut at the end of a sentence where it can be."""
+    """Returns a text within a limit, cut at the end of a sentence where it can be."""
     return cut_to(text, tokens, count) or text[:tokens]

@@ -71,7 +71,7 @@ def located(text: str, words: str) -> tuple[int, int] | None:
 
 
 def _single_blanks(text: str) -> tuple[str, Sequence[int]]:
-    """A text with one blank for each run of them, and where each character was."""
+    """Returns a text with one blank for each run of them, and where each character was."""
     places = [
         at for at, char in enumerate(text) if not (char.isspace() and at and text[at - 1].isspace())
     ]
@@ -103,7 +103,7 @@ def best_span(said: str, parts: Sequence[ChunkPart], *, around: str = "") -> Spa
 
 
 def best_fitting(said: str, spans: Sequence[Span], most: int) -> tuple[Span, ...]:
-    """So many of several places, in their order: those with most words of what is said."""
+    """Returns the `most` places with most words of what is said, in their order."""
     if len(spans) <= most:
         return tuple(spans)
     words = set(_WORD.findall(said.casefold()))

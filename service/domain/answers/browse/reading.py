@@ -88,7 +88,7 @@ class BrowseRecorder:
     def event(
         self, kind: EventKind, action: Action, *, frame: Frame | None = None, **said: Any
     ) -> Event:
-        """The next event, at a piece if one is given; `said` as `EventSequence.add` takes it."""
+        """Returns the next event, at a piece if one is given; `said` are its further fields."""
         if frame is not None:
             said |= {
                 "node_id": frame.piece_id,
@@ -145,19 +145,19 @@ class BrowseRun:
         return BrowseAction.MOVE in self.request.actions
 
     def offers(self, *actions: BrowseAction) -> tuple[BrowseAction, ...]:
-        """These, and to move where that is allowed."""
+        """Returns these actions, and MOVE where it is allowed."""
         return (BrowseAction.MOVE, *actions) if self.may_move else actions
 
     def frame(self, number: int) -> Frame:
-        """A piece's place, by its number."""
+        """Returns a piece's frame, by its number."""
         return self._others.get(number) or self.frames[number - 1]
 
     def ids(self, numbers: Sequence[int]) -> tuple[str, ...]:
-        """What trajectories call these pieces."""
+        """Returns what trajectories call these pieces."""
         return tuple(self.frame(number).piece_id for number in numbers)
 
     def fitting(self, numbers: Sequence[int], room: int) -> list[int]:
-        """As many of the pieces, from the first one on, as have room in a prompt."""
+        """Returns as many of the pieces, from the first one on, as have room in a prompt."""
         fitting: list[int] = []
         for number in numbers:
             # With the line end that joins it to the next.
@@ -170,7 +170,7 @@ class BrowseRun:
     def ask(
         self, asks: Sequence[ModelRequest]
     ) -> Generator[Sequence[FlowRequest], Sequence[Any], Any]:
-        """The replies to asks, which are counted."""
+        """Returns the replies to prompts, and counts the calls."""
         self.calls += len(asks)
         replies = yield asks
         return replies
@@ -206,14 +206,14 @@ class BrowseRun:
         return calls
 
     def retrieve(self, query: str) -> FetchingFlow[tuple[int, ...]]:
-        """The numbers of the pieces that fit best, best first, each once."""
+        """Returns the numbers of the pieces that fit best, best first, each once."""
         count = min(self.request.pieces, len(self.frames))
         (found,) = yield [RankPieces(query=query, count=count, rerank=self.request.rerank)]
         self._others |= {one.number: one for one in found if one.number > len(self.frames)}
         return tuple(dict.fromkeys(one.number for one in found))[:count]
 
     def pieces(self, numbers: Sequence[int]) -> FetchingFlow[tuple[BrowsePiece, ...]]:
-        """The texts of pieces."""
+        """Returns pieces with their texts."""
         return tuple((yield [ReadPiece(number=number) for number in numbers]))
 
     def read(
@@ -317,7 +317,7 @@ class BrowseRun:
         ask: ModelRequest,
         reply: ModelReply,
     ) -> Read:
-        """What a reply does. Raises Unusable, NoUse."""
+        """Reads a reply. Raises Unusable, NoUse."""
         said = read_piece(text_of(reply), offers)
         limit = self.prompts.notes_tokens
         is_merge = said.action is BrowseAction.MERGE
@@ -343,7 +343,7 @@ class BrowseRun:
         )
 
     def kept(self, said: PieceReply) -> str:
-        """The text of a reply as it is kept: within its limit, and marked where it was cut."""
+        """Returns the text of a reply within its limit, and marked where it was cut."""
         if said.action is BrowseAction.ANSWER or not said.text:
             return said.text
         is_merge = said.action is BrowseAction.MERGE
@@ -352,7 +352,7 @@ class BrowseRun:
         return held_to(text, limit, self.prompts.count)
 
     def note(self, read: Read) -> Note:
-        """What a reply extracted, with the place in its piece that it rests on."""
+        """Returns what a reply extracted, with the place in its piece that it rests on."""
         text = self.kept(read.reply)
         spans = read.spans or (best_span(text, read.piece.parts, around=self.prompts.query),)
         return self.noted(text, spans, (read.piece.frame.number,))
@@ -369,7 +369,7 @@ class BrowseRun:
         ]
 
     def noted(self, text: str, spans: Iterable[Span], pieces: Iterable[int]) -> Note:
-        """A note from these places and pieces; of many places those that its words are from."""
+        """Returns a note from these pieces, with the places that its words are from."""
         return Note(
             text=text,
             spans=best_fitting(text, tuple(dict.fromkeys(spans)), MAX_NOTE_SPANS),

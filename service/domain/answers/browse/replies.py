@@ -219,7 +219,7 @@ def _of_lines(text: str) -> BrowseReplyParts:
 
 
 def _without_end(body: str) -> tuple[str, tuple[BrowseQuote, ...], tuple[int, ...]]:
-    """A text without the quotes and sources after it, and these."""
+    """Splits a text from the quotes and sources after it."""
     quotes = _QUOTES.search(body)
     sources = None
     for found in _SOURCES.finditer(body):
@@ -268,7 +268,7 @@ class TextFinder:
     offers: tuple[BrowseAction, ...]
 
     def __call__(self, reply: str) -> str:
-        """The beginning of the answer, without what may still turn out to be something else."""
+        """Returns the answer so far, without what may still turn out to be something else."""
         so_far = said_so_far(reply)
         if so_far.lstrip().startswith("{"):
             action, text = json_text_so_far(reply, "action"), json_text_so_far(reply, "text")
@@ -284,7 +284,7 @@ class TextFinder:
 
 
 def _settled(body: str) -> str:
-    """A text that is being written, without its end and without a line that may begin that."""
+    """Returns an unfinished text without what follows it, or a line that may begin that."""
     body = _without_end(body)[0]
     head, _, last = body.rpartition("\n")
     begun = last.strip(MARKS).lower()

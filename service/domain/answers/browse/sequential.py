@@ -73,7 +73,7 @@ class _Sequence:
 
 
 def dynamic(reading: BrowseRun) -> FetchingFlow[Browsed]:
-    """At each piece the model chooses among the actions that are allowed."""
+    """Lets the model choose at each piece among the actions that are allowed."""
     sequence = _Sequence(reading=reading, line=deque(reading.numbers))
     allowed = reading.request.actions
     while number := sequence.next():
@@ -101,7 +101,7 @@ def dynamic(reading: BrowseRun) -> FetchingFlow[Browsed]:
 
 
 def carry(reading: BrowseRun, numbers: Sequence[int]) -> FetchingFlow[Browsed]:
-    """Option 2: one after the other, together with what was extracted before."""
+    """Runs option 2: one after the other, together with what was extracted before."""
     for number in numbers:
         offers = reading.offers(BrowseAction.MERGE)
         read, replaced = yield from _look(reading, number, offers)
@@ -117,7 +117,7 @@ def scan(
     numbers: Sequence[int],
     actions: Sequence[BrowseAction] = (BrowseAction.ANSWER,),
 ) -> FetchingFlow[Browsed]:
-    """Option 4: one after the other, until one answers, or ends reading another way."""
+    """Runs option 4: one after the other, until one answers, or ends reading another way."""
     for number in numbers:
         read, replaced = yield from _look(reading, number, reading.offers(*actions))
         if reading.stopped:
@@ -136,7 +136,7 @@ def scan(
 def _look(
     reading: BrowseRun, number: int, offers: Sequence[BrowseAction]
 ) -> FetchingFlow[tuple[Read | None, list[Note]]]:
-    """What a piece's reply does, and the notes that the prompt showed in full."""
+    """Asks about a piece; returns what was read, and the notes that the prompt had in full."""
     (piece,) = yield from reading.pieces([number])
     shown, texts = _shown(reading)
     found = yield from reading.read([piece], offers, texts)
@@ -194,7 +194,7 @@ def _retrieve(sequence: _Sequence, read: Read) -> FetchingFlow[None]:
 
 
 def _answered(reading: BrowseRun, read: Read) -> FetchingFlow[Browsed]:
-    """The answer that a piece's reply has in it: no further call."""
+    """Ends with the answer in a piece's reply, without a further call."""
     text = reading.kept(read.reply)
     noted = [span for note in reading.notes for span in note.spans]
     spans = read.spans or (best_span(text, read.piece.parts, around=reading.prompts.query),)

@@ -98,7 +98,7 @@ class BrowseRequest:
     options: tuple[str, ...] = ()
 
     def problem(self) -> str:
-        """What contradicts itself, as a sentence; empty when nothing does."""
+        """Returns what contradicts itself, as a sentence; empty when nothing does."""
         if not self.actions & _OBTAINING:
             return "without retrieve, append and merge nothing can be read"
         if not self.actions & _CLOSING:
@@ -115,7 +115,7 @@ class BrowseRequest:
 
     @classmethod
     def from_json(cls, held: Mapping[str, Any]) -> "BrowseRequest":
-        """From what `to_json` gave."""
+        """Returns the request from `to_json`."""
         return cls(
             **{
                 **held,
@@ -128,7 +128,7 @@ class BrowseRequest:
 
 
 def options_of(schema: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The options among which the answer is, by the schema that it is to have; empty for none."""
+    """Returns the options that a response schema has for the answer; empty for none."""
     values = (schema or {}).get("enum")
     if not isinstance(values, list) or not 2 <= len(values) <= MAX_OPTIONS:
         return ()
@@ -143,7 +143,7 @@ EXTRACTING = frozenset({BrowseAction.APPEND, BrowseAction.MERGE})
 
 
 def without_understanding(request: BrowseRequest) -> BrowseOption:
-    """DYNAMIC when there is something to choose; else the only option that the actions allow."""
+    """Returns DYNAMIC if there is something to choose, else the one option that is allowed."""
     if request.option is not BrowseOption.AUTO:
         return request.option
     obtaining = request.actions & _CHOICES

@@ -72,7 +72,7 @@ def understand(
     count: Count,
     allowed: frozenset[BrowseOption],
 ) -> Flow[Understanding]:
-    """What a query is about, from the query alone; one to three calls, no event.
+    """Returns what a query is about, from the query alone; one to three calls, no event.
 
     `allowed` are the options to choose from, at least one. After three unreadable replies
     it is a fact, to be looked for by the first of CHOSEN that is allowed. Raises TextTooLong.
@@ -87,7 +87,7 @@ def understand(
 def exchanges(
     prompts: BrowsePrompts, allowed: frozenset[BrowseOption], attempts: int
 ) -> Generator[Sequence[ModelRequest], Sequence[ModelReply], Understood]:
-    """As `understand`, with what was asked and replied; `attempts` is 1 to MAX_TRIES."""
+    """Runs `understand`, and returns its prompts and replies too; `attempts` is 1 to MAX_TRIES."""
     options = tuple(one for one in CHOSEN if one in allowed) or tuple(sorted(allowed))
     told: list[Exchange] = []
     first = ask = prompts.understand(options)
@@ -115,7 +115,7 @@ def _default(query: str, options: Sequence[BrowseOption]) -> Understanding:
 def read_understanding(
     reply: str, options: Sequence[BrowseOption], prompts: BrowsePrompts
 ) -> Understanding:
-    """An understanding as a reply has it; what it leaves out is as usual. Raises Unusable."""
+    """Reads an understanding; what a reply leaves out is as usual. Raises Unusable."""
     text = said(reply[:MAX_REPLY_CHARACTERS])
     named = {name: part.strip() for name, part in parts_after(text, _HEAD.finditer(text))}
     for held in json_objects(text):
@@ -145,12 +145,12 @@ def _option(text: str, options: Sequence[BrowseOption]) -> BrowseOption:
 
 
 def _first(text: str, meanings: dict[str, T]) -> T | None:
-    """What the first word that means anything means."""
+    """Returns the meaning of the first word that has one."""
     return next((meanings[word] for word in _WORD.findall(text.lower()) if word in meanings), None)
 
 
 def choosable(request: BrowseRequest) -> frozenset[BrowseOption]:
-    """The options that task understanding may choose from, by the actions that are allowed."""
+    """Returns the options that the allowed actions leave to task understanding."""
     if request.option is not BrowseOption.AUTO:
         return frozenset({request.option})
     return frozenset(one for one in CHOSEN if NEEDED[one] <= request.actions)

@@ -132,7 +132,7 @@ _QUOTES_FORM = '"quotes": [{"chunk": 12, "words": "exact words of chunk 12"}]'
 
 
 def chosen_among(offers: Sequence[BrowseAction]) -> bool:
-    """Whether a reply has to name its action: more than one is offered besides to move on."""
+    """Returns whether a reply must name its action: several are offered besides MOVE."""
     return len([one for one in offers if one is not BrowseAction.MOVE]) > 1
 
 
@@ -166,7 +166,7 @@ def piece_task(offers: Sequence[BrowseAction]) -> str:
 
 
 def close_task(offers: Sequence[BrowseAction], *, from_notes: bool) -> str:
-    """The instructions of the prompt for the answer: short, long, or as the model chooses."""
+    """Returns the instructions for the answer: short, long, or as the model chooses."""
     how = _EITHER if chosen_among(offers) else _HOW[offers[0]]
     begin, behind, named = (
         (_FROM_NOTES, _SOURCED, '"sources": [2, 3]')
@@ -183,7 +183,7 @@ def condense_task() -> str:
 
 
 def guess_task(*, from_notes: bool, from_text: bool) -> str:
-    """The instructions of the prompt that chooses an option where nothing gave the answer."""
+    """Returns the instructions for choosing an option where nothing gave the answer."""
     begin = _GUESS_NOTES if from_notes else _GUESS_TEXT if from_text else _GUESS_BLIND
     return begin + _DATA + _GUESS + _FORM + '{"option": "B"}\n'
 

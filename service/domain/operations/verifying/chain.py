@@ -76,7 +76,7 @@ class ChainCheck:
             yield row.differs("revision.kind", said)
 
     def finish(self, memory: MemoryRow) -> Iterator[Difference]:
-        """What the memory's row says."""
+        """Checks what the memory's row says."""
         last = self._last
         reached = (-1, 0) if last is None else (last.revision, last.to_position)
         if reached != (memory.revision, memory.applied_position):

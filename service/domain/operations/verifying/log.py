@@ -39,14 +39,14 @@ class LogCheck:
                 name="producer.sequence",
                 place=place,
                 said=f"producer {logged.producer_id!r} has sequence {logged.producer_sequence}"
-                f" behind {before}",
+                f" after {before}",
             )
         self._sequences[logged.producer_id] = logged.producer_sequence
 
     def finish(
         self, *, head: int, content_bytes: int, producers: Mapping[str, int]
     ) -> Iterator[Difference]:
-        """What the session's row says, and the last sequence of each of its producers."""
+        """Checks the session's row, and the last sequence of each of its producers."""
         if self.position < head:
             yield _missing(self.position + 1, head)
         if self.position > head:

@@ -79,7 +79,7 @@ class PrismCheck:
             # A fold may put keys into another order.
             text = self._reordered(one.base, text)
         if not self._is_lost and _sha(text) != one.row.digest:
-            said = "the amendments come to another state than its digest says"
+            said = "the amendments give another state than its digest says"
             yield one.row.differs("prism.digest", said)
             self._is_lost = True
         for name, saved in (("prism.base", one.base), ("prism.snapshot", one.snapshot)):
@@ -92,7 +92,7 @@ class PrismCheck:
                 self._value, self._is_lost = restore(saved), False
 
     def _reordered(self, base: str, text: str) -> str:
-        """The state as the base has it, if that is the same with its keys in another order."""
+        """Returns the base, if it is the same state with its keys in another order."""
         try:
             value = restore(base)
         except ValueError:
@@ -111,7 +111,7 @@ class PrismCheck:
             said = f"it is of revision {stored_revision}, and the memory is at {revision}"
             yield Difference(name="prism.value", place=place, said=said)
         elif not self._is_lost and value != canonical(self._value):
-            said = "it is not what the amendments come to"
+            said = "it is not the state that the amendments give"
             yield Difference(name="prism.value", place=place, said=said)
         if unsaved != self._unsaved:
             said = f"it counts {unsaved} amendments since the last saved state, not {self._unsaved}"

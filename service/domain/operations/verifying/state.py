@@ -46,16 +46,16 @@ class StateCheck:
         row = one.row
         wanted = self._wanted(one)
         if (one.vector is None) is not (row.kind == "rollback"):
-            said = "it brought no vector" if one.vector is None else "it brought a vector"
+            said = "it has no vector" if one.vector is None else "it has a vector"
             yield row.differs("state.vector", f"it is a {row.kind}, and {said}")
         elif one.vector is not None:
             yield from self._vector(row, one.vector, vectors)
         if one.levels is None or one.levels != wanted:
-            said = "the vectors in use behind it are not those that follow from its kind"
+            said = "the vectors in use after it are not those that follow from its kind"
             yield row.differs("state.levels", said)
         stack = wanted.stack()
         if not all(number in vectors for number in stack):
-            yield row.differs("state.vector", "a vector in use behind it is not there")
+            yield row.differs("state.vector", "a vector in use after it is missing")
         elif State.of(row.revision, row.to_position, wanted, vectors).digest != row.digest:
             yield row.differs("state.digest", "its digest is not that of the vectors in use")
         self._levels = wanted
@@ -100,5 +100,5 @@ class StateCheck:
         if before is not None and before.revision != TASK_REVISION:
             begins = before.after_position
         if vector.after_position != begins:
-            said = f"its vector stands for what is behind position {vector.after_position}"
+            said = f"its vector stands for what comes after position {vector.after_position}"
             yield row.differs("state.coverage", f"{said}, not {begins}")

@@ -47,7 +47,7 @@ class TreeCheck:
         else:
             wanted = self._wanted(row.digest, nodes)
         if not self._is_lost and wanted != row.digest:
-            said = "its digest is not that of the nodes that it brought, behind its parent's"
+            said = "its digest is not that of its parent's digest and its new nodes"
             yield row.differs("tree.digest", said)
         # The next one goes on from what is stored: each difference is reported once.
         self._parent = row.digest

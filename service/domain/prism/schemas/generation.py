@@ -69,7 +69,7 @@ class NoSchema(Exception):
 def generate(
     domain: str, example_query: str, *, marker_key: bytes, tries: int = MAX_TRIES
 ) -> Flow[SchemaDraft]:
-    """The schema of a memory that serves such questions. Raises NoSchema after `tries`.
+    """Generates the schema of a memory for such questions. Raises NoSchema after `tries`.
 
     Raises NoUse when the model refuses.
     """
@@ -140,7 +140,7 @@ def _checked(schema: Schema) -> str:
 
 
 def _sources(lines: Sequence[str]) -> Iterator[str]:
-    """What may be the schema, the likeliest first, each line where it is in the reply."""
+    """Yields what may be the schema, the likeliest first, each line where it is in the reply."""
     pieces = [piece for piece in fenced(lines) if any(_CLASS.match(lines[n]) for n in piece)]
     pieces = (pieces or list(_unfenced(lines)))[-MAX_PIECES:]
     if not pieces:

@@ -158,7 +158,7 @@ class _DocumentReader:
         return Schema(root=dataclasses.replace(found.type, doc=doc))
 
     def _part(self, node: object, at: At, hint: _Hint) -> _ParsedType:
-        """What a schema within the document says."""
+        """Reads a schema within the document."""
         self._steps += 1
         if self._steps > _MAX_STEPS:
             refuse(at, f"this stands deeper than {_MAX_STEPS} steps")
@@ -206,7 +206,7 @@ class _DocumentReader:
         return (doc,) if doc else ()
 
     def _joined(self, docs: Iterable[str], at: At) -> str:
-        """Guidance from several places, each once."""
+        """Joins guidance from several places, each once."""
         doc = "\n".join(dict.fromkeys(one for one in docs if one))
         self._doc_characters += len(doc)
         if self._doc_characters > MAX_SHOWN_BYTES:
@@ -235,7 +235,7 @@ class _DocumentReader:
         return found.or_null("null" in names)
 
     def _type_names(self, rules: Mapping[str, Any], at: At) -> list[str]:
-        """What "type" says, or what other keywords imply."""
+        """Returns what "type" says, or what other keywords imply."""
         written = rules.get("type", [])
         names = written if isinstance(written, list) else [written]
         for name in names:
@@ -284,7 +284,7 @@ class _DocumentReader:
         refuse(at, f'"$ref" is {quoted(reference)}, which is not in the $defs of this document')
 
     def _joint(self, key: str, rules: Mapping[str, Any], at: At, hint: _Hint) -> _ParsedType:
-        """One type in some wrapping, one or null, or literals that are one Literal."""
+        """Reads one type in some wrapping, one or null, or literals that are one Literal."""
         _allow(rules, at, key)
         members = rules[key]
         if not isinstance(members, list) or not members:
@@ -396,7 +396,7 @@ class _DocumentReader:
         return tuple(self._checked(name, node, (*at, name)) for name, node in properties.items())
 
     def _checked(self, name: str, node: object, at: At) -> Field:
-        """A field; one that is wrong is noted, and a text stands in its place."""
+        """Reads a field; one that is wrong is noted, and a text replaces it."""
         self._fields += 1
         if self._fields > MAX_FIELDS:
             refuse(at, f"there are more than {MAX_FIELDS} fields")

@@ -64,7 +64,7 @@ def refuse(at: At, why: str) -> NoReturn:
 
 
 def quoted(key: str) -> str:
-    """A key as it stands in the text."""
+    """Returns a key as it stands in the text."""
     return json.dumps(key, ensure_ascii=False)
 
 

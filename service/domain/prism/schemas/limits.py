@@ -38,7 +38,7 @@ MAX_REQUEST_BYTES = 64 * 1024
 
 
 def bounded(source: str, most: int = MAX_REQUEST_BYTES) -> str:
-    """`source`, if it has at most so many bytes. Raises SchemaInvalid.
+    """Returns `source`, if it has at most so many bytes. Raises SchemaInvalid.
 
     For what comes from outside, before anything else reads it; what is stored may be longer.
     """
@@ -56,7 +56,7 @@ class Measures:
         self._known: dict[int, tuple[Type, int, int]] = {}
 
     def excess(self, of: Type) -> str:
-        """What is too much about a type, as a sentence; empty when nothing is."""
+        """Returns what is too much about a type, as a sentence; empty when nothing is."""
         levels, parts = self._measure(of)
         if levels > MAX_NESTING:
             return f"its values would be nested deeper than {MAX_NESTING} levels"
@@ -78,7 +78,7 @@ class Measures:
 
 
 def normal_doc(text: str) -> str:
-    """Guidance as a schema holds it: no blanks at its ends or at those of its lines.
+    """Returns guidance as schemas have it: no blanks at its ends or at those of its lines.
 
     Raises ValueError for what cannot be stored.
     """
@@ -87,7 +87,7 @@ def normal_doc(text: str) -> str:
 
 
 def checked_literal(value: str | int) -> str | int:
-    """`value`, if it may be one of a Literal. Raises ValueError with a sentence."""
+    """Returns `value`, if it may be one of a Literal. Raises ValueError with a sentence."""
     if isinstance(value, str) and len(value) > MAX_KEY_CHARACTERS:
         raise ValueError(f"a value of a Literal has at most {MAX_KEY_CHARACTERS} characters")
     try:
@@ -98,12 +98,12 @@ def checked_literal(value: str | int) -> str | int:
 
 
 def literal(values: Iterable[str | int]) -> LiteralType:
-    """A Literal that has each value once. True and 1 are two."""
+    """Returns a Literal that has each value once. True and 1 are two."""
     return LiteralType(
         values=tuple(value for _, value in dict.fromkeys((type(v), v) for v in values))
     )
 
 
 def optional(inner: Type) -> Type:
-    """A type or null; once is enough."""
+    """Returns a type or null; once is enough."""
     return inner if isinstance(inner, OptionalType) else OptionalType(inner=inner)

@@ -72,7 +72,7 @@ class RecordNames:
     def record(
         self, *, written: Iterable[str], made: str, fields: tuple[Field, ...], doc: str, root: bool
     ) -> RecordType:
-        """A record under the best of its names. Any of them may be empty."""
+        """Returns a record under the best of its names. Any of them may be empty."""
         names = [name for name in written if name and name not in RESERVED]
         made = made or "Record"
         if not names and made not in self._written:

@@ -133,12 +133,12 @@ def generate_task() -> str:
 
 
 def wanted_segment(domain: str, example_query: str, key: bytes) -> str:
-    """What the schema is for, and where the reply begins."""
+    """Returns what the schema is for, and where the reply begins."""
     return f"[DOMAIN]\n{marked(domain, key)}[EXAMPLE QUERY]\n{marked(example_query, key)}"
 
 
 def again_segment(reply: str, fault: str, key: bytes) -> str:
-    """A reply that cannot be used, and why."""
+    """Returns a reply that cannot be used, and why."""
     if not reply.strip():
         return f"{_ANEW}[WHAT IS WRONG]\n{marked(fault, key)}"
     return f"{_AGAIN}{marked(_shown(reply), key)}[WHAT IS WRONG]\n{marked(fault, key)}"

@@ -139,7 +139,7 @@ class _SourceReader:
             self._alias(node)
 
     def _look_ahead(self, by: ast.Name, name: str, depth: int) -> Type | None:
-        """What a name means that is defined further down."""
+        """Returns what a name means that is defined further down."""
         for level in range(len(self._scopes) - 1, -1, -1):
             node = self._scopes[level].later.get(name)
             if node is not None:

@@ -55,7 +55,7 @@ class SourceText:
     comments: Mapping[int, Comment]
 
     def place(self, node: ast.stmt | ast.expr) -> tuple[int, int]:
-        """Line and column of a node in the source as it was written, from 1."""
+        """Returns line and column of a node in the source as it was written, from 1."""
         # `ast` counts columns in bytes.
         before = self.lines[node.lineno - 1].encode()[: node.col_offset].decode()
         return node.lineno, self.margin + len(before) + 1
@@ -130,7 +130,7 @@ def parse_python(source: str) -> ast.Module:
 
 
 def _children(node: ast.AST) -> list[ast.AST]:
-    """As `ast.iter_child_nodes`, in half its time; without what names are used for."""
+    """Does what `ast.iter_child_nodes` does in half its time, without contexts of names."""
     found: list[ast.AST] = []
     for name in node._fields:
         value = getattr(node, name, None)
@@ -182,7 +182,7 @@ def _with_decorators_aligned(source: str) -> str:
 
 
 def regrouped(body: Sequence[ast.stmt]) -> Sequence[ast.stmt]:
-    """A module's statements, with a class that was flattened put back into the one above it.
+    """Returns a module's statements, a class that was flattened put back into the one above it.
 
     The paper's listings 2 and 3, as they are printed: a class that has nothing but its
     docstring, and below it a class whose last fields are made of itself. Neither can be

@@ -167,7 +167,7 @@ def _index(token: str | int, at: Path) -> int | str:
 
 
 def describe(of: Type) -> str:
-    """A type in the notation of class source."""
+    """Returns a type in the notation of class source."""
     match of:
         case Scalar():
             return of.value
@@ -186,7 +186,7 @@ def describe(of: Type) -> str:
 
 
 def fit(of: Type, value: Json, at: str = "the value") -> Json:
-    """`value` as a value of the type: the same, but for lossless conversions.
+    """Returns `value` as a value of the type: the same, but for lossless conversions.
 
     A whole number is taken for a float, and a float without fraction for an int. The
     placeholder and null stand for any part that is not known yet. Raises Mismatch.
