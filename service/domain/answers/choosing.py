@@ -97,7 +97,7 @@ class SessionFacts:
     browsing: BrowseRequest | None = None
     #: Whether the log can be browsed.
     browses: bool = True
-    #: Of the model that browses.
+    #: Prices of the model that browses.
     prices: ModelPrices | None = None
 
 
@@ -112,7 +112,7 @@ class Choice:
     browsing: BrowseRequest | None = None
     #: One sentence.
     reason: str
-    #: Of prompts and replies.
+    #: Tokens of prompts and replies.
     expected_tokens: int
 
 

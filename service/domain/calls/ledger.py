@@ -48,9 +48,9 @@ class Call:
     failure: str | None
     #: Tokens of the prompt, as the provider reports them.
     input_tokens: int
-    #: Of these, those that the prefix cache predicted to be warm.
+    #: Those of them that the prefix cache predicted to be warm.
     predicted_cached_tokens: int
-    #: Of these, those the provider reports as cached; None is unknown, not 0.
+    #: Those of them that the provider reports as cached; None is unknown, not 0.
     reported_cached_tokens: int | None
     #: Tokens the provider says it wrote to its cache; None is unknown.
     cache_write_tokens: int | None
@@ -64,7 +64,7 @@ class Call:
     deployment: str = ""
     #: Why the provider's cache had other tokens than predicted; None when unknown.
     residual: str | None = None
-    #: Of the reply's tokens, those spent on thinking; None is unknown.
+    #: Tokens of the reply that were spent on thinking; None is unknown.
     reasoning_tokens: int | None = None
     #: How the reply ended; says nothing of a call that failed.
     end: End = End.COMPLETE

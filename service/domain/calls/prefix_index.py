@@ -40,9 +40,9 @@ class CachedPrefix:
 class PrefixQuery:
     """What is warm of a prompt, and what else one lookup found."""
 
-    #: Of the memory, or of the session for calls that no memory makes.
+    #: Key of the memory, or of the session for calls that no memory makes.
     memory_key: str
-    #: Of the first segment, which memories with the same task and schema share.
+    #: Key of the first segment, which memories with the same task and schema share.
     group_key: str
     #: The boundaries' ids, from the first on.
     ids: tuple[bytes, ...]
@@ -113,10 +113,10 @@ class Sent:
 class Prefix:
     """The reusable part of a prompt."""
 
-    #: Of the memory, or of the session for calls that no memory makes; what its own
+    #: Key of the memory, or of the session for calls that no memory makes; what its own
     #: segments are kept under.
     memory_key: str
-    #: Of the task and schema; memories with the same share the first segment.
+    #: Key of the task and schema; memories with the same share the first segment.
     group_key: str
     #: Ids of the reusable segments, from the first on.
     ids: tuple[bytes, ...]

@@ -42,7 +42,7 @@ class OperationId:
     """An operation, as its tenant names it."""
 
     session_key: UUID
-    #: Of a schema, its draft.
+    #: For a schema the id of its draft.
     operation_id: UUID
 
     def __str__(self) -> str:

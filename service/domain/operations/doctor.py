@@ -274,9 +274,9 @@ def judge_losses(found: Sequence[tuple[str, Loss]]) -> list[Finding]:
     return findings or [ok("losses", "no memory loses what its model proposes")]
 
 
-def _some(names: tuple[str, ...], shown: int = 3) -> str:
-    listed = ", ".join(names[:shown])
-    return f"{listed} and {len(names) - shown} more" if len(names) > shown else listed
+def _some(names: tuple[str, ...]) -> str:
+    listed = ", ".join(names[:3])
+    return f"{listed} and {len(names) - 3} more" if len(names) > 3 else listed
 
 
 def judge_conditions(conditions: Sequence[Condition], waiting: Mapping[str, int]) -> list[Finding]:

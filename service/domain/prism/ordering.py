@@ -35,7 +35,7 @@ class Changes:
 
     #: Folds that looked; 0 to MEMORY_FOLDS.
     folds: int = 0
-    #: Of these, those that found the key changed; by the keys from the root on.
+    #: How many of them found a key changed, by the keys from the root on.
     counts: Mapping[Keys, int] = field(default_factory=dict)
 
     @classmethod

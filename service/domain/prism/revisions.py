@@ -168,7 +168,7 @@ class _Judge:
     rejections: list[Rejection] = field(default_factory=list)
     #: Something was rejected that was to be kept.
     has_lost: bool = False
-    #: Of `value` as canonical JSON; -1 as long as it was not needed.
+    #: Bytes of `value` as canonical JSON; -1 until they are needed.
     bytes: int = -1
 
     def revision(self) -> Revision:

@@ -17,7 +17,7 @@ MIN_SHOWN_TOKENS = 4
 #: Tokens that a prompt keeps free of the model's window: for the form of a chat, for the
 #: schema of the reply, and for what counts are off by.
 MARGIN_TOKENS = 128
-#: Of a mark about a text from outside, what an estimate by bytes does not see.
+#: Tokens of a mark about a text from outside that an estimate by bytes misses.
 MARK_MARGIN_TOKENS = 12
 #: How often texts are cut anew because the whole was still too long.
 MAX_CUTS = 6

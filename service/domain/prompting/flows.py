@@ -114,7 +114,7 @@ class ModelReply:
     input_tokens: int = 0
     cached_tokens: int | None = None
     output_tokens: int = 0
-    #: Of these, spent on thinking; None: the provider does not say.
+    #: Those of them that were spent on thinking; None: the provider does not say.
     reasoning_tokens: int | None = None
     #: How it ended; only a complete one may be taken for one.
     end: End = End.COMPLETE
@@ -134,7 +134,7 @@ class Fetch:
 
 FlowRequest = ModelRequest | Fetch
 
-#: Of what a provider says of an end, in characters.
+#: Characters that are kept of what a provider says of an end.
 MAX_SAID_CHARACTERS = 300
 
 #: How an error begins that says that the replies, which are in the ledger, were no use.

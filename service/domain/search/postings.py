@@ -77,7 +77,7 @@ class Weights:
     """What BM25 knows of a query and of all chunks that are searched."""
 
     mean_length: float
-    #: Of each word of the query.
+    #: Weight of each word of the query.
     of_words: Sequence[float]
 
     def scores(self, word: int, groups: NDArray[np.void]) -> Floats:

@@ -15,7 +15,7 @@ from service.domain.prompting.thoughts import said
 RERANK = "search.rerank/2"
 #: Texts that one prompt shows at most; a model loses its way in longer lists.
 MAX_TEXTS = 30
-#: Of a text, what fits the query best: so many characters.
+#: Characters of a text that are shown: those that fit the query best.
 TEXT_CHARACTERS = 800
 #: Tokens that a reply may have: some to begin with, and some for each text.
 _REPLY_TOKENS = 32
@@ -57,7 +57,7 @@ class NoOrder(Exception):
 
     def __init__(self, message: str, *, end: End | None = None) -> None:
         super().__init__(message)
-        #: Of the last reply; None: nothing was asked.
+        #: How the last reply ended; None: nothing was asked.
         self.end = end
 
 

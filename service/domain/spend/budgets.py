@@ -32,7 +32,7 @@ class BudgetPeriod(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BudgetOwner:
-    """Whom a budget is set on, by name."""
+    """What a budget is set on, by name."""
 
     scope: BudgetScope
     #: Empty for the tenant's.

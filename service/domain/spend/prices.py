@@ -81,9 +81,9 @@ class LogCost:
     prompts: int
     #: Tokens of all prompts.
     total_tokens: int
-    #: Of these, those read from the cache.
+    #: Those of them that were read from the cache.
     cached_tokens: int
-    #: Of these, those written to it.
+    #: Those of them that were written to it.
     written_tokens: int
     #: Tokens of all replies.
     output_tokens: int

@@ -40,17 +40,17 @@ class StateTotals:
     steps: int
     #: Tokens of all steps.
     step_tokens: int
-    #: Of the last step.
+    #: Tokens of the last step.
     last_step_tokens: int
-    #: Of the steps in all contexts of the standard loop: step i stands in T - i of them.
+    #: Tokens of steps in all contexts of the standard loop: step i stands in T - i of them.
     history_tokens: int
-    #: Of the steps in all contexts of PCC: step i stands in those until it is compressed.
+    #: Tokens of steps in all contexts of PCC: step i stands in those until it is compressed.
     recent_tokens: int
     #: Tokens of the vectors in use in all contexts of PCC; the task prompt's while it is M.
     vector_tokens: int
     #: Contexts of PCC in which no vector is but the task prompt, 1 to T.
     task_contexts: int
-    #: Of the longest context of PCC.
+    #: Tokens of the longest context of PCC.
     max_context_tokens: int
     #: Tokens of the vectors in use after the last step; None when there is none.
     newest_tokens: int | None
@@ -65,11 +65,11 @@ class Loop:
 
     #: Tokens of all contexts.
     context_tokens: int
-    #: Of the longest context.
+    #: Tokens of the longest context.
     max_context_tokens: int
-    #: Of contexts and steps.
+    #: Tokens of contexts and steps.
     processed_tokens: int
-    #: Of prompts and replies of the summaries.
+    #: Tokens of prompts and replies of the summaries.
     compression_tokens: int
     #: By the paper's formula from mean lengths, in place of processed_tokens; 0 where the
     #: paper has none.

@@ -31,9 +31,9 @@ from service.domain.values.reasons import Reason
 MAX_SHORTENINGS = 2
 #: Tokens that a reply may have beside twice a vector's: for what a model thinks before it.
 THOUGHT_TOKENS = 1024
-#: Of the window, what a reply may have where that is less; never less than a vector.
+#: Share of the window that a reply may have where that is less; never less than a vector.
 REPLY_SHARE = 1 / 4
-#: Of a vector that stands in, what the beginning of the steps has room for at least.
+#: Share of a vector that stands in which is for the beginning of the steps, at least.
 STAND_IN_SHARE = 1 / 4
 
 #: What some models write before a paragraph although the prompt forbids it.
@@ -66,7 +66,7 @@ class Compression:
     """The text of a new vector, and where it comes from."""
 
     text: str
-    #: Of the text, by the `count` that was given.
+    #: Tokens of the text, by the `count` that was given.
     tokens: int
     made: VectorSource
     #: Replies that it took; 0 for what no model wrote.
@@ -128,16 +128,15 @@ def compress_vectors(
         count=count,
         window_tokens=window_tokens,
     )
-    items = [_item_of(vector) for vector in vectors]
+    items = [
+        Item(
+            number=vector.revision,
+            label=f"Steps {vector.from_position + 1} to {vector.to_position}",
+            text=vector.text,
+        )
+        for vector in vectors
+    ]
     return (yield from compressor.all(above, Packer(items, cut=cut, count=count)))
-
-
-def _item_of(vector: StateVector) -> Item:
-    return Item(
-        number=vector.revision,
-        label=f"Steps {vector.from_position + 1} to {vector.to_position}",
-        text=vector.text,
-    )
 
 
 def stand_in(

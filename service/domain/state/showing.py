@@ -14,12 +14,12 @@ from service.domain.state.spec import StateSpec
 from service.domain.state.triggers import SizedStep
 from service.domain.state.working_context import WorkingContext, as_text
 
-#: Of the model's window, what a context may have: the rest is for what else an agent's prompt
+#: Share of the model's window for a context: the rest is for what else an agent's prompt
 #: says, and for the reply.
 CONTEXT_SHARE = 3 / 4
 #: Tokens that a step which is cut has at least; with fewer it says nothing.
 MIN_STEP_TOKENS = 32
-#: Of a text without its middle, the share that is its beginning.
+#: Share of a text without its middle that is its beginning.
 HEAD_SHARE = 2 / 3
 
 _PARTS = ("text", "observation", "thought", "action")

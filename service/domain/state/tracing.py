@@ -23,11 +23,11 @@ from service.domain.state.working_context import WorkingContext
 
 #: Sentences of an answer that are traced.
 MAX_STATEMENTS = 8
-#: Of what the context has of a statement, what a vector must say for it to be from there.
+#: Share of what the context has of a statement that its vector must have.
 ENOUGH = 1 / 2
-#: Of the statement itself, what the vector must have: one word of it says nothing.
+#: Share of the statement itself that the vector must have: one word of it says nothing.
 LEAST = 0.3
-#: Of what was said further on, what a vector must have to say it still.
+#: Share of what a later vector says that an earlier one must have to say it too.
 STILL = 1 / 2
 #: What a word weighs that only the question has.
 AROUND = 1 / 2

@@ -44,7 +44,7 @@ class StateVector:
     #: 1 for a vector of steps; an episode is one above its children.
     level: int
     text: str
-    #: Of its text, by the tokenizer of the model that made it.
+    #: Tokens of its text, by the tokenizer of the model that made it.
     tokens: int
     made: VectorSource
     #: It stands for the positions after this one, since its level began anew …

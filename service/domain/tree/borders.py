@@ -9,9 +9,9 @@ from service.domain.prompting.tokens import TOKEN_BYTES
 
 #: Between messages and steps, and what is beside them.
 JOINT = "\n"
-#: Of a segment: one that has as much ends where the next block would have to be cut.
+#: Share of a segment: one that has as much ends where the next block would have to be cut.
 ENOUGH = 1 / 2
-#: Of the last segments: how far from its place a border of blocks may be to be preferred.
+#: Share of the last segments by which a border of blocks may be off to be preferred.
 NEAR = 1 / 8
 
 
@@ -19,7 +19,7 @@ NEAR = 1 / 8
 class UncutText:
     """The text of a chunk that is not cut yet."""
 
-    #: Of the chunk, and the characters of its text that are not here.
+    #: Position of the chunk, and the characters of its text that are not here.
     position: int
     offset: int
     text: str

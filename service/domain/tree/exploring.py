@@ -22,7 +22,7 @@ class VisitedNode:
     parent: "VisitedNode | None" = None
     #: In the order of the text, once they were looked up.
     children: "tuple[VisitedNode, ...] | None" = None
-    #: Of a leaf, once it was looked up.
+    #: Text of a leaf, once it was read.
     text: str | None = None
     #: How often in a row the model is asked here; 1 to 3, and what was wrong the last time.
     attempt: int = 1

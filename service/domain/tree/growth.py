@@ -15,9 +15,9 @@ from dataclasses import dataclass
 class NodeGroup:
     """A parent to be made, and its children: consecutive nodes of the level below."""
 
-    #: Of the parent; 1 or more.
+    #: Level of the parent; 1 or more.
     level: int
-    #: Of the parent on its level; 1 or more.
+    #: Number of the parent on its level; 1 or more.
     number: int
     #: Number of the first child; 1 or more.
     first_child: int

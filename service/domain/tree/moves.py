@@ -40,7 +40,7 @@ class NavigationAnswer:
 
     text: str
     reasoning: str = ""
-    #: Of a merge: the numbers of the answers that it rests on; empty when it does not say.
+    #: Numbers of the answers that a merge rests on; empty when it does not say.
     sources: tuple[int, ...] = ()
 
 

@@ -33,7 +33,7 @@ from service.domain.values.memory_specs import ReplyFormat
 MOVE_OUTPUT_TOKENS = 2048
 #: Tokens that a shortened working memory may have besides: for what a model thinks before it.
 THOUGHT_TOKENS = 1024
-#: Of what a prompt has room for, the working memory gets so much where not all fits.
+#: The working memory gets one part in so many of a prompt's room, where not all fits.
 NOTES_SHARE = 4
 
 
@@ -65,7 +65,7 @@ class NavigationPrompts:
 
     question: TreeQuestion
     spec: TreeSpec
-    #: Of the model: prompt and reply together.
+    #: Tokens of prompt and reply together.
     window_tokens: int
     marker_key: bytes
     count: Count

@@ -48,7 +48,7 @@ class Navigation:
 class NavigationRecorder:
     """Makes the events of one navigation and counts."""
 
-    #: Of the tree's text.
+    #: Tokens of the tree's text.
     text_tokens: int
     _statistics: Statistics = field(default_factory=Statistics)
     _events: EventSequence = field(default_factory=EventSequence)

@@ -8,7 +8,7 @@ MAX_SECONDS = 300.0
 MAX_ASKED_SECONDS = 3600.0
 #: Failures after which the wait grows no more.
 MAX_DOUBLINGS = 20
-#: Of the time that a provider asks for, how much more is waited at most.
+#: Share of the time that a provider asks for by which a wait is longer, at most.
 MAX_LATER = 0.25
 
 

@@ -22,7 +22,7 @@ class ChunkPart:
 
     @property
     def to_character(self) -> int:
-        """Behind its last character."""
+        """The character after its last one."""
         return self.from_character + len(self.text)
 
 
@@ -35,10 +35,10 @@ class Frame:
     #: Its first and last chunk.
     from_position: int
     to_position: int
-    #: Of its first chunk the first character; of its last the one after the last.
+    #: Its first character in the first chunk, and the one after its last in the last chunk.
     from_character: int
     to_character: int
-    #: Of its text, as the reading model counts them.
+    #: Tokens of its text, as the reading model counts.
     tokens: int
 
     @property
@@ -61,7 +61,7 @@ class Span:
     """A place in the log that an answer rests on."""
 
     position: int
-    #: Of `Chunk.as_text()`, in characters; `to_character` is after the last.
+    #: Characters of `Chunk.as_text()`; `to_character` is the one after the last.
     from_character: int
     to_character: int
     #: Exactly the text between them.
@@ -114,5 +114,5 @@ class Browsed:
     guessed: bool = False
     #: Pieces that nothing was learned of: their text was refused, or no reply to it was of use.
     passed: int = 0
-    #: Of the last of these, or of the answer that could not be made, a sentence that says why.
+    #: Why: of the last of these, or of the answer that could not be made; one sentence.
     cause: str = ""

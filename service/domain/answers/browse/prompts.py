@@ -32,7 +32,7 @@ OUTPUT_SHARE = 8
 MARGIN_SHARE = 32
 #: Which share of what is free the notes before may have beside a piece.
 NOTES_SHARE = 4
-#: Of a window, for the query in other words; longer ones are not used.
+#: The query in other words may have one part in so many of the window, and so many tokens.
 LOOK_FOR_SHARE = 32
 MAX_LOOK_FOR_TOKENS = 128
 #: The room for the query grows by this share of the window, so that most questions have

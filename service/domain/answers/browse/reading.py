@@ -63,7 +63,7 @@ class Read:
     #: The last ask and what came back.
     ask: ModelRequest
     replied: ModelReply
-    #: Of the reply: the quotes that stand in the piece.
+    #: The reply's quotes that stand in the piece.
     spans: tuple[Span, ...] = ()
 
 

@@ -93,7 +93,7 @@ class BrowseRequest:
     rerank: bool = False
     #: The query as an earlier task understanding wrote it; empty: there was none.
     rewritten_query: str = ""
-    #: Of a multiple-choice question, at most 26: where nothing that is read answers it, one of
+    #: Options of a question, at most 26: where nothing that is read answers it, one of
     #: them is chosen, and the answer is marked as a guess.
     options: tuple[str, ...] = ()
 

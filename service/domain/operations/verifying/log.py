@@ -12,7 +12,7 @@ class LogCheck:
     def __init__(self) -> None:
         #: The position that was seen last.
         self.position = 0
-        #: Of content, and of metadata.
+        #: Bytes of content, and of metadata.
         self._bytes = 0
         self._metadata_bytes = 0
         #: The last sequence of each producer.

@@ -9,7 +9,7 @@ from service.domain.operations.verifying.chain import Difference, RevisionRow
 from service.domain.tree.growth import due_groups
 from service.domain.tree.nodes import Node, TextOffset
 
-#: Of a revision: SHA-256 over its parent's and its nodes.
+#: Makes a revision's digest: SHA-256 over its parent's digest and its nodes.
 Digest = Callable[[bytes, Iterable[Node]], bytes]
 
 
