@@ -26,7 +26,7 @@ class EventKind(StrEnum):
     CHOICE = "choice"
     #: The model understood the task: which way to read, and the query in other words.
     UNDERSTANDING = "understanding"
-    #: Browsing looked at a piece of the log, and the model chose an action.
+    #: Browsing read a piece of the log, and the model chose an action.
     PIECE = "piece"
     #: Notes, or the whole answer, were made from what was extracted.
     AGGREGATION = "aggregation"
@@ -82,7 +82,7 @@ class Event:
     ordinal: int
     kind: EventKind
     action: Action
-    #: The node that was looked at, or the piece; empty for what belongs to none.
+    #: The node that was visited, or the piece; empty for what belongs to none.
     node_id: str = ""
     #: Its level, and the positions that it covers; 0 for what belongs to none.
     level: int = 0

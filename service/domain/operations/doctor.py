@@ -45,7 +45,7 @@ class Severity(StrEnum):
 class Finding:
     """One line of what the doctor reports."""
 
-    #: What was looked at, in a word.
+    #: What was checked, in a word.
     name: str
     level: Severity
     #: What is the case, in a sentence without a full stop.

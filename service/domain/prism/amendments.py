@@ -47,7 +47,7 @@ class Proposal:
     path: str
     #: None leaves it to the memory: add where nothing is, else update.
     op: Op | None
-    #: Not looked at when the op is remove.
+    #: Ignored when the op is remove.
     value: Json
     #: The value is a string with the JSON text of what is meant; where text is meant, that
     #: may stand there as it is.

@@ -38,7 +38,7 @@ RECENT_SHARE = 1 / 4
 BELOW_SHARE = 1 / 2
 #: What can be taken apart is, if it has more than this share.
 ENTRY_SHARE = 1 / 8
-#: After so many that did not fit, no smaller one is looked for.
+#: After so many that did not fit, no smaller one is tried.
 MAX_MISSES = 16
 
 _Steps = tuple[str | int, ...]

@@ -1,4 +1,4 @@
-"""Ranking by posting lists: the chunks that fit best, without a look at all of them.
+"""Ranking by posting lists: the chunks that fit best, without reading all of them.
 
 A block is a run of chunks. Of a block each word has groups, one for each pair of how often a
 chunk has the word and how long the chunk is, and the places of the chunks of each group. A
@@ -6,7 +6,7 @@ group's score is the same for all of its chunks, so the groups alone say how muc
 have at most, and blocks that cannot have a chunk among the best are not read (Ding and Suel,
 Faster Top-k Document Retrieval Using Block-Max Indexes, 2011). Where the rarer words of a query
 decide, the others are looked up for the chunks that have them only (Turtle and Flood, Query
-Evaluation: Strategies and Optimizations, 1995). The results are those of a look at all.
+Evaluation: Strategies and Optimizations, 1995). The results are as if all were read.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,9 +1,9 @@
-"""Exploring: which nodes of a tree are looked at next, and which are done with.
+"""Exploring: which nodes of a tree are visited next, and which are done with.
 
 The order is depth first by promise. The open nodes stand in a line, the most promising
 first. A node that names children waits, and they take its place in the line. When none of
 them is open or waits any more, it takes theirs and is asked again; a node that goes back
-up, or has no child left, is refuted and never looked at again. With one node at a time
+up, or has no child left, is refuted and never visited again. With one node at a time
 that is the paper's walk: down to the child, and up to its parent.
 """
 
@@ -64,10 +64,10 @@ class VisitedNode:
 
 @dataclass(slots=True)
 class Exploration:
-    """What of a tree was looked at, and what comes next."""
+    """What of a tree was visited, and what comes next."""
 
     root: VisitedNode
-    #: What can be looked at, the most promising first.
+    #: What can be visited, the most promising first.
     line: list[VisitedNode] = field(default_factory=list)
     #: Ids of nodes that named children which are not done with.
     waiting: set[str] = field(default_factory=set)
@@ -80,7 +80,7 @@ class Exploration:
         return self._spots.setdefault(view.node_id, VisitedNode(view, parent))
 
     def begin(self, *spots: VisitedNode) -> None:
-        """Looks at these next."""
+        """Visits these next."""
         self.line[:0] = spots
 
     def closed(self, spot: VisitedNode) -> tuple[int, ...]:

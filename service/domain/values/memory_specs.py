@@ -137,5 +137,5 @@ class MemorySpec:
     @classmethod
     def of(cls, memory: HasSpec) -> Self:
         """Returns the spec of a memory that is known to be of this kind."""
-        assert isinstance(memory.spec, cls), "the caller looked at the kind"
+        assert isinstance(memory.spec, cls), "the caller checked the kind"
         return memory.spec

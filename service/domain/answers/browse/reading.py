@@ -56,7 +56,7 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Read:
-    """A piece that was looked at."""
+    """A piece with a reply that could be read."""
 
     piece: BrowsePiece
     reply: PieceReply

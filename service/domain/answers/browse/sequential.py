@@ -32,7 +32,7 @@ _DYNAMIC = (
 
 @dataclass(kw_only=True, slots=True)
 class _Sequence:
-    """The pieces that are still to be looked at."""
+    """The pieces that are still to be read."""
 
     reading: BrowseRun
     #: Named by retrieval, best first; they come before the others.

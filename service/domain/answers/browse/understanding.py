@@ -1,6 +1,6 @@
 """Task understanding finds out what a query is about and how to read for it (section 4.2).
 
-The text is not looked at. What it says is a choice among the options that the actions
+The text is not read. The result is a choice among the options that the actions
 allow, the order of reading, and the query in words that fit reading piece by piece.
 """
 

@@ -1,6 +1,6 @@
 """Generating schemas: from a description of the texts and a question (section 3.4).
 
-The model's reply is untrusted: a class is looked for in it, parsed and never run. When
+The model's reply is untrusted: a class is searched for in it, parsed and never run. When
 there is none, the model sees its reply and what is wrong with it, and tries again.
 """
 
@@ -37,7 +37,7 @@ from service.domain.values.errors import SchemaInvalid
 SCHEMA_OUTPUT_TOKENS = 4096
 #: How often a model is asked before it is given up.
 MAX_TRIES = 3
-#: Pieces of a reply that are looked at; what a model writes has one or two.
+#: Pieces of a reply that are tried; what a model writes has one or two.
 MAX_PIECES = 8
 
 _CLASS = re.compile(r"[ \t]{0,64}class[ \t]{1,8}\w{1,200}[ \t]{0,8}(?:[:(]|$)")
