@@ -19,7 +19,7 @@ from evaluation.baselines.reading import (
 from evaluation.baselines.texts import Text
 from evaluation.datasets import Document, Question
 from evaluation.strategies import Failed, Outcome, Prepared, Spent, added
-from service.app.model_access import ModelAccess
+from service.app.gateways import ModelAccess
 from service.domain.calls.ledger import CallScope
 from service.domain.prompting.asking import NoUse
 from service.domain.prompting.flows import Flow, ModelReply, ModelRequest

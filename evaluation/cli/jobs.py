@@ -130,7 +130,7 @@ async def _opened(
 ) -> AsyncIterator[dict[StrategyName, Strategy]]:
     from evaluation.baseline_runs import BaselineStrategy
     from evaluation.baselines.reading import Baseline
-    from service.app.model_access import open_model_access
+    from service.app.gateways import open_model_access
 
     async with contextlib.AsyncExitStack() as stack:
         access = None

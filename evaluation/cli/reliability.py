@@ -298,7 +298,7 @@ async def _play(job: Job, client: palimpsest.Client | None, access: Any) -> None
 @contextlib.asynccontextmanager
 async def _access(job: Job, config: Config) -> AsyncIterator[Any]:
     """Where a real model is asked; None where the scripted one plays."""
-    from service.app.model_access import open_model_access
+    from service.app.gateways import open_model_access
 
     if job.scripted is not None:
         yield None

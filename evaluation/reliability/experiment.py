@@ -19,7 +19,7 @@ from evaluation.reliability.tasks import Task
 
 if TYPE_CHECKING:
     # It knows everyone: whoever only asks for help need not wait for that.
-    from service.app.model_access import ModelAccess
+    from service.app.gateways import ModelAccess
 
 FULL_HISTORY = "full-history"
 RECURSIVE = "recursive"

@@ -1,7 +1,7 @@
 """Plays games with a real model, through the gateway."""
 
 from evaluation.reliability.playing import Failed
-from service.app.model_access import ModelAccess
+from service.app.gateways import ModelAccess
 from service.domain.calls.ledger import CallScope
 from service.domain.prompting.flows import ModelReply, ModelRequest
 from service.domain.values.errors import PalimpsestError as Refused

@@ -1,9 +1,11 @@
 """Opens access to models."""
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 
 from service.app.call_executors import call_executor, prefix_index
-from service.app.foundation import CannotStart
+from service.app.foundation import CannotStart, database_and_keys, measured
 from service.llm.embeddings.embedders import open_embedder
 from service.llm.embeddings.embedding import CannotEmbed, Embedder
 from service.llm.executor.client import ExecutorRouter, RemoteExecutor
@@ -12,6 +14,7 @@ from service.llm.gateway.bulkhead import Bulkhead
 from service.llm.gateway.circuits import Circuits
 from service.llm.gateway.gateway import Gateway, MakesCalls
 from service.llm.gateway.routing import Router
+from service.llm.providers.facts import Facts, ModelFacts
 from service.llm.providers.prices import Prices
 from service.llm.providers.transport import LitellmTransport
 from service.settings.config import Config
@@ -98,3 +101,29 @@ def embedder_of(config: Config, database: Database) -> Embedder | None:
         return open_embedder(config, CallLedger(database, lease_seconds=config.call_lease_seconds))
     except CannotEmbed as error:
         raise CannotStart(str(error)) from error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelAccess:
+    """Gives access to models to code outside a worker."""
+
+    database: Database
+    gateway: Gateway
+    facts_of: Callable[[str], ModelFacts]
+    #: Derives the marks about texts from outside.
+    marker_key: bytes
+
+
+@asynccontextmanager
+async def open_model_access(config: Config) -> AsyncIterator[ModelAccess]:
+    """Opens access to models; calls are kept in the same ledger. Raises CannotStart."""
+    async with AsyncExitStack() as stack:
+        stack.enter_context(measured(config, "eval"))
+        database, keys = await stack.enter_async_context(database_and_keys(config, "eval"))
+        gateway = await open_gateway(config, database, keys, stack, Prices(config))
+        yield ModelAccess(
+            database=database,
+            gateway=gateway,
+            facts_of=Facts(config).of,
+            marker_key=keys.marker,
+        )

@@ -43,12 +43,12 @@ class StoredCitation:
     """A place in the log that supports an answer."""
 
     position: int
-    #: Normalized path of the memory.
-    path: str
-    #: The revision that wrote it.
-    revision: int
     #: The value at the path, or the text of the chunk, cut.
     excerpt: str
+    #: Normalized path of the memory.
+    path: str = ""
+    #: The revision that wrote it; 0 for an answer from the log itself.
+    revision: int = 0
     #: For an answer from a tree: the leaf, and the positions that it covers.
     node_id: str = ""
     from_position: int = 0

@@ -1,7 +1,7 @@
 """Reads trajectories: event by event, summed, and as examples to train with."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -15,12 +15,13 @@ from service.domain.answers.trajectory import (
 from service.domain.memories.specs import kinds_read_by
 from service.domain.prompting.fitting import TextTooLong
 from service.domain.prompting.flows import Fetch, FetchingFlow, ModelRequest
-from service.domain.values.memory_specs import MemorySpec, ReaderName
+from service.domain.values.memory_specs import ReaderName
 from service.domain.values.tenancy import session_key
 from service.llm.gateway.driver import drive
 from service.llm.providers.facts import ModelFacts
 from service.settings.config import Config
 from service.usecases.answers.ask import answer_not_found
+from service.usecases.answers.readers.auto import as_chosen
 from service.usecases.answers.readers.browse import BrowseTerms, ranked_in
 from service.usecases.answers.readers.browsed_log import BrowsedLog, BrowseHit
 from service.usecases.answers.readers.log_range import wanted_log_of
@@ -129,8 +130,11 @@ class Trajectories:
                     tx, key, memory_id, after=after, limit=EXPORT_ANSWERS, ids=ids, good=good
                 )
             for asked in page:
-                spec = None if stored is None else stored.spec
-                for event, prompt in await self._moves(tenant_id, _as_read(asked, spec)):
+                read = asked
+                if asked.chosen is not None:
+                    spec = None if stored is None else stored.spec
+                    read = as_chosen(asked, asked.chosen, spec)
+                for event, prompt in await self._moves(tenant_id, read):
                     yield _example(asked, event, prompt)
             if len(page) < EXPORT_ANSWERS:
                 return
@@ -210,22 +214,6 @@ class _NoRanks:
 
 async def _refuse(_: Fetch) -> Any:
     raise NotReplayable("there is nothing to look up")
-
-
-def _as_read(asked: StoredAnswer, spec: MemorySpec | None) -> StoredAnswer:
-    """Returns an answer as its reader read it: by the automatic reader's choice, if it chose."""
-    chosen = asked.chosen
-    if chosen is None:
-        return asked
-    return replace(
-        asked,
-        asked_memory=chosen.memory_id,
-        asked_spec=spec,
-        revision=chosen.revision,
-        applied_position=chosen.applied_position,
-        navigation=chosen.navigation,
-        browsing=chosen.browsing,
-    )
 
 
 def _events_before(asked: StoredAnswer) -> int:

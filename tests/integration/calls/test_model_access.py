@@ -2,7 +2,7 @@
 
 from pydantic import SecretStr
 
-from service.app.model_access import open_model_access
+from service.app.gateways import open_model_access
 from service.settings.config import Config
 
 

@@ -9,7 +9,7 @@ from service.domain.answers.choosing import Choice, choose, fallback, obvious
 from service.domain.answers.trajectory import Action, Event, EventKind, NoAnswer, reply_fields
 from service.domain.prompting.fitting import TextTooLong
 from service.domain.prompting.flows import ModelReply, ModelRequest
-from service.domain.values.memory_specs import ReaderName
+from service.domain.values.memory_specs import MemorySpec, ReaderName
 from service.domain.values.work_items import WorkItem
 from service.llm.gateway.driver import drive
 from service.usecases.answers.readers.answering import MadeAnswer, MemoryReader
@@ -104,24 +104,13 @@ class AutoReader:
         self, item: WorkItem, asked: StoredAnswer, chosen: Chosen
     ) -> tuple[MadeAnswer | None, str]:
         """Returns the chosen reader's answer, and why browsing might find more; else ""."""
-        told = replace(
-            asked,
-            reader=chosen.reader,
-            chosen=chosen,
-            asked_memory=chosen.memory_id,
-            memory_name=chosen.memory_name,
-            asked_spec=None,
-            revision=chosen.revision,
-            applied_position=chosen.applied_position,
-            navigation=chosen.navigation,
-            browsing=chosen.browsing,
-        )
+        told = as_chosen(asked, chosen, None)
         is_last = chosen.reader in _OF_LOG or not self._known.browses
         if chosen.memory_id is not None:
             async with self._kit.database.transaction(item.tenant_id, name="answer") as tx:
                 stored = await memories.get(tx, asked.session_key, chosen.memory_id)
             assert stored is not None, "memories are never deleted"
-            told = replace(told, asked_spec=stored.spec)
+            told = as_chosen(asked, chosen, stored.spec)
         try:
             made = await self._reader_of(told).answer(item, told)
         except TextTooLong:
@@ -140,6 +129,22 @@ class AutoReader:
         chosen = _chosen(choice, asked, gathered, events=events)
         await self._kit.calls.record(item, asked, _event(chosen, None))
         return chosen
+
+
+def as_chosen(asked: StoredAnswer, chosen: Chosen, spec: MemorySpec | None) -> StoredAnswer:
+    """Returns a question as the chosen reader answers it; `spec`: of the memory that it reads."""
+    return replace(
+        asked,
+        reader=chosen.reader,
+        chosen=chosen,
+        asked_memory=chosen.memory_id,
+        memory_name=chosen.memory_name,
+        asked_spec=spec,
+        revision=chosen.revision,
+        applied_position=chosen.applied_position,
+        navigation=chosen.navigation,
+        browsing=chosen.browsing,
+    )
 
 
 def _worth(made: MadeAnswer) -> int:

@@ -194,8 +194,6 @@ def _no_answer_text(asked: StoredAnswer, why: NoAnswer, browsed: Browsed) -> str
 def _cited(span: Span, frame: Frame) -> StoredCitation:
     return StoredCitation(
         position=span.position,
-        path="",
-        revision=0,
         excerpt=span.text[:EXCERPT_CHARACTERS],
         node_id=frame.piece_id,
         from_position=frame.from_position,

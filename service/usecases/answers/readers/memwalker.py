@@ -182,7 +182,6 @@ async def _cite(reader: LevelsReader, leaf: str, navigation: Navigation) -> Stor
     piece = pieces[best_position(said, texts, around=why)]
     citation = StoredCitation(
         position=piece.position,
-        path="",
         revision=held.revision,
         excerpt=best_excerpt(said, piece.text, EXCERPT_CHARACTERS, around=why),
         node_id=leaf,

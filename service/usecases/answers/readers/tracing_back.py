@@ -50,7 +50,6 @@ class AnswerTracer:
             position: spanned(
                 StoredCitation(
                     position=position,
-                    path="",
                     revision=self._revision,
                     excerpt=_excerpt(draft.text, texts[position], query),
                     from_position=position,
@@ -126,7 +125,6 @@ class AnswerTracer:
         position = best_position(statement, list(texts.items()), around=query)
         citation = StoredCitation(
             position=position,
-            path="",
             revision=vector.revision,
             excerpt=_excerpt(statement, texts[position], query),
             node_id=f"{vector.level}.{vector.revision}",

@@ -157,8 +157,6 @@ def _cited(position: int, excerpt: str, text: str) -> StoredCitation:
     excerpt = excerpt[:EXCERPT_CHARACTERS]
     citation = StoredCitation(
         position=position,
-        path="",
-        revision=0,
         excerpt=excerpt,
         from_position=position,
         to_position=position,
