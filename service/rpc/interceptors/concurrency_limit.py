@@ -39,5 +39,5 @@ class ConcurrencyLimit(Around):
             yield
 
 
-def _limiter(slots: int, who: str) -> ConcurrencyLimiter:
-    return ConcurrencyLimiter(slots, reason=Reason.TOO_MANY_CALLS, who=who)
+def _limiter(slots: int, what: str) -> ConcurrencyLimiter:
+    return ConcurrencyLimiter(slots, reason=Reason.TOO_MANY_CALLS, what=what)

@@ -1,4 +1,4 @@
-"""Takes questions: stores each, waits for the worker that answers it, and streams the events."""
+"""Accepts questions: stores each, waits for the worker that answers it, and streams events."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -82,7 +82,7 @@ Begun = AskStarted | Behind
 
 
 class Asker:
-    """Takes questions in one server process."""
+    """Accepts questions in one server process."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Asking several questions of one session at once; when one fails the others go on."""
+"""Asks several questions of one session at once; when one fails the others go on."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence

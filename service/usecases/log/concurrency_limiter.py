@@ -15,11 +15,11 @@ class ConcurrencyLimiter:
     """Gives slots to calls, the same number for each key; refuses calls while all are taken."""
 
     def __init__(
-        self, slots: int, *, reason: Reason = Reason.TOO_MANY_ASKS, who: str = "asks"
+        self, slots: int, *, reason: Reason = Reason.TOO_MANY_ASKS, what: str = "asks"
     ) -> None:
         self._slots = slots
         self._reason = reason
-        self._who = who
+        self._what = what
         self._taken: Counter[str] = Counter()
 
     @contextmanager
@@ -28,7 +28,7 @@ class ConcurrencyLimiter:
         if self._taken[key] >= self._slots:
             raise Exhausted(
                 self._reason,
-                f"this server has {self._taken[key]} {self._who} under way already",
+                f"this server has {self._taken[key]} {self._what} under way already",
                 {"limit": self._slots},
                 retry_seconds=BUSY_RETRY_SECONDS,
             )

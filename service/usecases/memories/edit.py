@@ -148,7 +148,7 @@ class Editor:
         async with self._database.transaction(tenant_id, name="edit") as tx:
             held = await _lock(tx, target, PrismSpec.kind)
             rows = await states.read_shown(tx, *item_key(held), held.revision)
-            assert rows is not None, "the cursor's foreign key holds the revision"
+            assert rows is not None, "the cursor's foreign key keeps the revision"
             if PrismSpec.of(held).encoding is Encoding.IN_PLACE or not rows.amendments:
                 unchanged = await find_memory(tx, target.session, target.memory)
                 return await store_result(tx, (unchanged, False))

@@ -133,7 +133,7 @@ class ProgressWatcher:
         self._database = database
         self._want = want
         #: Limits the reads that wait for what a memory does not have yet.
-        self._reads = ConcurrencyLimiter(reads, reason=Reason.TOO_MANY_READS, who="reads")
+        self._reads = ConcurrencyLimiter(reads, reason=Reason.TOO_MANY_READS, what="reads")
         #: All that wait, by the id of what they wait for, in hexadecimal.
         self._waits: dict[str, set[_Wait]] = {}
         #: Waits that are checked next, in the order of arrival.

@@ -15,12 +15,12 @@ from service.llm.gateway.circuits import Circuits
 from service.telemetry import meter
 from service.telemetry.names import Metric
 from service.usecases.log.wake_ups import WakeUps
-from service.usecases.operations.tenants import all_tenants
 from storage.calls import conditions
 from storage.engine.database import Database
 from storage.engine.errors import StorageError
 from storage.memories import stalls, waiting
 from storage.memories.waiting import WaitingWork
+from storage.operations import tenants
 
 _log = structlog.get_logger("palimpsest.recovery")
 
@@ -33,6 +33,8 @@ IDLE_LOOKS = 5
 WAKE_ITEMS = 500
 #: A condition for which nothing waits is forgotten when its probe has been due for so long.
 UNWANTED_SECONDS = 60.0
+#: Tenants that are read at once.
+_TENANTS = 1000
 
 _WOKEN = meter().create_counter(
     Metric.RECOVERY_WOKEN, description="Work that was woken when its model replied again"
@@ -150,8 +152,13 @@ class Recovery:
         key = condition.deployment, condition.since
         if not condition.fault.is_ambiguous or key in self._joined:
             return
-        async for one in all_tenants(self._database):
-            await self._join_of(one.tenant_id, condition.model)
+        after: UUID | None = UUID(int=0)
+        while after is not None:
+            async with self._database.sweeping(name="recovery") as tx:
+                found = await tenants.list_after(tx, after, _TENANTS)
+            for one in found:
+                await self._join_of(one.tenant_id, condition.model)
+            after = found[-1].tenant_id if len(found) == _TENANTS else None
         self._joined.add(key)
 
     async def _join_of(self, tenant_id: UUID, model: str) -> None:

@@ -54,7 +54,7 @@ class Watches:
         self._database = database
         self._watcher = watcher
         self._slots = ConcurrencyLimiter(
-            limits.max_watches, reason=Reason.TOO_MANY_WATCHES, who="watches"
+            limits.max_watches, reason=Reason.TOO_MANY_WATCHES, what="watches"
         )
 
     async def watch(

@@ -250,7 +250,7 @@ class Doctor:
         except StorageError as error:
             advice = "start it; until then each process predicts from what it sent itself"
             return warn("redis", f"cannot be reached: {error}", advice)
-        return ok("redis", f"{name}, {policy or 'no policy told'} when it is full")
+        return ok("redis", f"{name}, {policy or 'no policy reported'} when it is full")
 
 
 def _release() -> Finding:

@@ -113,7 +113,7 @@ class Verifier:
             yield _sum_found("the tenant", one)
         yield Looked(part="spend", count=1, is_done=True)
         for key, table in left:
-            said = f"it was deleted and has rows in {table} that nobody removes"
+            said = f"it was deleted and has rows in {table} that no worker removes"
             yield _found("deletions", LEFT, f"session {key}", said)
         yield Looked(part="deletions", count=len(left), is_done=True)
 
@@ -198,7 +198,7 @@ class Verifier:
         async with self._database.snapshot(tenant_id, name="verify") as tx:
             row = await _session(tx, session)
             if row.indexed_position > row.head:
-                said = f"words are indexed up to {row.indexed_position}, behind the head {row.head}"
+                said = f"words are indexed up to {row.indexed_position}, after the head {row.head}"
                 yield _found("index", "index.position", "session", said)
             last = min(row.indexed_position, row.head)
             async for _, wrong in verifying.words(tx, key, last):

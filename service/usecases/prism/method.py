@@ -61,7 +61,7 @@ class PrismMethod(MemoryMethod[Found, PrismWork]):
         rows = await states.read_for_prompts(
             tx, held.session_key, held.memory_id, held.revision, PrismSpec.of(held).encoding
         )
-        assert rows is not None, "the cursor's foreign key holds the revision"
+        assert rows is not None, "the cursor's foreign key keeps the revision"
         return rows, await chunks.read(tx, held.session_key, held.applied_position, READ_CHUNKS)
 
     async def load(self, held: Claim, found: Found) -> PrismWork:

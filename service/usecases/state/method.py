@@ -31,7 +31,7 @@ from storage.state import contexts, idle, vectors
 from storage.state.contexts import ContextBounds
 
 #: Chunks that one query of the log reads. Besides the steps of one compression a worker
-#: holds at most so many.
+#: keeps at most so many.
 READ_CHUNKS = 64
 #: Content, and metadata, of steps that are read to find out that nothing is due; with more
 #: the memory is taken over first.
@@ -79,7 +79,7 @@ class StateMethod(MemoryMethod[State, StateWork]):
     async def read(self, tx: Transaction, held: Claim) -> State:
         """Reads the vectors in use."""
         state = await vectors.read_state(tx, held.session_key, held.memory_id, held.revision)
-        assert state is not None, "the cursor's foreign key holds the revision"
+        assert state is not None, "the cursor's foreign key keeps the revision"
         return state
 
     async def load(self, held: Claim, found: State) -> StateWork:

@@ -8,7 +8,7 @@ from service.usecases.log.concurrency_limiter import ConcurrencyLimiter
 
 
 def test_each_key_has_its_slots_and_gets_them_back() -> None:
-    limiter = ConcurrencyLimiter(2, reason=Reason.TOO_MANY_CALLS, who="calls")
+    limiter = ConcurrencyLimiter(2, reason=Reason.TOO_MANY_CALLS, what="calls")
     with limiter.slot("a"), limiter.slot("a"):
         with limiter.slot("b"):
             pass

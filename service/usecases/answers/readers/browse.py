@@ -155,14 +155,8 @@ class Browser:
 async def _made(log: BrowsedLog, asked: StoredAnswer, browsed: Browsed, model: str) -> MadeAnswer:
     why = browsed.no_answer
     if why is not None:
-        return MadeAnswer(
-            text="",
-            citations=(),
-            model=model,
-            no_answer=why,
-            failure=_no_answer_text(asked, why, browsed),
-            left_out=log.left_out,
-        )
+        made = MadeAnswer.none(model, why, _no_answer_text(asked, why, browsed))
+        return replace(made, left_out=log.left_out)
     spans = await log.true_spans(browsed.spans)
     if len(spans) < len(browsed.spans):
         _log.error(

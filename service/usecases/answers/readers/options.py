@@ -50,15 +50,8 @@ class ChoosingReader:
         if shaped.fits and option is not None:
             return replace(made, text=option, truncated=False, events=last)
         why = NoAnswer.NOT_FOUND if shaped.fits else NoAnswer.UNREADABLE
-        return MadeAnswer(
-            text="",
-            citations=(),
-            model=made.model,
-            no_answer=why,
-            failure=NO_ANSWER_TEXTS[why],
-            left_out=made.left_out,
-            events=last,
-        )
+        none = MadeAnswer.none(made.model, why, NO_ANSWER_TEXTS[why])
+        return replace(none, left_out=made.left_out, events=last)
 
 
 def _fault_among(options: Sequence[str]) -> Callable[[Any], str]:

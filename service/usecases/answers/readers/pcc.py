@@ -65,7 +65,7 @@ class ContextReader:
 async def _context(tx: Transaction, asked: StoredAnswer, facts: ModelFacts) -> WorkingContext:
     """Reads the working context as it was when the question came. Raises TextTooLong."""
     state = await vectors.read_state(tx, asked.session_key, asked.memory_id, asked.revision)
-    assert state is not None, "the answer's foreign key holds its revision"
+    assert state is not None, "the answer's foreign key keeps its revision"
     after, head = state.applied_position, asked.applied_position
     most = facts.window_tokens * BYTES_PER_TOKEN
     found = await chunks.read_ranges(tx, asked.session_key, [(after, head)], most)

@@ -33,7 +33,7 @@ class PrismReader:
             rows = await states.read_for_prompts(
                 tx, asked.session_key, asked.memory_id, asked.revision, spec.encoding
             )
-        assert rows is not None, "the answer's foreign key holds its revision"
+        assert rows is not None, "the answer's foreign key keeps its revision"
         # A large memory takes long; leases are renewed meanwhile.
         memory = await beside(
             PrismMemory.load,

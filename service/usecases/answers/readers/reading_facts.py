@@ -46,7 +46,7 @@ async def gather(tx: Transaction, asked: StoredAnswer, known: Knowledge) -> Gath
     """Reads the facts of a question's session."""
     key, head = asked.session_key, asked.applied_position
     session = await sessions.get(tx, key)
-    assert session is not None, "the answer's foreign key holds its session"
+    assert session is not None, "the answer's foreign key keeps its session"
     stored = await memories.list_all(tx, key)
     shown = await _shown_bytes(tx, stored, head, known)
     model = asked.wanted_model or known.kit.config.model

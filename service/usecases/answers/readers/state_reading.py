@@ -88,7 +88,7 @@ class StateReader(LevelsReader):
             placed = await views.list_placed(tx, key, lineage)
             state = await vectors.read_state(tx, *key, asked.revision)
             tops = await _tops(tx, key, [one for one in placed if one.parent is None], spec)
-        assert state is not None, "the answer's foreign key holds its revision"
+        assert state is not None, "the answer's foreign key keeps its revision"
         tail = await read_tail(
             log_of(database, tenant_id, asked),
             TextOffset(state.applied_position + 1),
