@@ -1,30 +1,25 @@
 """Finds and ends servers of ours that outlived the process that started them."""
 
 import os
-import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from service.local.processes import ServerError
 
 #: How long each signal may take to work.
 SIGNAL_SECONDS = 5.0
-_PROC = Path("/proc")
-#: What Linux adds to the name of a program that was replaced or removed meanwhile.
-_DELETED = " (deleted)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessInfo:
     """A process, as the system shows it."""
 
-    #: Process id.
-    pid: int
     #: The user that it runs as.
     uid: int
     #: File name of its program, for example `postgres`.
@@ -35,7 +30,7 @@ class ProcessInfo:
     folder: Path
 
     def value_of(self, option: str) -> str:
-        """What follows `option` among the arguments; empty when it is not there."""
+        """Returns the argument after `option`; empty when it is not there."""
         follows = dict(zip(self.arguments, self.arguments[1:], strict=False))
         return follows.get(option, "")
 
@@ -54,7 +49,11 @@ def end_leftovers(programs: Iterable[str], is_ours: IsOurs, first_signal: int) -
     found = _find(names, is_ours)
     for number in (first_signal, signal.SIGKILL):
         for one in found:
-            _signal(one, number, is_ours)
+            # It has ended by itself, or its id belongs to another process by now.
+            with suppress(psutil.NoSuchProcess):
+                one.send_signal(number)
+                # A stopped process cannot end before it continues.
+                one.resume()
         until = time.monotonic() + SIGNAL_SECONDS
         while (found := _find(names, is_ours)) and time.monotonic() < until:
             time.sleep(0.02)
@@ -64,103 +63,26 @@ def end_leftovers(programs: Iterable[str], is_ours: IsOurs, first_signal: int) -
     raise ServerError(f"servers of an earlier run do not end, even when killed: process {pids}")
 
 
-def _find(programs: frozenset[str], is_ours: IsOurs) -> list[ProcessInfo]:
-    return [one for one in _look_at_all(programs) if one.pid != os.getpid() and is_ours(one)]
+def _find(programs: frozenset[str], is_ours: IsOurs) -> list[psutil.Process]:
+    found = []
+    for pid in psutil.pids():
+        # Gone meanwhile, a zombie, or closed to this user: not ours.
+        with suppress(psutil.Error):
+            process = psutil.Process(pid)
+            if pid != os.getpid() and _program(process) in programs and is_ours(look(process)):
+                found.append(process)
+    return found
 
 
-def _signal(one: ProcessInfo, number: int, is_ours: IsOurs) -> None:
-    """Signals a process, and also continues it if it was stopped."""
-    try:
-        if sys.platform != "linux":
-            os.kill(one.pid, number)
-            os.kill(one.pid, signal.SIGCONT)
-            return
-        # The id may belong to another process by now. A descriptor pins the process, so that
-        # a second look is at the one that is signalled.
-        handle = os.pidfd_open(one.pid)
-        try:
-            again = look(one.pid)
-            if again is not None and is_ours(again):
-                signal.pidfd_send_signal(handle, number)
-                signal.pidfd_send_signal(handle, signal.SIGCONT)
-        finally:
-            os.close(handle)
-    except ProcessLookupError:
-        # It has ended by itself.
-        return
-
-
-def all_of_proc(programs: frozenset[str]) -> Iterator[ProcessInfo]:
-    """The processes that run one of the programs, by Linux's /proc."""
-    for entry in _PROC.iterdir():
-        if not entry.name.isdigit():
-            continue
-        if _program(entry) in programs:
-            found = look(int(entry.name))
-            if found is not None:
-                yield found
-
-
-def _program(entry: Path) -> str:
-    try:
-        return Path(os.readlink(entry / "exe").removesuffix(_DELETED)).name
-    except OSError:
-        # Gone meanwhile, a zombie, or of a user whom we may not look at: not ours.
-        return ""
-
-
-def look(pid: int) -> ProcessInfo | None:
-    """The process in Linux's /proc; None when it is gone or not ours to look at."""
-    entry = _PROC / str(pid)
-    try:
-        return ProcessInfo(
-            pid=pid,
-            uid=entry.stat().st_uid,
-            program=_program(entry),
-            arguments=tuple(
-                os.fsdecode(one) for one in (entry / "cmdline").read_bytes().split(b"\0") if one
-            ),
-            folder=Path(os.readlink(entry / "cwd")),
-        )
-    except OSError:
-        return None
-
-
-def all_of_lsof(programs: frozenset[str]) -> Iterator[ProcessInfo]:
-    """The same where there is no /proc, as on macOS."""
-    lsof = shutil.which("lsof") or "/usr/sbin/lsof"
-    named = [part for program in sorted(programs) for part in ("-c", program)]
-    try:
-        lines = _output([lsof, "-w", "-a", "-d", "cwd", *named, "-F", "pucn"])
-    except FileNotFoundError:
-        return
-    fields: dict[str, str] = {}
-    for line in lines:
-        if line.startswith("p"):
-            fields = {}
-        fields[line[:1]] = line[1:]
-        # The name comes last of what is asked for.
-        if line.startswith("n") and "p" in fields:
-            yield _from_lsof(fields, programs)
-
-
-def _from_lsof(fields: dict[str, str], programs: frozenset[str]) -> ProcessInfo:
-    command = " ".join(_output(["ps", "-ww", "-o", "command=", "-p", fields["p"]]))
-    # The name is cut to a few letters there, and `-c` looks at its beginning only.
-    name = fields.get("c", "")
-    program = next((one for one in sorted(programs) if one[:9] == name[:9]), name)
+def look(process: psutil.Process) -> ProcessInfo:
+    """Returns what the system shows of a process. Raises psutil.Error."""
     return ProcessInfo(
-        pid=int(fields["p"]),
-        uid=int(fields["u"]),
-        program=program,
-        arguments=tuple(command.split()),
-        folder=Path(fields["n"]).resolve(),
+        uid=process.uids().effective,
+        program=_program(process),
+        arguments=tuple(one for one in process.cmdline() if one),
+        folder=Path(process.cwd()),
     )
 
 
-def _output(command: list[str]) -> list[str]:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.splitlines()
-
-
-_look_at_all = all_of_proc if sys.platform == "linux" else all_of_lsof
+def _program(process: psutil.Process) -> str:
+    return Path(process.exe()).name

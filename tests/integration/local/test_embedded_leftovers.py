@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 
@@ -94,20 +95,13 @@ def orphaned(server: str, home: Path) -> list[int]:
     return left
 
 
-@pytest.mark.parametrize("lsof", [False, True], ids=["proc", "lsof"])
 @pytest.mark.parametrize("server", [PostgresServer, ValkeyServer])
 @pytest.mark.parametrize("hung", [False, True], ids=["running", "hung"])
 def test_servers_of_a_killed_run_are_ended(
     folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
     server: type[PostgresServer] | type[ValkeyServer],
     hung: bool,
-    lsof: bool,
 ) -> None:
-    if lsof:
-        if shutil.which("lsof") is None:
-            pytest.skip("lsof is not installed")
-        monkeypatch.setattr(leftovers, "_look_at_all", leftovers.all_of_lsof)
     home = folder / "home"
     left = orphaned(server.__name__, home)
     for pid in left if hung else ():
@@ -142,9 +136,7 @@ def test_a_server_on_other_data_is_none_of_ours(folder: Path) -> None:
     with PostgresServer(folder / "one") as one, PostgresServer(folder / "two") as two:
         assert one._process is not None
         assert two._process is not None
-        mine, other = leftovers.look(one._process.pid), leftovers.look(two._process.pid)
-        assert mine is not None
-        assert other is not None
+        mine, other = (leftovers.look(psutil.Process(it._process.pid)) for it in (one, two))
         assert one._is_ours(mine)
         assert not one._is_ours(other)
         assert not one._is_ours(replace(mine, uid=mine.uid + 1))
