@@ -7,7 +7,7 @@ import typer
 
 from palimpsest import Answer, Session
 from service.cli.app import new_group
-from service.cli.command import Json, OnlyMemory, add_commands
+from service.cli.command import Json, Limit, MissingOk, OnlyMemory, add_commands
 from service.cli.drawing import statistics_json
 from service.cli.output import (
     CommandError,
@@ -47,7 +47,7 @@ async def list_(
         Literal["pending", "running", "done", "failed", "cancelled", "abandoned"] | None,
         typer.Option(help="Only those in this state."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = LISTED_ANSWERS,
+    limit: Limit = LISTED_ANSWERS,
     as_json: Json = False,
 ) -> None:
     """List the answers of a session, newest first."""
@@ -113,9 +113,7 @@ async def rate(
 async def delete(
     session: Session,
     answer_id: AnswerId,
-    missing_ok: Annotated[
-        bool, typer.Option("--missing-ok", help="Succeed when there is no such answer.")
-    ] = False,
+    missing_ok: MissingOk = False,
 ) -> None:
     """Delete an answer with its question, text, citations, trajectory and rating."""
     await session.delete_answer(answer_id, missing_ok=missing_ok)

@@ -19,11 +19,11 @@ from palimpsest import (
     Waiting,
 )
 from service.cli.answer import answer_json, said, show_below
-from service.cli.command import DEFAULT_NAME, Freshness, Json, Timeout, command
+from service.cli.command import DEFAULT_NAME, Freshness, Json, Labels, Timeout, command
 from service.cli.drawing import LiveDrawing, summary
 from service.cli.files import read_text
 from service.cli.output import CommandError, plain_json, say, show, show_json
-from service.cli.search import moment
+from service.cli.search import Occurred
 
 #: What the proto allows.
 MAX_HYBRID_LEAVES = 32
@@ -93,42 +93,6 @@ class BrowseOptions:
         return None if settings == BrowseSettings() else settings
 
 
-@dataclass(frozen=True, slots=True)
-class CitedChunks:
-    """Options that limit what is cited."""
-
-    thread: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Cite, and of the log read, only this thread; '' is chunks without one."
-            " May be repeated."
-        ),
-    ] = None
-    excluded_thread: Annotated[
-        list[str] | None,
-        typer.Option("--exclude-thread", help="None of this thread; may be repeated."),
-    ] = None
-    source: Annotated[list[str] | None, typer.Option(help="Only this source; may be repeated.")] = (
-        None
-    )
-    occurred_since: Annotated[
-        str, typer.Option(metavar="TIME", help="Only what happened from then on.")
-    ] = ""
-    occurred_until: Annotated[
-        str, typer.Option(metavar="TIME", help="Only what happened before then.")
-    ] = ""
-
-    def options(self) -> dict[str, Any]:
-        """Returns them as `Session.ask` takes them."""
-        return {
-            "threads": self.thread or (),
-            "excluded_threads": self.excluded_thread or (),
-            "sources": self.source or (),
-            "occurred_since": moment("--occurred-since", self.occurred_since),
-            "occurred_until": moment("--occurred-until", self.occurred_until),
-        }
-
-
 def register(app: typer.Typer) -> None:
     """Adds the command."""
     command(app, "ask", ask)
@@ -138,7 +102,8 @@ async def ask(
     session: Session,
     freshness: Freshness,
     browse: BrowseOptions,
-    cited: CitedChunks,
+    labels: Labels,
+    occurred: Occurred,
     query: Annotated[str, typer.Argument(help="The question.", show_default=False)] = "",
     memory: Annotated[
         str | None,
@@ -215,8 +180,9 @@ async def ask(
     A tree is navigated, from its root down to the leaf that answers, and so is a state
     memory with --navigate, --hybrid, --beam or --max-calls; otherwise that answers from its
     working context. With --reader dciso the log itself is browsed, with whole it is read in
-    one prompt, and auto chooses. With --explain the steps are drawn; with --json too, their events
-    are in the JSON.
+    one prompt, and auto chooses. --thread, --exclude-thread, --source, --occurred-since and
+    --occurred-until limit what is cited, and what is read of the log. With --explain the steps are
+    drawn; with --json too, their events are in the JSON.
     """
     reads_log = _reader(memory, reader) in OF_LOG
     browsing = browse.settings(max_calls if reads_log else 0)
@@ -229,7 +195,8 @@ async def ask(
         "navigate": navigate,
         "response_schema": read_text(schema) if schema else None,
         "stream": stream,
-        **cited.options(),
+        **labels.wanted(),
+        **occurred.wanted(),
     }
     reading = {"memory": memory, "reader": reader, "model": model, "browsing": browsing}
     _check_resumed(query, resume, any((wanted | reading).values()))

@@ -8,7 +8,7 @@ import typer
 import palimpsest
 from palimpsest import Budget, Client
 from service.cli.app import new_group
-from service.cli.command import LAST, Json, add_commands, new_request_id
+from service.cli.command import LAST, Json, MissingOk, add_commands, new_request_id
 from service.cli.output import MICRO, CommandError, plain_json, show, show_json, show_list
 
 Period = Literal["day", "total"]
@@ -76,9 +76,7 @@ async def delete(
     tenant: Tenant = False,
     session: OfSession = "",
     memory: OfMemory = "",
-    missing_ok: Annotated[
-        bool, typer.Option("--missing-ok", help="Succeed when there is no such budget.")
-    ] = False,
+    missing_ok: MissingOk = False,
     as_json: Json = False,
 ) -> None:
     """Delete a budget. Memories that it held try again."""

@@ -39,6 +39,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Timeout = Annotated[float, typer.Option(min=0.1, max=DAY, help="Seconds to wait.")]
 AtRevision = Annotated[int | None, typer.Option(min=0, max=LAST, help="As it was then.")]
 Model = Annotated[str, typer.Option(help="Model as provider/name.")]
+Limit = Annotated[int, typer.Option(min=1, help="How many at most.")]
+MissingOk = Annotated[bool, typer.Option("--missing-ok", help="Succeed where there is none.")]
+PathArgument = Annotated[str, typer.Argument(help="$['a']['b'][0], $.'a'.'b'[0] or /a/b/0.")]
 
 #: In place of --session and --memory: a command of one session or memory takes its name first.
 NamedSession = Annotated[palimpsest.Session, typer.Argument(help="The session's name.")]

@@ -5,7 +5,6 @@ from datetime import date
 from typing import Annotated, Any, TypedDict
 
 import typer
-from rich.table import Table
 
 from palimpsest import (
     Accounting,
@@ -23,12 +22,10 @@ from service.cli.command import Json, OnlyMemory, add_commands
 from service.cli.output import (
     MICRO,
     CommandError,
-    escaped,
-    new_table,
     plain_json,
     show,
     show_json,
-    show_table,
+    show_rows,
 )
 
 _DAY_HELP = "A day in UTC, YYYY-MM-DD."
@@ -47,8 +44,6 @@ _LOOPS = {
 }
 #: Purposes of the calls that read a log.
 _READING = ("revise", "consolidate", "summarize", "compress")
-
-
 _DAY: tuple[Grouping] = ("day",)
 
 
@@ -66,28 +61,24 @@ async def usage(session: Session, memory: OnlyMemory = "", as_json: Json = False
     """Show a session's model usage: calls, tokens and dollars by purpose and model."""
     report = await session.usage(memory)
     if as_json:
-        by = [
-            {"purpose": line.purpose, "model": line.model, **plain_json(line.usage)}
-            for line in report.lines
-        ]
-        show_json({"total": report.total, "lines": by})
+        show_json({"total": report.total, "lines": _lines_json(report, "purpose", "model")})
         return
-    table = new_table(
-        "purpose", "model", ">calls", ">input", ">predicted cached", ">output", ">USD"
-    )
     lines = [(line.purpose, line.model, line.usage) for line in report.lines]
-    for purpose, model, used in (*lines, ("total", "", report.total)):
-        share = used.predicted_cached_tokens / used.input_tokens if used.input_tokens else 0.0
-        table.add_row(
-            purpose,
-            escaped(model),
-            f"{used.calls:,}",
-            f"{used.input_tokens:,}",
-            f"{share:.0%}",
-            f"{used.output_tokens:,}",
-            f"{used.cost_micro_usd / MICRO:.4f}" if used.is_priced else "unknown",
-        )
-    show_table(table)
+    show_rows(
+        ("purpose", "model", ">calls", ">input", ">predicted cached", ">output", ">USD"),
+        [
+            (
+                purpose,
+                model,
+                f"{used.calls:,}",
+                f"{used.input_tokens:,}",
+                f"{used.predicted_cached_tokens / max(used.input_tokens, 1):.0%}",
+                f"{used.output_tokens:,}",
+                f"{used.cost_micro_usd / MICRO:.4f}" if used.is_priced else "unknown",
+            )
+            for purpose, model, used in (*lines, ("total", "", report.total))
+        ],
+    )
 
 
 async def cost(
@@ -158,39 +149,46 @@ def _day(name: str, text: str) -> date | None:
     return found
 
 
+def _lines_json(report: UsageReport, *names: str) -> list[dict[str, Any]]:
+    """Returns the lines of a report as plain JSON, with fields `names`; no memory is null."""
+    return [
+        {
+            **{name: getattr(line, name) for name in names},
+            **({"memory": line.memory or None} if "memory" in names else {}),
+            **plain_json(line.usage),
+        }
+        for line in report.lines
+    ]
+
+
 def _print_spend(report: UsageReport, as_json: bool) -> None:
     if as_json:
-        lines = [
-            {
-                "session": line.session,
-                "memory": line.memory or None,
-                "day": line.day,
-                **plain_json(line.usage),
-            }
-            for line in report.lines
-        ]
+        lines = _lines_json(report, "session", "memory", "day")
         show_json({"total": report.total, "lines": lines})
         return
-    by_day = any(line.day for line in report.lines)
-    memories = any(line.memory for line in report.lines)
-    names = ["session", *(["memory"] if memories else []), *(["day"] if by_day else [])]
-    table = _table(names)
-    for line in report.lines:
-        shown = [line.session, *([line.memory] if memories else [])]
-        _add(table, [*shown, *([str(line.day)] if by_day else [])], line.usage)
-    _add(table, ["total", *[""] * (len(names) - 1)], report.total)
-    show_table(table)
-    _note_unknown(report.total)
+    optional = [
+        name for name in ("memory", "day") if any(getattr(line, name) for line in report.lines)
+    ]
+    names = ["session", *optional]
+    _print_usage(
+        names,
+        [([str(getattr(line, name)) for name in names], line.usage) for line in report.lines],
+        report.total,
+    )
 
 
-def _table(names: Sequence[str]) -> Table:
+def _print_usage(
+    names: Sequence[str], lines: Sequence[tuple[Sequence[str], Usage]], total: Usage
+) -> None:
+    """Prints a table with the figures of each line and of all, and which are unknown."""
     numbers = (">calls", ">failed", ">input", ">predicted", ">reported", ">output", ">USD")
-    return new_table(*names, *numbers)
+    last = (["total", *[""] * (len(names) - 1)], total)
+    show_rows((*names, *numbers), [(*named, *_figures(used)) for named, used in (*lines, last)])
+    _note_unknown(total)
 
 
-def _add(table: Table, names: Sequence[str], used: Usage) -> None:
-    table.add_row(
-        *(escaped(name) for name in names),
+def _figures(used: Usage) -> Sequence[str]:
+    return (
         f"{used.calls:,}",
         f"{used.failed_calls:,}",
         f"{used.input_tokens:,}",
@@ -223,13 +221,12 @@ def _print_cost(found: CostReport, report: UsageReport, memory: str, as_json: bo
     if as_json:
         show_json(_cost_json(found, report))
         return
-    table = _table([*([] if memory else ["memory"]), "purpose", "model"])
-    for line in report.lines:
-        names = [line.purpose, line.model]
-        _add(table, names if memory else [line.memory or "(session)", *names], line.usage)
-    _add(table, ["total", *[""] * (1 if memory else 2)], found.total)
-    show_table(table)
-    _note_unknown(found.total)
+    names = ("purpose", "model") if memory else ("memory", "purpose", "model")
+    lines = [
+        ([getattr(line, name) or "(session)" for name in names], line.usage)
+        for line in report.lines
+    ]
+    _print_usage(names, lines, found.total)
     _print_cache(found)
     if found.reading.prompts:
         show()
@@ -237,7 +234,7 @@ def _print_cost(found: CostReport, report: UsageReport, memory: str, as_json: bo
         made = {line.purpose for line in report.lines}
         purposes = ", ".join(purpose for purpose in _READING if purpose in made)
         show(f"reading the log, measured ({purposes}{guess}):")
-        show_table(_log_costs({"all of it": found.reading}))
+        _print_log_costs({"all of it": found.reading})
     if found.comparison is not None:
         _print_comparison(found.comparison)
     if found.accounting is not None:
@@ -249,16 +246,19 @@ def _print_cache(found: CostReport) -> None:
     unreported = found.total.unreported_calls == found.total.calls
     if unreported or not any(one.outcome for one in found.cache):
         return
-    table = new_table("cache", ">calls", ">predicted", ">reported")
-    for one in found.cache:
-        table.add_row(
-            escaped(one.outcome.replace("_", " ")) or "not classified",
-            f"{one.calls:,}",
-            f"{one.predicted_cached_tokens:,}",
-            f"{one.reported_cached_tokens:,}",
-        )
     show()
-    show_table(table)
+    show_rows(
+        ("cache", ">calls", ">predicted", ">reported"),
+        [
+            (
+                one.outcome.replace("_", " ") or "not classified",
+                f"{one.calls:,}",
+                f"{one.predicted_cached_tokens:,}",
+                f"{one.reported_cached_tokens:,}",
+            )
+            for one in found.cache
+        ],
+    )
 
 
 def _print_comparison(compared: Comparison) -> None:
@@ -269,7 +269,7 @@ def _print_comparison(compared: Comparison) -> None:
     show(f"{newest} of {compared.all_steps:,} steps{where}:")
     rows = {"measured": compared.measured}
     rows |= {f"simulated: {text}": getattr(compared, name) for name, text in _SIMULATED.items()}
-    show_table(_log_costs(rows))
+    _print_log_costs(rows)
     show(
         "measured: from the ledger, as providers report it. simulated: tokens are counted by"
         f" characters, money by the prices of {compared.model}, and the cache keeps each prompt"
@@ -277,41 +277,46 @@ def _print_comparison(compared: Comparison) -> None:
     )
 
 
-def _log_costs(rows: dict[str, ReadingCost]) -> Table:
-    table = new_table("", ">prompts", ">hit %", ">total", ">net", ">output", ">cost index", ">USD")
-    for name, one in rows.items():
-        table.add_row(
-            name,
-            f"{one.prompts:,}",
-            f"{one.hit_share:.0%}".rstrip("%"),
-            f"{one.total_tokens:,}",
-            f"{one.net_tokens:,}",
-            f"{one.output_tokens:,}",
-            f"{one.cost_index:.4f}",
-            "unknown" if one.cost_micro_usd is None else usd(one.cost_micro_usd),
-        )
-    return table
+def _print_log_costs(rows: dict[str, ReadingCost]) -> None:
+    show_rows(
+        ("", ">prompts", ">hit %", ">total", ">net", ">output", ">cost index", ">USD"),
+        [
+            (
+                name,
+                f"{one.prompts:,}",
+                f"{one.hit_share:.0%}".rstrip("%"),
+                f"{one.total_tokens:,}",
+                f"{one.net_tokens:,}",
+                f"{one.output_tokens:,}",
+                f"{one.cost_index:.4f}",
+                "unknown" if one.cost_micro_usd is None else usd(one.cost_micro_usd),
+            )
+            for name, one in rows.items()
+        ],
+    )
 
 
 def _print_accounting(found: Accounting) -> None:
     steps = "one step comes" if found.steps == 1 else f"{found.steps:,} steps come"
     show()
     show(f"what an agent's {steps} to, in tokens (PCC, section 3.3):")
-    numbers = (">processed", ">formula", ">compressions", ">total", ">ratio", ">longest context")
-    table = new_table("", *numbers)
     ratios = {"standard": found.standard_ratio, "recursive": found.recursive_ratio, "pcc": 1.0}
-    for name, text in _LOOPS.items():
-        loop: LoopCost = getattr(found, name)
-        table.add_row(
-            text,
-            f"{loop.processed_tokens:,}",
-            f"{loop.formula_tokens:,.0f}" if loop.formula_tokens else "-",
-            f"{loop.compression_tokens:,}",
-            f"{loop.total_tokens:,}",
-            f"{ratios[name]:.2f}",
-            f"{loop.max_context_tokens:,}",
-        )
-    show_table(table)
+    loops: dict[str, LoopCost] = {name: getattr(found, name) for name in _LOOPS}
+    show_rows(
+        ("", ">processed", ">formula", ">compressions", ">total", ">ratio", ">longest context"),
+        [
+            (
+                _LOOPS[name],
+                f"{loop.processed_tokens:,}",
+                f"{loop.formula_tokens:,.0f}" if loop.formula_tokens else "-",
+                f"{loop.compression_tokens:,}",
+                f"{loop.total_tokens:,}",
+                f"{ratios[name]:.2f}",
+                f"{loop.max_context_tokens:,}",
+            )
+            for name, loop in loops.items()
+        ],
+    )
     show(_means(found))
     show(
         "processed: contexts and steps, summed. formula: the paper's, from these means."
@@ -335,18 +340,9 @@ def _log_json(one: ReadingCost) -> dict[str, Any]:
 
 def _cost_json(found: CostReport, report: UsageReport) -> dict[str, Any]:
     compared = found.comparison
-    lines = [
-        {
-            "memory": line.memory or None,
-            "purpose": line.purpose,
-            "model": line.model,
-            **plain_json(line.usage),
-        }
-        for line in report.lines
-    ]
     return {
         **plain_json(found),
-        "lines": lines,
+        "lines": _lines_json(report, "memory", "purpose", "model"),
         "reading": _log_json(found.reading),
         "comparison": None if compared is None else _comparison_json(compared),
         "accounting": None if found.accounting is None else _accounting_json(found.accounting),

@@ -1,11 +1,12 @@
 """Files that commands read: texts, schemas, and steps of an agent."""
 
-import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from palimpsest import MAX_JSON_BYTES, MAX_SOURCE_BYTES, JsonText, Producer
 from service.cli.output import CommandError
@@ -13,8 +14,6 @@ from service.cli.output import CommandError
 #: A chunk of the command line's, in characters. Small enough that a citation points
 #: somewhere, large enough that a step has something to read.
 CHUNK_CHARACTERS = 2000
-#: Fields of a line of steps that are texts.
-_TEXTS = ("observation", "thought", "action", "role", "text")
 
 
 def read_text(name: str, most: int | None = None) -> str:
@@ -90,18 +89,28 @@ def _cut(text: str, start: int, characters: int) -> int:
     return limit
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise PydanticCustomError("text", "holds a NUL character")
+    return text
+
+
+_Text = Annotated[str, AfterValidator(_without_nul)]
+
+
+class Step(BaseModel):
     """A step, or a message where it has a role."""
 
-    observation: str = ""
-    thought: str = ""
-    action: str = ""
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    observation: _Text = ""
+    thought: _Text = ""
+    action: _Text = ""
     observed_first: bool = False
     #: Of a message only.
-    role: str = ""
-    text: str = ""
-    metadata: dict[str, str] = field(default_factory=dict)
+    role: _Text = ""
+    text: _Text = ""
+    metadata: dict[_Text, _Text] = Field(default_factory=dict)
 
     def is_empty(self) -> bool:
         """Returns whether it has no text."""
@@ -133,13 +142,13 @@ def read_steps(name: str) -> list[Step]:
 
 
 def _step(line: str, where: str) -> Step:
+    # All that the service would refuse after it had stored the lines before.
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise CommandError(f"{where} is no JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise CommandError(f"{where} is no JSON object")
-    step = Step(**_checked(value, where))
+        step = Step.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        at = "".join(f": {name}" for name in first["loc"])
+        raise CommandError(f"{where}{at}: {first['msg']}") from error
     if step.is_empty():
         raise CommandError(f"{where} has no observation, thought, action or text")
     if (step.role or step.text) and (
@@ -149,34 +158,3 @@ def _step(line: str, where: str) -> Step:
     if step.role and not step.text:
         raise CommandError(f"{where} has a role and no text")
     return step
-
-
-def _checked(value: dict[str, Any], where: str) -> dict[str, Any]:
-    for name, given in value.items():
-        if name == "metadata":
-            if not isinstance(given, dict) or not all(isinstance(v, str) for v in given.values()):
-                raise CommandError(f"{where}: metadata is no object of texts")
-            texts = [*given, *given.values()]
-        elif name == "observed_first":
-            if not isinstance(given, bool):
-                raise CommandError(f"{where}: observed_first is neither true nor false")
-            texts = []
-        elif name not in _TEXTS:
-            raise CommandError(f"{where}: a step has no {name!r}")
-        elif not isinstance(given, str):
-            raise CommandError(f"{where}: {name} is no text")
-        else:
-            texts = [given]
-        for text in texts:
-            _refuse_unfit(text, f"{where}: {name}")
-    return value
-
-
-def _refuse_unfit(text: str, what: str) -> None:
-    """Refuses what the service would refuse after it had stored the lines before."""
-    if "\0" in text:
-        raise CommandError(f"{what} holds a NUL character")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise CommandError(f"{what} holds half of a surrogate pair") from error

@@ -7,7 +7,7 @@ import typer
 
 from palimpsest import Client, GeneratedSchema, MemoryInfo, Operation, OperationInfo
 from service.cli.app import new_group
-from service.cli.command import DAY, Json, OnlyMemory, add_commands
+from service.cli.command import DAY, Json, Limit, OnlyMemory, add_commands
 from service.cli.output import (
     CommandError,
     error_json,
@@ -46,7 +46,7 @@ async def list_(
         Literal["pending", "running", "done", "failed", "cancelled"] | None,
         typer.Option(help="Only those in this state."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = LISTED_OPERATIONS,
+    limit: Limit = LISTED_OPERATIONS,
     as_json: Json = False,
 ) -> None:
     """List operations, newest first: of all sessions, or of one."""

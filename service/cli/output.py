@@ -129,15 +129,22 @@ async def show_list(
     to_json: Callable[[_Row], Any] = plain_json,
 ) -> None:
     """Prints a table with the lines that `cells` makes of each row, or a JSON object for each."""
-    table = new_table(*columns)
+    lines: list[Sequence[str]] = []
     async for row in rows:
         if as_json:
             show_json(to_json(row))
         else:
-            for line in cells(row):
-                table.add_row(*map(escaped, line))
+            lines += cells(row)
     if not as_json:
-        show_table(table)
+        show_rows(columns, lines)
+
+
+def show_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints a table of texts from outside; `new_table` says how columns are named."""
+    table = new_table(*columns)
+    for row in rows:
+        table.add_row(*map(escaped, row))
+    show_table(table)
 
 
 def new_table(*columns: str) -> Table:

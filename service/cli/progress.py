@@ -10,7 +10,6 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
 )
@@ -25,24 +24,24 @@ LINE_SECONDS = 2.0
 WAIT_SECONDS = 0.5
 
 
-class _Bar:
+class Bar:
     """Chunks that were read, of so many. Use it as a context manager."""
 
-    def __init__(self, what: str, total: int | None, *columns: ProgressColumn) -> None:
+    def __init__(self, what: str) -> None:
         self._what = what
         self._shown = time.monotonic()
         #: Why it waits, as it was shown last.
-        self._cause = ""
+        self._cause: str | None = None
         self._progress = Progress(
             TextColumn(what),
             BarColumn(),
             MofNCompleteColumn(),
-            *columns,
+            TextColumn("chunks{task.fields[note]}"),
             TimeElapsedColumn(),
             console=err,
             disable=not err.is_terminal,
         )
-        self._task = self._progress.add_task("", total=total, revision=0)
+        self._task = self._progress.add_task("", total=None, note="")
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -51,63 +50,41 @@ class _Bar:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def _say_why(self, waiting: str, cause: str | None) -> None:
-        """Says once why nothing goes on: a probe may hide it for a moment."""
-        if cause is not None and cause != self._cause:
-            self._cause = cause
-            say(f"{waiting}, and going on by itself: {cause}")
-
-    def _say(self, line: str) -> None:
-        """Says how far it is, now and then, where there is no terminal."""
-        if not err.is_terminal and time.monotonic() - self._shown > LINE_SECONDS:
-            self._shown = time.monotonic()
-            say(f"{self._what}: {line}")
-
-
-class Bar(_Bar):
-    """Chunks that a memory has read, of so many. Use it as a context manager."""
-
-    def __init__(self, what: str, total: int) -> None:
-        super().__init__(what, total, TextColumn("chunks, revision {task.fields[revision]}"))
-        self._total = total
-
-    def show(self, info: palimpsest.MemoryInfo, *, total: int | None = None) -> None:
+    def show_memory(self, info: palimpsest.MemoryInfo, total: int) -> None:
         """Shows how far the memory is. Raises CommandError when it stalled or is held."""
-        self._total = self._total if total is None else total
-        done = min(info.applied_position, self._total)
-        self._progress.update(self._task, completed=done, total=self._total, revision=info.revision)
-        if done < self._total:
+        done = min(info.applied_position, total)
+        self._show(done, total, f", revision {info.revision}")
+        if done < total:
             refuse_stopped(info)
             waits = info.status is palimpsest.MemoryStatus.WAITING
-            cause = info.blocked.cause if waits and info.blocked is not None else None
-            self._say_why("waiting for the model", cause)
-            self._say(f"{done} of {self._total}, revision {info.revision}")
+            self._say_why("waiting for the model", info.blocked if waits else None)
 
-
-class OperationBar(_Bar):
-    """Chunks that an operation has read, of so many. Use it as a context manager."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what, None, TextColumn("chunks"))
-
-    def show(self, info: palimpsest.OperationInfo[Any]) -> None:
+    def show_operation(self, info: palimpsest.OperationInfo[Any]) -> None:
         """Shows how far the operation is, and once why it does not go on."""
-        if info.progress is None:
-            return
-        done, total, blocked = info.progress.completed, info.progress.total, info.progress.blocked
-        self._progress.update(self._task, completed=done, total=total or None)
-        self._say_why("waiting", None if blocked is None else blocked.cause)
-        if total:
-            self._say(f"{done} of {total}")
+        if info.progress is not None:
+            self._show(info.progress.completed, info.progress.total)
+            self._say_why("waiting", info.progress.blocked)
+
+    def _show(self, done: int, total: int, note: str = "") -> None:
+        self._progress.update(self._task, completed=done, total=total or None, note=note)
+        if done < total and not err.is_terminal and time.monotonic() - self._shown > LINE_SECONDS:
+            self._shown = time.monotonic()
+            say(f"{self._what}: {done} of {total}{note}")
+
+    def _say_why(self, waiting: str, blocked: palimpsest.Blocked | None) -> None:
+        """Says once why nothing goes on: a probe may hide it for a moment."""
+        if blocked is not None and blocked.cause != self._cause:
+            self._cause = blocked.cause
+            say(f"{waiting}, and going on by itself: {blocked.cause}")
 
 
 async def follow_operation(
     operation: palimpsest.Operation[Any], what: str, *, timeout: float | None = None
 ) -> Any:
     """Waits for an operation and shows how far it is; returns its result."""
-    with OperationBar(what) as bar:
-        bar.show(operation.info)
-        return await operation.wait(timeout=timeout, on_progress=bar.show)
+    with Bar(what) as bar:
+        bar.show_operation(operation.info)
+        return await operation.wait(timeout=timeout, on_progress=bar.show_operation)
 
 
 def refuse_stopped(info: palimpsest.MemoryInfo) -> None:
@@ -132,15 +109,15 @@ async def follow(memory: palimpsest.Memory) -> palimpsest.MemoryState:
     if KINDS[state.info.kind].lingers and state.applied_position < head:
         # A command that waits does not wait for more chunks as well.
         await memory.flush()
-    with Bar("revising", head) as bar:
-        bar.show(state.info)
+    with Bar("revising") as bar:
+        bar.show_memory(state.info, head)
         while state.applied_position < head:
             try:
                 # The server says at once what never gets there.
                 state = await memory.get(fully_applied=True, timeout=WAIT_SECONDS)
             except (palimpsest.DeadlineExceeded, palimpsest.Unavailable):
                 state = await memory.get()
-            bar.show(state.info)
+            bar.show_memory(state.info, head)
     return state
 
 

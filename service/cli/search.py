@@ -1,5 +1,6 @@
 """`palimpsest search`: the chunks of a session that match a query."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -29,6 +30,21 @@ class Kind(StrEnum):
     AGENT_STEP = "agent_step"
 
 
+@dataclass(frozen=True, slots=True)
+class Occurred:
+    """Options that say which chunks are wanted, by when they happened."""
+
+    occurred_since: Annotated[str, typer.Option(metavar="TIME", help="Happened from then on.")] = ""
+    occurred_until: Annotated[str, typer.Option(metavar="TIME", help="Happened before then.")] = ""
+
+    def wanted(self) -> dict[str, Any]:
+        """Returns them as the client takes them. Raises CommandError."""
+        return {
+            "occurred_since": moment("--occurred-since", self.occurred_since),
+            "occurred_until": moment("--occurred-until", self.occurred_until),
+        }
+
+
 def register(app: typer.Typer) -> None:
     """Adds the command."""
     command(app, "search", search)
@@ -39,6 +55,7 @@ async def search(
     query: Annotated[str, typer.Argument(help="Words, not an expression.")],
     freshness: Freshness,
     labels: Labels,
+    occurred: Occurred,
     limit: Annotated[int, typer.Option(min=1, max=100, help="Chunks at most.")] = 10,
     mode: Annotated[
         SearchMode, typer.Option(help="By what; auto: by both where vectors can be searched.")
@@ -54,10 +71,6 @@ async def search(
         typer.Option(metavar="TIME", help="Committed from then on, such as 2026-11-30T12:00Z."),
     ] = "",
     until: Annotated[str, typer.Option(metavar="TIME", help="Committed before then.")] = "",
-    occurred_since: Annotated[
-        str, typer.Option(metavar="TIME", help="Happened from then on.")
-    ] = "",
-    occurred_until: Annotated[str, typer.Option(metavar="TIME", help="Happened before then.")] = "",
     kind: Annotated[
         list[Kind] | None, typer.Option(help="Chunks of this kind; may be repeated.")
     ] = None,
@@ -82,8 +95,7 @@ async def search(
         to_position=to_position or 0,
         since=moment("--since", since),
         until=moment("--until", until),
-        occurred_since=moment("--occurred-since", occurred_since),
-        occurred_until=moment("--occurred-until", occurred_until),
+        **occurred.wanted(),
         **labels.wanted(),
         kinds=[one.value for one in kind or ()],
         metadata=pairs(metadata or ()),

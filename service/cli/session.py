@@ -7,7 +7,15 @@ import typer
 
 from palimpsest import Client, SearchIndex, SessionInfo
 from service.cli.app import new_group
-from service.cli.command import LAST, Json, Labels, NamedSession, add_commands, new_request_id
+from service.cli.command import (
+    LAST,
+    Json,
+    Labels,
+    MissingOk,
+    NamedSession,
+    add_commands,
+    new_request_id,
+)
 from service.cli.output import CommandError, cut, plain_json, say, show, show_json, show_list
 
 Pairs = Annotated[
@@ -123,9 +131,7 @@ async def update(
 
 async def delete(
     session: NamedSession,
-    missing_ok: Annotated[
-        bool, typer.Option("--missing-ok", help="Succeed where there is none.")
-    ] = False,
+    missing_ok: MissingOk = False,
 ) -> None:
     """Delete a session with its log, memories and answers, for good."""
     await session.delete(missing_ok=missing_ok, request_id=new_request_id())

@@ -9,7 +9,7 @@ from rich.tree import Tree as Drawing
 from palimpsest import MemoryStatus, TextPart, TextRange, Tree, TreeNode, TreeOutline
 from service.cli.app import new_group
 from service.cli.command import AtRevision, Freshness, Json, add_commands
-from service.cli.memory.output import memory_json, problem_lines
+from service.cli.memory.output import memory_json, problem_lines, show_memory
 from service.cli.operation import operation_json
 from service.cli.output import (
     CommandError,
@@ -195,5 +195,4 @@ async def seal(
         show_json(operation_json(operation.info)) if as_json else show(line)
         return
     info = await follow_operation(operation, "closing")
-    line = f"{tree.id} is closed at position {info.applied_position}"
-    show_json(memory_json(info)) if as_json else show(line)
+    show_memory(info, f"{tree.id} is closed at position {info.applied_position}", as_json)

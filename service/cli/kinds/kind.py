@@ -1,7 +1,6 @@
 """What commands need of each kind of memory: a subclass in a file of its own."""
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import typer
@@ -31,10 +30,12 @@ class Options:
         return given(self)
 
 
-class KindCommands(ABC):
+class KindCommands:
     """A kind of memory, as commands create, change and show it."""
 
     name: ClassVar[str]
+    #: Names the client's methods for this kind: `create_tree` and `tree` of a session.
+    noun: ClassVar[str]
     #: Help of `memory create`.
     creating: ClassVar[str]
     #: What `memory rebuild` makes, in its help.
@@ -48,25 +49,33 @@ class KindCommands(ABC):
     #: Whether a step may wait for more chunks, until a flush.
     lingers: ClassVar[bool] = False
 
-    @abstractmethod
     async def create(self, session: Session, name: str, **settings: Any) -> Memory:
         """Creates a memory."""
+        made: Memory = await getattr(session, f"create_{self.noun}")(name, **settings)
+        return made
 
     async def ingest(self, session: Session, name: str, **settings: Any) -> Memory:
         """Creates a memory for `ingest`, with defaults that fit any text."""
         return await self.create(session, name, **settings)
 
-    @abstractmethod
     async def rebuild(
         self, memory: Memory, info: MemoryInfo, name: str, changes: dict[str, Any]
     ) -> Operation[MemoryInfo]:
         """Starts to read the log again into a new memory. What is not changed stays."""
+        settings = replace(getattr(info, self.noun), **changes)
+        started: Operation[MemoryInfo] = await self._of(memory).rebuild(name, settings=settings)
+        return started
 
-    @abstractmethod
     async def update(
         self, memory: Memory, changes: dict[str, Any], *, comment: str, **call: Any
     ) -> MemoryInfo:
         """Changes settings. Only kinds with revisions of a schema keep the comment."""
+        info: MemoryInfo = await self._of(memory).update(**changes, **call)
+        return info
+
+    def _of(self, memory: Memory) -> Any:
+        """Returns the client's handle for memories of this kind."""
+        return getattr(memory.session, self.noun)(memory.id)
 
     def drawing(self, state: MemoryState) -> Drawing:
         """Returns a memory as a tree for the terminal."""

@@ -108,6 +108,7 @@ class PrismKind(KindCommands):
     """Memories with a schema, which amendments change."""
 
     name = "prism"
+    noun = "memory"
     creating = """Create a PRISM memory, which is revised by the texts of its session.
 
     Its schema says what it holds. It is parsed and never run; `schema generate` writes one.
@@ -118,10 +119,6 @@ class PrismKind(KindCommands):
     ingest_settings = frozenset({"schema", "task", "model"})
     changeable = frozenset({"schema", "model"})
     lingers = True
-
-    async def create(self, session: Session, name: str, **settings: Any) -> Memory:
-        """Creates a memory."""
-        return await session.create_memory(name, **settings)
 
     async def ingest(self, session: Session, name: str, **settings: Any) -> Memory:
         """Creates a memory, with a schema for any text if none is given."""

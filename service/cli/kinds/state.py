@@ -1,12 +1,12 @@
 """State memories, as commands create, change and show them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import typer
 from rich.tree import Tree as Drawing
 
-from palimpsest import Memory, MemoryInfo, MemoryState, Operation, Session
+from palimpsest import MemoryInfo, MemoryState
 from service.cli.command import MAX_TOKENS, given
 from service.cli.files import read_text
 from service.cli.kinds.kind import KindCommands, Model, Options, ReplyFormat, SkipFailures
@@ -104,29 +104,12 @@ class RebuiltStateOptions(StateOptions):
 class StateKind(KindCommands):
     """Memories that compress the steps of an agent."""
 
-    name = "state"
+    name = noun = "state"
     creating = "Create a state memory, which compresses the steps of an agent."
     rebuilt = "a new state memory"
     new_options = StateOptions
     rebuild_options = RebuiltStateOptions
     ingest_settings = frozenset({"task", "model"})
-
-    async def create(self, session: Session, name: str, **settings: Any) -> Memory:
-        """Creates a state memory."""
-        return await session.create_state(name, **settings)
-
-    async def rebuild(
-        self, memory: Memory, info: MemoryInfo, name: str, changes: dict[str, Any]
-    ) -> Operation[MemoryInfo]:
-        """Starts to read the log again into a new memory. What is not changed stays."""
-        settings = replace(info.state, **changes) if info.state else None
-        return await memory.session.state(memory.id).rebuild(name, settings=settings)
-
-    async def update(
-        self, memory: Memory, changes: dict[str, Any], *, comment: str, **call: Any
-    ) -> MemoryInfo:
-        """Changes the model. A state memory keeps no comment."""
-        return await memory.session.state(memory.id).update(**changes, **call)
 
     def drawing(self, state: MemoryState) -> Drawing:
         """Returns a working context as a tree with a line for each vector and chunk."""

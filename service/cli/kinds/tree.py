@@ -1,11 +1,10 @@
 """Summary trees, as commands create and change them."""
 
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import typer
 
-from palimpsest import Memory, MemoryInfo, Operation, Session
 from service.cli.command import MAX_CHUNK_TOKENS
 from service.cli.kinds.kind import KindCommands, Model, Options, ReplyFormat, SkipFailures
 
@@ -56,27 +55,10 @@ class TreeOptions(Options):
 class TreeKind(KindCommands):
     """Trees of summaries over the log."""
 
-    name = "tree"
+    name = noun = "tree"
     creating = "Create a summary tree, which grows over the texts of its session."
     rebuilt = "a new tree, which is open"
     new_options = TreeOptions
     rebuild_options = TreeOptions
     ingest_settings = frozenset({"segment_tokens", "model"})
     changeable = frozenset({"model", "navigation_model"})
-
-    async def create(self, session: Session, name: str, **settings: Any) -> Memory:
-        """Creates a tree."""
-        return await session.create_tree(name, **settings)
-
-    async def rebuild(
-        self, memory: Memory, info: MemoryInfo, name: str, changes: dict[str, Any]
-    ) -> Operation[MemoryInfo]:
-        """Starts to read the log again into a new tree. What is not changed stays."""
-        settings = replace(info.tree, **changes) if info.tree else None
-        return await memory.session.tree(memory.id).rebuild(name, settings=settings)
-
-    async def update(
-        self, memory: Memory, changes: dict[str, Any], *, comment: str, **call: Any
-    ) -> MemoryInfo:
-        """Changes the models. A tree keeps no comment."""
-        return await memory.session.tree(memory.id).update(**changes, **call)

@@ -9,7 +9,7 @@ from service.cli.app import new_group
 from service.cli.command import Json, command, new_request_id
 from service.cli.kinds import KINDS
 from service.cli.kinds.kind import KindCommands, Options
-from service.cli.memory.output import memory_json
+from service.cli.memory.output import memory_json, show_memory
 from service.cli.output import CommandError, show, show_json
 from service.cli.progress import follow_operation
 
@@ -34,10 +34,7 @@ def _create(kind: KindCommands) -> Any:
     ) -> None:
         settings = options.settings()
         made = await kind.create(session, name, **settings, request_id=new_request_id())
-        if as_json:
-            show_json(memory_json((await made.get()).info))
-        else:
-            show(made.id)
+        show_json(memory_json((await made.get()).info)) if as_json else show(made.id)
 
     create.__annotations__["options"] = kind.new_options
     create.__doc__ = kind.creating
@@ -56,10 +53,8 @@ def _rebuild(kind: KindCommands) -> Any:
             )
         operation = await kind.rebuild(memory, info, name, changes)
         info = await follow_operation(operation, "rebuilding")
-        if as_json:
-            show_json(memory_json(info))
-        else:
-            show(f"{info.id} is at revision {info.revision}, {kind.progress(info)}")
+        line = f"{info.id} is at revision {info.revision}, {kind.progress(info)}"
+        show_memory(info, line, as_json)
 
     rebuild.__annotations__["options"] = kind.rebuild_options
     rebuild.__doc__ = f"""Read the whole log again into {kind.rebuilt}.

@@ -6,12 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from palimpsest import Client, Edit, Edited, Memory, MemoryInfo, PalimpsestError
+from palimpsest import Client, Edit, Edited, Memory, PalimpsestError
 from service.cli.command import (
     DEFAULT_NAME,
     LAST,
     Json,
+    MissingOk,
     NamedMemory,
+    PathArgument,
     SessionName,
     add_commands,
     new_request_id,
@@ -19,12 +21,11 @@ from service.cli.command import (
 from service.cli.files import read_schema
 from service.cli.kinds import KINDS
 from service.cli.memory.create import memory_info
-from service.cli.memory.output import amendment_line, memory_json
+from service.cli.memory.output import amendment_line, memory_json, show_memory
 from service.cli.operation import operation_json
 from service.cli.output import CommandError, plain_json, show, show_json
 from service.cli.progress import follow_operation
 
-PathArgument = Annotated[str, typer.Argument(help="$['a']['b'][0], $.'a'.'b'[0] or /a/b/0.")]
 Expect = Annotated[
     int | None,
     typer.Option("--expect", min=0, max=LAST, help="Only if this is the newest revision."),
@@ -115,14 +116,7 @@ async def rollback(
         revision, expected_revision=expect, comment=comment, request_id=new_request_id()
     )
     done = f"{memory.id} is at revision {info.revision}, as it was at revision {revision}"
-    _show_info(info, done, as_json)
-
-
-def _show_info(info: MemoryInfo, line: str, as_json: bool, **more: Any) -> None:
-    if as_json:
-        show_json({**memory_json(info), **more})
-    else:
-        show(line)
+    show_memory(info, done, as_json)
 
 
 async def fold(memory: NamedMemory, as_json: Json = False) -> None:
@@ -130,7 +124,7 @@ async def fold(memory: NamedMemory, as_json: Json = False) -> None:
     made = await memory.fold()
     done = "is folded" if made.folded else "has nothing to fold"
     line = f"{memory.id} {done} at revision {made.info.revision}"
-    _show_info(made.info, line, as_json, folded=made.folded)
+    show_memory(made.info, line, as_json, folded=made.folded)
 
 
 async def consolidate(
@@ -147,7 +141,7 @@ async def consolidate(
     # A command that waits does not wait for more chunks as well.
     await memory.flush()
     info = await follow_operation(operation, "consolidating")
-    _show_info(info, f"{memory.id} is consolidated, at revision {info.revision}", as_json)
+    show_memory(info, f"{memory.id} is consolidated, at revision {info.revision}", as_json)
 
 
 async def update(
@@ -185,16 +179,14 @@ async def update(
     info = await kind.update(
         memory, changes, comment=comment, expected_revision=expect, request_id=new_request_id()
     )
-    _show_info(info, f"{memory.id} is updated, at revision {info.revision}", as_json)
+    show_memory(info, f"{memory.id} is updated, at revision {info.revision}", as_json)
 
 
 async def delete(
     client: Client,
     name: Annotated[str, typer.Argument(help="The memory.")],
     session: SessionName = DEFAULT_NAME,
-    missing_ok: Annotated[
-        bool, typer.Option("--missing-ok", help="Succeed when there is no such memory.")
-    ] = False,
+    missing_ok: MissingOk = False,
 ) -> None:
     """Delete a memory with its history. This cannot be undone; the log stays."""
     memory = client.session(session).memory(name)

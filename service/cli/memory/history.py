@@ -5,7 +5,15 @@ from typing import Annotated, Any
 import typer
 
 from palimpsest import Chunk, Committed, Memory, ProvenanceEntry
-from service.cli.command import LAST, AtRevision, Freshness, Json, NamedMemory, add_commands
+from service.cli.command import (
+    LAST,
+    AtRevision,
+    Freshness,
+    Json,
+    NamedMemory,
+    PathArgument,
+    add_commands,
+)
 from service.cli.memory.output import amendment_line, change_line, revision_line
 from service.cli.output import (
     CommandError,
@@ -80,7 +88,7 @@ async def revisions(memory: NamedMemory, freshness: Freshness, as_json: Json = F
 
 async def why(
     memory: Memory,
-    path: Annotated[str, typer.Argument(help="$['a']['b'][0], $.'a'.'b'[0] or /a/b/0.")],
+    path: PathArgument,
     freshness: Freshness,
     revision: AtRevision = None,
     chunks: Annotated[int, typer.Option(min=0, help="Show so many chunks of each.")] = 2,

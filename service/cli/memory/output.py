@@ -3,7 +3,16 @@
 from typing import Any
 
 from palimpsest import Amendment, MemoryInfo, MemoryStatus, Revision
-from service.cli.output import VALUE_CHARACTERS, counted, cut, plain_json, range_text, value_line
+from service.cli.output import (
+    VALUE_CHARACTERS,
+    counted,
+    cut,
+    plain_json,
+    range_text,
+    show,
+    show_json,
+    value_line,
+)
 
 #: What a list of memories says of their losses.
 _LOSS_MARKS = {"no_room": "full"}
@@ -18,6 +27,11 @@ def memory_json(info: MemoryInfo) -> dict[str, Any]:
     """Returns a memory as plain JSON."""
     found: dict[str, Any] = plain_json(info, id="memory")
     return found
+
+
+def show_memory(info: MemoryInfo, line: str, as_json: bool, **more: Any) -> None:
+    """Prints what was done to a memory, or the memory and `more` as JSON."""
+    show_json({**memory_json(info), **more}) if as_json else show(line)
 
 
 def problem_lines(info: MemoryInfo) -> list[str]:
