@@ -248,7 +248,7 @@ def wrong_command(words: Sequence[str]) -> str:
         # It is read, and not run.
         found.make_context(words[0], list(words[1:]), parent=above)
     except Exception as error:
-        # Typer brings its errors along, and does not say where they are.
+        # Typer contains its errors, and does not document where.
         return str(getattr(error, "message", "") or error)
     return ""
 

@@ -367,7 +367,7 @@ def test_hooks_migrate_before_anything_else_and_never_on_the_way_back(values: Pa
     }
     assert not named & own
     assert "envFrom" not in pod["containers"][0]
-    # It is told all settings all the same.
+    # It gets all settings nevertheless.
     given = yaml.safe_load(values.read_text()).get("settings", {})
     assert given.items() <= environment(pod["containers"][0], found).items()
 

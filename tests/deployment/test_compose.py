@@ -30,7 +30,7 @@ def loader() -> Path:
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
-    """A copy of deploy/ without anybody's secrets; the folder of the compose file in it."""
+    """Yields the folder of the compose file in a copy of deploy/ without secrets."""
     unwanted = shutil.ignore_patterns("secrets", ".env")
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy", ignore=unwanted)
     return tmp_path / "deploy" / "compose"

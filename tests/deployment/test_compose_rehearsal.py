@@ -227,7 +227,7 @@ def proxy(machine: Machine, servers: list[Container]) -> Iterator[tuple[str, str
 
 
 def status(url: str) -> int:
-    """The status of a page; 0 where nobody answers."""
+    """Returns the status of a page; 0 when there is no response."""
     try:
         with urllib.request.urlopen(url, timeout=10) as response:
             return int(response.status)
@@ -300,7 +300,7 @@ def test_what_the_file_says_starts_and_goes_on_when_parts_of_it_are_killed(
         assert executor.is_healthy()
         for one in (workers[1], servers[1]):
             assert list(Path(one.environment["PALIMPSEST_RUN_DIR"]).glob("executor-*")) == []
-        # Nobody serves any more, and the proxy says so. One that is stopped sends its spans first.
+        # No server is left, and the proxy says so. One that is stopped sends its spans first.
         assert servers[1].process.stop() == 0, servers[1].process.log()
         eventually("the proxy has no server", lambda: status(ready) == 503)
 

@@ -138,7 +138,7 @@ def test_the_end_of_a_pod_finishes_a_model_call_and_it_is_paid_once(
             # `palimpsest health` sees both from either container.
             found = health.ask(first / "r/health")
             assert [(one.kind, one.cause) for one in found] == [("executor", ""), ("work", "")]
-            # Sidecars are told to stop when all other containers have ended.
+            # Sidecars are stopped when all other containers have ended.
             assert pod.processes["worker"].stop() == 0
             executor = pod.processes["executor"]
             assert executor.is_running()

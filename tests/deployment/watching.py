@@ -62,7 +62,7 @@ async def eventually(
 
 
 def free_port() -> int:
-    """A port that nobody listens at, and that Linux gives nobody who asks for any."""
+    """Yields a port at which no process listens, and that Linux assigns to none."""
     while True:
         port = 16_384 + secrets.randbelow(16_384)
         with socket.socket() as held, suppress(OSError):
@@ -298,7 +298,7 @@ async def _everything(found: Watched) -> None:
             _silence(found, client),
             _words(found, client),
         )
-        # Alone: now nobody gets a reply.
+        # Alone: now no call gets a reply.
         provider.outage = OUTAGES["wrong key"]
         sessions = [client.session(one) for one in ("good", "refusals", "fails", "edited")]
         await asyncio.gather(*(one.append("In an outage.") for one in sessions))
@@ -342,7 +342,7 @@ async def _refusals(found: Watched, client: palimpsest.Client) -> None:
         with suppress(PalimpsestError):
             await wrong()
             raise AssertionError("it was taken")
-    # What a process of this age refuses for the first time is told.
+    # The first refusal of a process of this age is reported.
     await found.prometheus.until('min(up{job="palimpsest-api"} offset 16s)')
     found.execute("ALTER TABLE chunk ADD CONSTRAINT made_up CHECK (text <> 'forbidden') NOT VALID")
     with suppress(PalimpsestError):
@@ -408,7 +408,7 @@ async def _edited_meanwhile(found: Watched, client: palimpsest.Client) -> None:
 async def _silence(found: Watched, client: palimpsest.Client) -> None:
     """A model of its own replies to nothing for a while."""
     provider = found.provider
-    # What a process of this age counts for the first time is told.
+    # The first count of a process of this age is reported.
     await found.prometheus.until('min(up{job="palimpsest-worker"} offset 16s)')
     provider.holds.add("[silence]")
     made = [await _made(client, f"silent-{number}", SILENT) for number in range(3)]

@@ -17,7 +17,7 @@ _TLS = b"\x16\x03"
 
 @dataclass
 class Gateway:
-    """A server that answers what it is told, byte for byte."""
+    """A server with scripted responses, byte for byte."""
 
     port: int
     #: Answers to the next requests; the last of them stays.

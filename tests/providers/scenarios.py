@@ -24,7 +24,7 @@ class Scenario(StrEnum):
     THINKING = "thinking"
     #: Thoughts, then the end.
     THINKING_ONLY = "thinking only"
-    #: A call of a tool that nobody offered.
+    #: A call of a tool that was not offered.
     TOOL_CALL = "tool call"
     #: An end of the provider's own: `Turn.native` says which.
     ODD_END = "odd end"
@@ -90,7 +90,7 @@ class Said:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The text as a stream brings it."""
+        """Returns the text in the parts of a stream."""
         middle = len(self.text) // 2
         return tuple(part for part in (self.text[:middle], self.text[middle:]) if part)
 

@@ -1,4 +1,4 @@
-"""What a made-up model's call comes to."""
+"""Results of calls to a fake model."""
 
 from service.domain.prompting.ends import End
 from service.llm.providers.transport import Completion

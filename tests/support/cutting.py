@@ -9,7 +9,7 @@ from sqlalchemy.engine import make_url
 
 
 class Proxy:
-    """Passes on to an address what comes to its own, until it is told to cut."""
+    """Forwards connections to an address, until it is asked to cut them."""
 
     def __init__(self, to: str) -> None:
         self._host, _, port = to.rpartition(":")

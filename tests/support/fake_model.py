@@ -27,7 +27,7 @@ class FakeModel:
     url: str = ""
     #: How it answers who asks for a stream.
     streaming: Streaming = field(default_factory=Streaming)
-    #: Streams that whoever asked did not read to their end.
+    #: Streams that the client did not read to their end.
     left: int = 0
     #: Each request has a thread, and each a number of its own.
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -139,7 +139,7 @@ def served(model: Responds) -> Iterator[str]:
                 try:
                     self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
                 except ConnectionError:
-                    # Whoever asked has gone.
+                    # The client has gone.
                     model.left += 1
                     return
             with suppress(ConnectionError):

@@ -17,7 +17,7 @@ class Streaming:
     breaks_behind: int | None = None
     #: The stream just ends there, as if it were whole.
     ends_behind: int | None = None
-    #: Whether the usage is told at the end.
+    #: Whether the usage is reported at the end.
     has_usage: bool = True
 
     def events(self, body: str) -> Iterator[bytes | None]:

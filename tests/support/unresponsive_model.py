@@ -13,7 +13,7 @@ from tests.unit.calls.scripted_calls import make_ask
 
 
 class UnresponsiveModel:
-    """Hears requests; each stays open until whoever sent it closes its connection."""
+    """Accepts requests; each stays open until its client closes the connection."""
 
     def __init__(self, *, drips_seconds: float | None = None) -> None:
         """Without `drips_seconds` not a byte is sent, else a byte of a body so often."""
@@ -21,7 +21,7 @@ class UnresponsiveModel:
         self.url = ""
         #: Bodies of the requests that came.
         self.requests: list[dict[str, object]] = []
-        #: How many of them were left by whoever sent them.
+        #: How many of them their clients closed.
         self.left = 0
         self._changed = asyncio.Event()
 
@@ -41,7 +41,7 @@ class UnresponsiveModel:
             self._changed.set()
             if self._drips_seconds is not None:
                 dripping = asyncio.create_task(self._drip(writer, self._drips_seconds))
-            # Who leaves bytes unread resets the connection, who has read all ends it.
+            # Unread bytes would reset the connection; reading all of them ends it.
             with suppress(ConnectionError):
                 await reader.read()
             self.left += 1

@@ -1,4 +1,4 @@
-"""Core 14: many ask and leave at once, so that workers answer nobody."""
+"""Core 14: many clients ask and disconnect at once, so that workers answer in vain."""
 
 import asyncio
 import threading

@@ -132,7 +132,7 @@ async def _all_applied(
     sessions: Sequence[palimpsest.Session], heads: dict[str, int], ended: float
 ) -> float | None:
     left = list(sessions)
-    # Far more than what is allowed: how long it took is told in any case.
+    # Far more than what is allowed: how long it took is reported in any case.
     while time.monotonic() < ended + 180:
         reached = await asyncio.gather(*(one.memory("m").get() for one in left))
         left = [

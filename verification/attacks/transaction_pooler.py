@@ -44,7 +44,7 @@ async def run(stage: Stage) -> Outcome:
 
 
 def _refusal(url: str, command: str) -> str:
-    """What a process says that was not told of the pooler; empty when it starts."""
+    """Returns the error of a process without the pooler's setting; empty when it starts."""
     try:
         Process(command, {"PALIMPSEST_DATABASE_URL": url}, "").close()
     except RuntimeError as error:

@@ -11,7 +11,7 @@ from service.domain.values.tenancy import DEFAULT_TENANT
 from tests.support.cloning import Copy, clone, put_behind
 from verification.benchmarks.load_stack import count_behind, one
 
-#: A tenant that nobody reaches over gRPC; its sessions are copies.
+#: A tenant that no client reaches over gRPC; its sessions are copies.
 OTHER_TENANT = UUID("9d5f4c6e-7a43-5d0b-8f0e-2f4f7d1a0002")
 
 _TABLES = """

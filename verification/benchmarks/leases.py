@@ -33,7 +33,7 @@ REST_SECONDS = 5.0
 
 
 class UnresponsiveModel:
-    """Replies when it is told."""
+    """Replies on request."""
 
     def __init__(self) -> None:
         self.asked = 0

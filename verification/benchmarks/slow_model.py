@@ -64,7 +64,7 @@ async def _respond(ready: Connection, habits: Sequence[Habit]) -> None:
                 writer.write(_response(habit.reply.replace(NUMBER, str(next(numbers)))))
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
-            # Whoever asked is gone.
+            # The client is gone.
             writer.close()
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0, backlog=1024)

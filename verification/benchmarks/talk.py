@@ -65,7 +65,7 @@ _SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in ("a", "e", "i", "o", "u",
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What is known of somebody in one respect; the newest value holds."""
+    """One known fact about a person; the newest value counts."""
 
     subject: int
     attribute: int
@@ -101,7 +101,7 @@ class Talk:
         self.names = {n: self._word().capitalize() for n in range(1, PEOPLE + 1)}
         self.others = {n: f"the {self._word()}" for n in self.names}
         self._wordings: dict[tuple[int, int], tuple[str, str]] = {}
-        #: The newest value of each fact that was told.
+        #: The newest value of each fact that was said.
         self.truth: dict[Fact, tuple[str, str]] = {}
         #: What each sentence means that a model could write.
         self.meanings: dict[str, Said] = {}
@@ -279,7 +279,7 @@ def _reply(changes: Sequence[tuple[str, str, Json]]) -> str:
 
 
 def judged(talk: Talk, value: Any) -> dict[str, int]:
-    """How far the memory is from what was told, in facts."""
+    """Compares the memory with the facts that were said."""
     held = [talk.meanings[text] for _, text in _sentences(value)]
     held = [one for one in held if not one.introduces]
     counts = Counter(one.fact for one in held)

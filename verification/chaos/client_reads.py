@@ -191,7 +191,7 @@ async def _edit(desk: Desk, name: str, room: Room, memory: Memory, expected: int
         invoked=time.monotonic(),
         returned=0.0,
     )
-    # Whoever is killed before it hears of it has made it, or not.
+    # A client that is killed before the response has made it, or not.
     desk.write(begun)
     revision = 0
     try:

@@ -40,7 +40,7 @@ FROM_CORE = "Internal error from Core"
 #: chunks as come by producers.
 REQUESTERS = 2
 REQUESTED_PART = 20
-#: The file that tells clients to come to their end.
+#: The file that asks clients to end.
 OVER = "over"
 #: Between two tries of what the service refused.
 PAUSE_SECONDS = 0.2
@@ -238,7 +238,7 @@ class Desk:
         """Ends it."""
         for client in self.clients:
             await client.close()
-        # Whoever finds it finds all of it.
+        # The file is never seen incomplete.
         new = self._folder / f"new-refusals-{self._life}"
         new.write_text(json.dumps(self.refusals))
         new.rename(self._folder / f"refusals-{self._life}.json")

@@ -158,7 +158,7 @@ class Deployment:
         self._zygote.start(name, ["run", "verification.chaos.clients:main", plan], {})
 
     def end_client(self, name: str) -> None:
-        """It comes to its end by itself, and is not started again."""
+        """Lets it end by itself, and does not start it again."""
         self._zygote.forget(name)
 
     def is_running(self, name: str) -> bool:

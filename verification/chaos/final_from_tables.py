@@ -33,7 +33,7 @@ Connection = psycopg.AsyncConnection[Any]
 
 
 async def final_from(superuser_url: str, database: Database, session: str) -> Final:
-    """The session as it is, when nobody writes any more."""
+    """Returns the session as it is, when no process writes any more."""
     key = session_key(DEFAULT_TENANT, session)
     async with await psycopg.AsyncConnection.connect(
         superuser_url, autocommit=True, row_factory=namedtuple_row

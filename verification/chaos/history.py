@@ -215,7 +215,7 @@ class ModelCalled:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientLeft:
-    """Whoever called the model had gone when its reply was to be sent."""
+    """The caller of the model had gone when its reply was to be sent."""
 
     serial: int
     at: float
@@ -388,7 +388,7 @@ class LedgerRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Final:
-    """Everything that is there in the end, when nobody writes any more."""
+    """Everything that is there in the end, when no process writes any more."""
 
     sessions: tuple[FinalSession, ...]
     ledger: Iterable[LedgerRow]

@@ -95,7 +95,7 @@ class MemoryChecker:
             self._found("drained", f"is at {memory.applied_position} of {self._log.head}")
 
     def read(self, event: ReadMemory) -> None:
-        """Somebody read the memory."""
+        """Checks a read of the memory."""
         self._findings.count("reads")
         who = f"{event.client} read revision {event.revision} at {event.applied_position}"
         if event.applied_position < event.wanted_position:
@@ -121,7 +121,7 @@ class MemoryChecker:
             self._found("read", f"{who}; it was at {end}")
 
     def watched(self, event: Watched) -> None:
-        """Somebody watched the memory."""
+        """Checks a watch of the memory."""
         self._findings.count("watches")
         due = event.after_revision
         for revision, position in event.told:
@@ -135,12 +135,12 @@ class MemoryChecker:
                 self._found("watch", what)
 
     def edited(self, event: Edited) -> None:
-        """Somebody edits the memory."""
+        """Applies an edit of the memory."""
         self._findings.count("edits", bool(event.returned))
         self._edits.edited(event)
 
     def rolled_back(self, event: RolledBack) -> None:
-        """Somebody rolls the memory back."""
+        """Applies a rollback of the memory."""
         self._edits.rolled_back(event)
 
     def refused(self, event: Refused) -> None:

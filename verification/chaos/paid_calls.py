@@ -75,7 +75,7 @@ class Judge:
         self._harms = sorted(harms, key=lambda one: one.begin)
         self._ends = ends
         self._lease_seconds = lease_seconds
-        #: Calls whose reply found nobody.
+        #: Calls whose reply found no client.
         self._left: set[int] = set()
 
     def spending(self, events: Iterable[Event], ledger: Iterable[LedgerRow]) -> Spending:

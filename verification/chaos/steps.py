@@ -1,4 +1,4 @@
-"""The state machines for as long as somebody likes."""
+"""Runs the state machines for a chosen time."""
 
 import logging
 import sys

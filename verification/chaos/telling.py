@@ -1,4 +1,4 @@
-"""What a campaign says while it runs: a line now and then, so that nobody waits in the dark."""
+"""Prints the progress of a campaign: a line now and then while it runs."""
 
 import sys
 import time
@@ -12,7 +12,7 @@ _PAGE_BYTES = 4096
 
 
 class Teller:
-    """Tells how far a run is."""
+    """Prints how far a run is."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -22,7 +22,7 @@ class Teller:
         self.own_mb = 0
 
     def look(self, deployment: Deployment) -> None:
-        """Tells, when it is time for it."""
+        """Prints a line, when one is due."""
         now = time.monotonic()
         if now - self._told < TELL_SECONDS:
             return
@@ -39,7 +39,7 @@ class Teller:
         )
 
     def say(self, what: str) -> None:
-        """Tells what happens now."""
+        """Prints what happens now."""
         own = resident_mb("self")
         self.own_mb = max(self.own_mb, own)
         written = sum(path.stat().st_size for path in self._folder.iterdir()) // 2**20

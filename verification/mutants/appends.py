@@ -20,7 +20,7 @@ from verification.mutants.world import PRISM, Gate, World
 
 
 async def sent_again(world: World) -> None:
-    """Nobody knows what became of a batch: it is sent again, to another server."""
+    """The outcome of a batch is unknown: it is sent again, to another server."""
     await world.begin(m=PRISM)
     async with server(world, "a") as one, server(world, "b") as other:
         await one.append("p", 1, 3)
@@ -59,7 +59,7 @@ async def sent_at_once(world: World) -> None:
 
 
 async def asked_again(world: World) -> None:
-    """Nobody knows what became of a request without a producer: another server gets it again."""
+    """The outcome of a request without a producer is unknown: another server gets it again."""
     await world.begin()
     async with server(world, "a") as one, server(world, "b") as other:
         await one.request("r", 1)
@@ -118,7 +118,7 @@ async def sent_as_another(world: World) -> None:
 
 
 async def sent_to_another_head(world: World) -> None:
-    """A producer wants the log as it knew it, and somebody else has written since."""
+    """A producer expects the head that it knew, and another client has written since."""
     await world.begin(m=PRISM)
     async with server(world, "a") as api:
         await api.append("p", 1)

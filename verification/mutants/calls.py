@@ -60,7 +60,7 @@ async def _begin(ledger: CallLedger, scope: CallScope) -> Lease:
 
 
 async def _run_out(world: World) -> None:
-    """Whoever has a lease stands still for longer than it holds."""
+    """The holder of a lease is suspended for longer than the lease."""
     await world.run_sql(
         "UPDATE intent SET lease_until = now() - interval '1 second' WHERE session_key = %s",
         world.key,
@@ -128,7 +128,7 @@ async def failed_behind_the_lease(world: World) -> None:
 
 
 async def renewed_behind_the_lease(world: World) -> None:
-    """Whoever lost a call asks whether it may go on with it."""
+    """An executor that lost a call renews its lease."""
     scope, (slow, other) = await _ledgers(world, 2)
     lost = await _begin(slow, scope)
     await _run_out(world)
@@ -138,7 +138,7 @@ async def renewed_behind_the_lease(world: World) -> None:
 
 
 async def begun_anew(world: World) -> None:
-    """A call ends and begins again while somebody who lost it before still makes it."""
+    """A call ends and begins again while an executor that lost it still makes it."""
     scope, (slow, other, third) = await _ledgers(world, 3)
     lost = await _begin(slow, scope)
     await _run_out(world)
@@ -151,7 +151,7 @@ async def begun_anew(world: World) -> None:
 
 
 async def replied_twice(world: World) -> None:
-    """A call is made a second time, since whoever made it stood still, and both reply."""
+    """A call is made a second time, since its executor was suspended, and both reply."""
     scope, (slow, other) = await _ledgers(world, 2)
     lost = await _begin(slow, scope)
     await _run_out(world)

@@ -1,4 +1,4 @@
-"""Reads that must not be stale, and answers that stay as they were told."""
+"""Reads that must not be stale, and answers that must not change once sent."""
 
 import asyncio
 from typing import Any
@@ -20,7 +20,7 @@ from verification.mutants.world import PRISM, TOKEN_KEY, Gate, Worker, World
 
 
 async def read_too_soon(world: World) -> None:
-    """Somebody reads with the token of an ack before any worker has read the chunk."""
+    """A client reads with the token of an ack before any worker has read the chunk."""
     await world.begin(m=PRISM)
     async with server(world, "a") as api:
         token = await api.append("p", 1, 2)
@@ -28,7 +28,7 @@ async def read_too_soon(world: World) -> None:
 
 
 async def read_with_a_token_of_before(world: World) -> None:
-    """The session has begun anew, and somebody has a token of before."""
+    """The session has a new incarnation, and a client has a token of the old one."""
     await world.begin(m=PRISM)
     async with server(world, "a") as api:
         token = await api.append("p", 1)
@@ -39,7 +39,7 @@ async def read_with_a_token_of_before(world: World) -> None:
 
 
 async def read_with_a_token_of_a_lost_log(world: World) -> None:
-    """A backup is restored that ends before a chunk, and somebody has that chunk's token."""
+    """A backup is restored that ends before a chunk, and a client has that chunk's token."""
     await world.begin(m=PRISM)
     async with server(world, "a") as api:
         await api.append("p", 1)
@@ -98,13 +98,13 @@ async def _finished_late(world: World, meanwhile: Any) -> None:
 
 
 async def answered_twice(world: World) -> None:
-    """Two workers make one answer, and the second comes when the first was told."""
+    """Two workers make one answer, and the second is ready after the first was sent."""
     world.may_pay_again = True
     await _finished_late(world, Worker(world, "quick").answerer.make)
 
 
 async def cancelled_meanwhile(world: World) -> None:
-    """Somebody cancels an answer that is about to be stored."""
+    """A client cancels an answer that is about to be stored."""
 
     async def call_off(item: WorkItem) -> None:
         await cancel(world.database("canceller"), DEFAULT_TENANT, world.session, item.item_id)

@@ -1,4 +1,4 @@
-"""Steps of memories that two workers make, or that somebody edits into."""
+"""Steps of memories that two workers make, or that an edit interrupts."""
 
 import asyncio
 from dataclasses import replace
@@ -76,7 +76,7 @@ def taken_over(spec: MemorySpec, chunks: int = 3) -> Scenario:
 
 
 async def edited_meanwhile(world: World) -> None:
-    """Somebody edits a memory while a worker has its next step in hand."""
+    """A client edits a memory while a worker makes its next step."""
     await world.begin(m=PRISM)
     async with server(world, "a") as api:
         await api.append("p", 1, 2)

@@ -22,7 +22,7 @@ from verification.mutants.world import PATIENCE_SECONDS, PRISM, Worker, World
 
 
 async def taken_at_once(world: World) -> None:
-    """A worker is so quick that it has a wake-up while whoever gives it goes on."""
+    """A worker is so quick that it gets a wake-up before its sender continues."""
     await world.begin(m=PRISM)
     worker = Worker(world, "quick")
     worked = asyncio.Event()
@@ -67,7 +67,7 @@ def _memory_of(tx: Transaction, key: Any) -> WorkItem:
 
 
 async def told_twice(world: World) -> None:
-    """Who takes an answer over tells its first event again, and another text."""
+    """A worker that takes an answer over writes its first event again, and another text."""
     item = await question(world)
     answer = (item.session_key, item.item_id)
     for teller in ("slow", "quick"):
@@ -84,7 +84,7 @@ async def told_twice(world: World) -> None:
 
 
 async def text_told_twice(world: World) -> None:
-    """Two workers write one answer, and each tells its text."""
+    """Two workers write one answer, and each streams its text."""
     item = await question(world)
     answer = (item.session_key, item.item_id)
     for teller in ("slow", "quick"):
@@ -99,7 +99,7 @@ async def text_told_twice(world: World) -> None:
 
 
 async def indexed_late(world: World) -> None:
-    """Whoever looked at an index when there was one chunk writes it when there are two."""
+    """A worker that read an index when there was one chunk writes it when there are two."""
     await world.begin(m=PRISM)
     async with server(world, "a") as api:
         for after in (0, 1):

@@ -1,4 +1,4 @@
-"""Work that somebody must be told of, and wishes that come at the last moment."""
+"""Work that needs a wake-up, and requests that arrive at the last moment."""
 
 import asyncio
 from typing import Any
@@ -59,7 +59,7 @@ async def appended_while_leaving(world: World) -> None:
 
 
 async def appended_to_the_idle(world: World) -> None:
-    """A chunk comes to a memory that is at the head, on a guess and under the lock."""
+    """A chunk is appended for a memory that is at the head, on a guess and under the lock."""
     await world.begin(m=PRISM)
     worker = Worker(world, "woken")
     async with server(world, "a") as api:
@@ -74,7 +74,7 @@ async def appended_to_the_idle(world: World) -> None:
 
 
 async def sealed_while_leaving(world: World) -> None:
-    """Somebody wants a tree closed when its worker is about to leave it at the head."""
+    """A client seals a tree when its worker is about to leave it at the head."""
     await world.begin(m=TREE)
     hold = Gate()
     world.expect(
@@ -97,7 +97,7 @@ async def sealed_while_leaving(world: World) -> None:
 
 
 async def consolidation_wanted_while_leaving(world: World) -> None:
-    """Somebody wants a memory consolidated when its worker is about to leave it."""
+    """A client requests a consolidation when the memory's worker is about to leave it."""
     await world.begin(m=PRISM)
     hold = Gate()
     world.expect(

@@ -67,12 +67,12 @@ STATE = StateSpec(task="Find the town.", period=1, state_tokens=64, model="test/
 LEASE_SECONDS = 600.0
 #: Rounds behind which a session that still has work hangs.
 SETTLE_ROUNDS = 20
-#: Nobody waits longer for anybody: then the scenario is broken.
+#: No task waits longer for another: then the scenario is broken.
 PATIENCE_SECONDS = 150.0
 
 
 class Gate:
-    """Holds whoever comes, until somebody opens it."""
+    """Blocks tasks that arrive, until it is opened."""
 
     def __init__(self) -> None:
         self.reached = asyncio.Event()
@@ -85,12 +85,12 @@ class Gate:
             await self._open.wait()
 
     async def wait(self) -> None:
-        """Until somebody is here."""
+        """Waits until a task is blocked here."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             await self.reached.wait()
 
     def open(self) -> None:
-        """Lets whoever is here go on, and those that come."""
+        """Lets blocked tasks continue, and all later ones."""
         self._open.set()
 
 
@@ -154,7 +154,7 @@ class Model:
 
 
 class World:
-    """One session, and everybody who works on it."""
+    """One session, and all clients and workers that use it."""
 
     def __init__(
         self,

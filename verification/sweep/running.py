@@ -223,7 +223,7 @@ class _Site:
 
 
 class _Sweep:
-    """All sites, until the book is done or somebody ends it."""
+    """Runs all sites, until the book is done or the run is ended."""
 
     def __init__(self, sites: Sequence[_Site], book: Book, lanes: int) -> None:
         self._sites = sites

@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 @dataclass(kw_only=True, slots=True)
 class Told:
-    """What a session was told to have, and what the service said to that."""
+    """What a session was sent, and how the service responded."""
 
     name: str
     #: Position by producer and sequence, of what was acked.
@@ -82,7 +82,7 @@ async def make(call: Callable[[], Awaitable[object]]) -> None:
 
 
 class Traffic:
-    """Sessions in lanes, until it is told to stop."""
+    """Runs sessions in lanes, until it is stopped."""
 
     def __init__(self, address: str, seed: int, prefix: str, history: Path) -> None:
         """The names of its sessions, and all that follows from them, begin with `prefix`.
@@ -288,7 +288,7 @@ class Traffic:
             return (await facts.edit([Edit.put(f"$.edits.{mark}", mark)])).info.revision
 
         revision = await insist(once)
-        # Which of several tries made it nobody knows.
+        # Which of several tries made it is unknown.
         note(revision if tries == 1 else 0, time.monotonic())
 
     async def _roll_back(self, facts: Memory) -> None:

@@ -1,4 +1,4 @@
-"""Streams that nobody reads: the server holds a bounded part of them, and lets go in the end."""
+"""Unread streams: the server buffers a bounded part of them, and closes them in the end."""
 
 import asyncio
 from typing import Any
@@ -42,7 +42,7 @@ async def test_a_wait_ends_with_its_client_and_gives_its_place_back(url: str) ->
     async with serving_client(url, max_waiting_reads=2) as client:
         session = await client.create_session("s")
         memory = await session.create_memory("m", SCHEMA)
-        # Which nobody applies: the rebuild goes on for as long as the test wants.
+        # Which no worker applies: the rebuild goes on for as long as the test wants.
         await session.append("text")
         rebuild = await memory.rebuild("n")
         stub = operation_service_pb2_grpc.OperationServiceStub(client.channel)
@@ -89,7 +89,7 @@ async def test_a_stop_does_not_wait_for_who_does_not_read_many_answers(
         asked = answer_service_pb2.AskManyRequest(questions=[question] * QUESTIONS)
         unread: Any = answer_service_pb2_grpc.AnswerServiceStub(channel).AskMany(asked)
         begun = [await unread.read() for _ in range(QUESTIONS)]
-        # Nobody works here: all of them are answered at once, with more than a window takes.
+        # No worker runs here: all of them are answered at once, with more than a window takes.
         async with database.transaction(DEFAULT_TENANT) as tx:
             for one in begun:
                 await answers.complete(

@@ -20,7 +20,7 @@ from tests.support.fake_model import FakeModel, fake_model
 from tests.support.harness import eventually
 
 pytestmark = [pytest.mark.prove, pytest.mark.timeout(900)]
-#: Chunks that are acked before it is told to stop.
+#: Chunks that are acked before it is stopped.
 BEFORE = 40
 
 
@@ -62,7 +62,7 @@ def up(folder: Path, silent: Asked, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 class Traffic:
-    """A producer that appends until nobody listens any more."""
+    """Appends until the server no longer listens."""
 
     def __init__(self) -> None:
         self.sent: list[str] = []

@@ -1,4 +1,4 @@
-"""A server that stops tells all who wait at once, though it may go on for an hour."""
+"""A server that stops ends all waiting calls at once, though it may drain for an hour."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
@@ -107,6 +107,6 @@ async def test_many_questions_go_on_at_another_server_when_theirs_stops(url: str
             session = client.session("s")
             # Time for the way from one server to the other, on a busy machine too.
             ended = await session.ask_all(["one", "two"], timeout=10, on_event=hear)
-        # Nobody answers; it is the other server that says so, when the time is up.
+        # No worker answers; it is the other server that says so, when the time is up.
         late = [one.reason for one in ended if isinstance(one, palimpsest.DeadlineExceeded)]
         assert late == ["ANSWER_NOT_READY_IN_TIME"] * 2

@@ -20,7 +20,7 @@ DIFFERS = (
     (re.compile(r"[\d,]+ tokens, \d+% of the text"), "N tokens, P% of the text"),
     (TIME, "TIME"),
 )
-#: What calls came to goes with the wording of prompts, too.
+#: Totals of calls depend on the wording of prompts, too.
 FIGURES = re.compile(r"[\d,.]+"), "N"
 #: A memory compresses for a moment behind its log: what only reads shows that in the end.
 COMPRESSES_SECONDS = 120.0

@@ -198,7 +198,7 @@ async def test_another_worker_goes_on_with_a_removal_whose_worker_was_killed(
         async with palimpsest.connect(address) as client:
             session = await client.create_session(name)
             await send(session, "first")
-            # As many as nobody wants to append one by one.
+            # Too many to append one by one.
             rows.execute("SET session_replication_role = replica")
             rows.execute(
                 "INSERT INTO chunk (session_key, position, tenant_id, producer_id,"

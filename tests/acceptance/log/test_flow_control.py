@@ -1,4 +1,4 @@
-"""Flow control: what is slow holds back who produces, and nothing that waits is without bound."""
+"""Flow control: slow consumers slow down their producers, and every queue is bounded."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -57,7 +57,7 @@ async def serving_client(url: str, **limits: Any) -> AsyncIterator[palimpsest.Cl
 
 
 async def settled(look: Any) -> Any:
-    """What `look()` comes to once it has not changed for a while."""
+    """Returns the result of `look()` once it has not changed for a while."""
     last, same = look(), 0
     async with asyncio.timeout(150):
         while same < 10:
@@ -204,7 +204,7 @@ async def too_many(memory: palimpsest.Memory) -> palimpsest.ResourceExhausted | 
 async def test_a_watch_that_is_not_read_is_not_read_ahead_and_delays_nobody(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server holds what one look brings, and gRPC's window; the rest stays where it is."""
+    """The server buffers the result of one read and gRPC's window, and reads no more."""
     told: dict[str, int] = {}
     read = Watches._read
 

@@ -1,4 +1,4 @@
-"""Who goes away takes the model call along that was made for them, down to the connection."""
+"""A client that disconnects ends the model call made for it, down to the connection."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -130,7 +130,7 @@ async def test_a_text_that_the_model_always_fails_at_holds_up_nobody_else(
                 while model.failed < 15:
                     await asyncio.sleep(0.05)
                 told = {"memories": ""}
-                # While it is tried, nobody knows whether it still fails.
+                # During a probe it is not known whether it still fails.
                 while "the model calls of s0/m fail" not in told["memories"]:
                     told = doctor(address, url, settings)
                 assert "The server had an error" in told["memories"]

@@ -265,7 +265,7 @@ async def clients(address: str, backups: Backups) -> None:
             with pytest.raises(palimpsest.InvalidArgument) as refused:
                 await memory.get(after=token)
             assert refused.value.reason == "TOKEN_INVALID"
-        # Who reads its source again goes on behind what is there.
+        # A client that reads its source again continues after what is there.
         async with session.producer("p") as producer:
             assert producer.last_acked_sequence == head
             for number in range(head + 1, head + 11):

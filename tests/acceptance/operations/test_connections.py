@@ -32,7 +32,7 @@ async def test_an_old_connection_ends_when_its_calls_have(url: str) -> None:
         request = memory_service_pb2.WatchMemoryRequest(session="s", memory="m", after_revision=0)
         watching: Any = stub.WatchMemory(request)
         assert not (await watching.read()).HasField("revision")
-        # Others get new connections, over and over, and nobody hears of it.
+        # Others get new connections, over and over, without an error.
         while proxy.connections < 3:
             assert (await memory.get()).revision == 0
             await asyncio.sleep(0.05)

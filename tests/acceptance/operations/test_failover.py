@@ -47,7 +47,7 @@ def test_clients_go_on_behind_a_switchover_and_behind_a_failover(pair: Pair, doo
         pair.promote()
         door.lead(pair.primary.port)
         traffic.await_more(ACKED)
-        # What it had is nobody's any more; it follows the new one.
+        # Its own writes are discarded; it follows the new one.
         pair.replica.kill()
         pair.copy()
         pair.be_synchronous()

@@ -156,7 +156,7 @@ def deployment(servers: Servers) -> Iterator[Deployment]:
         ingest = ("ingest", "-", "-s", SESSION, "-m", MEMORY, "--chunk-characters", "100")
         succeed(*ingest, stdin=TEXT.encode(), **at)
         ports = {"api": first, "worker": first + 1, "executor": first + 2}
-        # Each is told by one scrape only: the first.
+        # Each is reported by one scrape only: the first.
         exemplars = {name: exemplars_of(parsed(port)) for name, port in ports.items()}
         yield Deployment(url, ports, collector, exemplars)
 
@@ -304,7 +304,7 @@ def _ready(port: int) -> float:
 @pytest.mark.parametrize("kind", ["serve", "work"])
 def test_a_process_that_waits_for_its_database_lives_and_says_so(kind: str) -> None:
     with socket.socket() as nobody, socket.socket() as free:
-        # Bound and not listening: whoever connects is refused.
+        # Bound and not listening: connections are refused.
         for one in (nobody, free):
             one.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -43,7 +43,7 @@ def git(*arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def before() -> Iterator[Path]:
-    """A folder with the release before: the code that the newest migration came to."""
+    """Yields a folder with the release before: the code to which the newest migration was added."""
     ref = os.environ.get(REF)
     if ref is None:
         newest = f"migrations/versions/{migrations.newest()}_*.py"
@@ -107,7 +107,7 @@ def run_migrate(environment: dict[str, str], folder: Path) -> None:
 
 
 class Traffic:
-    """A producer at one server, which never stops but when it is told."""
+    """A producer at one server, which appends until it is stopped."""
 
     def __init__(self, address: str, name: str) -> None:
         self._address = address
@@ -153,7 +153,7 @@ class Traffic:
 async def begin(address: str) -> None:
     async with palimpsest.connect(address) as client:
         session = await client.create_session("s")
-        # A step reads all that waits, so that whoever was away is soon there again.
+        # A step reads all that waits, so that a memory that lagged soon catches up.
         await session.create_memory("m", schema_source=SCHEMA, chunk_tokens=1000)
 
 

@@ -91,7 +91,7 @@ def commands_of(folder: Path) -> dict[str, int]:
 
 
 def told_in(data_dir: Path) -> str:
-    """What `up` tells commands beside it."""
+    """The settings that `up` passes to commands on the same machine."""
     return (data_dir / "run" / "settings.json").read_text()
 
 

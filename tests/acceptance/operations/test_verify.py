@@ -86,7 +86,7 @@ async def fill(address: str) -> None:
 
 @pytest.fixture(scope="module")
 def filled(servers: Servers) -> str:
-    """A database with such a session, which nobody works on any more."""
+    """Yields a database with such a session, which no process works on any more."""
     url = servers.new_database()
     with fake_embeddings() as embeddings:
         models = {
@@ -108,7 +108,7 @@ class Copy:
     url: str
 
     def spoil(self, statement: str) -> None:
-        """Changes rows as nobody of the service could: past keys, triggers and rights."""
+        """Changes rows as the service never could: past keys, triggers and rights."""
         with psycopg.connect(self.servers.as_superuser(self.url)) as connection:
             connection.execute("SET session_replication_role = replica")
             assert connection.execute(statement.encode()).rowcount > 0, "nothing was changed"

@@ -79,7 +79,7 @@ def test_a_worker_killed_between_two_calls_pays_for_no_reply_twice(
         if n == 1:
             return BAD
         if n == 2:
-            # Who asked is killed meanwhile; the call goes on in its executor.
+            # The worker is killed meanwhile; the call continues in its executor.
             killed.wait(150)
         return GOOD
 

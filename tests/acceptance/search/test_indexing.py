@@ -59,7 +59,7 @@ def append(address: str, texts: list[str], producer: str) -> None:
 def test_what_is_appended_is_indexed_though_workers_are_killed(servers: Servers) -> None:
     url = servers.new_database()
     texts = [f"chunk {n} of {CHUNKS}" for n in range(CHUNKS)]
-    # The first call takes longer than anybody needs to kill who made it.
+    # The first call takes long enough to kill the worker that made it.
     with fake_embeddings(seconds=SECONDS) as server, api(url) as (_, address):
         with worker(url, **settings(server)) as first:
             append(address, texts[:200], "one")

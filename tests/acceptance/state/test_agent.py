@@ -16,7 +16,7 @@ import palimpsest
 STEPS = 60
 PERIOD = 7
 #: The loop is killed as soon as it has said so many steps, and waits for that a little later:
-#: whoever kills it may be late.
+#: the kill may be late.
 KILLED_AT, WAITS_AT = 26, 40
 
 #: What a user writes, but for what it prints, and that it may wait for its end.
@@ -79,7 +79,7 @@ def loop(address: str, session: str, *, kill_at: int | None = None) -> list[dict
 
 
 def by_algorithm_1(step: int) -> dict[str, Any]:
-    """The context at a step, by somebody who only counts."""
+    """Returns the context at a step, computed by counting alone."""
     compressed = 0
     recent: list[list[Any]] = []
     for t in range(1, step + 1):

@@ -155,7 +155,7 @@ def test_a_client_that_was_cut_off_finds_the_events(servers: Servers, navigator:
                 return [one.kind for one in tree.trajectory(answer_id)]
 
             def is_told() -> bool:
-                # Who reads it wants it, so that it is begun if it was not.
+                # Reading it counts as waiting, so that it is begun if it was not.
                 return session.answer(answer_id).state == "running" and kinds() == ["triage"]
 
             eventually("the first move is told", is_told)

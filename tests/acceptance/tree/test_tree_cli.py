@@ -137,7 +137,7 @@ def test_trees_are_made_listed_and_asked_to_close(address: str) -> None:
     assert closing.startswith("t is to be closed by operation ")
     shown = succeed("tree", "show", "-s", session, "-m", "t", **at)
     assert shown.startswith("t at revision 0, open: ")
-    # Nobody waits for what a closed tree never reads; it is in the log all the same.
+    # No read waits for what a closed tree never reads; it is in the log nevertheless.
     late = run("ingest", "-", "-s", session, "-m", "t", stdin=b"Too late.", **at)
     assert late.returncode == 1
     assert late.stderr.splitlines()[-1] == (

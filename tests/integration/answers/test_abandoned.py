@@ -1,4 +1,4 @@
-"""Answers that nobody waits for any more: not begun, not gone on with, and resumed."""
+"""Answers without a waiting client: not begun, not continued, and resumed."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -190,7 +190,7 @@ async def test_of_a_flood_only_what_was_begun_costs(database: Database) -> None:
         for item in items:
             await works.make(item)
         assert script.asked == []
-        # Somebody comes back to one of them: that one is made.
+        # A client resumes one of them: that one is completed.
         back = server.resume(items[0])
         await until(database, items[0], is_left=False)
         await works.make(items[0])
@@ -216,7 +216,7 @@ async def test_what_is_under_way_stops_before_its_next_call(database: Database) 
         await asyncio.wait_for(making, 60)
         stored = await read_answer(database, item)
         assert (stored.status, len(slow.asked)) == ("abandoned", 1)
-        # The call that was under way ends as it is paid for, and nobody makes the next.
+        # The call in flight completes, as it is paid for, and no further call is made.
         slow.release.set()
         back = server.resume(item)
         await until(database, item, status="pending")
@@ -305,7 +305,7 @@ async def test_a_server_that_stops_leaves_nothing(database: Database) -> None:
 
 async def test_the_answers_of_a_server_that_died_expire(database: Database) -> None:
     script = Script(reply=Moves("king"))
-    # Nobody runs what would write down that its client left.
+    # The task that records that its client left does not run here.
     item = await Server(database).ask_and_leave()
     assert not (await read_answer(database, item)).is_left
     await expire(database, item)
@@ -336,7 +336,7 @@ async def test_an_abandoned_answer_can_be_cancelled_for_good(database: Database)
 
 
 async def test_what_waits_for_its_model_is_left_and_resumed(database: Database) -> None:
-    """A worker that wakes it finds that nobody waits, and puts it aside again."""
+    """A worker that wakes it finds no waiting client, and puts it aside again."""
     script = Script(reply=Moves("king"))
     async with Server(database).running() as server:
         item = await server.ask_and_leave()

@@ -77,7 +77,7 @@ async def test_what_is_under_way_ends_at_the_next_look(database: Database) -> No
     await asyncio.wait_for(making, 60)
     stored, events = await read_told(database, item)
     assert (stored.status, stored.attempts, events) == ("cancelled", 0, [])
-    # Nothing is held any more: the next look asks nobody.
+    # Nothing is registered any more: the next check sends no query.
     await answers_here.active.look()
 
 

@@ -49,7 +49,7 @@ def model(service: tuple[str, FakeModel]) -> FakeModel:
 
 @pytest.fixture
 async def asked(service: tuple[str, FakeModel], model: FakeModel) -> AsyncIterator[Asked]:
-    """A question to a memory that has read all, whose text is to be told."""
+    """Asks a memory that has read everything, with streamed text."""
     name = f"s-{uuid4().hex}"
     async with palimpsest.connect(service[0]) as client:
         session = await client.create_session(name)
@@ -121,7 +121,7 @@ async def test_the_first_piece_comes_while_the_model_is_still_writing(
 async def test_a_stream_that_breaks_is_a_failed_call_and_the_text_is_told_all_the_same(
     model: FakeModel, asked: Asked
 ) -> None:
-    # Long enough that what is before was told.
+    # Long enough that the text before it was streamed.
     model.streaming.before = lambda number: time.sleep(number == 8)
 
     def reply(number: int) -> str:

@@ -1,4 +1,4 @@
-"""A client that does not take what it is told of an answer: nobody looks for more for it."""
+"""A client that does not read its updates of an answer: no more are read for it."""
 
 import asyncio
 from collections.abc import Collection, Mapping

@@ -114,7 +114,7 @@ async def test_the_text_is_told_while_it_is_written(
 
     async def look() -> None:
         written = "".join(parts[: next(numbers)])
-        # Each part that brings more of the text is told before the model writes the next.
+        # Each part with more of the text is streamed before the model writes the next.
         while len(seen[-1]) < len(written.removeprefix("[ANSWER]\n").partition("\n[")[0]):
             await asyncio.sleep(0.01)
             seen.append(text_of((await read(memory, item.item_id))[1]))
@@ -261,7 +261,7 @@ async def test_a_cancelled_answer_ends_the_call_that_is_under_way(memory: Databa
     await stored_answers.cancel(memory, DEFAULT_TENANT, "s", item.item_id)
     await maker.active.look()
     await making
-    # The executor writes down what became of it, whoever waited.
+    # The executor records the outcome, whether or not a worker waits.
     while not (made := await failures(memory, item)):
         await asyncio.sleep(0.05)
     assert len(made) == 1

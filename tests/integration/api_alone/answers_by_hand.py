@@ -13,7 +13,7 @@ from tests.integration.answers.test_trajectories import EVENT
 
 
 class ByHand:
-    """A service whose answers nobody makes but the test, in its session `s`."""
+    """A service whose answers only the test writes, in its session `s`."""
 
     def __init__(self, database: Database, address: str) -> None:
         self.address = address

@@ -37,7 +37,7 @@ async def database(at: tuple[str, str]) -> AsyncIterator[Database]:
 
 @pytest.fixture(scope="module")
 async def nodes(client: palimpsest.Client, database: Database) -> Sequence[Node]:
-    """A session with a PRISM memory and a tree that nobody builds on; the tree's nodes."""
+    """Yields a session with a PRISM memory and a tree that no worker extends; the tree's nodes."""
     return await write_tree(client, database)
 
 

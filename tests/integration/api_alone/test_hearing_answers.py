@@ -34,7 +34,7 @@ async def test_a_lost_connection_only_interrupts_an_answer(by_hand: ByHand) -> N
             back = asyncio.create_task(reconnected(proxy))
             await asyncio.sleep(0)
             proxy.cut()
-            # Told while nobody listens.
+            # Sent while no client listens.
             await by_hand.tell(answer_id, ordinal)
             await by_hand.write(answer_id, ordinal - 1, f"{ordinal} ")
             await back
@@ -72,7 +72,7 @@ async def test_several_may_listen_to_one_answer(by_hand: ByHand) -> None:
         answer = await asking
         assert [await one for one in resuming] == [answer] * 3
         assert [one.ordinals for one in others] == [[1, 2, 3, 4], [2, 3, 4], [3, 4]]
-        # Of an answer that has ended the same is told.
+        # For an answer that has ended the stream is the same.
         late = Hearing()
         assert await session.resume_answer(answer_id, after_event=2, on_event=late) == answer
         assert late.ordinals == [3, 4]

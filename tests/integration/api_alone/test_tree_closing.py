@@ -16,7 +16,7 @@ from tests.support.sending import send
 
 @pytest.fixture
 async def closing(client: palimpsest.Client, database: Database) -> palimpsest.Tree:
-    """A tree over two chunks that nobody builds."""
+    """Creates a tree over two chunks that no worker builds."""
     session = await client.create_session(f"s-{uuid4().hex}")
     tree = await session.create_tree("t")
     async with session.producer("p") as producer:

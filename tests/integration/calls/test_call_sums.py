@@ -95,5 +95,5 @@ async def test_usage_of_a_session_reads_none_of_its_calls(owners: Database) -> N
             )
         )
         (cost,) = await costs.lines(tx, KEY, SpendFilter(session_key=KEY))
-    # There are no calls: what is told is the sums.
+    # There are no calls: the report is of the sums.
     assert cost.spend.calls == 3

@@ -53,7 +53,7 @@ CALL = Call(
     cost_micro_usd=None,
     latency_ms=1,
 )
-#: What the ledger says of CALL, to whoever asks.
+#: The ledger's record of CALL.
 PAID = ModelReply(text="paid", model="m/x", input_tokens=7, cached_tokens=4, output_tokens=3)
 FAILED = replace(CALL, reply=None, failure="no")
 
@@ -204,7 +204,7 @@ async def test_a_claim_removes_intents_of_executors_that_died_long_ago(
                 {"ago": timedelta(minutes=minutes), "key": key},
             )
     async with database.transaction(DEFAULT_TENANT) as tx:
-        # Whoever has one in hand is not waited for.
+        # A transaction that has one locked is not waited for.
         await tx.execute(text("SELECT 1 FROM intent WHERE key = 'dead' FOR UPDATE"))
         async with database.transaction(DEFAULT_TENANT) as other:
             await intents.forget(other, KEY)
@@ -305,7 +305,7 @@ async def test_beginning_and_recording_take_three_round_trips(
         return await batch(self, *arguments, **named)
 
     async def counted_execute(self: Any, *arguments: Any, **named: Any) -> Any:
-        # In a pipeline nobody waits for it.
+        # A pipeline does not wait for it.
         if self.connection.info.pipeline_status is psycopg.pq.PipelineStatus.OFF:
             sent.append("execute")
         return await execute(self, *arguments, **named)

@@ -1,4 +1,4 @@
-"""What clients are told of a database that does not do what it was asked."""
+"""Errors that clients get when the database refuses a statement."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""A database that is slow, or stands still: whoever waits for it is told in time."""
+"""A database that is slow or does not respond: waiting calls fail in time."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -104,7 +104,7 @@ async def test_a_server_that_stands_still_is_given_up(
         await asyncio.sleep(0.1)
         for one in gone:
             one.cancel()
-        # Both are told what became of them, and not of the connections that are closed.
+        # Both get their own outcome, and not an error about the closed connections.
         ended = await asyncio.gather(*gone, *waits, return_exceptions=True)
         kinds = [type(one) for one in ended]
         assert kinds == [asyncio.CancelledError] * 2 + [Unreachable] * 2

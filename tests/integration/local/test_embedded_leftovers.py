@@ -1,4 +1,4 @@
-"""What is left of a killed run is ended, and nobody else is."""
+"""Processes left by a killed run are ended, and no others."""
 
 import os
 import shutil

@@ -48,7 +48,7 @@ WHERE relname IN ('session', 'producer', 'chunk', 'memory', 'request', 'tenant')
 async def test_what_is_behind_costs_an_append_no_row(servers: Servers, url: str) -> None:
     with psycopg.connect(servers.as_superuser(url), autocommit=True) as connection:
         fill(connection, OWN)
-        # As a database that was analyzed when nobody used it, and never again.
+        # As a database that was analyzed when it was empty, and never again.
         connection.execute("ANALYZE")
         # One connection, which keeps the plans that it made then.
         database = Database.connect(url, pool_size=1, name="test")

@@ -371,7 +371,7 @@ async def test_a_large_session_is_hidden_at_once_and_workers_go_on_after_a_crash
     assert caught.value.reason is Reason.BEING_DELETED
     item = WorkItem(kind=WorkKind.REMOVAL, tenant_id=DEFAULT_TENANT, session_key=KEY, item_id=KEY)
     await usecase._remove_some(database, DEFAULT_TENANT, Removal(session_key=KEY, item_id=KEY))
-    # Whoever began it is gone: another worker knows nothing but the row.
+    # The worker that began it is gone: another one knows nothing but the row.
     assert await Remover(database, CONFIG).remove(item) is None
     assert await rows_of(database) == {}
     assert (await create(database)).incarnation == 2

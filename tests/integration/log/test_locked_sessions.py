@@ -1,4 +1,4 @@
-"""A session that somebody has locked by hand holds up its own appends, and no others."""
+"""A session that is locked by hand delays its own appends, and no others."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -99,7 +99,7 @@ async def test_a_message_writes_no_more_than_it_must(
         # What did not wait for the disk is there behind this.
         connection.execute("CREATE TABLE flushed (n int)")
         ended = one("SELECT pg_current_wal_flush_lsn()")
-        # PostgreSQL 15 cannot tell which tables they are about.
+        # PostgreSQL 15 does not report which tables they are about.
         tells = connection.info.server_version >= 160000
         records = one(_RECORDS, {"begun": begun, "ended": ended}) if tells else 0
         await database.close()

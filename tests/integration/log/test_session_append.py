@@ -1,4 +1,4 @@
-"""`session.append`, and producers that meet: what a user is told, and what is in the log."""
+"""`session.append`, and producers that collide: the user's errors, and the log."""
 
 import asyncio
 from typing import Any

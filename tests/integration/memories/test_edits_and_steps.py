@@ -47,7 +47,7 @@ def service(servers: Servers) -> Iterator[Service]:
 
 @pytest.fixture
 def model(service: Service) -> FakeModel:
-    """The model, as it is when nobody has told it anything."""
+    """Returns the model without any instruction."""
     service.model.prompts.clear()
     service.model.script.clear()
     service.model.reply = lambda n: add(f"$.topics.'t{n}'", ["x"])

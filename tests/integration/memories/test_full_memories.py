@@ -1,4 +1,4 @@
-"""Memories that become full: consolidated long before, and whoever reads them is told."""
+"""Memories that become full: consolidated long before, and reported to readers."""
 
 import asyncio
 import json
@@ -166,7 +166,7 @@ async def test_nothing_is_lost_that_a_consolidation_makes_room_for(database: Dat
     await make(database, ["a"] * 3)
 
     def reply(ask: ModelRequest, number: int) -> str:
-        # A step may bring more than is left of the limit.
+        # A step may add more than is left of the limit.
         return tidy(ask, number) if ask.purpose is Purpose.CONSOLIDATE else fact(number, 1900)
 
     script = Script(reply=reply)

@@ -179,7 +179,7 @@ async def test_nothing_goes_but_what_was_deleted(
 
 async def test_every_row_of_a_tenant_is_hidden_from_others(database: Database, held: Claim) -> None:
     await commit(database, held, 2)
-    # That one nobody sees in the name of a tenant.
+    # That one is visible to no tenant.
     tenant_tables = [
         t for t in tables.metadata.sorted_tables if "tenant_id" in t.c and t is not tables.wanted
     ]

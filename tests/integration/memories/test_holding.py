@@ -54,12 +54,12 @@ DAY, TOTAL = BudgetPeriod.DAY, BudgetPeriod.TOTAL
 OF_MEMORY = BudgetOwner(scope=BudgetScope.MEMORY, session="s", memory="m")
 OF_SESSION = BudgetOwner(scope=BudgetScope.SESSION, session="s")
 OF_TENANT = BudgetOwner(scope=BudgetScope.TENANT)
-#: What each call of the script comes to, and is taken to come to beforehand.
+#: The cost of each call of the script, actual and estimated.
 CALL_TOKENS = 12
 
 
 class SmallCalls(CallLedger):
-    """Takes calls to come to what those of the script do."""
+    """Estimates calls at the cost of those of the script."""
 
     async def begin(
         self, scope: CallScope, key: bytes, wanted: Reservation

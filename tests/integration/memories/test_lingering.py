@@ -164,7 +164,7 @@ async def watcher(database: Database) -> AsyncIterator[ProgressWatcher]:
 
 
 class Woken:
-    """The memories and answers that workers are told of."""
+    """Returns the memories and answers that workers are notified of."""
 
     def __init__(self) -> None:
         self.items: list[WorkItem] = []
@@ -318,7 +318,7 @@ async def ask(
     reader: str,
     **said: Any,
 ) -> Any:
-    """What is told first of a question."""
+    """Returns the first event of a question."""
     interest = Interest(database, seconds=60)
     asker = Asker(database, woken.wake_ups, watcher, TOKEN_KEY, ConcurrencyLimiter(10), interest)
     asked = Question(
@@ -453,7 +453,7 @@ async def test_a_question_brings_the_messages_into_the_memory_soon(patient: str)
         memory = await session.create_memory("m", SCHEMA)
         await talk(session, "My sister lives in Bern.")
         await memory.ask("Where does my sister live?")
-        # Nobody waits with a token: the question alone has ended the wait.
+        # No read waits with a token: the question alone has ended the wait.
         while (await memory.get()).applied_position < 1:
             await asyncio.sleep(0.05)
         assert (await memory.get()).revision == 1

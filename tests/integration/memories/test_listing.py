@@ -46,7 +46,7 @@ async def check(read: Read, place: Callable[[Any], Any], first: Any, whole: Sequ
             found += part.items
             after, more = place(part.items[-1]), part.more
         assert found == list(whole)
-        # Whoever is at the end finds nothing, and is not sent on.
+        # A page at the end is empty, and has no token.
         assert await read(after, limit, max_bytes) == ListPage(items=[], more=False)
 
 
@@ -130,7 +130,7 @@ async def test_events_and_answers(database: Database) -> None:
         async def read(after: Any, limit: int, max_bytes: int) -> ListPage[Any]:
             return await trajectories.page_events(tx, key, after, limit, max_bytes=max_bytes)
 
-        # Whoever lists them is shown no replies.
+        # Lists contain no replies.
         whole = [replace(one, reply="") for one in await trajectories.list_events(tx, key, 0)]
         assert len(whole) == len(SIZES)
         await check(read, lambda one: one.ordinal, 0, whole)

@@ -104,7 +104,7 @@ class Scripted(Script):
 
 
 class World:
-    """A session with memories, and everybody who does something with them."""
+    """A session with memories, and all clients and workers that use them."""
 
     def __init__(self, database: Database, seed: int) -> None:
         self.random = random.Random(seed)
@@ -296,7 +296,7 @@ class World:
             assert at.applied_position <= position
 
     async def settle(self) -> None:
-        """Waits until nobody can find anything to do any more; wakes what is stalled."""
+        """Waits until no worker finds any work; wakes what is stalled."""
         self.is_rough = False
         for _ in range(2000):
             rows = [await self.stored(name) for name in SPECS]

@@ -276,7 +276,7 @@ def test_pauses_grow_up_to_five_minutes_and_begin_anew() -> None:
 
 
 async def test_a_condition_is_new_once(deployment: Deployment, database: Database) -> None:
-    # Who hears that it is new counts it, and says so in the log.
+    # The process that learns that it is new counts it, and logs it.
     said = []
     async with database.without_tenant() as tx:
         for _ in range(2):

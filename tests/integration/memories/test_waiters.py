@@ -1,4 +1,4 @@
-"""Those who wait: only whose memory or answer changed is looked after, and nobody is forgotten."""
+"""Waiting calls: only those whose memory or answer changed are checked, and none is missed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

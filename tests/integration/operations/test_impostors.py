@@ -1,4 +1,4 @@
-"""Whoever takes the place of the embedded PostgreSQL is not told its password by asking for it."""
+"""An impostor of the embedded PostgreSQL does not get its password by requesting it."""
 
 import socket
 import struct

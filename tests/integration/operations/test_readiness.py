@@ -73,7 +73,7 @@ async def until(address: str, status: int) -> None:
 
 
 async def asked(run_dir: Path, *options: str) -> tuple[int, dict[str, Any]]:
-    """What a probe of a container is told, in a process of its own."""
+    """Returns the result of a container's probe, in a process of its own."""
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "service.app.health", "--json", *options],

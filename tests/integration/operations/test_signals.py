@@ -1,4 +1,4 @@
-"""Signals: what is told is heard by all who listen, and what may have been missed is said."""
+"""Signals: all listeners receive each message, and possible gaps are reported."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -41,7 +41,7 @@ async def listening(
     signals.subscribe(channel, heard)
     task = asyncio.create_task(signals.run())
     try:
-        # Whoever begins to listen has missed what was before.
+        # A new listener has missed what was before.
         await until(lambda: heard.missed == 1)
         yield signals, heard
     finally:

@@ -43,7 +43,7 @@ from tests.support.gateways import gateway
 
 SOURCE = "class N:\n    topics: dict[str, list[str]]\n"
 BUDGET = 300
-#: The memory of these tests comes to have more.
+#: The memory of these tests grows beyond this.
 WINDOW = 3500
 CHUNKS = 120
 FOCUSED: dict[str, Any] = {

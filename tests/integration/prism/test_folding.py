@@ -1,4 +1,4 @@
-"""Adaptive memories fold by themselves, at the same places whoever works on them."""
+"""Adaptive memories fold by themselves, at the same places whatever worker steps them."""
 
 import math
 from dataclasses import replace

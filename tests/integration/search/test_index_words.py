@@ -167,7 +167,7 @@ async def test_chunks_that_come_while_it_ends_are_noted_anew(
 async def test_any_number_at_once_write_each_word_once(session: None, database: Database) -> None:
     await append_texts(database, "s", [f"word{n}" for n in range(1200)])
     await asyncio.gather(*(indexer(database).index(ITEM) for _ in range(4)))
-    # Whoever was overtaken gave up; who comes next does what is left.
+    # The worker that was overtaken gave up; the next one does what is left.
     assert await indexer(database).index(ITEM) is None
     assert (await place(database)).indexed_position == 1200
     assert await rows(

@@ -333,7 +333,7 @@ async def test_a_search_notes_a_long_session_without_lists(database: Database) -
     await rows(database, "UPDATE session SET has_unindexed = false RETURNING 1")
     async with database.transaction(DEFAULT_TENANT) as tx:
         await tx.execute(text("SELECT 1 FROM session FOR UPDATE"))
-        # Nobody waits for whoever locks it.
+        # No transaction waits for its lock.
         assert await search(database) == [1, 2, 3]
     assert await rows(database, NOTED) == [(False,)]
     assert await search(database) == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""Budgets in the database: what counts, who waits for whom, and that none is passed."""
+"""Budgets in the database: what counts, which calls wait, and that none is exceeded."""
 
 import asyncio
 import random
@@ -186,7 +186,7 @@ async def test_a_days_budget_forgets_at_midnight_utc_and_a_total_never(
     await put(database, "memory", TOTAL, limit_tokens=150)
     with pytest.raises(BudgetExhausted, match="150 tokens in total"):
         await check(database, 71)
-    # Of two that refuse, the one that lasts longest is told.
+    # Of two that refuse, the one that lasts longest is reported.
     with pytest.raises(BudgetExhausted, match="150 tokens in total"):
         await check(database, 200)
 
@@ -202,7 +202,7 @@ async def test_the_day_of_a_call_is_that_of_utc(
     await put(database, "memory", DAY, limit_tokens=100)
     admin = Database.connect(servers.as_superuser(url), pool_size=1, name="t", role="postgres")
     async with admin.without_tenant() as tx:
-        # Whatever zone somebody's connection has.
+        # Whatever time zone a connection has.
         await tx.execute(text("SET TimeZone = 'Pacific/Auckland'"))
         await tx.execute(
             text(

@@ -1,4 +1,4 @@
-"""The sums of what was spent are what the ledger adds up to, whoever writes there."""
+"""The sums of spending equal those of the ledger, whatever process writes there."""
 
 from datetime import UTC, date, datetime, timedelta
 from typing import Any

@@ -77,7 +77,7 @@ async def test_the_sums_are_those_of_the_rows(
 
 
 async def _spend_much(database: Database, admin_url: str, sessions: range) -> None:
-    """Rows of other sessions of the tenant, which nobody made."""
+    """Inserts rows of other sessions of the tenant, which do not exist."""
     with psycopg.connect(admin_url, autocommit=True) as connection:
         connection.execute("SET session_replication_role = replica")
         connection.execute(
@@ -337,7 +337,7 @@ async def _worker(
             await asyncio.sleep(0.01)
             continue
         except StorageError:
-            # The connection was lost: whether it has begun nobody knows.
+            # The connection was lost: whether it has begun is unknown.
             continue
         assert isinstance(lease, Lease)
         match chance.randint(0, 9):

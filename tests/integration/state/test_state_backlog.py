@@ -35,7 +35,7 @@ async def test_a_batch_goes_behind_steps_that_wait_for_it(database: Database) ->
     await make(database, [], SPEC)
     await append(database, 1, 9)
     with pytest.raises(Exhausted, match="9 chunks behind"):
-        # Nobody has looked at them yet: they may be due.
+        # No worker has checked them yet: they may be due.
         await append(database, 10, 5)
     await state_method(database, Script()).drain(ITEM)
     assert (await append(database, 10, 5)).position == 14

@@ -35,7 +35,7 @@ from tests.integration.support.writing import append_chunks
 from tests.support.gateways import SHORT_LEASE_SECONDS, gateway
 from tests.support.properties import examples
 
-#: Nobody gives up: failures only cost time here.
+#: No step gives up: failures only cost time here.
 PATIENT = CONFIG.model_copy(update={"step_tries": 1000, "step_backoff_seconds": 0.0001})
 #: Longer than any example needs, in turns of a worker.
 MAX_TURNS = 200

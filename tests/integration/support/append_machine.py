@@ -44,7 +44,7 @@ EVERYTHING = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """A batch that somebody may send, said by how it differs from what is due."""
+    """A batch that a client may send, described by how it differs from what is due."""
 
     session: int
     #: SERVER_PRODUCER: it is a request, of which epoch, begin, chunks and gap say nothing.
@@ -129,7 +129,7 @@ class AppendMachine(Machine):
         head=st.sampled_from((None, None, 0, -1)),
     )
     def open(self, server: int, session: int, producer: str, epoch: int, head: int | None) -> None:
-        """A stream begins: whoever has a lower epoch is fenced off."""
+        """Opens a stream: producers with a lower epoch are fenced."""
         expected = self._head(session, head)
         due: Answer
         try:

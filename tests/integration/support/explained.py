@@ -26,7 +26,7 @@ _SETTINGS = {
     "auto_explain.log_timing": "off",
     "auto_explain.log_nested_statements": "on",
     "auto_explain.log_format": "json",
-    # To whoever sent it, and not to the server's log.
+    # To the client, and not to the server's log.
     "auto_explain.log_level": "notice",
 }
 _BEGIN = "plan:\n"
@@ -42,7 +42,7 @@ class Scan:
     way: str
     #: The table; of a scan of an index alone the index.
     relation: str
-    #: Rows that it brought or threw away, over all its loops.
+    #: Rows that it returned or discarded, over all its loops.
     rows: int
 
 
@@ -78,7 +78,7 @@ class Wrong:
 
     why: str
     statement: str
-    #: For whoever has to mend it.
+    #: For the message of a failed test.
     plan: str
 
     def __str__(self) -> str:

@@ -20,7 +20,7 @@ TREE_ID = memory_id(KEY, TREE)
 
 
 async def make_tree(database: Database, texts: Sequence[str], spec: TreeSpec | None = None) -> None:
-    """A session with a tree, and texts in its log that nobody has read."""
+    """Creates a session with a tree, and unread texts in its log."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         await sessions.create(tx, KEY, SESSION)
         await memories.create(
@@ -37,7 +37,7 @@ async def make_tree(database: Database, texts: Sequence[str], spec: TreeSpec | N
 
 
 def leaf(number: int, start: TextOffset, end: TextOffset) -> Node:
-    """A leaf whose summary tells it from others."""
+    """Returns a leaf with a distinct summary."""
     return Node(
         level=0,
         number=number,

@@ -129,7 +129,7 @@ def worker_of(kind: str, database: Database, model: Model) -> Worker:
 
 
 class Death:
-    """Kills whoever reaches the n-th boundary from now on; a hook of faults."""
+    """Kills the worker that reaches the n-th boundary from now on; a hook of faults."""
 
     def __init__(self, after: int) -> None:
         self._left = after

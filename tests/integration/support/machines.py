@@ -84,7 +84,7 @@ def run_machine(
 
 
 class CutDatabase(Database):
-    """A database whose connection is lost at the next write, when somebody says so."""
+    """A database whose connection is lost at the next write, on request."""
 
     #: "before" or "behind" the commit; empty: not at all.
     cut = ""

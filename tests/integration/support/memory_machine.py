@@ -97,7 +97,7 @@ class MemoryMachine(Machine):
         return float(next(self.times))
 
     def teardown(self) -> None:
-        """Lets everything come to its end, and has it checked."""
+        """Lets all work end, and checks the result."""
         if not hasattr(self, "model"):
             return
         try:
@@ -119,7 +119,7 @@ class MemoryMachine(Machine):
         assert report.violations == []
 
     async def settle(self) -> None:
-        """Brings all memories to an end, with a model in good health."""
+        """Completes the work of all memories, with a model that replies."""
         self.model.faults.clear()
         for name in self.memory_names:
             await self._settle(name)
@@ -187,7 +187,7 @@ class MemoryMachine(Machine):
 
     @rule(memory=st.integers(0, 9), chunks=CHUNKS)
     def drain(self, memory: int, chunks: int) -> None:
-        """A worker brings a memory to the head."""
+        """Has a worker advance a memory to the head."""
         self.feed(chunks)
         name = self.pick(memory)
         worker = worker_of(self.kind, self.database, self.model)
@@ -256,7 +256,7 @@ class MemoryMachine(Machine):
 
     @rule(memory=st.integers(0, 9))
     def retry(self, memory: int) -> None:
-        """Somebody lets a memory that has stalled go on."""
+        """Retries a stalled memory."""
         self.bench.run(self._retry(self.pick(memory)))
         self.did("retry")
 
@@ -266,7 +266,7 @@ class MemoryMachine(Machine):
 
     @rule(memory=st.integers(0, 9))
     def read(self, memory: int) -> None:
-        """Somebody reads a memory as it is."""
+        """Reads a memory as it is."""
         self.bench.run(self._read(self.pick(memory)))
         self.did("read")
 

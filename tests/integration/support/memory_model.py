@@ -55,7 +55,7 @@ class Expected:
     """What is known of a memory from outside."""
 
     acked: list[Change] = field(default_factory=list)
-    #: Revisions as watches told them, over all watches that followed on one another.
+    #: Revisions as watches streamed them, over all consecutive watches.
     told: list[Committed] = field(default_factory=list)
     #: Ends of revise prompts of this memory, and the prompts.
     asked: dict[tuple[int, ...], list[ModelRequest]] = field(default_factory=dict)
@@ -148,7 +148,7 @@ async def check_states(database: Database, memories: Memories, past: Past) -> No
 
 
 async def check_prompts(database: Database, past: Past, expected: Expected) -> None:
-    """What a committed step was asked is what anybody would ask from the stored rows."""
+    """Checks that the prompt of a committed step follows from the stored rows."""
     for one in past.revisions:
         if one.kind != "step":
             continue
@@ -197,7 +197,7 @@ def check_acked(past: Past, expected: Expected) -> None:
 
 
 def check_told(past: Past, told: Sequence[Committed], *, complete: bool) -> None:
-    """A watch told each revision once, in order, with what it changed."""
+    """Checks that a watch streamed each revision once, in order, with its changes."""
     assert [one.revision.revision for one in told] == list(range(1, len(told) + 1))
     if complete:
         assert len(told) == past.stored.revision

@@ -54,7 +54,7 @@ class PrismMachine(MemoryMachine):
 
     @rule(memory=st.integers(0, 9), off=st.sampled_from((None, 0, 0, 1)))
     def edit(self, memory: int, off: int | None) -> None:
-        """Somebody edits, maybe for a revision that is not the newest any more."""
+        """Edits a memory, maybe for a revision that is not the newest any more."""
         self.bench.run(self._edit(self.pick(memory), off))
         self.did("edit")
 
@@ -98,7 +98,7 @@ class PrismMachine(MemoryMachine):
 
     @rule(memory=st.integers(0, 9), back=st.integers(0, 12), off=st.sampled_from((None, 0, 1)))
     def rollback(self, memory: int, back: int, off: int | None) -> None:
-        """Somebody sets a memory back."""
+        """Rolls a memory back."""
         self.bench.run(self._rollback(self.pick(memory), back, off))
         self.did("rollback")
 
@@ -126,7 +126,7 @@ class PrismMachine(MemoryMachine):
 
     @rule(memory=st.integers(0, 9), chunks=CHUNKS)
     def edit_meanwhile(self, memory: int, chunks: int) -> None:
-        """Somebody edits while a worker thinks."""
+        """Edits a memory while a worker waits for its model."""
         self.feed(chunks)
         name = self.pick(memory)
         worker = worker_of(self.kind, self.database, self.model)
@@ -136,7 +136,7 @@ class PrismMachine(MemoryMachine):
 
     @rule(memory=st.integers(0, 9))
     def fold(self, memory: int) -> None:
-        """Somebody folds."""
+        """Folds a memory."""
         self.bench.run(self._fold(self.pick(memory)))
         self.did("fold")
 
@@ -149,7 +149,7 @@ class PrismMachine(MemoryMachine):
 
     @rule(memory=st.integers(0, 9))
     def consolidate(self, memory: int) -> None:
-        """Somebody asks for a consolidation."""
+        """Requests a consolidation."""
         self.bench.run(self._consolidate(self.pick(memory)))
         self.did("consolidate")
 
@@ -158,7 +158,7 @@ class PrismMachine(MemoryMachine):
 
     @rule(memory=st.integers(0, 9), is_new=st.booleans())
     def change_schema(self, memory: int, is_new: bool) -> None:
-        """Somebody adds a field, or gives the memory the schema that it has."""
+        """Adds a field, or sets the schema that the memory already has."""
         self.bench.run(self._change_schema(self.pick(memory), is_new))
         self.did("schema")
 
@@ -178,7 +178,7 @@ class PrismMachine(MemoryMachine):
     @precondition(lambda self: len(self.memory_names) < MOST_MEMORIES)
     @rule(memory=st.integers(0, 9), encoding=st.sampled_from(Encoding))
     def rebuild(self, memory: int, encoding: Encoding) -> None:
-        """Somebody has the log read again, into another memory."""
+        """Rebuilds a memory into another one."""
         self.bench.run(self._rebuild(self.pick(memory), encoding))
         self.did("rebuild")
 

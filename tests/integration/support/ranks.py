@@ -8,7 +8,7 @@ from service.usecases.answers.readers.browsed_log import BrowseHit
 
 @dataclass
 class Ranked:
-    """Retrieval that names what it is told to."""
+    """Retrieval with scripted results."""
 
     hits: Sequence[BrowseHit] = ()
     #: How it was asked: the query, the limit, and whether with a model.

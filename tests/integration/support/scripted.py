@@ -60,7 +60,7 @@ SPEC = PrismSpec(
 
 @dataclass
 class Script:
-    """A model that fails as often as it is told to, and then adds a topic a call."""
+    """A model that fails a given number of times, and then adds a topic a call."""
 
     failures: list[Exception] = field(default_factory=list)
     asked: list[ModelRequest] = field(default_factory=list)

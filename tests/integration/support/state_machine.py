@@ -41,13 +41,13 @@ class StateMachine(MemoryMachine):
 
     @rule()
     def flush(self) -> None:
-        """Somebody has everything compressed that is there."""
+        """Flushes: all chunks in the log are compressed."""
         self.bench.run(self.memories.flush(DEFAULT_TENANT, self.name, ""))
         self.did("flush")
 
     @rule(memory=st.integers(0, 9), back=st.integers(0, 9))
     def rollback(self, memory: int, back: int) -> None:
-        """Somebody sets a memory back."""
+        """Rolls a memory back."""
         self.bench.run(self._rollback(self.pick(memory), back))
         self.did("rollback")
 

@@ -62,7 +62,7 @@ async def append_steps(database: Database, count: int, first: int = 1) -> None:
 
 @dataclass
 class Plain:
-    """Algorithm 1, step by step, by somebody who knows nothing of revisions and workers.
+    """Runs algorithm 1 step by step, without revisions and workers.
 
     It takes the asks that a model got, and checks that each is the one that is due.
     """

@@ -31,7 +31,7 @@ class TreeMachine(MemoryMachine):
 
     @rule(memory=st.integers(0, 9), chunks=CHUNKS, meanwhile=st.booleans())
     def seal(self, memory: int, chunks: int, meanwhile: bool) -> None:
-        """Somebody closes a tree, maybe while a worker is about to commit."""
+        """Seals a tree, maybe while a worker is about to commit."""
         self.feed(chunks)
         name = self.pick(memory)
         if meanwhile:

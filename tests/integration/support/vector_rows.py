@@ -192,7 +192,7 @@ class Keeper:
         await self._commit("episode", now.applied_position, vector, levels)
 
     def rolled_back(self, revision: int) -> None:
-        """Somebody has restored the vectors of a revision."""
+        """Restores the vectors of a revision."""
         now, then = self.newest, self.states[revision]
         self.states.append(
             replace(then, revision=now.revision + 1, applied_position=now.applied_position)

@@ -1,4 +1,4 @@
-"""Closed trees, and those that are about to be: they hold nobody up, and nobody wakes them."""
+"""Sealed trees, and those about to be sealed: they delay no append, and are never woken."""
 
 import asyncio
 from collections.abc import Iterable

@@ -235,7 +235,7 @@ async def explained(database: Database, statement: Statement) -> str:
 
 
 def rows_read(plan: str) -> int:
-    """Rows that scans brought or threw away, over all their loops."""
+    """Returns the rows that scans returned or discarded, over all their loops."""
     total = 0
     for line in plan.splitlines():
         if "Index" in line and "actual" in line:

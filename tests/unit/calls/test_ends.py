@@ -1,4 +1,4 @@
-"""How replies ended, as litellm brings what providers say."""
+"""How replies ended, as litellm reports it."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is known about a model without asking anybody."""
+"""Facts about a model that need no call."""
 
 import socket
 

@@ -58,7 +58,7 @@ class FencedLedger(Ledger):
         self.before_write: Callable[[], Awaitable[object]] | None = None
 
     def take(self) -> Lease:
-        """Somebody finds the lease run out, and takes the call over."""
+        """Takes the call over, as another worker does after the lease."""
         self.intents[KEY] = self.intents.get(KEY, 0) + 1
         return Lease(fence=self.intents[KEY])
 

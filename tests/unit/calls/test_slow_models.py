@@ -1,4 +1,4 @@
-"""Models that reply slowly, or never: how long anybody waits, and who ends a call."""
+"""Models that reply slowly, or never: how long calls wait, and what ends them."""
 
 import asyncio
 from typing import Any

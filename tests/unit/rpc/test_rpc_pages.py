@@ -17,7 +17,7 @@ from storage.engine.listing import ListPage
 from storage.memories.history import StoredRevision
 from storage.prism.amendment_log import LoggedAmendment, LoggedRejection
 
-#: What a gRPC client takes that was told nothing else.
+#: The default limit of a gRPC client's messages.
 MESSAGE_BYTES = 4 * 1024 * 1024
 WIDE = "\U0001f6a2"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -67,7 +67,7 @@ def revision(number: int) -> StoredRevision:
 
 
 class Past:
-    """A history of as many items as anybody asks for."""
+    """A history of as many items as are requested."""
 
     def __init__(self, make: Callable[[int], Any], count: int) -> None:
         self._items = [make(number) for number in range(1, count + 1)]
@@ -89,7 +89,7 @@ class Past:
 
 
 class Memories:
-    """They are as fresh as anybody asks."""
+    """Returns at once: the history is always fresh."""
 
     async def catch_up(self, *named: Any, deadline: float | None) -> None:
         return None

@@ -36,7 +36,7 @@ async def test_a_stream_that_is_cut_while_it_writes_ends_at_once_and_in_its_cont
     ended: list[str] = []
 
     async def endless(request: bytes, context: Context) -> AsyncIterator[bytes]:
-        """Tells more than any client reads."""
+        """Streams more than any client reads."""
         try:
             while True:
                 yield b"t" * 10_000

@@ -1,4 +1,4 @@
-"""What a request that breaks a rule of the proto is told."""
+"""Errors of requests that break a rule of the proto."""
 
 import re
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Orders that break at either end: nobody waits for ever, and nothing of them stays."""
+"""Orders that break at either end: no call waits for ever, and nothing of them stays."""
 
 import asyncio
 import gc
@@ -22,7 +22,7 @@ from tests.unit.calls.test_streamed_replies import ASK, Writing
 
 @contextmanager
 def once(point: str) -> Iterator[Callable[[], int]]:
-    """A defect at `point`, the first time; how often it was come to."""
+    """Raises at `point` the first time, and counts how often it is reached."""
     reached = 0
 
     def act(at: str) -> None:
