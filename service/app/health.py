@@ -13,8 +13,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from service.settings.files import CONFIG, FILE, UnusableFile, read_table, read_value
-from service.settings.run_dir import default_run_dir, is_ours
+from service.settings.files import (
+    CONFIG,
+    FILE,
+    UnusableFile,
+    default_run_dir,
+    is_ours,
+    read_table,
+    read_value,
+)
 
 #: How long a process may take to answer, in seconds; one that takes longer hangs.
 ANSWER_SECONDS = 5.0

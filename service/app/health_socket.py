@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from service.settings.run_dir import is_ours
+from service.settings.files import is_ours
 
 #: Longest cause that is reported: in any letters it fits what `service.app.health` reads.
 MAX_CAUSE_CHARACTERS = 600

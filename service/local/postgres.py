@@ -103,6 +103,10 @@ class PostgresServer(EmbeddedServer):
         super().start()
         try:
             self._make_database()
+        except psycopg.Error as error:
+            self.stop()
+            reason = " ".join(str(error).split())
+            raise ServerError(f"cannot prepare the database: {reason}") from error
         except BaseException:
             self.stop()
             raise
@@ -120,7 +124,7 @@ class PostgresServer(EmbeddedServer):
         leftovers.end_leftovers(("postgres", "initdb"), self._is_ours, signal.SIGQUIT)
 
     def _is_ours(self, one: ProcessInfo) -> bool:
-        """Whether a process with the name of a program of PostgreSQL's works on our data."""
+        """Returns whether a process with the name of one of PostgreSQL's programs uses our data."""
         ours = {os.path.realpath(self._cluster), os.path.realpath(self._folder / _PART)}
         if one.uid != self._user.uid:
             return False
@@ -133,7 +137,7 @@ class PostgresServer(EmbeddedServer):
         return str(one.folder) in ours
 
     def _has_cluster(self) -> bool:
-        """Whether there is data. Raises ServerError for what is neither data nor nothing."""
+        """Returns whether there is data. Raises ServerError for anything else in its place."""
         if not os.path.lexists(self._cluster):
             return False
         if not self._cluster.is_dir():
@@ -218,13 +222,6 @@ class PostgresServer(EmbeddedServer):
             )
 
     def _make_database(self) -> None:
-        try:
-            self._make_role_and_database()
-        except psycopg.Error as error:
-            reason = " ".join(str(error).split())
-            raise ServerError(f"cannot prepare the database: {reason}") from error
-
-    def _make_role_and_database(self) -> None:
         with psycopg.connect(
             self._url("postgres", self._password, "postgres"),
             autocommit=True,

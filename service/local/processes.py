@@ -52,7 +52,10 @@ class ServerUser:
 
     @classmethod
     def current(cls) -> "ServerUser":
-        """Ourselves; as root the first of SERVER_USERS that there is. Raises ServerError."""
+        """Returns this process's user; as root the first of SERVER_USERS that exists.
+
+        Raises ServerError.
+        """
         if os.geteuid() != 0:
             return cls.ourselves()
         for name in SERVER_USERS:
@@ -74,7 +77,7 @@ class ServerUser:
             os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
     def can_reach(self, folder: Path) -> bool:
-        """Whether the user can enter `folder` and all above it."""
+        """Returns whether the user can enter `folder` and all above it."""
         if not self.other:
             return True
         folder = folder.resolve()
@@ -120,16 +123,16 @@ class ServerLog:
         os.ftruncate(self.handle, 0)
 
     def size(self) -> int:
-        """Bytes so far."""
+        """Returns how many bytes it has."""
         return os.fstat(self.handle).st_size
 
     def text(self, since: int = 0) -> str:
-        """The end of what came behind byte `since`, at most LOG_BYTES of it."""
+        """Returns the end of what was written after byte `since`, at most LOG_BYTES of it."""
         begin = max(since, self.size() - LOG_BYTES)
         return os.pread(self.handle, LOG_BYTES, begin).decode(errors="replace")
 
     def last_lines(self, count: int = 3, since: int = 0) -> str:
-        """The last lines of what came behind byte `since`, as one."""
+        """Returns the last lines of what was written after byte `since`, as one."""
         lines = self.text(since).strip().splitlines()
         return " | ".join(lines[-count:]) or "its log is empty"
 
@@ -183,7 +186,7 @@ def spawn(
 
 
 def run_as(command: Sequence[str], *, user: ServerUser, folder: Path) -> str:
-    """Runs a tool of a server to its end; what it printed.
+    """Runs a tool of a server to its end; returns what it printed.
 
     It and what it started end when we do. Raises ServerError with its first complaint.
     """
@@ -290,8 +293,10 @@ def watch_parent() -> None:
 
 
 def environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """Our environment with `changes`, for our own processes. They find settings where we did,
-    so secrets that stand in files stay there."""
+    """Returns our environment with `changes`, for our own processes.
+
+    They find settings where we did, so secrets in files stay there.
+    """
     # A setting that is changed is not to be looked for elsewhere as well.
     changed = {*changes, *(name + FILE for name in changes)}
     ours = {name: value for name, value in os.environ.items() if name.upper() not in changed}

@@ -47,7 +47,7 @@ class RunningService:
 def told(
     data_dir: Path, config: Config, overrides: Mapping[str, str], *, redis_place: Path | int | None
 ) -> Iterator[None]:
-    """Says meanwhile, in the data folder, what runs there and with which settings.
+    """Keeps a file in the data folder that says what runs there, with which settings.
 
     `overrides` are variables that our processes get besides `config`; `redis_place` is a socket,
     or a port of 127.0.0.1.
@@ -95,8 +95,10 @@ def find(data_dir: Path) -> RunningService | None:
 
 
 def database_url(data_dir: Path) -> str | None:
-    """URL of the embedded database below a data folder, for our login role; None when none
-    runs there, or its files are not for this user."""
+    """Returns the URL of the embedded database below a data folder, for our login role.
+
+    None when none runs there, or its files are not for this user.
+    """
     folder = data_dir.absolute() / "postgres"
     lines = _read(folder / "data" / "postmaster.pid").splitlines()
     password = _read(folder / "login.password").strip()

@@ -12,7 +12,7 @@ from service.local import processes
 from service.local.folder import OwnFolder, in_one_line, lock_folder
 from service.local.processes import ServerError, ServerUser
 
-#: How long it is tried to start a server that ends at once for a passing reason.
+#: How long a server that ends at once for a passing reason is started again.
 LAUNCH_SECONDS = 15.0
 
 
@@ -65,11 +65,11 @@ class EmbeddedServer(ABC):
         self._held.close()
 
     def is_running(self) -> bool:
-        """Whether the server lives."""
+        """Returns whether the server runs."""
         return self._process is not None and self._process.poll() is None
 
     def rotate_log(self, max_bytes: int) -> None:
-        """Puts the log aside when it has grown to so many bytes. Raises OSError."""
+        """Rotates the log when it has `max_bytes` or more. Raises OSError."""
         self._log.rotate(max_bytes)
 
     def __enter__(self) -> Self:

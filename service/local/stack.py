@@ -29,7 +29,7 @@ STOP_SECONDS = 10.0
 RESTART_SECONDS = (0.5, 30.0)
 #: Wait before a server that did not start is tried again.
 SERVER_SECONDS = 1.0
-#: How often it is looked whether a log has grown too large.
+#: How often the sizes of logs are checked.
 LOG_SECONDS = 5.0
 #: After this long without dying a process counts as healthy again.
 HEALTHY_SECONDS = 60.0
@@ -52,7 +52,7 @@ class _Child:
         self._wait_seconds = RESTART_SECONDS[0]
         self._started = 0.0
         self._again = 0.0
-        #: What it printed when it got ready.
+        #: What it printed when it was ready.
         self.ready_line = ""
 
     def open_log(self, folder: OwnFolder, held: ExitStack) -> None:
@@ -74,12 +74,12 @@ class _Child:
                 stdout=subprocess.PIPE,
                 stderr=self._log.handle,
                 text=True,
-                # Ctrl-C is for the one who started us; we stop our children in order.
+                # Ctrl-C is for this process, which stops its children in order.
                 start_new_session=True,
             )
 
     def rotate_log(self, max_bytes: int) -> None:
-        """Puts its log aside when it has grown to so many bytes. Raises OSError."""
+        """Rotates its log when it has `max_bytes` or more. Raises OSError."""
         assert self._log is not None, "it was opened"
         self._log.rotate(max_bytes)
 
@@ -101,11 +101,11 @@ class _Child:
         raise StackError(f"{self.name} did not start: {self._log.last_lines(1)}")
 
     def is_running(self) -> bool:
-        """Whether it lives."""
+        """Returns whether it runs."""
         return self._popen is not None and self._popen.poll() is None
 
     def due(self) -> bool:
-        """Whether it is dead, and it is time to start it again."""
+        """Returns whether it has died and its wait before the next start is over."""
         if self.is_running():
             return False
         now = time.monotonic()
@@ -120,12 +120,12 @@ class _Child:
         return True
 
     def ask_to_stop(self) -> None:
-        """SIGTERM."""
+        """Sends SIGTERM."""
         if self._popen is not None and self._popen.poll() is None:
             self._popen.terminate()
 
     def wait_stopped(self, seconds: float) -> None:
-        """Waits for its end, and makes it end when that takes longer."""
+        """Waits until it has ended, and kills it after `seconds`."""
         if self._popen is None:
             return
         try:
@@ -242,7 +242,7 @@ class Stack:
         child.start(own, self._parent_fd)
 
     def _tell(self) -> None:
-        """Says to commands beside us what runs, until it is stopped."""
+        """Writes for other commands what runs here, until it is stopped."""
         overrides = {**self._settings, "PALIMPSEST_LISTEN": self.address}
         place = None if self._valkey is None else self._valkey.place
         said = running.told(self.data_dir, self._config, overrides, redis_place=place)
@@ -274,7 +274,7 @@ class Stack:
             time.sleep(0.1)
 
     def look_after(self) -> None:
-        """Starts again what died and whose time has come."""
+        """Starts again what died and has waited long enough."""
         for name, server in (("PostgreSQL", self._postgres), ("Valkey", self._valkey)):
             if server is not None and not server.is_running():
                 self._start_again(name, server)
@@ -400,5 +400,8 @@ class TemporaryStack(Stack):
 
 
 def _data_dir_mode() -> int:
-    """Closed to others; as root the servers' user may pass through to its own folder."""
+    """Returns the mode of the data folder: closed to others.
+
+    As root the servers' user may pass through to its own folder.
+    """
     return 0o711 if ServerUser.current().other else 0o700

@@ -23,7 +23,7 @@ MAX_SOCKET_BYTES = 107
 
 
 def url_of(password: str, place: Path | int) -> str:
-    """The URL of a server that listens at a socket, or at a port of 127.0.0.1."""
+    """Returns the URL of a server that listens at a socket, or at a port of 127.0.0.1."""
     if isinstance(place, int):
         return f"redis://:{password}@127.0.0.1:{place}/0"
     return f"unix://:{password}@{quote(os.fsencode(place))}?db=0"
@@ -71,13 +71,13 @@ class ValkeyServer(EmbeddedServer):
             self._home.make_servers(_RUN)
 
     def kill(self) -> None:
-        """SIGKILL, for tests of what comes after."""
+        """Kills the server, for tests of what follows."""
         assert self._process is not None, "it was started"
         self._process.kill()
         self._process.wait()
 
     def _is_ours(self, one: ProcessInfo) -> bool:
-        """Whether a process with the name of a server was started with our settings."""
+        """Returns whether a process with the name of a server was started with our settings."""
         return (
             one.uid == self._user.uid
             and str(one.folder) == os.path.realpath(self._folder)

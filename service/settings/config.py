@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from service.settings.deployments import Deployments
+from service.settings.files import default_run_dir
 from service.settings.models import (
     BaseUrl,
     ModelName,
@@ -20,7 +21,6 @@ from service.settings.models import (
     ModelSettings,
     OptionalKey,
 )
-from service.settings.run_dir import default_run_dir
 
 _HOST = r"(\[[^\]]*\]|[^/:@,]*)(:\d{1,5})?"
 #: Several hosts are tried in their order. A password may hold what ought to be escaped.

@@ -1,12 +1,14 @@
-"""Files of settings and secrets: bounded, and whatever is wrong with one is one clear line.
+"""Files of settings and secrets, which are bounded, and the folder of health sockets.
 
 This module imports the standard library only, since health probes load it every few seconds.
 """
 
 import os
 import stat
+import tempfile
 import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 #: Bytes of a file, at most.
@@ -77,3 +79,18 @@ def _read(path: str, place: str) -> tuple[str, os.stat_result]:
     if "\0" in text:
         raise UnusableFile(f"{place}: has a NUL byte, and is no text")
     return text, found
+
+
+def default_run_dir() -> Path:
+    """Returns the folder of the sockets where PALIMPSEST_RUN_DIR names none."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime:
+        return Path(runtime) / "palimpsest"
+    return Path(tempfile.gettempdir()) / f"palimpsest-{os.geteuid()}"
+
+
+def is_ours(folder: Path) -> bool:
+    """Returns whether a folder belongs to our user, and to no other: not even by a link."""
+    found = folder.lstat()
+    private = stat.S_IMODE(found.st_mode) & 0o077 == 0
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and private

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -257,24 +258,18 @@ def _read_patterns(value: Any) -> tuple[str, ...]:
     return found
 
 
-def _read_prices(value: Any) -> dict[str, PriceOverride]:
-    read: dict[str, PriceOverride] = _read(value, _PRICES, "model_prices")
-    return read
-
-
-def _read_settings(value: Any) -> dict[str, ModelSetting]:
-    read: dict[str, ModelSetting] = _read(value, _SETTINGS, "model_settings")
-    return read
-
-
-def _read_profiles(value: Any) -> dict[str, ProfileOverride]:
-    read: dict[str, ProfileOverride] = _read(value, _PROFILES, "model_profiles")
-    return read
-
-
-ModelPriceOverrides = Annotated[dict[str, PriceOverride], PlainValidator(_read_prices)]
-ModelSettings = Annotated[dict[str, ModelSetting], PlainValidator(_read_settings)]
-ModelProfiles = Annotated[dict[str, ProfileOverride], PlainValidator(_read_profiles)]
+ModelPriceOverrides = Annotated[
+    dict[str, PriceOverride],
+    PlainValidator(partial(_read, adapter=_PRICES, name="model_prices")),
+]
+ModelSettings = Annotated[
+    dict[str, ModelSetting],
+    PlainValidator(partial(_read, adapter=_SETTINGS, name="model_settings")),
+]
+ModelProfiles = Annotated[
+    dict[str, ProfileOverride],
+    PlainValidator(partial(_read, adapter=_PROFILES, name="model_profiles")),
+]
 #: An empty variable is as one that is not set.
 BaseUrl = Annotated[str, AfterValidator(lambda url: url and checked_url(url))]
 OptionalKey = Annotated[
