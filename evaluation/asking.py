@@ -23,7 +23,7 @@ _READ = frozenset({"leaf", "piece"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """A complete answer, and what its reader told."""
+    """A complete answer, and the events of its reader."""
 
     answer: answer_service_pb2.Answer
     events: Sequence[TrajectoryEvent]

@@ -41,7 +41,7 @@ class Question:
     golds: tuple[str, ...]
     #: The options of a multiple-choice question, 2 or more; else empty.
     options: tuple[str, ...] = ()
-    #: Positions of the chunks that hold the answer; empty when nobody says.
+    #: Positions of the chunks that hold the answer; empty when unknown.
     evidence: frozenset[int] = frozenset()
 
 

@@ -76,7 +76,7 @@ class LogStrategy:
         self._indexes = indexes
 
     async def prepare(self, document: Document) -> Prepared:
-        """Appends the document; whoever may search waits for the index."""
+        """Appends the document; readers that may search wait for the index."""
         try:
             session = await self._place.opened(document)
             is_whole = self._name is StrategyName.WHOLE

@@ -10,7 +10,7 @@ from typing import Any
 WIDTH, HEIGHT = 900, 520
 #: Lines of a grid across the vertical axis.
 GRID = 5
-#: Colors that most people can tell from each other, by Okabe and Ito.
+#: Colors that most people can distinguish, by Okabe and Ito.
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 #: Lines that lie upon each other are all seen when they are dashed in other ways.
 _DASHES = ("none", "12 4", "6 4", "2 3", "12 4 2 4")

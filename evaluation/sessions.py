@@ -83,7 +83,7 @@ async def until(
 
 
 async def building(session: palimpsest.Session, memory: str) -> Spent:
-    """What making a memory came to, whoever asked it since. Raises PalimpsestError."""
+    """Returns the usage of building a memory, without questions. Raises PalimpsestError."""
     report = await session.usage(memory)
     return added(spent_of(line.usage) for line in report.lines if line.purpose in _BUILDING)
 

@@ -102,7 +102,7 @@ def added(spent: Iterable[Spent]) -> Spent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Walk:
-    """What a navigation came to: the counts of `Statistics` in `service.domain.tree`."""
+    """Results of a navigation: the counts of `Statistics` in `service.domain.tree`."""
 
     valid_actions: int
     invalid_actions: int

@@ -28,7 +28,7 @@ def _field(
     summaries: Sequence[Summary], name: str, of: Callable[[Summary], float | None], title: str
 ) -> Field:
     points = {
-        # A strategy whose calls nobody counted stands at the left.
+        # A strategy whose calls were not counted is at the left.
         one.strategy: (max(one.tokens_per_question, 1.0), value)
         for one in summaries
         if (value := of(one)) is not None

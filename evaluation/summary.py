@@ -1,4 +1,4 @@
-"""What the results of a strategy come to."""
+"""Sums up the results of a strategy."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable

@@ -136,7 +136,7 @@ def carry(text: Text, window: Window) -> Flow[Carried]:
     for part in read[:-1]:
         content = NextPart(carried=summary, text=part.text, max_tokens=CARRIED_TOKENS)
         reply = (yield [carry_ask(content, marker_key=window.marker_key)])[0]
-        # A model may write more than it was told to.
+        # A model may write more than the prompt allows.
         summary = beginning(_summary(reply), CARRIED_TOKENS, window.count).text
     last = read[-1] if read else Part(start=0, text="")
     return Carried(summary=summary, last=last.text, positions=text.positions(last.start, last.end))

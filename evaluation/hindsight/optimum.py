@@ -85,7 +85,7 @@ class Optimum:
                     self._same[number] = common_characters(base, text, turn)
 
     def _cheapest_fold(self, text: str, live: int, cold: bool) -> tuple[float, int]:
-        """The least that folding now comes to, and which candidate it continues."""
+        """Returns the least cost of folding now, and the candidate that it continues."""
         prices, task, length = self._prices, self._task, len(text)
         if prices.family is CacheFamily.EXPLICIT:
             kept = [live if same == length else 0 for same in self._same]

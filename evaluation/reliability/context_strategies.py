@@ -40,7 +40,7 @@ class FullHistory:
 
 
 class Retrieval(FullHistory):
-    """Of everything so far the pieces whose words fit best, in their order."""
+    """Returns the pieces so far whose words fit best, in their order."""
 
     def __init__(
         self, prompt: str, *, pieces: int, window_tokens: int, game_model: GameModel
@@ -130,7 +130,7 @@ class Recursive:
             raise Failed(str(error)) from error
 
     async def spent(self) -> Spent:
-        """Of all summaries."""
+        """The usage of all summaries."""
         return self._spent
 
     def _sized(self, step: Step) -> SizedStep:

@@ -1,4 +1,4 @@
-"""What games come to: success by length, tokens per success, the reasoning horizon."""
+"""Results of games: success by length, tokens per success, the reasoning horizon."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field

@@ -69,7 +69,7 @@ class ContextStrategy(Protocol):
         ...
 
     async def spent(self) -> Spent:
-        """What keeping came to in model calls so far. Raises Failed."""
+        """Returns the usage of model calls for keeping so far. Raises Failed."""
         ...
 
 
@@ -149,5 +149,5 @@ class Game:
 
 
 def spent_on(reply: ModelReply) -> Spent:
-    """What one call came to."""
+    """The usage of one call."""
     return Spent(calls=1, input_tokens=reply.input_tokens, output_tokens=reply.output_tokens)

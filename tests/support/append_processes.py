@@ -24,7 +24,7 @@ REACH_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What one process was told."""
+    """The responses to one process."""
 
     #: The texts that are durable, with their positions where it was told them.
     acked: dict[str, int | None]

@@ -62,7 +62,7 @@ def simulate(steps: Sequence[int], task_tokens: int, revisions: Sequence[Held]) 
 
 
 def loop(contexts: Sequence[Sequence[int | Fraction]], steps: Sequence[int]) -> Loop:
-    """What a loop comes to that reads these contexts; without summaries and formula."""
+    """Returns the sums of a loop that reads these contexts; without summaries and formula."""
     context_tokens = round(sum(map(sum, contexts)))
     return Loop(
         context_tokens=context_tokens,

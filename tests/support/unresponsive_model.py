@@ -41,7 +41,7 @@ class UnresponsiveModel:
             self._changed.set()
             if self._drips_seconds is not None:
                 dripping = asyncio.create_task(self._drip(writer, self._drips_seconds))
-            # Unread bytes would reset the connection; reading all of them ends it.
+            # A client that leaves bytes unread resets it; one that has read all ends it.
             with suppress(ConnectionError):
                 await reader.read()
             self.left += 1

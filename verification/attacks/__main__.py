@@ -17,7 +17,7 @@ from verification.attacks.attack import Attack, Stage, load, run
 
 
 def _row(attack: Attack, stage: Stage) -> dict[str, Any]:
-    """Runs an attack, says what it came to, and returns that."""
+    """Runs an attack, prints its result, and returns it."""
     began = time.monotonic()
     outcome = asyncio.run(run(attack, stage))
     seconds = round(time.monotonic() - began, 1)

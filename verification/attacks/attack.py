@@ -23,7 +23,7 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What an attack came to."""
+    """The result of an attack."""
 
     #: Whether the service withstood it.
     held: bool

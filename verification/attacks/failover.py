@@ -45,7 +45,7 @@ def asynchronously(both: Pair, address: str) -> tuple[int, str]:
 
     The acked chunks that are gone, and the reason that their producer is told.
     """
-    # One that keeps what it has sent, and goes on: it must be told.
+    # One that keeps what it has sent, and goes on: it must get an error.
     traffic = Traffic(address, 1, prefix="late")
     traffic.start()
     traffic.await_more(ACKED)

@@ -86,7 +86,7 @@ def fill_log(log: Volume, service: Process) -> list[str]:
                 one.execute("CREATE TABLE IF NOT EXISTS filling AS SELECT 1 AS one")
                 one.execute("INSERT INTO filling VALUES (1)")
         except psycopg.OperationalError:
-            # It goes, or is gone: what this is for. Or it hangs: then that is told in the end.
+            # It ends, or has ended: the purpose. Or it hangs: then that is reported in the end.
             return False
         return False
 

@@ -68,7 +68,7 @@ async def _attack(stage: Stage) -> Outcome:
 
 
 async def _tell(many: asyncio.subprocess.Process, what: str) -> str:
-    """Tells the many what to do, once all of them have ended what they did before."""
+    """Sends a command to all clients, once all have ended the one before."""
     assert many.stdin is not None
     assert many.stdout is not None
     many.stdin.write(f"{what}\n".encode())

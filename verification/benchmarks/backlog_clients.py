@@ -89,7 +89,7 @@ async def converse(
 async def look_on(
     client: palimpsest.Client, names: Iterator[str], seconds: float, waits: Waits
 ) -> None:
-    """Appends a text and looks at the memory until it has it: nobody waits for anything."""
+    """Appends a text and polls the memory until it has it, without a waiting read."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         session = client.session(next(names))

@@ -46,7 +46,7 @@ WARM = 20
 _SCHEMA = "class Notes:\n    topics: dict[str, str]\n"
 LITTLE, MUCH = UUID(int=0xB0), UUID(int=0xB1)
 
-# Sessions that nobody made: foreign keys are not checked here.
+# Sessions that do not exist: foreign keys are not checked here.
 _SPEND = """
 INSERT INTO call_sum (session_key, owner_id, tenant_id, day, purpose, model, residual, failed,
     calls, input_tokens, predicted_cached_tokens, reported_cached_tokens, reported_calls,

@@ -66,7 +66,7 @@ def run(seconds: float, *, sessions: int, rounds: int, statements: bool) -> dict
             connection.execute("CREATE EXTENSION pg_walinspect")
             if statements:
                 connection.execute("CREATE EXTENSION pg_stat_statements")
-            # As a database that nobody has used for a while: what is planned now is planned badly.
+            # As a database that was unused for a while: plans made now are bad.
             connection.execute("ANALYZE")
             client = runner.run(_connect(address))
             names = [f"m-{number}" for number in range(sessions)]
@@ -153,7 +153,7 @@ async def _each(names: Sequence[str], do: Callable[[str], Any]) -> None:
 
 
 class _Meter:
-    """Sends messages, and measures what they come to."""
+    """Sends messages, and measures their cost."""
 
     def __init__(
         self,

@@ -78,7 +78,7 @@ def _measured(runner: asyncio.Runner, model_seconds: float, seconds: float) -> d
             }
             for way, pauses in took.items()
         },
-        # By the database's clock, without the client and what tells it.
+        # By the database's clock, without the client and its notification.
         "stored_p50_ms": round(stored, 1),
         # One, or what a model took is more than was taken off.
         "calls_a_step": round(calls / steps, 2),

@@ -77,7 +77,7 @@ class _Bench:
         self._seconds = seconds
 
     async def watches(self, number: int, events: int) -> dict[str, Any]:
-        """What watches cost, and how soon they tell."""
+        """Measures the cost of watches, and their delay."""
         async with self._clients(number) as clients, AsyncExitStack() as stack:
             memories = await _make(clients, "watched", number, 1)
             told: asyncio.Queue[float] = asyncio.Queue()

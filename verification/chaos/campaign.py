@@ -37,7 +37,7 @@ from verification.chaos.telling import Teller
 
 #: Lanes of each process of clients.
 LANES = 5
-#: How long clients may take to come to their end once time is up.
+#: How long clients may take to end once time is up.
 CLIENTS_SECONDS = 90.0
 #: Of the calls of models.
 LEASE_SECONDS = float(QUICK["PALIMPSEST_CALL_LEASE_SECONDS"])
@@ -48,7 +48,7 @@ CHUNKS_A_SECOND = 50
 FAULTS_SHARE = 0.5
 #: Violations that a result shows.
 SHOWN_VIOLATIONS = 20
-#: In the log of a process that was told to fail.
+#: In the log of a process that failed on purpose.
 ON_PURPOSE = "FailedOnPurpose"
 
 
@@ -151,7 +151,7 @@ class _Campaign:
         return self._result(deployment, gathered, found, exits, ran) | healed
 
     def broken_off(self, error: Exception) -> dict[str, Any]:
-        """The result of a run that came to no end."""
+        """Returns the result of a run that did not end."""
         return {
             "seed": self._seed,
             "chunks_acked": _acked(self._events()),

@@ -31,7 +31,7 @@ CALL_SECONDS = 10.0
 
 
 class Recorded(Producer):
-    """A producer of the SDK that writes down what the service tells it."""
+    """A producer of the SDK that records the responses of the service."""
 
     #: Set behind the constructor, which is the SDK's.
     desk: Desk

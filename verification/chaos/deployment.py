@@ -45,7 +45,7 @@ QUICK = {
 HEALTHY_SECONDS = 60.0
 #: What keeps executors, or all of ours, for a while.
 _KEEPING = (Kind.STOP, Kind.STALL, Kind.DELAY, Kind.BACKENDS, Kind.CUT, Kind.SWALLOW)
-#: A machine that lets nobody run for so long keeps everybody.
+#: A machine that lets no process run for so long delays all of them.
 STILL_SECONDS = 0.3
 _ACTIONS = {Kind.RAISE: Action.RAISE, Kind.SLEEP: Action.SLEEP, Kind.POINT_KILL: Action.KILL}
 
@@ -92,7 +92,7 @@ class Deployment:
         #: Points where a process is to fail, with how long it stands still there.
         self._armed: dict[Point, float] = {}
         self._looked_at = time.monotonic()
-        #: Processes that were told to end, with how often they had been started then.
+        #: Processes that were asked to end, with how often they had been started then.
         self._told_to_end: dict[str, int] = {}
         self._start_helpers(seed)
         for name in PROCESSES:
@@ -112,7 +112,7 @@ class Deployment:
             yield cls(servers, zygote, keeper, folder, seed)
 
     def _start_helpers(self, seed: int) -> None:
-        """The proxy and the model server; nobody kills these."""
+        """Returns the proxy and the model server, which are never killed."""
         model_port = free_port()
         ports = {"postgres": _port(self.url), "valkey": _port(self._servers.valkey.url)}
         ways = {name: free_port() for name in ports}

@@ -17,10 +17,10 @@ class _Mark:
 
     #: Those that are under way, by client.
     pending: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    #: Those of which nobody knows.
+    #: Those whose outcome is unknown.
     unknown: int = 0
     is_refused: bool = False
-    #: Revisions that it was told to have made.
+    #: Revisions that responses say it made.
     acked: list[int] = field(default_factory=list)
     #: The revisions that it may have been made for; 0: any.
     expected: set[int] = field(default_factory=set)
@@ -104,7 +104,7 @@ class EditChecker:
         for revision in mark.acked:
             if revision not in made:
                 self._found("edit-kept", f"{name} was to be in {revision}; it is in {made}")
-        # An edit may be made once for each try whose end nobody knows.
+        # An edit may be made once for each try with an unknown outcome.
         if len(made) > len(mark.acked) + unknown:
             promise = "edit-refused" if mark.is_refused and not mark.acked else "edit-once"
             self._found(promise, f"{name} is in {made}; acked was {mark.acked}")

@@ -46,7 +46,7 @@ class Gathered:
     """What is there, and what it took to get there."""
 
     final: Final
-    #: Times that a memory that had given up was told to try again.
+    #: How often stalled memories were retried.
     retries: int
     #: Memories that did not read everything in time, with where they stand.
     undrained: tuple[str, ...]

@@ -124,7 +124,7 @@ class ReadMemory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watched:
-    """A watch ended, was cut, or told so much so far."""
+    """A watch ended, was cut, or has streamed this much so far."""
 
     client: str
     session: str
@@ -150,7 +150,7 @@ class Edited:
     #: The revision that it was made for; 0: whichever there is.
     expected_revision: int
     mark: str
-    #: What it made; 0: nobody knows (see Refused for those that made none).
+    #: What it made; 0: unknown (see Refused for those that made none).
     revision: int
     invoked: float
     returned: float
@@ -167,7 +167,7 @@ class RolledBack:
     expected_revision: int
     #: Whose state came back.
     restored_revision: int
-    #: What it made; 0: nobody knows.
+    #: What it made; 0: unknown.
     revision: int
     invoked: float
     returned: float

@@ -49,7 +49,7 @@ class LogChecker:
     def __init__(self, session: FinalSession, findings: Findings) -> None:
         self.name = session.name
         self.log = Log()
-        #: What was seen of the head, by whoever saw it.
+        #: Values of the head, by the client that saw them.
         self.heads = Register()
         self._findings = findings
         self._producers: dict[str, _Producer] = defaultdict(_Producer)

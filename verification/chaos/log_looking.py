@@ -97,7 +97,7 @@ def _event(line: str) -> dict[str, Any] | None:
     try:
         event = json.loads(line)
     except ValueError:
-        # Whoever wrote it was killed meanwhile.
+        # The process that wrote it was killed meanwhile.
         return None
     return event if isinstance(event, dict) else None
 

@@ -46,7 +46,7 @@ class MemoryChecker:
         self._edits = EditChecker(self._found)
         #: Position that each revision has applied, from 0 on.
         self._ends = array("q")
-        #: Revisions that rollbacks brought back, with how often.
+        #: Revisions that rollbacks restored, with how often.
         self._restored: Counter[int] = Counter()
         #: Digests of what clients read, by revision.
         self._digests: dict[int, str] = {}

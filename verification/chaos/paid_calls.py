@@ -36,7 +36,7 @@ class Harm:
 
     #: What was done, or the fail point.
     what: str
-    #: The process that it was done to; empty: all, or nobody knows which.
+    #: The process that it was done to; empty: all, or unknown.
     process: str = ""
     #: Of `time.monotonic()`.
     begin: float
@@ -45,7 +45,7 @@ class Harm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spending:
-    """What model calls came to."""
+    """The outcomes of model calls."""
 
     #: Replies that were paid for, however broken.
     paid: int

@@ -29,7 +29,7 @@ class Register:
             self._values.append(value)
 
     def read(self, client: str, invoked: float, value: int) -> None:
-        """A client that began to read at `invoked` was told `value`."""
+        """Records that a client that began to read at `invoked` got `value`."""
         self._invoked.append(invoked)
         self._read.append(value)
         self._readers.append(client)

@@ -39,7 +39,7 @@ class Kind(StrEnum):
     STOP = "stop"
     #: SIGKILL to a process of clients; another one goes on from what is durable.
     CLIENT_KILL = "client_kill"
-    #: The postmaster is killed, or told to stop without a checkpoint.
+    #: The postmaster is killed, or stopped without a checkpoint.
     POSTGRES_KILL = "postgres_kill"
     POSTGRES_IMMEDIATE = "postgres_immediate"
     VALKEY_KILL = "valkey_kill"

@@ -37,7 +37,7 @@ class Action(IntEnum):
 
 
 class FailedOnPurpose(Exception):
-    """A process was told to fail here; the message names the point."""
+    """A process fails here on purpose; the message names the point."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -184,7 +184,7 @@ def _understand(text: str) -> bool:
 
 
 def _growing(text: str, tell: Callable[[str], str]) -> str:
-    """What is told of a reply while it grows: only more."""
+    """Checks the streamed text of a growing reply: it only grows."""
     before = ""
     for end in sorted({len(text) * part // 8 for part in range(1, 9)}):
         so_far = tell(text[:end])

@@ -81,7 +81,7 @@ class _Anything:
 
 
 class _Context:
-    """The context of a call that nobody waits for."""
+    """The context of a call without a waiting client."""
 
     def time_remaining(self) -> float | None:
         return None
@@ -237,7 +237,7 @@ def _run(called: Any) -> None:
 
 
 def _chunks(message: Message) -> bool:
-    """What the stream of a producer brings, as its handler reads it."""
+    """Yields the messages of a producer's stream, as its handler reads them."""
     for field, value in message.ListFields():
         if field.name == "batch":
             submitted = convert.submitted_chunks(value.chunks, Limits(), numbered=True)

@@ -70,7 +70,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Result:
-    """What a run came to."""
+    """The result of a run."""
 
     name: str
     inputs: int = 0

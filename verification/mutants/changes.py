@@ -112,7 +112,7 @@ def in_database(changes: Sequence[Change]) -> tuple[Drop | Body, ...]:
 
 
 def alter(url: str, changes: Sequence[Drop | Body]) -> None:
-    """Changes a database that nobody works on, as its superuser. Raises Stale."""
+    """Changes an idle database, as its superuser. Raises Stale."""
     with psycopg.connect(url, autocommit=True) as connection:
         # All of them are looked for first: dropping one takes others with it.
         dropping = [_dropping(connection, one) for one in changes if isinstance(one, Drop)]

@@ -16,7 +16,7 @@ def violations(world: World, final: Final) -> tuple[str, ...]:
 
 
 def _paid_again(world: World) -> Iterator[str]:
-    """Here nobody loses a call on the way, so that none may be paid for twice."""
+    """Checks that no call was paid for twice; here no call is lost on the way."""
     if world.may_pay_again:
         return
     paid = Counter(

@@ -46,7 +46,7 @@ _WAITING = {
 }
 
 
-#: What calls came to, wherever it is summed up.
+#: Sums of calls, wherever they are stored.
 _SUMS = {
     "the ledger": "SELECT sum(input_tokens + output_tokens) FROM call",
     "the days": "SELECT sum(input_tokens + output_tokens) FROM spend",
@@ -57,7 +57,7 @@ _SUMS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spent:
-    """What model calls came to."""
+    """The outcomes of model calls."""
 
     repeats: Repeats
     #: Intents of calls that their makers did not survive, and nobody wanted again.

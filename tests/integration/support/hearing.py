@@ -1,4 +1,4 @@
-"""Hearing what is told of a question while its answer is made."""
+"""Receives the events of a question while its answer is made."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from palimpsest import Reading, TrajectoryEvent
 
 
 class Hearing:
-    """Hears what is told of a question, and says when something was."""
+    """Receives the events of a question, and signals each of them."""
 
     def __init__(self) -> None:
         self.events: list[object] = []

@@ -14,7 +14,7 @@ KEY = session_key(DEFAULT_TENANT, "s")
 
 
 def item_of(answer_id: UUID) -> WorkItem:
-    """An answer, as workers are told of it."""
+    """An answer, as workers receive it."""
     return WorkItem(
         kind=WorkKind.ANSWER,
         tenant_id=DEFAULT_TENANT,
@@ -55,7 +55,7 @@ async def read_answer(database: Database, item: WorkItem) -> StoredAnswer:
 
 
 async def read_told(database: Database, item: WorkItem) -> tuple[StoredAnswer, list[Event]]:
-    """The answer as it is now, and the events that were told of it."""
+    """Returns the answer as it is now, and its streamed events."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         stored = await answers.get(tx, KEY, item.item_id)
         events = await trajectories.list_events(tx, (KEY, item.item_id), 0)

@@ -1,4 +1,4 @@
-"""What of an unfinished reply is told, and in which pieces."""
+"""The pieces in which an unfinished reply is streamed."""
 
 import json
 from itertools import pairwise
@@ -24,7 +24,7 @@ def section(reply: str) -> str:
 
 
 def all_of(reply: str, find_text) -> list[str]:  # type: ignore[no-untyped-def]
-    """What is told of every beginning of a reply."""
+    """Returns the text streamed for every beginning of a reply."""
     return [find_text(reply[:end]) for end in range(len(reply) + 1)]
 
 

@@ -1,4 +1,4 @@
-"""What is told of the replies to final asks while they are written."""
+"""Streaming of the replies to final requests while they are written."""
 
 from collections.abc import Callable
 from itertools import pairwise

@@ -110,7 +110,7 @@ class Provider:
         )
 
     def cost(self) -> float:
-        """Of all prompts, in tokens at the full price."""
+        """Returns the cost of all prompts, in tokens at the full price."""
         tokens = self.tokens
         return (
             tokens["full"]
@@ -334,7 +334,7 @@ async def test_who_comes_too_late_for_a_mark_does_not_wait_for_nothing() -> None
     calls = gateway(provider)
     first = ask(calls, question(0))
     await rest()
-    # It was sent without a mark behind the node: nobody else was there.
+    # It was sent without a mark after the node: no other call was there.
     late = [ask(calls, question(number)) for number in (1, 2)]
     await rest()
     assert provider.asked == ["question 0", "question 1"]

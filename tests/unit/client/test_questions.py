@@ -1,4 +1,4 @@
-"""What a question cannot hold is told with the name of the field."""
+"""Errors of questions name the field."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What results come to, against values worked by hand."""
+"""Sums of results, against values worked by hand."""
 
 from dataclasses import replace
 

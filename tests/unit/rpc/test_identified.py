@@ -1,4 +1,4 @@
-"""What tells one request from another."""
+"""What distinguishes one request from another."""
 
 from collections.abc import Iterator
 

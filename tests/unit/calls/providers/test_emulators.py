@@ -104,7 +104,7 @@ def transports(servers: Emulators) -> dict[str, LitellmTransport]:
 
 
 def right(name: str, turn: Turn, how: str) -> Outcome:
-    """What a turn has to come to."""
+    """Returns the required result of a turn."""
     if (turn.scenario, how) == (Scenario.CUT_STREAM, WHOLE):
         # It breaks the connection: no answer is no error of the provider's.
         return Fault.UNREACHABLE
