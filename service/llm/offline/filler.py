@@ -10,7 +10,7 @@ from typing import Any
 
 from service.domain.answers.response_schemas import referred
 from service.domain.prism.schemas.tree import PLACEHOLDER
-from service.llm.offline.texts import stem, terms
+from service.llm.offline.texts import Topic, stem, terms
 
 #: Levels that it goes down: a schema may hold itself.
 MAX_LEVELS = 12
@@ -27,33 +27,6 @@ _ITEM = re.compile(r"(?<!\s)\s*(?:[,;\n]|(?:,\s*)?\band\b)\s*(?:[*•–-]\s+)?"
 _WORD = re.compile(r"[A-Z]?[^\W_A-Z]+|[A-Z]+")
 #: Names that ask for a topic's name; all others may ask for what is said.
 _NAMING = frozenset(["name", "title", "term", "topic", "key", "person", "entity", "subject"])
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """What is said about one thing."""
-
-    #: Empty for an answer, which is about what was asked.
-    name: str
-    #: In the order of the text; one or more, or none of an empty answer.
-    sentences: tuple[str, ...]
-
-    def about(self, field: str) -> tuple[str, ...]:
-        """Returns what is said of a field: after its name, as in "Price: 4", or with its words."""
-        words = {stem(one) for one in _WORD.findall(field)}
-        for one in self.sentences:
-            name, said, value = one.partition(":")
-            if said and {stem(word) for word in _WORD.findall(name)} == words:
-                return (value.strip(),)
-        return tuple(one for one in self.sentences if words & set(terms(one)))
-
-    def entries(self, field: str, *, of_texts: bool) -> list["Topic"]:
-        """Returns what each entry of a list is filled from."""
-        if self.name:
-            return [Topic(self.name, (one,)) for one in self.sentences] if of_texts else [self]
-        text = " ".join(self.about(field) or self.sentences)
-        items = (one.strip().rstrip(".") for one in _ITEM.split(text))
-        return [Topic("", (one,)) for one in items if one]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +61,7 @@ class Filler:
         return next(iter(found), MISSING if topic.name or None not in values else None)
 
     def _one(self, node: Mapping[str, Any], kind: str, field: str, topic: Topic, level: int) -> Any:
-        said = topic.about(field) or (() if topic.name else topic.sentences)
+        said = _about(topic, field) or (() if topic.name else topic.sentences)
         match kind:
             case "object":
                 return self._object(node, topic, level)
@@ -97,7 +70,7 @@ class Filler:
                 return [PLACEHOLDER if part is MISSING else part for part in parts]
             case "array":
                 inner = node.get("items", {})
-                entries = topic.entries(field, of_texts=inner.get("type") == "string")
+                entries = _entries(topic, field, of_texts=inner.get("type") == "string")
                 values = [self.fill(inner, field, entry, level) for entry in entries]
                 once = [one for n, one in enumerate(values) if one not in (MISSING, *values[:n])]
                 return once[: node.get("maxItems", MAX_ENTRIES)]
@@ -123,6 +96,24 @@ class Filler:
         needed = node.get("required", ())
         found |= {key: None for key in needed if found.get(key, MISSING) is MISSING}
         return {key: value for key, value in found.items() if value is not MISSING}
+
+
+def _about(topic: Topic, field: str) -> tuple[str, ...]:
+    """Returns what is said of a field: after its name, as in "Price: 4", or with its words."""
+    words = {stem(one) for one in _WORD.findall(field)}
+    for one in topic.sentences:
+        name, said, value = one.partition(":")
+        if said and {stem(word) for word in _WORD.findall(name)} == words:
+            return (value.strip(),)
+    return tuple(one for one in topic.sentences if words & set(terms(one)))
+
+
+def _entries(topic: Topic, field: str, *, of_texts: bool) -> list[Topic]:
+    """Returns what each entry of a list is filled from."""
+    if topic.name:
+        return [Topic(topic.name, (one,)) for one in topic.sentences] if of_texts else [topic]
+    items = _ITEM.split(" ".join(_about(topic, field) or topic.sentences))
+    return [Topic("", (bare,)) for one in items if (bare := one.strip().rstrip("."))]
 
 
 def _number(text: str, *, whole: bool) -> Any:

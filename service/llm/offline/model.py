@@ -24,10 +24,10 @@ from service.domain.state.pinning import PINNED, behind, fitted, paragraph
 from service.domain.values.json_values import canonical
 from service.domain.values.paths import Path
 from service.llm.offline.choosing import Passage, best, close_words, digest, passage, passages, rank
-from service.llm.offline.filler import MISSING, Filler, Topic
+from service.llm.offline.filler import MISSING, Filler
 from service.llm.offline.notes import leaves, revise
 from service.llm.offline.prompt import Prompt
-from service.llm.offline.texts import STOP_WORDS, sentences, stem, wanted
+from service.llm.offline.texts import Topic, sentences, stem, terms, wanted
 
 #: Sentences of a short answer, of an answer, of a note and of a long answer.
 SHORT, ANSWER, NOTE, LONG = 2, 3, 4, 12
@@ -134,11 +134,7 @@ def _rerank(prompt: Prompt) -> str:
 def _schema(prompt: Prompt) -> str:
     """A dict of the thing that both the question and the domain name."""
     asked, domain = (
-        [
-            one
-            for one in re.findall(r"[a-z]{3,40}", prompt.text(name).casefold())
-            if one not in STOP_WORDS
-        ]
+        [one for one in re.findall(r"[a-z]{3,40}", prompt.text(name).casefold()) if terms(one)]
         for name in ("EXAMPLE QUERY", "DOMAIN")
     )
     known = {stem(one): one for one in domain if is_name(one)}

@@ -18,9 +18,9 @@ from service.domain.prism.schemas.tree import PLACEHOLDER
 from service.domain.values.json_values import Json, canonical, restore
 from service.domain.values.paths import Path
 from service.llm.offline.choosing import DEFINITION, Passage, passage
-from service.llm.offline.filler import Filler, Topic
+from service.llm.offline.filler import Filler
 from service.llm.offline.prompt import Prompt
-from service.llm.offline.texts import cut, name_words, sections, stem, terms
+from service.llm.offline.texts import Topic, cut, name_words, sections, stem, terms
 
 #: Topics that one chunk may add to or begin, and sentences that it adds to each.
 MAX_TOPICS, MAX_NEW_SENTENCES = 3, 3
@@ -155,11 +155,11 @@ def topics(text: str, guidance: str) -> list[Topic]:
     wanted = set(terms(guidance))
     parts = sections(text)
     found = [
-        Topic(_key(part.heading), _salient(part.sentences, set(terms(part.heading)), wanted))
+        Topic(_key(part.name), _salient(part.sentences, set(terms(part.name)), wanted))
         for part in parts
-        if part.heading and part.sentences
+        if part.name and part.sentences
     ]
-    loose = [one for part in parts if not part.heading for one in part.sentences]
+    loose = [one for part in parts if not part.name for one in part.sentences]
     return [*found, *_loose_topics(loose, wanted)][:MAX_TOPICS]
 
 

@@ -1,4 +1,4 @@
-"""Ordinary text statistics: sentences, headings, terms. What the offline model reads by."""
+"""Splits texts into sections, sentences and terms for the offline model."""
 
 import csv
 import re
@@ -33,8 +33,14 @@ _NO_END = (
 _END = re.compile(
     rf"(?<=[.!?؟।…]){_NO_END}[\"'”’»)\]]*\s+(?![\sa-zß-öø-ÿα-ωа-џ])|(?<=[。！？])[\"'”’」』)\]]*|\n+(?![a-zß-öø-ÿα-ωа-џ])"
 )
-_UNDERLINE = re.compile(r"^\s*([*=~^#+\"-])\1{2,}\s*$")
-_MARKDOWN_HEADING = re.compile(r"^\s{0,3}#{1,6}\s++(.{2,100}?)\s*+#*+\s*+$")
+#: A title after number signs, or above a line of punctuation. Comments in code and sentences above
+#: a rule end with a full stop, and are none.
+_HEADING = re.compile(
+    r"^(?:\s{0,3}#{1,6}[^\S\n]++(\S[^\n]{0,98}?[^\s.。])[^\S\n]*+#*+[^\S\n]*+"
+    r"|[^\S\n]*+(?![*=~^#+\"-]{3})(\S[^\n]{0,98}[^\s.。])[^\S\n]*+\n"
+    r"[^\S\n]*+([*=~^#+\"-])\3{2,}[^\S\n]*+)$",
+    re.MULTILINE,
+)
 #: Between paragraphs, and between the items of a list.
 _ITEM = re.compile(r"(?:\A|\n\s*\n|\n)[ \t]*+(?:[*•+-]|\d+[.)])\s+|\n\s*\n")
 
@@ -46,88 +52,65 @@ _CODE = re.compile(
     r"|[@#\"'()\[\]{}]|[\w.]{1,80}\s?[=:(]"
 )
 _PROSE_SHARE = 0.2
+#: A name, names of columns and rows.
 _TABLE = re.compile(
-    r"^Table:?[ \t]++(\S[^\n]{0,99})\n([^\n,]*+,[^\n]*+)\n((?:[^\n,]*+,[^\n]*+(?:\n|\Z))*)",
+    r"^Table:?[ \t]++(\S[^\n]{0,99})\n([^\n,]*+,[^\n]*+\n(?:[^\n,]*+,[^\n]*+(?:\n|\Z))*)",
     re.MULTILINE,
 )
-#: Rows of a table that are read.
-MAX_ROWS = 200
+#: Lines of a table that are read.
+MAX_LINES = 200
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Section:
-    """A heading and the sentences below it, up to the next one."""
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What is said about one thing."""
 
-    #: Empty when the text begins without one.
-    heading: str
+    #: A heading or a name; empty for text without one, and for an answer.
+    name: str
     #: In the order of the text.
     sentences: tuple[str, ...]
 
 
-def sections(text: str) -> list[Section]:
+def sections(text: str) -> list[Topic]:
     """Returns a text in sections; code and tables have one for each thing that they define."""
     if defined := [*_tables(text)] or [*_definitions(text)]:
         return defined
-    found = (Section(heading=title, sentences=tuple(prose(body))) for title, body in headed(text))
-    return [section for section in found if section.heading or section.sentences]
+    found = (Topic(title, tuple(prose(body))) for title, body in headed(text))
+    return [one for one in found if one.name or one.sentences]
 
 
 def headed(text: str) -> Iterator[tuple[str, str]]:
     """Yields the parts of a text with the heading above each, "" where there is none."""
-    heading, body = "", list[str]()
-    lines = [*text.splitlines(), ""]
-    number = 0
-    while number < len(lines) - 1:
-        title, used = _heading(lines[number], lines[number + 1])
-        if title:
-            yield heading, "\n".join(body)
-            heading, body = title, []
-        else:
-            body.append(lines[number])
-        number += used
-    yield heading, "\n".join(body)
+    first, *parts = _HEADING.split(text)
+    yield "", first
+    for marked, underlined, body in zip(parts[::4], parts[1::4], parts[3::4], strict=True):
+        yield marked or underlined, body
 
 
-def _heading(line: str, following: str) -> tuple[str, int]:
-    """The heading at a line, and how many lines it takes; "" and 1 when there is none."""
-    markdown = _MARKDOWN_HEADING.match(line)
-    title = markdown[1] if markdown else line.strip()
-    # A comment in code and a sentence above a rule are none.
-    if title.endswith((".", "。")):
-        return "", 1
-    if markdown:
-        return title, 1
-    if _UNDERLINE.match(following) and 2 <= len(title) <= 100 and not _UNDERLINE.match(title):
-        return title, 2
-    return "", 1
-
-
-def _definitions(text: str) -> Iterator[Section]:
-    """The functions and classes at the margin of code, with their docstrings."""
-    found = list(_DEFINITION.finditer(text))
+def _definitions(text: str) -> Iterator[Topic]:
+    """Yields the functions and classes at the margin of code, with their docstrings."""
     lines = [line for line in text.splitlines() if line.strip()]
-    if not found or sum(not _CODE.match(line) for line in lines) > _PROSE_SHARE * len(lines):
+    if sum(not _CODE.match(line) for line in lines) > _PROSE_SHARE * len(lines):
         return
-    for match, following in pairwise([*found, None]):
-        assert match is not None, "only the last is none"
-        docstring = _DOCSTRING.search(
-            text, match.end(), following.start() if following else len(text)
-        )
-        signature = f"{match[1]}{(match[2] or '').rstrip(': ')}"
+    _, *parts = _DEFINITION.split(text)
+    for name, parameters, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        docstring = _DOCSTRING.search(body)
         said = prose(docstring[1].strip()) if docstring else ()
-        yield Section(heading=match[1], sentences=(*said, signature))
+        yield Topic(name, (*said, f"{name}{(parameters or '').rstrip(': ')}"))
 
 
-def _tables(text: str) -> Iterator[Section]:
-    """Tables that are named, with a row of names above their rows."""
+def _tables(text: str) -> Iterator[Topic]:
+    """Yields the tables that have a name, each row with the names of its columns."""
     for match in _TABLE.finditer(text):
-        names = [name.strip() for name in match[2].split(",")]
-        rows = (
-            ", ".join(f"{name} {value.strip()}" for name, value in zip(names, row, strict=True))
-            for row in csv.reader(match[3].splitlines()[:MAX_ROWS])
+        names, *rows = (
+            [cell.strip() for cell in row] for row in csv.reader(match[2].splitlines()[:MAX_LINES])
+        )
+        said = (
+            ", ".join(map(" ".join, zip(names, row, strict=True)))
+            for row in rows
             if len(row) == len(names)
         )
-        yield Section(heading=match[1].strip(), sentences=(f"columns {', '.join(names)}", *rows))
+        yield Topic(match[1].strip(), (f"columns {', '.join(names)}", *said))
 
 
 def sentences(text: str) -> list[str]:
@@ -174,7 +157,7 @@ def terms(text: str) -> list[str]:
     for word in _WORD.findall(_UNSPACED.sub(" ", text)):
         if word.casefold() not in STOP_WORDS:
             found.append(stem(word))
-            # `__enter__` and `enter` are the same to who asks.
+            # A question may say `enter` for `__enter__`.
             bare = word.strip("_")
             if bare and bare != word:
                 found.append(stem(bare))

@@ -17,7 +17,7 @@ class Second(Base):
 
 def test_code_is_read_by_what_it_defines() -> None:
     first, second = sections(CODE)
-    assert (first.heading, second.heading) == ("first", "Second")
+    assert (first.name, second.name) == ("first", "Second")
     assert first.sentences == (
         "Gives the first of two things.",
         "first(a, b=(1, 2))",
@@ -27,9 +27,9 @@ def test_code_is_read_by_what_it_defines() -> None:
 
 def test_tables_are_read_row_by_row() -> None:
     (table,) = sections('Table: ship\nid,name\n1,Aurora\n2,"Berg, ljot"\nbroken\n')
-    assert table.heading == "ship"
+    assert table.name == "ship"
     assert table.sentences == ("columns id, name", "id 1, name Aurora", "id 2, name Berg, ljot")
-    names = [one.heading for text in TASKS["tables"]().texts for one in sections(text)]
+    names = [one.name for text in TASKS["tables"]().texts for one in sections(text)]
     assert names == ["ship", "port", "voyage", "damage"]
 
 
@@ -38,7 +38,7 @@ def test_prose_has_no_forms() -> None:
         "The class of def is a word.\nTable manners matter, they say.",
         *TASKS["book"]().texts,
     ):
-        assert not any(one.heading.islower() for one in sections(text))
+        assert not any(one.name.islower() for one in sections(text))
 
 
 def test_a_long_text_takes_no_longer_than_its_length() -> None:

@@ -61,7 +61,7 @@ def test_texts_of_blanks_for_the_offline_model() -> None:
     assert list(prose(blank)) == []
     assert len(sentences("A." + " " * LONG + "b")) == 1
     assert not sections("# ab" + " " * LONG + "x")
-    assert sections("#  Head  ##  \nbody")[0].heading == "Head"
+    assert sections("#  Head  ##  \nbody")[0].name == "Head"
 
 
 def test_a_line_of_commas_below_a_name_of_a_table() -> None:
