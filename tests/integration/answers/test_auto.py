@@ -1,4 +1,4 @@
-"""The automatic reader: what it chooses, what it says of it, and that the choice stays."""
+"""The automatic reader: its choice, the reason it gives, and that the choice stays."""
 
 from dataclasses import dataclass, field
 from typing import Any

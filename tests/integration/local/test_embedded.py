@@ -1,4 +1,4 @@
-"""The embedded servers: what they promise when they, or we, are killed."""
+"""The guarantees of the embedded servers when they, or the service, are killed."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Dispatch: what is runnable is taken once, in turns."""
+"""Dispatch: runnable work is claimed once, in turns."""
 
 import asyncio
 from typing import Any, cast
@@ -183,7 +183,7 @@ async def test_a_handler_that_fails_does_not_stop_the_others(
 async def test_what_is_offered_leaves_places_to_what_somebody_waits_for(
     url: str, rows: Rows
 ) -> None:
-    """Of the last offer, which is the whole of what there is."""
+    """Returns the last offer, which is all the work that there is."""
     going = asyncio.Event()
     begun: list[UUID] = []
 

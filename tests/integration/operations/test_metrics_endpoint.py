@@ -1,4 +1,4 @@
-"""The port of the metrics: what scrapers and probes get, whoever else is there."""
+"""The port of the metrics: scrapers and probes get replies, whatever others connect."""
 
 import asyncio
 import gc

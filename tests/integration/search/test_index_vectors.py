@@ -1,4 +1,4 @@
-"""The vectors of chunks: what is written, what a model that fails does to them, and another one."""
+"""Writing vectors of chunks, with a model that fails and after a change of the model."""
 
 import asyncio
 import math

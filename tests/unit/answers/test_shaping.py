@@ -1,4 +1,4 @@
-"""Shaping: how replies are read, asked for again, and kept within the window."""
+"""Shaping reads replies, requests bad ones again, and stays within the window."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Reading whole: what the prompt has, how replies are read, and that the window holds."""
+"""Reading whole: the prompt, the reading of replies, and the limit of the window."""
 
 from itertools import pairwise
 from typing import Any

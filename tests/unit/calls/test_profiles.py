@@ -1,4 +1,4 @@
-"""Profiles: what each family of models takes, and what the configuration says over it."""
+"""Profiles of each family of models, and their overrides in the configuration."""
 
 import json
 from typing import Any

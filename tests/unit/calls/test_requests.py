@@ -1,4 +1,4 @@
-"""Requests: what goes out to each provider, by profile and settings."""
+"""Requests to each provider, by profile and settings."""
 
 import json
 from collections.abc import Iterator
@@ -161,7 +161,7 @@ async def test_the_bound_is_above_the_budget_of_a_claude(
     anthropic: FakeAnthropic, effort: str
 ) -> None:
     await asked_with(reasoning_effort=effort).complete(ASK, "anthropic/claude-sonnet-4-5")
-    # Also where somebody allows too little.
+    # Also where a setting allows too little.
     little = asked_with(reasoning_effort=effort, max_output_tokens=100)
     await little.complete(ASK, "anthropic/claude-sonnet-4-5")
     for request in anthropic.requests:
@@ -592,7 +592,7 @@ READINGS = [{"id": n, "at": 1_700_000_000 + 7 * n, "values": [n, n + 1]} for n i
 )
 async def test_ollamas_window_holds_texts_of_short_tokens(ollama: Emulator, text: str) -> None:
     options = await options_at(ollama, "ollama_chat/mine", saying(text, max_output_tokens=100))
-    # A tokenizer of the usual kind, which litellm brings.
+    # A tokenizer of the usual kind, which litellm contains.
     tokens = Facts(Config()).of("openai/gpt-4").count(text)
     assert options["num_ctx"] >= tokens + options["num_predict"]
 

@@ -1,4 +1,4 @@
-"""Files that commands read: how much of them is read, and what is refused."""
+"""Files that commands read: limits of what is read, and refusals."""
 
 from pathlib import Path
 

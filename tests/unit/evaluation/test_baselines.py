@@ -1,4 +1,4 @@
-"""Baselines: what of a text each of them reads, and that no prompt passes the window."""
+"""Baselines: the parts of a text that each reads, and that no prompt exceeds the window."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Datasets: what is read, and one clear error with its line for what is not so."""
+"""Datasets are read, and a fault is one clear error with its line."""
 
 import json
 from pathlib import Path

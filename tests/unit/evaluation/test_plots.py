@@ -1,4 +1,4 @@
-"""Plots: what is drawn, and that nothing is fetched to draw it."""
+"""Plots are drawn, and nothing is fetched to draw them."""
 
 import re
 from xml.etree import ElementTree

@@ -1,4 +1,4 @@
-"""As whom servers run that root starts, and that a user whom others share is told of."""
+"""The user of servers that root starts, and the warning about a shared one."""
 
 import os
 import pwd

@@ -183,7 +183,7 @@ async def test_a_flood_of_refusals_is_slowed_down_and_forgotten_soon(
     assert rest == sorted(rest)
     assert rest[0] == pytest.approx(1 / doors.REFUSALS_A_SECOND)
     assert rest[-1] == pytest.approx(doors.REFUSAL_SECONDS)
-    # All that was promised is told by then.
+    # All outcomes are reported by then.
     now += doors.REFUSAL_SECONDS + 2 / doors.REFUSALS_A_SECOND
     assert pace.wait_seconds() == 0.0
 

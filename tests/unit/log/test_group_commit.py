@@ -1,4 +1,4 @@
-"""Group commit: who shares a transaction, and who is told what."""
+"""Group commit: which appends share a transaction, and the outcome of each."""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ OTHER = UUID(int=2)
 
 @dataclass
 class Disk:
-    """Writes when it is let, and refuses what it is told to."""
+    """Writes when the test allows it, and refuses the appends that it names."""
 
     refused: dict[str, Exception] = field(default_factory=dict)
     written: list[tuple[UUID, list[str]]] = field(default_factory=list)

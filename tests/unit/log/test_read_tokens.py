@@ -1,4 +1,4 @@
-"""Tokens: what is read back, and what is refused."""
+"""Tokens are read back, and invalid ones are refused."""
 
 import string
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""Losses: whatever is rejected for want of room, a reader can tell."""
+"""Losses: proposals rejected for want of room are reported to readers."""
 
 import json
 

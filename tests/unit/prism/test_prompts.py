@@ -1,4 +1,4 @@
-"""Prompts: what is fixed stays fixed, and what comes from outside stays data."""
+"""Prompts: fixed parts stay fixed, and text from outside stays data."""
 
 import hmac
 import json

@@ -1,4 +1,4 @@
-"""Reranking: what is shown, and how replies are read."""
+"""Reranking: the prompt, and the reading of replies."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The environment: what a process refuses to start with, in one clear line."""
+"""Invalid environments, which a process refuses at its start in one clear line."""
 
 import json
 import textwrap

@@ -1,4 +1,4 @@
-"""State vectors: what is asked, and what is made of what models really write."""
+"""State vectors: the prompt, and the handling of real replies."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

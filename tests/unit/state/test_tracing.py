@@ -1,4 +1,4 @@
-"""Tracing: what an answer says is followed back to the vector that brought it."""
+"""Tracing: statements of an answer are followed back to the vector that first had them."""
 
 import pytest
 

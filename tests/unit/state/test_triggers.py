@@ -1,4 +1,4 @@
-"""Triggers: how many of the recent steps are compressed, at every border."""
+"""Triggers: the number of recent steps that are compressed, at every boundary."""
 
 from collections.abc import Sequence
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Outlines of trees: how summaries are cut to fit a message."""
+"""Outlines of trees: summaries are cut to fit a message."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Summaries: what is asked, and what is made of what models really write."""
+"""Summaries: the prompt, and the handling of real replies."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The small model: what a log refuses, how amendments fold, which vectors are in use."""
+"""The small model: refusals of a log, folds of amendments, vectors in use."""
 
 import pytest
 
