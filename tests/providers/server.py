@@ -35,6 +35,7 @@ from tests.providers.provider import Endpoint, Provider
 from tests.providers.scenarios import Scenario, Turn
 from tests.providers.vllm import Vllm
 from tests.providers.xai import Xai
+from tests.support.fake_model import POLL_SECONDS
 
 PROVIDERS: Mapping[str, type[Provider]] = {
     one.name: one
@@ -202,7 +203,7 @@ def emulators() -> Iterator[Emulators]:
             """Keeps quiet."""
 
     server = _Server(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(POLL_SECONDS,), daemon=True)
     thread.start()
     url = f"http://127.0.0.1:{server.server_address[1]}"
     found.update({name: Emulator(kind(), url) for name, kind in PROVIDERS.items()})

@@ -10,6 +10,10 @@ from typing import Any, Protocol
 
 from tests.support.fake_streams import Streaming
 
+#: How often a server in a thread looks whether it is to end; the library's half second would be
+#: most of the time that a short test takes.
+POLL_SECONDS = 0.02
+
 
 @dataclass
 class FakeModel:
@@ -149,7 +153,7 @@ def served(model: Responds) -> Iterator[str]:
             """Keeps quiet."""
 
     server = _Server(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(POLL_SECONDS,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"

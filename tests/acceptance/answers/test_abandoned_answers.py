@@ -100,6 +100,7 @@ async def test_an_answer_of_a_server_that_was_killed_stops_and_is_resumed(
     assert len(model.prompts) == 2, "nothing was paid for twice"
 
 
+@pytest.mark.prove
 @pytest.mark.timeout(400)
 async def test_who_is_refused_for_want_of_room_comes_again(
     servers: Servers, model: FakeModel

@@ -141,6 +141,7 @@ async def _in_parallel(address: str, reader: Reader) -> None:
     assert examples[0].rating.comment == "well read"
 
 
+@pytest.mark.prove
 def test_a_worker_killed_on_the_way_is_followed_by_another(
     servers: Servers, reader: Reader
 ) -> None:

@@ -53,6 +53,7 @@ def stop(process: Process) -> None:
     assert process.wait(STOP_SECONDS + SLACK_SECONDS) == 0, process.log()
 
 
+@pytest.mark.prove
 def test_a_worker_that_stops_in_a_slow_call_hands_over_and_nothing_is_paid_twice(
     servers: Servers, model: FakeModel
 ) -> None:
@@ -187,6 +188,7 @@ class Front:
 CHUNKS = 60
 
 
+@pytest.mark.prove
 def test_a_server_that_stops_is_followed_by_another_and_no_client_notices(
     servers: Servers, model: FakeModel
 ) -> None:

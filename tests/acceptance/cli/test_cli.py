@@ -82,6 +82,7 @@ class Up:
         eventually("nothing is left of it", lambda: not children_of(self.folder))
 
 
+@pytest.mark.prove
 def test_up_keeps_everything_through_ctrl_c_and_kill(folder: Path) -> None:
     (folder / "text.txt").write_text(TEXT)
     first = Up(folder)
@@ -111,6 +112,7 @@ def test_up_keeps_everything_through_ctrl_c_and_kill(folder: Path) -> None:
     assert children_of(folder) == []
 
 
+@pytest.mark.prove
 def test_a_worker_that_dies_is_started_again(folder: Path) -> None:
     up = Up(folder)
     try:
@@ -156,6 +158,7 @@ def test_a_demo_on_a_running_service_is_a_session_of_it_and_says_which(
     assert [one.name for one in folder.iterdir()] == ["text.txt"]
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("task", ["book", "code", "tables"])
 def test_each_task_of_the_paper_has_its_demo(task: str) -> None:
     done = run("demo", "--task", task, "--json")
@@ -167,6 +170,7 @@ def test_each_task_of_the_paper_has_its_demo(task: str) -> None:
     assert any(answer["citations"] for answer in result["answers"])
 
 
+@pytest.mark.prove
 def test_the_demos_questions_are_answered_from_the_right_chunks(servers: Servers) -> None:
     job = TASKS["reference"]()
     done = run("demo", "--json")

@@ -128,6 +128,7 @@ def test_json(tmp_path: Path) -> None:
     assert summary["lengths"][0]["right"] == 1
 
 
+@pytest.mark.prove
 def test_the_same_run_has_the_same_figures() -> None:
     def found(hash_seed: str) -> list[dict[str, Any]]:
         alone = ("--strategies", "retrieval", "--lengths", "50", "--runs", "10", "--json")
@@ -171,6 +172,7 @@ def test_files_that_are_there_are_left_alone(tmp_path: Path) -> None:
         assert path.read_text() == "mine"
 
 
+@pytest.mark.prove
 def test_ctrl_c_leaves_the_games_that_were_played(tmp_path: Path) -> None:
     report = tmp_path / "games.json"
     command = [forking.python(), "-m", "service.cli", "eval", "reliability", *ALONE]

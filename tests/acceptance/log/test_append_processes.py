@@ -17,6 +17,7 @@ from tests.support.harness import Servers, api
 pytestmark = pytest.mark.timeout(600)
 
 
+@pytest.mark.prove
 def test_four_processes_append_by_two_servers_and_nothing_is_lost(servers: Servers) -> None:
     url = servers.new_database()
 
@@ -38,6 +39,7 @@ def test_four_processes_append_by_two_servers_and_nothing_is_lost(servers: Serve
     assert asyncio.run(verified(url)) == []
 
 
+@pytest.mark.prove
 def test_an_api_that_is_killed_loses_nothing_and_stores_nothing_twice(servers: Servers) -> None:
     url = servers.new_database()
     told, log = asyncio.run(append_while_killed(url, "s", processes=4, messages=10, kills=2))
@@ -46,6 +48,7 @@ def test_an_api_that_is_killed_loses_nothing_and_stores_nothing_twice(servers: S
     assert asyncio.run(verified(url)) == []
 
 
+@pytest.mark.prove
 def test_processes_of_one_producer_id_are_told_of_each_other(servers: Servers) -> None:
     url = servers.new_database()
 

@@ -109,6 +109,7 @@ async def _cancel_an_answer(session: palimpsest.Session, model: UnresponsiveMode
     await model.until(left=before + 1)
 
 
+@pytest.mark.prove
 async def test_memories_whose_model_is_silent_leave_places_to_others(
     url: str, folder: Path
 ) -> None:

@@ -267,6 +267,7 @@ def test_a_process_without_its_database_says_so_and_lives(
             eventually("it is ready again", lambda port=port: get(port, "/readyz")[0] == 200)
 
 
+@pytest.mark.prove
 def test_up_counts_ports_up(folder: Path) -> None:
     first = free_ports(3)
     with fake_model() as model, tempfile.TemporaryFile() as log:

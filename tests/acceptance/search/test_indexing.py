@@ -82,6 +82,7 @@ def test_what_is_appended_is_indexed_though_workers_are_killed(servers: Servers)
             assert calls <= len(server.requests) <= calls + 1, "what the kill cut off is not kept"
 
 
+@pytest.mark.prove
 def test_a_server_of_vectors_that_is_away_keeps_nothing_else_waiting(servers: Servers) -> None:
     url = servers.new_database()
     with fake_embeddings() as server, api(url) as (_, address):

@@ -96,6 +96,7 @@ def by_algorithm_1(step: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.prove
 async def test_a_loop_that_is_killed_goes_on_as_if_nothing_had_happened(
     address: str, client: palimpsest.Client
 ) -> None:

@@ -71,6 +71,7 @@ def _last(vector: palimpsest.StateVector) -> int:
     return 0 if vector.positions is None else vector.positions.last
 
 
+@pytest.mark.prove
 def test_a_worker_killed_while_it_compresses_is_followed_by_another(
     servers: Servers, compressing: Compressing
 ) -> None:

@@ -113,6 +113,7 @@ async def _events_come(address: str, navigator: Navigator) -> None:
     assert examples[-1].messages[1].content.endswith("Answer: 1 partridge")
 
 
+@pytest.mark.prove
 def test_a_worker_killed_on_the_way_is_followed_by_another(
     servers: Servers, navigator: Navigator
 ) -> None:
@@ -138,6 +139,7 @@ def test_a_worker_killed_on_the_way_is_followed_by_another(
     assert len(navigator.moves) == len(events) - 1
 
 
+@pytest.mark.prove
 def test_a_client_that_was_cut_off_finds_the_events(servers: Servers, navigator: Navigator) -> None:
     url = servers.new_database()
     with api(url) as (_, address), worker(url, **scripted(navigator.model)):

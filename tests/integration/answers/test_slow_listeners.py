@@ -21,6 +21,7 @@ async def nobody(_: Any, items: Collection[WorkItem]) -> Collection[WorkItem]:
     return ()
 
 
+@pytest.mark.prove
 async def test_only_those_who_wait_are_looked_after(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

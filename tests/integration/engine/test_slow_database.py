@@ -71,6 +71,7 @@ async def test_who_is_gone_keeps_no_connection_busy(
         await run(single, "SELECT 1")
 
 
+@pytest.mark.prove
 @WAYS
 async def test_a_full_pool_is_an_error_in_time(
     single: Database, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]

@@ -29,6 +29,7 @@ def programs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv(PG_BIN_DIR, str(DEBIAN[-1].parent))
 
 
+@pytest.mark.prove
 def test_data_survives_stops_kills_and_a_killed_parent(folder: Path, programs: None) -> None:
     home = folder / "pg"
     with PostgresServer(home) as server:
@@ -56,6 +57,7 @@ def test_data_survives_stops_kills_and_a_killed_parent(folder: Path, programs: N
     assert working_in(folder) == []
 
 
+@pytest.mark.prove
 def test_servers_end_when_their_parent_is_killed(folder: Path) -> None:
     script = f"""
         import os, signal
@@ -100,6 +102,7 @@ def test_the_server_is_durable_closed_and_no_superusers(folder: Path, programs: 
             psycopg.connect(wrong)
 
 
+@pytest.mark.prove
 def test_a_folder_has_one_owner_and_secrets_are_private(folder: Path) -> None:
     home = folder / "pg"
     with PostgresServer(home) as server:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from uuid import uuid4
 
+import pytest
 from grpc import aio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -62,6 +63,7 @@ def fat(count: int, character: str) -> list[Run]:
     return [run]
 
 
+@pytest.mark.prove
 @settings(max_examples=examples(8))
 @example(fat(300, "a"))
 @example(fat(100, "\U0001f6a2"))

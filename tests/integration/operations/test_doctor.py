@@ -20,6 +20,7 @@ from storage.engine.database import Database
 from storage.log import sessions
 from storage.memories import memories
 from tests.integration.support.writing import append_texts
+from tests.support.fake_model import POLL_SECONDS
 from tests.support.harness import Servers
 
 KEY = session_key(DEFAULT_TENANT, "s")
@@ -196,7 +197,7 @@ def endpoint(status: int) -> Iterator[str]:
             pass
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever)
+        thread = Thread(target=server.serve_forever, args=(POLL_SECONDS,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/v1"
         server.shutdown()

@@ -75,10 +75,12 @@ async def is_kept(postgres: PostgresServer, session: str) -> bool:
     return len(rows) == 1
 
 
+@pytest.mark.prove
 async def test_what_is_acked_is_there_when_postgresql_is_killed(postgres: PostgresServer) -> None:
     assert await is_kept(postgres, "waited for")
 
 
+@pytest.mark.prove
 async def test_without_the_setting_it_is_lost(postgres: PostgresServer) -> None:
     """The test above would notice."""
     with mock.patch.dict(connections._SETTINGS, {"synchronous_commit": "off"}):

@@ -133,6 +133,7 @@ async def test_signals_of_another_database_are_not_heard(
     assert [one.level for one in found if one.name == "signals"] == [Severity.BAD]
 
 
+@pytest.mark.prove
 def test_a_server_whose_signals_nobody_hears_does_not_start(url: str, servers: Servers) -> None:
     settings = {
         "PALIMPSEST_DATABASE_URL": url,

@@ -428,6 +428,7 @@ async def test_few_sessions_are_embedded_at_once_and_the_others_come_back(
     assert len(await vectors(database, keys[1])) == 1
 
 
+@pytest.mark.prove
 async def test_ten_thousand_chunks_are_indexed_in_turns(session: None, database: Database) -> None:
     await append_texts(database, "s", [f"chunk number {n}" for n in range(10_000)])
     embedder = Counts()

@@ -148,6 +148,7 @@ async def test_it_does_not_matter_which_words_share_rows(
         assert_same(hits, [(hit.position, hit.score) for hit in known])
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("statistics", ["none", "of an empty table", "of a shorter one", "true"])
 async def test_a_search_for_common_words_looks_at_no_more_of_a_longer_session(
     database: Database,

@@ -370,6 +370,7 @@ ORDER BY random() LIMIT 2
 """
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("seed", range(2))
 async def test_no_budget_is_passed_whatever_dies(servers: Servers, url: str, seed: int) -> None:
     pool = Database.connect(url, pool_size=12, name="workers")

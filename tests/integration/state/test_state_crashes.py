@@ -83,6 +83,7 @@ STORIES = st.builds(
 )
 
 
+@pytest.mark.prove
 @settings(
     max_examples=examples(40),
     phases=(Phase.explicit, Phase.generate),

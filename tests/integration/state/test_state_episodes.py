@@ -49,6 +49,7 @@ async def roll_back(database: Database, to_revision: int) -> None:
         await vectors.commit(tx, held, new, old.levels, None, has_work=None)
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("many", [2, 3])
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_full_levels_become_the_next_vector_above_them(

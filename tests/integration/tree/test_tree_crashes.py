@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -125,6 +126,7 @@ STORIES = st.builds(
 )
 
 
+@pytest.mark.prove
 @settings(
     max_examples=examples(60),
     phases=(Phase.explicit, Phase.generate),

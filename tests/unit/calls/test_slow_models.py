@@ -32,6 +32,7 @@ def config(model: UnresponsiveModel, **settings: Any) -> Config:
     )
 
 
+@pytest.mark.prove
 async def test_a_reply_that_drips_is_bounded_as_a_whole() -> None:
     await warm_litellm()
     seconds = 1.0

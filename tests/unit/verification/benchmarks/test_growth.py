@@ -14,6 +14,7 @@ def ways() -> dict[str, Any]:
     return rows
 
 
+@pytest.mark.prove
 def test_focused_steps_stay_flat_where_whole_ones_grow(ways: dict[str, Any]) -> None:
     assert ways["focused"]["growth"] <= growth.GOAL
     assert ways["in place"]["growth"] > growth.GOAL

@@ -15,6 +15,7 @@ LEAST_POINTS = 147
 SHARED = {"calls.renew", "queue.hint"}
 
 
+@pytest.mark.prove
 def test_each_point_is_reported_in_one_place() -> None:
     places = reporters()
     assert set(places) == set(points())

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from verification.chaos.switches import Action
 from verification.sweep.book import SPREAD, Book, pairs_of
 
@@ -21,6 +23,7 @@ def fire(book: Book, *, but: str | None = None) -> str | None:
     return pair[0]
 
 
+@pytest.mark.prove
 def test_all_pairs_fire_as_often_as_is_wanted() -> None:
     book = Book(PAIRS, 3)
     assert book.missing() == 12
