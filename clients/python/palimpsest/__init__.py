@@ -21,10 +21,10 @@ __path__ = extend_path(__path__, __name__)
 
 from palimpsest import _exports
 from palimpsest._async._agent import Agent
-from palimpsest._async._answers import AnswerStream
 from palimpsest._async._client import Client, connect
 from palimpsest._async._history import Provenance, Watch
 from palimpsest._async._kinds import State, Tree
+from palimpsest._async._listening import AnswerStream
 from palimpsest._async._memory import Memory
 from palimpsest._async._operation import Operation
 from palimpsest._async._producer import Producer

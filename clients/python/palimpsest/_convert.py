@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from palimpsest._errors import PalimpsestError, from_parts
-from palimpsest._values_common import OperationState, PositionRange
+from palimpsest._values_common import OperationState
 from palimpsest.v1 import common_pb2, errors_pb2
 
 Value = TypeVar("Value")
@@ -112,11 +112,6 @@ def moment(message: Timestamp) -> datetime:
     return message.ToDatetime(tzinfo=UTC)
 
 
-def positions(message: Message, name: str = "positions") -> PositionRange | None:
-    """Returns the positions of a message; None where it is of none."""
-    return value_of(PositionRange, getattr(message, name)) if message.HasField(name) else None
-
-
 def consistency(after: str, fully_applied: bool) -> common_pb2.ReadConsistency | None:
     """Returns how fresh a read must be; None when the caller does not say."""
     if not (after or fully_applied):
@@ -133,7 +128,11 @@ def numbers_of(enum: Any, prefix: str, unset: str = "") -> dict[Any, Any]:
     return {unset: 0, **names} if unset else names
 
 
-STATES: dict[OperationState, Any] = numbers_of(common_pb2.OperationState, "OPERATION_STATE_")
+#: States to list by; None: any.
+STATES: dict[OperationState | None, Any] = {
+    None: common_pb2.OPERATION_STATE_UNSPECIFIED,
+    **numbers_of(common_pb2.OperationState, "OPERATION_STATE_"),
+}
 
 
 def error_of(message: errors_pb2.ErrorStatus) -> PalimpsestError:

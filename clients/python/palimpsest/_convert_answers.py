@@ -1,10 +1,10 @@
 """Questions, answers and trajectories, to and from the proto's messages."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from palimpsest._convert import STATES, consistency, message_of, numbers_of, value_of
+from palimpsest._convert import consistency, message_of, numbers_of, value_of
 from palimpsest._schemas import Schema, schema_fields
 from palimpsest._spend import Usage
 from palimpsest._values_answers import (
@@ -23,7 +23,6 @@ from palimpsest._values_answers import (
     TrajectoryEvent,
     Waiting,
 )
-from palimpsest._values_common import OperationState
 from palimpsest.v1 import answer_service_pb2, chunks_pb2, common_pb2
 
 _Browse = answer_service_pb2.BrowsingOptions
@@ -32,7 +31,10 @@ _READERS: dict[Reader | None, Any] = {None: 0, **numbers_of(answer_service_pb2.R
 _STRATEGIES: dict[BrowseStrategy, Any] = numbers_of(_Browse.Strategy, "STRATEGY_", "auto")
 _ACTIONS: dict[BrowseAction, Any] = numbers_of(_Browse.Action, "ACTION_")
 _ORDERS: dict[BrowseOrder, Any] = numbers_of(_Browse.Order, "ORDER_", "auto")
-_VERDICTS = {
+
+
+#: How an answer is rated, by whether it is good; None: it is not.
+VERDICTS = {
     None: answer_service_pb2.Rating.VERDICT_UNSPECIFIED,
     True: answer_service_pb2.Rating.VERDICT_GOOD,
     False: answer_service_pb2.Rating.VERDICT_BAD,
@@ -155,39 +157,6 @@ def _listed(names: Iterable[str | None]) -> str:
     return ", ".join(name for name in names if name is not None)
 
 
-def rate_request(
-    session: str, answer_id: str, *, good: bool, comment: str, expected: str, request_id: str
-) -> answer_service_pb2.RateAnswerRequest:
-    """Returns the request of a rating."""
-    rated = answer_service_pb2.Rating(verdict=_VERDICTS[good], comment=comment, expected=expected)
-    return answer_service_pb2.RateAnswerRequest(
-        session=session, answer=answer_id, rating=rated, request_id=request_id
-    )
-
-
-def answers_request(
-    session: str, memory: str, state: OperationState | None
-) -> answer_service_pb2.ListAnswersRequest:
-    """Returns the request of a list. Raises ValueError for an unknown state."""
-    if state is not None and state not in STATES:
-        raise ValueError(f"state must be one of {', '.join(STATES)}")
-    return answer_service_pb2.ListAnswersRequest(
-        session=session,
-        memory=memory,
-        state=STATES[state] if state else common_pb2.OPERATION_STATE_UNSPECIFIED,
-        page_size=1000,
-    )
-
-
-def export_request(
-    session: str, memory: str, answer_ids: Iterable[str], good: bool | None
-) -> answer_service_pb2.ExportTrajectoriesRequest:
-    """Returns the request of an export of training examples."""
-    return answer_service_pb2.ExportTrajectoriesRequest(
-        session=session, memory=memory, answers=list(answer_ids), verdict=_VERDICTS[good]
-    )
-
-
 def answer(message: answer_service_pb2.Answer) -> Answer:
     """Returns a stored answer."""
     return value_of(
@@ -218,20 +187,42 @@ def _rating(rated: answer_service_pb2.Answer | answer_service_pb2.TrainingExampl
     return value_of(Rating, rated.rating, good=good)
 
 
-def progress(response: answer_service_pb2.AskEvent) -> AskEvent | Answer | None:
-    """Returns what a response says: an event, the answer, or None for what is newer."""
-    match response.WhichOneof("event"):
-        case "waiting":
-            return value_of(Waiting, response.waiting)
-        case "reading":
-            return value_of(Reading, response.reading)
-        case "trajectory_event":
-            return value_of(TrajectoryEvent, response.trajectory_event)
-        case "text":
-            return value_of(TextPiece, response.text)
-        case "answer":
-            return answer(response.answer)
-    return None
+@dataclass(slots=True)
+class AnswerProgress:
+    """How much of an answer was received."""
+
+    #: Empty until the answer is begun.
+    answer_id: str = ""
+    #: Ordinals of the last event and the last piece of text.
+    event: int = 0
+    piece: int = 0
+
+    def resume_request(self, session: str) -> answer_service_pb2.ResumeAnswerRequest:
+        """Returns the request of what was not received."""
+        return answer_service_pb2.ResumeAnswerRequest(
+            session=session,
+            answer=self.answer_id,
+            after_event=self.event,
+            after_text=self.piece,
+        )
+
+    def new_event(self, response: answer_service_pb2.AskEvent) -> AskEvent | Answer | None:
+        """Returns the event or the answer; None for one that is known, or of a newer service."""
+        match response.WhichOneof("event"):
+            case "waiting":
+                return value_of(Waiting, response.waiting)
+            case "reading" if not self.answer_id:
+                self.answer_id = response.reading.answer
+                return value_of(Reading, response.reading)
+            case "trajectory_event" if response.trajectory_event.ordinal > self.event:
+                self.event = response.trajectory_event.ordinal
+                return value_of(TrajectoryEvent, response.trajectory_event)
+            case "text" if response.text.ordinal > self.piece:
+                self.piece = response.text.ordinal
+                return value_of(TextPiece, response.text)
+            case "answer":
+                return answer(response.answer)
+        return None
 
 
 def training_example(message: answer_service_pb2.TrainingExample) -> TrainingExample:

@@ -6,14 +6,25 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar, Unpack, cast
+from uuid import uuid4
 
 from palimpsest._convert import message_of, number_of, numbers_of, value_of
-from palimpsest._errors import InvalidArgument
+from palimpsest._errors import (
+    Aborted,
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    PalimpsestError,
+)
+from palimpsest._transport import MAX_SENT_BYTES
 from palimpsest._values_log import Ack, Chunk, ChunkFilterOptions, ChunkKind, ChunkLabels
 from palimpsest.v1 import chunks_pb2, common_pb2, session_service_pb2
 
 Range = TypeVar("Range", common_pb2.PositionRange, common_pb2.TimeRange)
 
+#: Chunks of a batch at most; the service accepts no more.
+BATCH_CHUNKS = 256
 #: Longest role, in characters.
 MAX_ROLE_CHARACTERS = 64
 #: Of metadata: entries, and characters of a key and of a value.
@@ -198,6 +209,71 @@ def _wrong(chunk: chunks_pb2.Chunk) -> str:
     if any("\0" in text for text in (*parts, chunk.message.role, *(k + v for k, v in pairs))):
         return "it holds a NUL character"
     return ""
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most `most` bytes, with the mark that says how many more there were.
+
+    Raises ValueError when there is no room for the mark.
+    """
+    encoded = text.encode()
+    if len(encoded) <= most:
+        return text
+    # As if nothing stayed: the number never gets longer than that.
+    mark = f"… [{len(encoded)} bytes cut]"
+    room = most - len(mark.encode())
+    if room < 0:
+        raise ValueError(f"cut_bytes must be {len(mark.encode())} or more, not {most}")
+    kept = encoded[:room].decode(errors="ignore")
+    return f"{kept}… [{len(encoded) - len(kept.encode())} bytes cut]"
+
+
+def append_request(
+    session: str,
+    items: Appendable | Iterable[Appendable],
+    labels: ChunkLabels,
+    request_id: str | None,
+    expected_head: int | None,
+) -> session_service_pb2.AppendRequest:
+    """Returns the request. Raises as `chunks_of`, and for what no service takes in one call."""
+    chunks = chunks_of(items, **labels)
+    for one in chunks:
+        one.digest = digest(one)
+    request = session_service_pb2.AppendRequest(
+        session=session,
+        expected_head=expected_head,
+        request_id=uuid4().hex if request_id is None else request_id,
+        chunks=chunks,
+    )
+    if not request.request_id:
+        raise ValueError("a request_id must not be empty; None has one made")
+    count, size = len(chunks), request.ByteSize()
+    if count > BATCH_CHUNKS or size > MAX_SENT_BYTES:
+        raise InvalidArgument(
+            f"{count} chunks of {size} bytes are too many for one append, which stores all or none:"
+            f" {BATCH_CHUNKS} chunks of {MAX_SENT_BYTES} bytes are the most."
+            " Append them in parts, or use session.producer(...), which does so by itself",
+            reason="BATCH_TOO_LARGE",
+            metadata={"chunks": str(count), "limit_chunks": str(BATCH_CHUNKS)},
+        )
+    return request
+
+
+#: What says for certain that a request stored nothing. After all other errors one of its tries
+#: may have been stored without a reply.
+REFUSED = (Aborted, AlreadyExists, FailedPrecondition, InvalidArgument, NotFound)
+
+
+def may_be_stored(error: PalimpsestError, request_id: str) -> PalimpsestError:
+    """Returns the error with the id under which the same can be appended again."""
+    return type(error)(
+        f"{error}; it may be stored: append the same again with request_id={request_id!r},"
+        " which stores it once",
+        reason=error.reason,
+        metadata={**error.metadata, "request_id": request_id},
+        fields=error.fields,
+        retry_seconds=error.retry_seconds,
+    )
 
 
 def digest(chunk: chunks_pb2.Chunk) -> bytes:

@@ -63,6 +63,7 @@ from palimpsest._specs import (
     StatePeriod,
     StateSettings,
     Steps,
+    TreeOptions,
     TreeSettings,
     WorkingMemory,
 )
@@ -236,6 +237,7 @@ __all__ = [
     "TreeLevel",
     "TreeNode",
     "TreeOutline",
+    "TreeOptions",
     "TreeSettings",
     "Unavailable",
     "Usage",

@@ -1,6 +1,6 @@
 """Memories of all kinds, their history and their contexts, to and from the proto's messages."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -9,6 +9,12 @@ from typing import Any, Literal
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from palimpsest._convert import common_fields, number_of, numbers_of, value_of
+from palimpsest._errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    PalimpsestError,
+    ResourceExhausted,
+)
 from palimpsest._specs import (
     AllowedOps,
     Coercion,
@@ -136,16 +142,17 @@ class Flushed:
     head: int
 
 
-_STATUSES: dict[MemoryStatus, Any] = {
-    MemoryStatus(name): number
-    for name, number in numbers_of(memories_pb2.Memory.Status, "STATUS_").items()
+_STATUSES: dict[MemoryStatus | None, Any] = {
+    None: memories_pb2.Memory.STATUS_UNSPECIFIED,
+    **{
+        MemoryStatus(name): number
+        for name, number in numbers_of(memories_pb2.Memory.Status, "STATUS_").items()
+    },
 }
 
 
 def memory_status(given: MemoryStatus | str | None) -> Any:
     """Returns the status to list memories by. Raises ValueError for what is none."""
-    if given is None:
-        return memories_pb2.Memory.STATUS_UNSPECIFIED
     return number_of("status", _STATUSES, given)
 
 
@@ -216,6 +223,37 @@ def settings_that_differ(
         if asked != has and (only is None or name in only):
             found.append(f"{name} is {has!r}, not {asked!r}")
     return found
+
+
+def existing_differs(id: str, others: Iterable[str], error: AlreadyExists) -> AlreadyExists:
+    """Returns the error for a memory that exists with other settings than the wanted ones."""
+    return AlreadyExists(
+        f"memory {id!r} exists already, and {'; '.join(others)}. Use it"
+        " as it is (session.memory, session.tree or session.state), choose another id, or"
+        " build one with these settings from the whole log (rebuild)",
+        reason=error.reason,
+        metadata=error.metadata,
+    )
+
+
+def blocked_error(info: MemoryInfo) -> PalimpsestError | None:
+    """Returns the error for a memory that needs a client to advance; None for others."""
+    if info.blocked is None:
+        return None
+    position, cause = info.blocked.position, info.blocked.cause
+    if info.status is MemoryStatus.OVER_BUDGET:
+        return ResourceExhausted(
+            f"memory {info.id!r} is held: {cause}",
+            reason="BUDGET_EXHAUSTED",
+            metadata={"memory": info.id, "cause": cause},
+        )
+    if info.status is MemoryStatus.STALLED:
+        return FailedPrecondition(
+            f"memory {info.id!r} stalled at position {position}: {cause}",
+            reason="MEMORY_STALLED",
+            metadata={"memory": info.id, "position": str(position), "cause": cause},
+        )
+    return None
 
 
 def _settings(message: memories_pb2.Memory) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from palimpsest._convert import STATES, number_of, numbers_of, value_of
-from palimpsest._errors import PalimpsestError
+from palimpsest._errors import Cancelled, DeadlineExceeded, NotFound, PalimpsestError
 from palimpsest._memories import Blocked, MemoryInfo, MemoryKind
 from palimpsest._memories import memory as memory_info
 from palimpsest._schemas import schema_fields
@@ -87,7 +87,11 @@ class OperationInfo(Generic[Result]):
 
 _Message = operations_pb2.Operation
 
-_KINDS: dict[OperationKind, Any] = numbers_of(_Message.Kind, "KIND_")
+#: Kinds to list by; None: any.
+_KINDS: dict[OperationKind | None, Any] = {
+    None: _Message.KIND_UNSPECIFIED,
+    **numbers_of(_Message.Kind, "KIND_"),
+}
 
 
 def operation(message: operations_pb2.Operation) -> OperationInfo[Any]:
@@ -104,18 +108,89 @@ def _result(message: operations_pb2.Operation) -> Any:
     return None
 
 
+class OperationView(Generic[Result]):
+    """What an operation says of itself, as it was when it was read last."""
+
+    def __init__(self, message: operations_pb2.Operation) -> None:
+        #: All of it, as a plain value.
+        self.info: OperationInfo[Result] = operation(message)
+
+    @property
+    def id(self) -> str:
+        """For `Client.operation`; unique within the tenant."""
+        return self.info.id
+
+    @property
+    def kind(self) -> OperationKind:
+        """What it does."""
+        return self.info.kind
+
+    @property
+    def state(self) -> OperationState:
+        """How far it is."""
+        return self.info.state
+
+    @property
+    def progress(self) -> OperationProgress | None:
+        """How much is read; None once it has ended."""
+        return self.info.progress
+
+    @property
+    def error(self) -> PalimpsestError | None:
+        """Why it failed; None unless it did."""
+        return self.info.error
+
+    @property
+    def result(self) -> Result | None:
+        """The memory, or the schema, once it is done; None before."""
+        return self.info.result
+
+    @property
+    def usage(self) -> Usage | None:
+        """What a schema cost by now; None of other kinds."""
+        return self.info.usage
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is done, failed or cancelled."""
+        return self.state not in ("pending", "running")
+
+    def _take(self, message: operations_pb2.Operation) -> OperationInfo[Result]:
+        """Replaces what is known of the operation."""
+        self.info = operation(message)
+        return self.info
+
+    def _ended(self) -> Result:
+        """Returns the result. Raises what came instead of one."""
+        if self.error is not None:
+            raise self.error
+        if self.state == "cancelled":
+            raise Cancelled(f"operation {self.id} was cancelled", metadata={"operation": self.id})
+        if self.result is None:
+            raise NotFound(
+                f"the result of operation {self.id} was deleted", metadata={"operation": self.id}
+            )
+        return self.result
+
+    def _late(self) -> DeadlineExceeded:
+        return DeadlineExceeded(
+            f"operation {self.id} has not ended in time; it goes on: wait for it again",
+            reason="OPERATION_NOT_ENDED_IN_TIME",
+            metadata={"operation": self.id},
+        )
+
+
 def list_request(
     session: str, memory: str, kind: OperationKind | None, state: OperationState | None
 ) -> operation_service_pb2.ListOperationsRequest:
     """Returns the request of a list. Raises ValueError."""
-    request = operation_service_pb2.ListOperationsRequest(
-        session=session, memory=memory, page_size=1000
+    return operation_service_pb2.ListOperationsRequest(
+        session=session,
+        memory=memory,
+        kind=number_of("kind", _KINDS, kind),
+        state=number_of("state", STATES, state),
+        page_size=1000,
     )
-    if kind is not None:
-        request.kind = number_of("kind", _KINDS, kind)
-    if state is not None:
-        request.state = number_of("state", STATES, state)
-    return request
 
 
 def rebuild_request(

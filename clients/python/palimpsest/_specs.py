@@ -82,8 +82,23 @@ class StateSettings:
     skip_failures: bool = False
 
 
+class TreeOptions(TypedDict, total=False):
+    """What `Session.create_tree` takes of `palimpsest.TreeSettings`."""
+
+    segment_tokens: int
+    max_children: int
+    summary_tokens: int
+    reasoning: bool
+    working_memory: WorkingMemory
+    working_memory_tokens: int
+    model: str
+    navigation_model: str
+    reply_format: ReplyFormat
+    skip_failures: bool
+
+
 class AgentSettings(TypedDict, total=False):
-    """What of `palimpsest.StateSettings` a loop may say about its memory."""
+    """What `Session.create_state` and `Client.agent` take of `palimpsest.StateSettings`."""
 
     task: str
     period: int

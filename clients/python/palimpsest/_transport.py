@@ -194,6 +194,16 @@ def may_pass(error: PalimpsestError, code: grpc.StatusCode) -> bool:
     return isinstance(error, ResourceExhausted) and error.retry_seconds is not None
 
 
+def may_resume(error: PalimpsestError, code: grpc.StatusCode) -> bool:
+    """Returns whether an answer can be followed again after a call that ended so."""
+    if isinstance(error, ResourceExhausted):
+        # The server is full, or the answer's budget is used up.
+        return is_unbegun(error)
+    # A server that stops cancels what it has under way, and gives no reason.
+    stopped = code is grpc.StatusCode.CANCELLED and not error.reason
+    return stopped or isinstance(error, Unavailable)
+
+
 #: Where the trace's id stands in a `traceparent`.
 _TRACE_ID = slice(3, 35)
 

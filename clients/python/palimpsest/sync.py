@@ -10,10 +10,10 @@ Values and errors are the same classes as in `palimpsest`.
 from palimpsest import _exports
 from palimpsest._exports import *  # noqa: F403 - it has names that are exported only
 from palimpsest._sync._agent import Agent
-from palimpsest._sync._answers import AnswerStream
 from palimpsest._sync._client import Client, connect
 from palimpsest._sync._history import Provenance, Watch
 from palimpsest._sync._kinds import State, Tree
+from palimpsest._sync._listening import AnswerStream
 from palimpsest._sync._memory import Memory
 from palimpsest._sync._operation import Operation
 from palimpsest._sync._producer import Producer

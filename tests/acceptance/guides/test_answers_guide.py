@@ -8,7 +8,7 @@ import pytest
 from buf.validate import validate_pb2
 
 from palimpsest import Reader, sync
-from palimpsest._async._answers import MANY_QUESTIONS
+from palimpsest._async._listening import MANY_QUESTIONS
 from palimpsest.v1 import answer_service_pb2
 from service.cli import output
 from service.domain.values.memory_specs import ReaderName

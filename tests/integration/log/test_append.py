@@ -258,8 +258,8 @@ async def test_a_higher_epoch_fences_an_open_stream_off(session: Any) -> None:
             await old.append("and again")
         old._failure = None
         old._waiting.clear()
-        old._under_way.clear()
-        old._next_sequence = old.last_acked_sequence + 1
+        old._queue._under_way.clear()
+        old._queue._next_sequence = old.last_acked_sequence + 1
     assert await texts(session) == ["by the old one", "by the new one"]
 
 
@@ -282,9 +282,9 @@ async def test_credits_hold_a_producer_back(session: Any) -> None:
     async with session.producer("p") as producer:
         for _ in range(3000):
             await producer.append("x" * 3000)
-            held = len(producer._waiting) + len(producer._under_way)
+            held = len(producer._queue._waiting) + len(producer._queue._under_way)
             assert held <= 1024
-            assert producer._bytes <= 8 * 1024 * 1024
+            assert producer._queue._bytes <= 8 * 1024 * 1024
     assert (await session.info()).head == 3000
 
 

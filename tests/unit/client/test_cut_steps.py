@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palimpsest import ChatMessage, TrainingExample
-from palimpsest._async._agent import shortened
+from palimpsest._convert_chunks import shortened
 from tests.unit.client.agent_service import Service
 from tests.unit.client.test_agents import connected
 

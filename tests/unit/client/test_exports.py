@@ -46,7 +46,7 @@ def lines() -> Iterator[str]:
             continue
         bases = [ast.unparse(one) for one in node.bases]
         yield f"class {name}({', '.join(bases)})"
-        while bases and isinstance(base := known.get(bases[0]), ast.ClassDef):
+        while bases and isinstance(base := known.get(bases[0].partition("[")[0]), ast.ClassDef):
             if base.name in palimpsest.__all__:
                 break
             node.body += base.body

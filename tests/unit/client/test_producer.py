@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import palimpsest
 from palimpsest import _convert_chunks
-from palimpsest._async._producer import MAX_CHUNK_BYTES
+from palimpsest._send_queue import MAX_CHUNK_BYTES
 from palimpsest._transport import MAX_SENT_BYTES
 from palimpsest.v1 import session_service_pb2
 from tests.support.properties import examples

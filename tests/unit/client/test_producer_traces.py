@@ -9,7 +9,7 @@ from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 import palimpsest
-from palimpsest._async._producer import TRACE_CHUNKS
+from palimpsest._send_queue import TRACE_CHUNKS
 from palimpsest.v1 import session_service_pb2
 from tests.unit.client.server import add, serving
 

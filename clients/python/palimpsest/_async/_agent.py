@@ -16,6 +16,7 @@ from palimpsest._async._memory import create_memory
 from palimpsest._async._producer import Producer
 from palimpsest._async._runtime import Lock
 from palimpsest._async._session import Session
+from palimpsest._convert_chunks import shortened
 from palimpsest._errors import (
     Aborted,
     DeadlineExceeded,
@@ -242,20 +243,3 @@ class Agent:
             reason=error.reason,
             metadata=error.metadata,
         )
-
-
-def shortened(text: str, most: int) -> str:
-    """A text of at most `most` bytes, with the mark that says how many more there were.
-
-    Raises ValueError when there is no room for the mark.
-    """
-    encoded = text.encode()
-    if len(encoded) <= most:
-        return text
-    # As if nothing stayed: the number never gets longer than that.
-    mark = f"… [{len(encoded)} bytes cut]"
-    room = most - len(mark.encode())
-    if room < 0:
-        raise ValueError(f"cut_bytes must be {len(mark.encode())} or more, not {most}")
-    kept = encoded[:room].decode(errors="ignore")
-    return f"{kept}… [{len(encoded) - len(kept.encode())} bytes cut]"

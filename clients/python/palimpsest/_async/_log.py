@@ -1,35 +1,110 @@
-"""A session's log: appending to it, reading it."""
+"""A session itself, and its log: appending to it, reading it, searching it."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Unpack
-from uuid import uuid4
 
-from palimpsest._async._producer import BATCH_CHUNKS, Producer
-from palimpsest._async._session_base import SessionBase
-from palimpsest._convert import message_of, positions
-from palimpsest._convert_chunks import Appendable, chunk, chunk_filter, chunks_of, digest
-from palimpsest._errors import (
-    Aborted,
-    AlreadyExists,
-    FailedPrecondition,
-    InvalidArgument,
-    NotFound,
-    OutOfRange,
-    PalimpsestError,
+from palimpsest._async._connection import Connection
+from palimpsest._async._producer import Producer
+from palimpsest._async._resource import Resource
+from palimpsest._convert import message_of, value_of
+from palimpsest._convert_chunks import (
+    REFUSED,
+    Appendable,
+    append_request,
+    chunk,
+    chunk_filter,
+    may_be_stored,
 )
-from palimpsest._transport import APPEND_SECONDS, MAX_SENT_BYTES
+from palimpsest._errors import AlreadyExists, OutOfRange, PalimpsestError
+from palimpsest._search import (
+    SearchIndex,
+    SearchMode,
+    SearchResult,
+    search_request,
+    search_result,
+)
+from palimpsest._sessions import SessionInfo, new_session
+from palimpsest._transport import APPEND_SECONDS
 from palimpsest._values_log import Appended, Chunk, ChunkFilterOptions, ChunkLabels
 from palimpsest.v1 import session_service_pb2
 
 #: Chunks of a page; the service gives no more.
 PAGE_CHUNKS = 1000
-#: What says for certain that a request stored nothing. After all other errors one of its tries
-#: may have been stored without a reply.
-_REFUSED = (Aborted, AlreadyExists, FailedPrecondition, InvalidArgument, NotFound)
 
 
-class SessionLog(SessionBase):
-    """What `Session` has of its log."""
+class SessionLog(Resource):
+    """What `Session` has of the session itself and of its log."""
+
+    def __init__(self, connection: Connection, id: str) -> None:
+        super().__init__(connection, id)
+        self.id = id
+
+    async def create(
+        self,
+        *,
+        exist_ok: bool = False,
+        language: str = "",
+        metadata: Mapping[str, str] | None = None,
+        request_id: str = "",
+    ) -> None:
+        """Creates it. See `Client.create_session`."""
+        request = message_of(
+            session_service_pb2.CreateSessionRequest,
+            session=new_session(self.id, language, metadata),
+            request_id=request_id,
+        )
+        method = self._connection.sessions.CreateSession
+        try:
+            await self._connection.call(method, request, retry=exist_ok or bool(request_id))
+        except AlreadyExists as error:
+            if not exist_ok or error.reason != "SESSION_EXISTS":
+                raise
+            existing = (await self.info()).language if language else language
+            if existing != language:
+                raise AlreadyExists(
+                    f"session {self.id!r} is there already, and its language is {existing!r},"
+                    f" not {language!r}: leave the language out, or choose another id",
+                    reason=error.reason,
+                    metadata=error.metadata,
+                ) from error
+
+    async def info(self) -> SessionInfo:
+        """Reads the session. Raises NotFound."""
+        request = session_service_pb2.GetSessionRequest(session=self.id)
+        method = self._connection.sessions.GetSession
+        return value_of(SessionInfo, await self._connection.call(method, request))
+
+    async def update(
+        self, *, metadata: Mapping[str, str], etag: str = "", request_id: str = ""
+    ) -> SessionInfo:
+        """Replaces the metadata as a whole: at most 16 keys and values of your own.
+
+        With the `etag` of an `info` only while nothing else has updated the session since.
+        Raises NotFound, InvalidArgument, Aborted (ETAG_MISMATCH), and TypeError or ValueError
+        for what cannot be sent.
+        """
+        request = message_of(
+            session_service_pb2.UpdateSessionRequest,
+            session=new_session(self.id, "", metadata, etag),
+            update_mask={"paths": ["metadata"]},
+            request_id=request_id,
+        )
+        # A second try would find the etag of the first one's update.
+        again = not etag or bool(request_id)
+        method = self._connection.sessions.UpdateSession
+        return value_of(SessionInfo, await self._connection.call(method, request, retry=again))
+
+    async def delete(self, *, missing_ok: bool = False, request_id: str = "") -> None:
+        """Deletes it with all that belongs to it, for good. See `Client.delete_session`."""
+        request = message_of(
+            session_service_pb2.DeleteSessionRequest,
+            session=self.id,
+            allow_missing=missing_ok,
+            request_id=request_id,
+        )
+        # A second try would find nothing.
+        again = missing_ok or bool(request_id)
+        await self._connection.call(self._connection.sessions.DeleteSession, request, retry=again)
 
     async def append(
         self,
@@ -56,30 +131,17 @@ class SessionLog(SessionBase):
         AlreadyExists (REQUEST_CONTENT_CHANGED), Aborted (HEAD_MISMATCH); and ResourceExhausted,
         DeadlineExceeded or Unavailable, whose metadata has the `request_id` to try on with.
         """
-        chunks = chunks_of(items, **labels)
-        for one in chunks:
-            one.digest = digest(one)
-        request = session_service_pb2.AppendRequest(
-            session=self.id,
-            expected_head=expected_head,
-            request_id=uuid4().hex if request_id is None else request_id,
-            chunks=chunks,
-        )
-        _check_size(request)
+        request = append_request(self.id, items, labels, request_id, expected_head)
         try:
             method = self._connection.sessions.Append
             response = await self._connection.call(
                 method, request, timeout=timeout, default=APPEND_SECONDS, broken=True
             )
-        except _REFUSED:
+        except REFUSED:
             raise
         except PalimpsestError as error:
-            raise _unknown(error, request.request_id) from error
-        appended = positions(response)
-        assert appended is not None, "what was appended has positions"
-        return Appended(
-            positions=appended, read_token=response.read_token, request_id=request.request_id
-        )
+            raise may_be_stored(error, request.request_id) from error
+        return value_of(Appended, response, request_id=request.request_id)
 
     def producer(
         self,
@@ -151,28 +213,55 @@ class SessionLog(SessionBase):
             )
         return chunk(page.chunks[0])
 
+    async def search(
+        self,
+        query: str,
+        *,
+        limit: int = 0,
+        mode: SearchMode = "auto",
+        from_position: int = 0,
+        to_position: int = 0,
+        rerank: bool = False,
+        after: str = "",
+        fully_applied: bool = False,
+        timeout: float | None = None,
+        **options: Unpack[ChunkFilterOptions],
+    ) -> SearchResult:
+        """Finds the chunks that match a query best: words, not an expression.
 
-def _check_size(request: session_service_pb2.AppendRequest) -> None:
-    """Raises InvalidArgument for what no service takes in one call."""
-    if not request.request_id:
-        raise ValueError("a request_id must not be empty; None has one made")
-    count, size = len(request.chunks), request.ByteSize()
-    if count > BATCH_CHUNKS or size > MAX_SENT_BYTES:
-        raise InvalidArgument(
-            f"{count} chunks of {size} bytes are too many for one append, which stores all or none:"
-            f" {BATCH_CHUNKS} chunks of {MAX_SENT_BYTES} bytes are the most."
-            " Append them in parts, or use session.producer(...), which does so by itself",
-            reason="BATCH_TOO_LARGE",
-            metadata={"chunks": str(count), "limit_chunks": str(BATCH_CHUNKS)},
+        At most `limit` (0 means 10, 100 are the most), and fewer where they are long. Only
+        chunks from `from_position` to `to_position` that match `options`, which are those of
+        `palimpsest.ChunkFilterOptions`, such as `threads`, `sources` and `occurred_since`;
+        what is not given excludes none. `rerank` lets a model order the best.
+
+        New chunks are indexed in the background. `after` waits until what a token stands for
+        is indexed, `fully_applied` until the whole log is: words, and vectors where the search
+        uses them. The wait ends with the `timeout`.
+
+        Raises NotFound, InvalidArgument, TypeError and ValueError for what cannot be sent,
+        FailedPrecondition (VECTORS_UNAVAILABLE, RERANK_FAILED), Unavailable
+        (EMBEDDING_FAILED), DeadlineExceeded (NOT_APPLIED_IN_TIME), ResourceExhausted.
+        """
+        request = search_request(
+            self.id,
+            query,
+            limit=limit,
+            mode=mode,
+            from_position=from_position,
+            to_position=to_position,
+            rerank=rerank,
+            after=after,
+            fully_applied=fully_applied,
+            **options,
         )
+        # With a model in it, it costs: not repeated.
+        response = await self._connection.call(
+            self._connection.sessions.SearchChunks, request, timeout=timeout, retry=not rerank
+        )
+        return search_result(response)
 
-
-def _unknown(error: PalimpsestError, request_id: str) -> PalimpsestError:
-    return type(error)(
-        f"{error}; it may be stored: append the same again with request_id={request_id!r},"
-        " which stores it once",
-        reason=error.reason,
-        metadata={**error.metadata, "request_id": request_id},
-        fields=error.fields,
-        retry_seconds=error.retry_seconds,
-    )
+    async def search_index(self) -> SearchIndex:
+        """Returns how far words and vectors of the session are. Raises NotFound."""
+        request = session_service_pb2.GetSearchIndexRequest(session=self.id)
+        response = await self._connection.call(self._connection.sessions.GetSearchIndex, request)
+        return value_of(SearchIndex, response)

@@ -2,27 +2,24 @@
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from functools import partial
+from typing import Any, ClassVar, Unpack
 from uuid import uuid4
 
-from palimpsest._async._answers import ASK_CONCURRENCY, Answers, AnswerStream, OnEvent
 from palimpsest._async._connection import Connection
 from palimpsest._async._history import MemoryHistory
+from palimpsest._async._listening import AnswerStream, OnEvent
 from palimpsest._async._operation import Operation
+from palimpsest._async._runtime import gather
 from palimpsest._convert import consistency, value_of
-from palimpsest._errors import (
-    AlreadyExists,
-    FailedPrecondition,
-    PalimpsestError,
-    ResourceExhausted,
-)
+from palimpsest._errors import AlreadyExists, PalimpsestError
 from palimpsest._memories import (
     Flushed,
     MemoryInfo,
     MemoryKind,
     MemoryState,
-    MemoryStatus,
+    blocked_error,
+    existing_differs,
     memory,
     memory_state,
     settings_that_differ,
@@ -37,14 +34,13 @@ from palimpsest._values_answers import (
     MemoryQuestionOptions,
     NavigationStatistics,
     Question,
-    Reader,
     TrainingExample,
     TrajectoryEvent,
 )
-from palimpsest.v1 import memories_pb2, memory_service_pb2
+from palimpsest.v1 import answer_service_pb2, memories_pb2, memory_service_pb2
 
-if TYPE_CHECKING:
-    from palimpsest._async._session import Session
+#: Questions that run at once when the caller does not say.
+ASK_CONCURRENCY = 8
 
 
 async def create_memory(
@@ -76,13 +72,7 @@ async def create_memory(
         schema = await _stored_schema(connection, wanted)
         others = settings_that_differ(wanted, existing[0], schema, only)
         if others:
-            raise AlreadyExists(
-                f"memory {wanted.id!r} exists already, and {'; '.join(others)}. Use it"
-                " as it is (session.memory, session.tree or session.state), choose another id, or"
-                " build one with these settings from the whole log (rebuild)",
-                reason=error.reason,
-                metadata=error.metadata,
-            ) from error
+            raise existing_differs(wanted.id, others, error) from error
 
 
 async def _stored_schema(connection: Connection, wanted: memories_pb2.Memory) -> str:
@@ -100,10 +90,6 @@ class Memory(MemoryHistory):
 
     #: What a memory of this class is.
     _kind: ClassVar[MemoryKind] = "prism"
-
-    def __init__(self, connection: Connection, session: "Session", id: str) -> None:
-        super().__init__(connection, session, id)
-        self._answers = Answers(connection, session.id, id)
 
     async def get(
         self,
@@ -235,20 +221,9 @@ class Memory(MemoryHistory):
         Raises FailedPrecondition when it stalled, ResourceExhausted when a budget holds it.
         """
         info = await self._info()
-        blocked = info.blocked
-        if blocked is not None and info.status is MemoryStatus.OVER_BUDGET:
-            raise ResourceExhausted(
-                f"memory {self.id!r} is held: {blocked.cause}",
-                reason="BUDGET_EXHAUSTED",
-                metadata={"memory": self.id, "cause": blocked.cause},
-            )
-        if blocked is not None and info.status is MemoryStatus.STALLED:
-            position, cause = blocked.position, blocked.cause
-            raise FailedPrecondition(
-                f"memory {self.id!r} stalled at position {position}: {cause}",
-                reason="MEMORY_STALLED",
-                metadata={"memory": self.id, "position": str(position), "cause": cause},
-            )
+        error = blocked_error(info)
+        if error is not None:
+            raise error
         return info
 
     async def _info(self) -> MemoryInfo:
@@ -276,69 +251,36 @@ class Memory(MemoryHistory):
         self,
         query: str,
         *,
-        after: str = "",
-        fully_applied: bool = False,
-        threads: Sequence[str] = (),
-        excluded_threads: Sequence[str] = (),
-        sources: Sequence[str] = (),
-        occurred_since: datetime | None = None,
-        occurred_until: datetime | None = None,
-        metadata: Mapping[str, str] | None = None,
-        options: Sequence[str] = (),
-        hybrid_leaves: int = 0,
-        beam: int = 0,
-        max_calls: int = 0,
-        navigate: bool = False,
-        reader: Reader | None = None,
-        response_schema: Schema | None = None,
-        stream: bool = False,
         timeout: float | None = None,
         on_event: OnEvent | None = None,
+        **options: Unpack[MemoryQuestionOptions],
     ) -> Answer:
         """Asks the memory; returns the answer with its citations.
 
-        Freshness and errors as in `get`. `on_event` receives how far the memory is while the call
-        waits, where it reads, and each event of the reader as it happens; with `stream` also
-        the text as it is written (`stream_ask` iterates over it). `reader` is the one of the
-        memory's kind when it is None. `response_schema` asks for `Answer.value`. An answer that
-        comes too late is not lost: the error's metadata names it for `Session.resume_answer`. Of a
-        multiple-choice question the answer is one of `options`, or there is none. `threads` and
-        what follows limit what is cited, as `palimpsest.Question` has it.
+        `options` are the fields of `palimpsest.Question` besides the words. Freshness and errors
+        as in `get`. `on_event` receives how far the memory is while the call waits, where it
+        reads, and each event of the reader as it happens; with `stream` also the text as it is
+        written (`stream_ask` iterates over it). `reader` is the one of the memory's kind when it
+        is None. `response_schema` asks for `Answer.value`. An answer that is too late is not lost:
+        the error's metadata names it for `Session.resume_answer`. To a multiple-choice question
+        the answer is one of `options`, or there is none. `threads` and what follows limit what
+        is cited.
 
         For trees, and state memories: `hybrid_leaves` begins with so many leaves that retrieval
         names; `beam` nodes are explored at once, with at most `max_calls` model calls. Zeros are
         the service's defaults. A state memory answers from its working context, and is navigated
         when one of these is given, or `navigate`.
         """
-        question = Question(
-            query=query,
-            memory=self.id,
-            reader=reader,
-            response_schema=response_schema,
-            after=after,
-            fully_applied=fully_applied,
-            threads=threads,
-            excluded_threads=excluded_threads,
-            sources=sources,
-            occurred_since=occurred_since,
-            occurred_until=occurred_until,
-            metadata=metadata,
-            options=options,
-            hybrid_leaves=hybrid_leaves,
-            beam=beam,
-            max_calls=max_calls,
-            navigate=navigate,
-            stream=stream,
+        return await self.session.ask(
+            query, memory=self.id, timeout=timeout, on_event=on_event, **options
         )
-        return await self._answers.ask(question, timeout=timeout, on_event=on_event)
 
     def stream_ask(self, query: str, **options: Unpack[MemoryAskOptions]) -> AnswerStream:
         """As `ask`: iterate over what it returns for the text as it is written.
 
         Its `answer` is there after the last piece. `options` are those of `ask`.
         """
-        given: dict[str, Any] = {**options, "memory": self.id}
-        return self.session.stream_ask(query, **given)
+        return self.session.stream_ask(query, memory=self.id, **options)
 
     async def ask_all(
         self,
@@ -355,24 +297,32 @@ class Memory(MemoryHistory):
         answer's place, and the others continue. Questions to one tree share the beginnings
         of their prompts.
         """
+        if concurrency < 1:
+            raise ValueError("concurrency must be 1 or more")
         question = Question(query="", memory=self.id, **options)
-        return await self._answers.ask_each(
-            [replace(question, query=query) for query in queries],
-            concurrency=concurrency,
-            timeout=timeout,
-            on_event=on_event,
-        )
+
+        async def one(query: str) -> Answer | PalimpsestError:
+            asked = replace(question, query=query)
+            try:
+                return await self.session.ask(asked, timeout=timeout, on_event=on_event)
+            except PalimpsestError as error:
+                # It is of this question; the others continue.
+                return error
+
+        return await gather([partial(one, query) for query in queries], limit=concurrency)
 
     def trajectory(self, answer_id: str) -> AsyncIterator[TrajectoryEvent]:
         """Yields what the navigation of an answer did, in order. Raises NotFound."""
-        return self._answers.trajectory(answer_id)
+        return self.session.trajectory(answer_id)
 
     async def navigation_statistics(self) -> NavigationStatistics:
         """Returns the counts of all navigations of the tree.
 
         Raises FailedPrecondition (no tree).
         """
-        return await self._answers.statistics()
+        request = answer_service_pb2.GetNavigationStatisticsRequest(**self._named)
+        method = self._connection.answers.GetNavigationStatistics
+        return value_of(NavigationStatistics, await self._connection.call(method, request))
 
     def export_trajectories(
         self, answer_ids: Iterable[str] = (), *, good: bool | None = None
@@ -382,4 +332,4 @@ class Memory(MemoryHistory):
         Of these answers only, if any are given; of those rated good, or bad, if that is
         said. Raises FailedPrecondition (no tree).
         """
-        return self._answers.export(answer_ids, good)
+        return self.session._export(self.id, answer_ids, good)

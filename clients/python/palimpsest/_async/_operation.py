@@ -2,19 +2,12 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, Generic
+from typing import Any
 
 from palimpsest._async._connection import Connection
 from palimpsest._async._runtime import RpcError, sleep
-from palimpsest._errors import Cancelled, DeadlineExceeded, NotFound, PalimpsestError
-from palimpsest._operations import (
-    OperationInfo,
-    OperationKind,
-    OperationProgress,
-    Result,
-    operation,
-)
-from palimpsest._spend import Usage
+from palimpsest._errors import DeadlineExceeded
+from palimpsest._operations import OperationInfo, OperationView, Result
 from palimpsest._transport import (
     BACKOFF_SECONDS,
     MAX_BACKOFF_SECONDS,
@@ -22,7 +15,6 @@ from palimpsest._transport import (
     may_pass,
     pause_seconds,
 )
-from palimpsest._values_common import OperationState
 from palimpsest.v1 import operation_service_pb2, operations_pb2
 
 #: Receives an operation as it is, and after each change.
@@ -31,7 +23,7 @@ OnProgress = Callable[[OperationInfo[Any]], None]
 GIVE_UP_SECONDS = 60.0
 
 
-class Operation(Generic[Result]):
+class Operation(OperationView[Result]):
     """A rebuild, a consolidation, a seal, or a schema that a model writes.
 
         operation = await memory.rebuild("facts-2", task="Dates only.")
@@ -42,49 +34,8 @@ class Operation(Generic[Result]):
     """
 
     def __init__(self, connection: Connection, message: operations_pb2.Operation) -> None:
+        super().__init__(message)
         self._connection = connection
-        #: All of it, as a plain value.
-        self.info: OperationInfo[Result] = operation(message)
-
-    @property
-    def id(self) -> str:
-        """For `Client.operation`; unique within the tenant."""
-        return self.info.id
-
-    @property
-    def kind(self) -> OperationKind:
-        """What it does."""
-        return self.info.kind
-
-    @property
-    def state(self) -> OperationState:
-        """How far it is."""
-        return self.info.state
-
-    @property
-    def progress(self) -> OperationProgress | None:
-        """How much is read; None once it has ended."""
-        return self.info.progress
-
-    @property
-    def error(self) -> PalimpsestError | None:
-        """Why it failed; None unless it did."""
-        return self.info.error
-
-    @property
-    def result(self) -> Result | None:
-        """The memory, or the schema, once it is done; None before."""
-        return self.info.result
-
-    @property
-    def usage(self) -> Usage | None:
-        """What a schema cost by now; None of other kinds."""
-        return self.info.usage
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it is done, failed or cancelled."""
-        return self.state not in ("pending", "running")
 
     async def refresh(self) -> OperationInfo[Result]:
         """Reads it again. Raises NotFound: it is kept for 30 days."""
@@ -147,26 +98,3 @@ class Operation(Generic[Result]):
         )
         method = self._connection.operations.CancelOperation
         return self._take(await self._connection.call(method, request))
-
-    def _take(self, message: operations_pb2.Operation) -> OperationInfo[Result]:
-        self.info = operation(message)
-        return self.info
-
-    def _ended(self) -> Result:
-        """Returns the result. Raises what came instead of one."""
-        if self.error is not None:
-            raise self.error
-        if self.state == "cancelled":
-            raise Cancelled(f"operation {self.id} was cancelled", metadata={"operation": self.id})
-        if self.result is None:
-            raise NotFound(
-                f"the result of operation {self.id} was deleted", metadata={"operation": self.id}
-            )
-        return self.result
-
-    def _late(self) -> DeadlineExceeded:
-        return DeadlineExceeded(
-            f"operation {self.id} has not ended in time; it goes on: wait for it again",
-            reason="OPERATION_NOT_ENDED_IN_TIME",
-            metadata={"operation": self.id},
-        )

@@ -1,8 +1,6 @@
 """Producers: appending to a session's log, with batching, resume and retry."""
 
-import re
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Unpack
@@ -16,38 +14,16 @@ from palimpsest._async._runtime import (
     RpcError,
     sleep,
 )
-from palimpsest._errors import InvalidArgument, PalimpsestError, ProducerClosed, Unavailable
+from palimpsest._errors import PalimpsestError, ProducerClosed, Unavailable
+from palimpsest._send_queue import SendQueue
 from palimpsest._transport import (
-    MAX_SENT_BYTES,
     STREAM_BACKOFF_SECONDS,
     headers,
     may_pass,
     pause_seconds,
-    trace_of,
-    traceparent,
 )
 from palimpsest._values_log import Ack, Chunk, ChunkLabels
 from palimpsest.v1 import chunks_pb2, session_service_pb2
-
-#: Chunks and bytes of a batch, metadata included. The service takes no more chunks, and no
-#: more content; with their metadata they must fit a message.
-BATCH_CHUNKS = 256
-BATCH_BYTES = 1024 * 1024
-#: A chunk of another sampled trace begins a batch of its own, if the batch before has so many
-#: chunks or fewer than that wait. Else it joins that batch, since one message a chunk is dear.
-TRACE_CHUNKS = 32
-#: Of a chunk, in bytes: what a message holds, less what stands around the chunk.
-MAX_CHUNK_BYTES = MAX_SENT_BYTES - 1024
-#: Which chunk of a batch a refusal is about.
-_CHUNK = re.compile(r"^(?:batch\.)?chunks\[(\d+)\]")
-
-
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    chunk: chunks_pb2.Chunk
-    size_bytes: int
-    #: The span that appended it, as a header names it; empty: none.
-    traceparent: str = ""
 
 
 @dataclass(slots=True)
@@ -85,17 +61,10 @@ class Producer:
             session=session, producer_id=producer_id, epoch=epoch, expected_head=expected_head
         )
         self._give_up_seconds = give_up_seconds
-        self._waiting: deque[_Sent] = deque()
-        self._under_way: deque[_Sent] = deque()
-        self._bytes = 0
-        self._credits = session_service_pb2.AppendChunksResponse.Credits(chunks=1, bytes=1)
-        self._next_sequence = 1
-        self._last_ack: Ack | None = None
-        self._acked_sequence = 0
+        self._queue = SendQueue()
         self._failure: PalimpsestError | None = None
         #: Whether it was raised.
         self._reported = False
-        self._opened = False
         self._closing = False
         #: Whether it has ended, closed or with an error.
         self._ended = False
@@ -109,19 +78,19 @@ class Producer:
     @property
     def last_acked_sequence(self) -> int:
         """The highest sequence of this producer that is durable; 0 when there is none."""
-        return self._acked_sequence
+        return self._queue.acked_sequence
 
     @property
     def last_ack(self) -> Ack | None:
         """The newest ack of this run; None before the first."""
-        return self._last_ack
+        return self._queue.last_ack
 
     async def __aenter__(self) -> "Producer":
         """Opens the producer. Raises PalimpsestError when the service refuses."""
         self._running = Background(self._run)
         try:
             async with self._changed:
-                await self._until(lambda: self._opened)
+                await self._until(lambda: self._queue.opened)
         except BaseException:
             await self._stop()
             raise
@@ -184,48 +153,22 @@ class Producer:
         None when nothing was ever acked in this run.
         """
         async with self._changed:
-            wanted = self._next_sequence - 1
-            await self._until(lambda: self._acked_sequence >= wanted)
-            return self._last_ack
+            wanted = self._queue.last_sequence
+            await self._until(lambda: self._queue.acked_sequence >= wanted)
+            return self._queue.last_ack
 
     async def _append(self, chunk: chunks_pb2.Chunk) -> int:
-        whole, size = chunk.ByteSize(), convert.size_bytes(chunk)
-        digest, parent = convert.digest(chunk), traceparent()
         async with self._changed:
             if self._closing or self._running is None:
                 raise ProducerClosed("the producer is closed")
-            number = self._next_sequence
-            if whole > MAX_CHUNK_BYTES:
-                # gRPC would end the stream of all that is under way, with no word of why.
-                raise InvalidArgument(
-                    f"a chunk has {whole} bytes; no message holds more than {MAX_CHUNK_BYTES}"
-                    " of one",
-                    reason="CHUNK_TOO_LARGE",
-                    metadata={
-                        "producer_sequence": str(number),
-                        "bytes": str(whole),
-                        "limit_bytes": str(MAX_CHUNK_BYTES),
-                    },
-                )
-            convert.check(chunk, f"append {number}", {"producer_sequence": str(number)})
-            await self._until(lambda: self._has_credit(size))
-            sequence = self._next_sequence
-            self._next_sequence += 1
-            chunk.producer_sequence, chunk.digest = sequence, digest
-            self._waiting.append(_Sent(chunk, size, parent))
-            self._bytes += size
-            is_full = len(self._waiting) >= BATCH_CHUNKS
+            size = self._queue.check(chunk)
+            await self._until(lambda: self._queue.has_credit(size))
+            sequence, is_full = self._queue.put(chunk, size), self._queue.is_full
             self._changed.notify_all()
         if is_full:
             # Lets the writer begin while the caller continues to produce.
             await sleep(0)
         return sequence
-
-    def _has_credit(self, size: int) -> bool:
-        count = len(self._waiting) + len(self._under_way)
-        if count == 0:
-            return True
-        return count < self._credits.chunks and self._bytes + size <= self._credits.bytes
 
     async def _until(self, reached: Callable[[], bool]) -> None:
         """Waits, within `_changed`. Raises the error that ended the producer."""
@@ -270,14 +213,14 @@ class Producer:
 
     async def _keep_open(self) -> None:
         wait = STREAM_BACKOFF_SECONDS[0]
-        progress = self._acked_sequence
+        progress = self._queue.acked_sequence
         since = time.monotonic()
         while not self._closing:
             error = await self._stream()
             # A stream that ended while there was nothing to send did all that was asked of it.
-            idle = self._streaming and not self._waiting and not self._under_way
-            if idle or self._acked_sequence > progress:
-                progress, since = self._acked_sequence, time.monotonic()
+            idle = self._streaming and self._queue.is_empty
+            if idle or self._queue.acked_sequence > progress:
+                progress, since = self._queue.acked_sequence, time.monotonic()
                 wait = STREAM_BACKOFF_SECONDS[0]
             self._streaming = False
             seconds = self._connection.reach.try_seconds(self._give_up_seconds)
@@ -310,15 +253,17 @@ class Producer:
             async for response in call:
                 async with self._changed:
                     if stream.opened:
-                        self._take_ack(response.ack)
+                        self._queue.take_ack(response.ack)
                     else:
-                        self._begin(response.opened)
-                        stream.opened = True
+                        self._queue.begin(response.opened)
+                        # The head was checked; what we append ourselves moves it on.
+                        self._opening.ClearField("expected_head")
+                        self._streaming = self._connection.reach.reached = stream.opened = True
                     self._changed.notify_all()
         except RpcError as ended:
             error = self._connection.reach.failure(ended)
             if not may_pass(error, ended.code()):
-                raise self._of_append(error) from ended
+                raise self._queue.refusal(error) from ended
             return error
         except ChannelClosed as closed:
             raise ProducerClosed("the client of this producer is closed") from closed
@@ -337,71 +282,9 @@ class Producer:
         yield session_service_pb2.AppendChunksRequest(open=self._opening)
         while True:
             async with self._changed:
-                while not stream.over and not (stream.opened and self._waiting):
+                while not stream.over and not (stream.opened and self._queue.has_waiting):
                     await self._changed.wait()
                 if stream.over:
                     return
-                batch = self._next_batch()
+                batch = self._queue.next_batch()
             yield session_service_pb2.AppendChunksRequest(batch=batch)
-
-    def _next_batch(self) -> session_service_pb2.AppendChunksRequest.Batch:
-        batch: list[chunks_pb2.Chunk] = []
-        # The trace of its newest chunk if that is sampled, and the first that is.
-        newest = parent = ""
-        size = 0
-        # More than the credit may wait where a server came back with less of it.
-        most = min(BATCH_CHUNKS, max(self._credits.chunks, 1))
-        while self._waiting and len(batch) < most:
-            size += self._waiting[0].size_bytes
-            trace = trace_of(self._waiting[0].traceparent)
-            is_apart = len(batch) >= TRACE_CHUNKS or len(self._waiting) < TRACE_CHUNKS
-            if batch and (size > BATCH_BYTES or (trace != newest and is_apart)):
-                break
-            newest = trace
-            sent = self._waiting.popleft()
-            if not trace_of(parent):
-                parent = sent.traceparent or parent
-            self._under_way.append(sent)
-            batch.append(sent.chunk)
-        return session_service_pb2.AppendChunksRequest.Batch(chunks=batch, traceparent=parent)
-
-    def _of_append(self, error: PalimpsestError) -> PalimpsestError:
-        """Returns a refusal with the number of the append that it is about, if it is of one."""
-        number = error.metadata.get("producer_sequence")
-        found = next((one for one in map(_CHUNK.search, error.fields) if one), None)
-        if number is None and found and self._under_way:
-            # All batches before the refused one are acked.
-            number = str(self._under_way[0].chunk.producer_sequence + int(found[1]))
-        if number is None:
-            return error
-        return type(error)(
-            f"append {number} was refused: {error}. It has ended this producer; what was"
-            f" appended up to {self._acked_sequence} is durable",
-            reason=error.reason,
-            metadata={**error.metadata, "producer_sequence": number},
-            fields=error.fields,
-            retry_seconds=error.retry_seconds,
-        )
-
-    def _begin(self, opened: session_service_pb2.AppendChunksResponse.Opened) -> None:
-        self._streaming = self._connection.reach.reached = True
-        self._credits = opened.credits
-        self._waiting.extendleft(reversed(self._under_way))
-        self._under_way.clear()
-        durable = opened.last_producer_sequence
-        # What was not acked is sent again even if its number is durable: that writes nothing,
-        # repeats the ack that was lost, and is refused if the content is another process's.
-        if not self._opened:
-            self._acked_sequence = durable
-            self._next_sequence = durable + 1
-            # The head was checked; what we append ourselves moves it on.
-            self._opening.ClearField("expected_head")
-            self._opened = True
-
-    def _take_ack(self, message: session_service_pb2.AppendChunksResponse.Ack) -> None:
-        self._last_ack = convert.ack(message)
-        self._acked_sequence = message.through_producer_sequence
-        while self._under_way:
-            if self._under_way[0].chunk.producer_sequence > self._acked_sequence:
-                break
-            self._bytes -= self._under_way.popleft().size_bytes

@@ -1,416 +1,219 @@
 # Generated from palimpsest/_async by `make sync`; do not edit.
-"""Answers: asking, listening across lost connections, resuming, listing, rating."""
+"""A session's answers: asking, following, listing, rating."""
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Unpack
 from uuid import uuid4
 
-import grpc
-
 from palimpsest import _convert_answers as convert
-from palimpsest._convert import error_of, value_of
-from palimpsest._errors import (
-    PalimpsestError,
-    ResourceExhausted,
-    Unavailable,
-    from_rpc,
+from palimpsest._convert import STATES, number_of, value_of
+from palimpsest._errors import PalimpsestError
+from palimpsest._sync._listening import (
+    MANY_QUESTIONS,
+    AnswerStream,
+    Listening,
+    ManyQuestions,
+    OnEvent,
+    OnManyEvents,
+    last,
 )
-from palimpsest._sync._connection import Connection
-from palimpsest._sync._runtime import RpcError, gather, sleep
-from palimpsest._transport import (
-    ASK_SECONDS,
-    BACKOFF_SECONDS,
-    MAX_BACKOFF_SECONDS,
-    SLACK_SECONDS,
-    headers,
-    is_unbegun,
-    pause_seconds,
-)
+from palimpsest._sync._log import SessionLog
+from palimpsest._transport import ASK_SECONDS
 from palimpsest._values_answers import (
     Answer,
-    AskEvent,
-    NavigationStatistics,
+    AskOptions,
     Question,
-    Reading,
-    TextPiece,
     TrainingExample,
     TrajectoryEvent,
 )
 from palimpsest._values_common import OperationState
 from palimpsest.v1 import answer_service_pb2
 
-#: Questions of one call; more are asked in several, one after the other.
-MANY_QUESTIONS = 32
-#: Questions that run at once when the caller does not say.
-ASK_CONCURRENCY = 8
 
-#: Receives the events of one question.
-OnEvent = Callable[[AskEvent], None]
-#: Receives the events of many: the number of the question (0, 1, 2 …), and the event.
-OnManyEvents = Callable[[int, AskEvent], None]
+class SessionAnswers(SessionLog):
+    """What `Session` has of its answers."""
 
-
-class AnswerStream:
-    """An answer that is being written: iterate over it for its text, piece by piece.
-
-    After the last piece `answer` is there. Where a piece says `restarts`, those before it
-    are void.
-    """
-
-    def __init__(self, events: Iterator[AskEvent | Answer], on_event: OnEvent | None) -> None:
-        self._events = events
-        self._on_event = on_event
-        self._answer: Answer | None = None
-
-    @property
-    def answer(self) -> Answer:
-        """The whole answer. Raises ValueError as long as it is not there."""
-        if self._answer is None:
-            raise ValueError("the answer is not there yet: iterate to the end first")
-        return self._answer
-
-    def __iter__(self) -> "AnswerStream":
-        return self
-
-    def __next__(self) -> TextPiece:
-        for event in self._events:
-            if isinstance(event, Answer):
-                self._answer = event
-            elif self._on_event is not None:
-                self._on_event(event)
-            if isinstance(event, TextPiece):
-                return event
-        raise StopIteration
-
-
-@dataclass(slots=True)
-class _Progress:
-    """How much of an answer was received."""
-
-    #: Empty until the answer is begun.
-    answer_id: str = ""
-    #: Ordinals of the last event and the last piece of text.
-    event: int = 0
-    piece: int = 0
-
-    def is_new(self, event: AskEvent | Answer) -> bool:
-        """Returns whether the event was not received before, and notes it."""
-        match event:
-            case Reading():
-                new, self.answer_id = not self.answer_id, event.answer
-                return new
-            case TrajectoryEvent():
-                new, self.event = event.ordinal > self.event, max(event.ordinal, self.event)
-                return new
-            case TextPiece():
-                new, self.piece = event.ordinal > self.piece, max(event.ordinal, self.piece)
-                return new
-        return True
-
-
-class _Listening:
-    """Follows an answer until it has ended or the time is up.
-
-    Once the answer is begun a lost connection only interrupts it: the service is asked
-    for what was not received, so that each event comes once.
-    """
-
-    def __init__(self, connection: Connection, session: str, seconds: float) -> None:
-        self._connection = connection
-        self._session = session
-        self._seconds = seconds
-        self._until = time.monotonic() + seconds
-        self._wait = BACKOFF_SECONDS
-
-    def ask(self, request: answer_service_pb2.AskRequest) -> Iterator[AskEvent | Answer]:
-        """Yields the events of a question; the answer comes last. Raises PalimpsestError."""
-        progress = _Progress()
-        responses = self._connection.responses(
-            self._connection.answers.Ask, request, timeout=self._seconds
-        )
-        try:
-            for response in responses:
-                event = convert.progress(response)
-                if event is not None and progress.is_new(event):
-                    yield event
-                if isinstance(event, Answer):
-                    return
-        except RpcError as error:
-            self._pause(error, progress)
-        for event in self.resume(progress):
-            yield event
-
-    def resume(self, progress: _Progress) -> Iterator[AskEvent | Answer]:
-        """Yields what was not received yet of an answer. Raises PalimpsestError."""
-        if not progress.answer_id:
-            raise PalimpsestError("the service ended the call without an answer")
-        while True:
-            request = answer_service_pb2.ResumeAnswerRequest(
-                session=self._session,
-                answer=progress.answer_id,
-                after_event=progress.event,
-                after_text=progress.piece,
-            )
-            left = max(self._until - time.monotonic(), 0.001) + SLACK_SECONDS
-            call = self._connection.answers.ResumeAnswer(request, timeout=left, **headers())
-            try:
-                for response in call:
-                    event = convert.progress(response)
-                    if event is not None and progress.is_new(event):
-                        # It works again.
-                        self._wait = BACKOFF_SECONDS
-                        yield event
-                    if isinstance(event, Answer):
-                        return
-            except RpcError as error:
-                self._pause(error, progress)
-                continue
-            finally:
-                call.cancel()
-            raise PalimpsestError("the service ended the call without an answer")
-
-    def _pause(self, error: RpcError, progress: _Progress) -> None:
-        """Waits before the next try; raises where there is none."""
-        known = from_rpc(error, self._connection.address)
-        pause = pause_seconds(self._wait, known)
-        time_is_up = time.monotonic() + pause > self._until
-        if not progress.answer_id or time_is_up or not _may_resume(known, error.code()):
-            raise known from error
-        sleep(pause)
-        self._wait = min(self._wait * 2, MAX_BACKOFF_SECONDS)
-
-
-def _may_resume(error: PalimpsestError, code: grpc.StatusCode) -> bool:
-    if isinstance(error, ResourceExhausted):
-        # The server is full, or the answer's budget is used up.
-        return is_unbegun(error)
-    # A server that stops cancels what it has under way, and gives no reason.
-    stopped = code is grpc.StatusCode.CANCELLED and not error.reason
-    return stopped or isinstance(error, Unavailable)
-
-
-class Answers:
-    """The answers of one session, or of one of its memories."""
-
-    def __init__(self, connection: Connection, session: str, memory: str = "") -> None:
-        self._connection = connection
-        self._session = session
-        self._memory = memory
-
-    def _listening(self, timeout: float | None) -> _Listening:
+    def _listening(self, timeout: float | None) -> Listening:
         seconds = self._connection.seconds(timeout, ASK_SECONDS)
-        return _Listening(self._connection, self._session, seconds)
+        return Listening(self._connection, self.id, seconds)
 
-    def stream(
-        self, question: Question, *, timeout: float | None, on_event: OnEvent | None
+    def ask(
+        self,
+        query: str | Question,
+        *,
+        timeout: float | None = None,
+        on_event: OnEvent | None = None,
+        **options: Unpack[AskOptions],
+    ) -> Answer:
+        """Asks the session; returns the answer with its citations.
+
+        `options` are the fields of `palimpsest.Question` besides the words. Without a memory the
+        named reader reads the log, or the automatic reader chooses. `on_event` receives
+        where it reads and each event as it happens. A connection that is lost while the
+        answer is made is opened again, and no event comes twice. An answer that comes too
+        late is not lost: the error's metadata names it for `resume_answer`. Until then it is
+        made for a minute at most, unless it is `unattended`.
+
+        Raises ValueError or TypeError for what cannot be sent, InvalidArgument, NotFound,
+        FailedPrecondition (stalled; another kind; no answer could be made), Cancelled,
+        DeadlineExceeded, ResourceExhausted.
+        """
+        request = convert.request_of(self.id, convert.question_of(query, options))
+        return last(self._listening(timeout).ask(request), on_event)
+
+    def stream_ask(
+        self,
+        query: str | Question,
+        *,
+        timeout: float | None = None,
+        on_event: OnEvent | None = None,
+        **options: Unpack[AskOptions],
     ) -> AnswerStream:
-        """See `Session.stream_ask`."""
-        request = convert.request_of(self._session, question)
+        """As `ask`: iterate over what it returns for the text as it is written.
+
+        Its `answer` is there after the last piece.
+        """
+        question = replace(convert.question_of(query, options), stream=True)
+        request = convert.request_of(self.id, question)
         return AnswerStream(self._listening(timeout).ask(request), on_event)
 
-    def ask(self, question: Question, *, timeout: float | None, on_event: OnEvent | None) -> Answer:
-        """See `Session.ask`."""
-        request = convert.request_of(self._session, question)
-        return _last(self._listening(timeout).ask(request), on_event)
+    def ask_all(
+        self,
+        queries: Iterable[str | Question],
+        *,
+        timeout: float | None = None,
+        on_event: OnManyEvents | None = None,
+        **options: Unpack[AskOptions],
+    ) -> Sequence[Answer | PalimpsestError]:
+        """Asks many questions, 32 at once; returns their answers in the same order.
 
-    def resume(
+        32 are stored together, or none of them when one is invalid. Where a question fails
+        the error stands in the answer's place, and the others continue. `on_event` receives the
+        number of the question (0, 1, 2 …) and each of its events. `timeout` is that of 32.
+        """
+        asked = [convert.question_of(one, options) for one in queries]
+        seconds = self._connection.seconds(timeout, ASK_SECONDS)
+        ended: list[Answer | PalimpsestError] = []
+        for start in range(0, len(asked), MANY_QUESTIONS):
+            part = asked[start : start + MANY_QUESTIONS]
+            many = ManyQuestions(self._connection, self.id, part, start, seconds)
+            ended += many.ask(on_event)
+        return ended
+
+    def resume_answer(
         self,
         answer_id: str,
         *,
-        after_event: int,
-        after_text: int,
-        timeout: float | None,
-        on_event: OnEvent | None,
+        after_event: int = 0,
+        after_text: int = 0,
+        timeout: float | None = None,
+        on_event: OnEvent | None = None,
     ) -> Answer:
-        """See `Session.resume_answer`."""
-        progress = _Progress(answer_id=answer_id, event=after_event, piece=after_text)
-        return _last(self._listening(timeout).resume(progress), on_event)
+        """Waits for an answer; receives what comes after an event and a piece of text.
 
-    def get(self, answer_id: str) -> Answer:
-        """See `Session.answer`."""
-        request = answer_service_pb2.GetAnswerRequest(session=self._session, answer=answer_id)
+        One that is abandoned continues, from the model calls that are paid.
+
+        Raises NotFound, and as `ask`.
+        """
+        progress = convert.AnswerProgress(answer_id=answer_id, event=after_event, piece=after_text)
+        return last(self._listening(timeout).resume(progress), on_event)
+
+    def answer(self, answer_id: str) -> Answer:
+        """Reads a stored answer; one that is pending is continued for a while. Raises NotFound."""
+        request = answer_service_pb2.GetAnswerRequest(session=self.id, answer=answer_id)
         method = self._connection.answers.GetAnswer
         return convert.answer(self._connection.call(method, request))
 
-    def cancel(self, answer_id: str, request_id: str) -> Answer:
-        """See `Session.cancel_answer`."""
+    def answers(self, *, memory: str = "", state: OperationState | None = None) -> Iterator[Answer]:
+        """Yields the stored answers, newest first: of a memory, in a state, or all.
+
+        Raises NotFound.
+        """
+        request = answer_service_pb2.ListAnswersRequest(
+            session=self.id,
+            memory=memory,
+            state=number_of("state", STATES, state),
+            page_size=1000,
+        )
+        method = self._connection.answers.ListAnswers
+        return self._connection.all_of(method, request, "answers", convert.answer)
+
+    def cancel_answer(self, answer_id: str, *, request_id: str = "") -> Answer:
+        """Ends the work on an answer; returns it as it is then. Raises NotFound.
+
+        One that has ended before stays as it is.
+        """
         request = answer_service_pb2.CancelAnswerRequest(
-            session=self._session, answer=answer_id, request_id=request_id
+            session=self.id, answer=answer_id, request_id=request_id
         )
         method = self._connection.answers.CancelAnswer
         return convert.answer(self._connection.call(method, request))
 
-    def delete(self, answer_id: str, *, missing_ok: bool, request_id: str) -> None:
-        """See `Session.delete_answer`."""
+    def delete_answer(
+        self, answer_id: str, *, missing_ok: bool = False, request_id: str = ""
+    ) -> None:
+        """Deletes an answer with all that belongs to it; its usage stays.
+
+        Raises NotFound, unless `missing_ok`.
+        """
         request = answer_service_pb2.DeleteAnswerRequest(
-            session=self._session,
+            session=self.id,
             answer=answer_id,
             allow_missing=missing_ok,
             request_id=request_id or uuid4().hex,
         )
         self._connection.call(self._connection.answers.DeleteAnswer, request, broken=True)
 
-    def list(self, memory: str, state: OperationState | None) -> Iterator[Answer]:
-        """See `Session.answers`."""
-        request = convert.answers_request(self._session, memory, state)
-        method = self._connection.answers.ListAnswers
-        return self._connection.all_of(method, request, "answers", convert.answer)
-
     def rate(
-        self, answer_id: str, *, good: bool, comment: str, expected: str, request_id: str
+        self,
+        answer_id: str,
+        *,
+        good: bool,
+        comment: str = "",
+        expected: str = "",
+        request_id: str = "",
     ) -> Answer:
-        """See `Session.rate`."""
-        request = convert.rate_request(
-            self._session,
-            answer_id,
-            good=good,
-            comment=comment,
-            expected=expected,
-            request_id=request_id,
+        """Rates an answer that is done; returns it. The last rating counts.
+
+        `expected` is what would have been right. Raises NotFound, FailedPrecondition.
+        """
+        rating = answer_service_pb2.Rating(
+            verdict=convert.VERDICTS[good], comment=comment, expected=expected
+        )
+        request = answer_service_pb2.RateAnswerRequest(
+            session=self.id, answer=answer_id, rating=rating, request_id=request_id
         )
         method = self._connection.answers.RateAnswer
         return convert.answer(self._connection.call(method, request))
 
     def trajectory(self, answer_id: str) -> Iterator[TrajectoryEvent]:
-        """See `Session.trajectory`."""
+        """Yields what the reader of an answer did, in order. Raises NotFound."""
         request = answer_service_pb2.ListTrajectoryEventsRequest(
-            session=self._session, answer=answer_id, page_size=1000
+            session=self.id, answer=answer_id, page_size=1000
         )
-        method = self._connection.answers.ListTrajectoryEvents
-        return self._connection.all_of(
-            method, request, "events", partial(value_of, TrajectoryEvent)
-        )
+        method, event = self._connection.answers.ListTrajectoryEvents, TrajectoryEvent
+        return self._connection.all_of(method, request, "events", partial(value_of, event))
 
-    def export(self, answer_ids: Iterable[str], good: bool | None) -> Iterator[TrainingExample]:
-        """See `Memory.export_trajectories`."""
-        request = convert.export_request(self._session, self._memory, answer_ids, good)
+    def export_trajectories(
+        self, answer_ids: Iterable[str] = (), *, good: bool | None = None
+    ) -> Iterator[TrainingExample]:
+        """Yields the moves of browsings of the log that found an answer, to train a model with.
+
+        As `Memory.export_trajectories` has those of navigations. Raises NotFound.
+        """
+        return self._export("", answer_ids, good)
+
+    def _export(
+        self, memory: str, answer_ids: Iterable[str], good: bool | None
+    ) -> Iterator[TrainingExample]:
+        request = answer_service_pb2.ExportTrajectoriesRequest(
+            session=self.id,
+            memory=memory,
+            answers=list(answer_ids),
+            verdict=convert.VERDICTS[good],
+        )
         method = self._connection.answers.ExportTrajectories
         for message in self._connection.stream(method, request):
             yield convert.training_example(message)
-
-    def statistics(self) -> NavigationStatistics:
-        """See `Memory.navigation_statistics`."""
-        request = answer_service_pb2.GetNavigationStatisticsRequest(
-            session=self._session, memory=self._memory
-        )
-        method = self._connection.answers.GetNavigationStatistics
-        return value_of(NavigationStatistics, self._connection.call(method, request))
-
-    def ask_all(
-        self, asked: Sequence[Question], *, timeout: float | None, on_event: OnManyEvents | None
-    ) -> Sequence[Answer | PalimpsestError]:
-        """See `Session.ask_all`."""
-        seconds = self._connection.seconds(timeout, ASK_SECONDS)
-        ended: list[Answer | PalimpsestError] = []
-        for start in range(0, len(asked), MANY_QUESTIONS):
-            part = asked[start : start + MANY_QUESTIONS]
-            many = _Many(self._connection, self._session, part, seconds)
-            ended += many.ask(None if on_event is None else _after(on_event, start))
-        return ended
-
-    def ask_each(
-        self,
-        questions: Sequence[Question],
-        *,
-        concurrency: int,
-        timeout: float | None,
-        on_event: OnEvent | None,
-    ) -> Sequence[Answer | PalimpsestError]:
-        """See `Memory.ask_all`. Raises ValueError for a concurrency below 1."""
-        if concurrency < 1:
-            raise ValueError("concurrency must be 1 or more")
-
-        def one(question: Question) -> Answer | PalimpsestError:
-            try:
-                return self.ask(question, timeout=timeout, on_event=on_event)
-            except PalimpsestError as error:
-                # It is of this question; the others continue.
-                return error
-
-        return gather([partial(one, question) for question in questions], limit=concurrency)
-
-
-class _Many:
-    """The questions of one call, and how far each of them is."""
-
-    def __init__(
-        self, connection: Connection, session: str, asked: Sequence[Question], seconds: float
-    ) -> None:
-        self._connection = connection
-        self._session = session
-        self._seconds = seconds
-        self._request = answer_service_pb2.AskManyRequest(
-            questions=[convert.request_of(session, one) for one in asked]
-        )
-        self._progress = [_Progress() for _ in asked]
-        self._ended: dict[int, Answer | PalimpsestError] = {}
-
-    def ask(self, on_event: OnManyEvents | None) -> Sequence[Answer | PalimpsestError]:
-        """Returns how each of them ended. Raises PalimpsestError for what ends them all."""
-        until = time.monotonic() + self._seconds
-        lost: PalimpsestError | None = None
-        method = self._connection.answers.AskMany
-        try:
-            for response in self._connection.responses(
-                method, self._request, timeout=self._seconds
-            ):
-                self._take(response, on_event)
-        except RpcError as error:
-            lost = from_rpc(error, self._connection.address)
-            if not self._ended and not any(one.answer_id for one in self._progress):
-                # Refused as a whole, or it is unknown whether it was accepted.
-                raise lost from error
-        left = max(until - time.monotonic(), 0.001)
-        numbers = range(len(self._progress))
-        missing = [number for number in numbers if number not in self._ended]
-        resumed = [partial(self._resume, number, left, lost, on_event) for number in missing]
-        gather(resumed, limit=MANY_QUESTIONS)
-        return [self._ended[number] for number in numbers]
-
-    def _take(self, response: answer_service_pb2.AskEvent, on_event: OnManyEvents | None) -> None:
-        number = response.index
-        if response.WhichOneof("event") == "error":
-            self._ended[number] = error_of(response.error)
-            return
-        event = convert.progress(response)
-        if isinstance(event, Answer):
-            self._ended[number] = event
-        elif event is not None and self._progress[number].is_new(event) and on_event is not None:
-            on_event(number, event)
-
-    def _resume(
-        self,
-        number: int,
-        seconds: float,
-        lost: PalimpsestError | None,
-        on_event: OnManyEvents | None,
-    ) -> None:
-        """Follows one answer by itself, where the call of all was lost."""
-        progress = self._progress[number]
-        if not progress.answer_id:
-            ended = "the service ended the call without an answer"
-            self._ended[number] = lost or PalimpsestError(ended)
-            return
-        listening = _Listening(self._connection, self._session, seconds)
-        receive = None if on_event is None else partial(on_event, number)
-        try:
-            self._ended[number] = _last(listening.resume(progress), receive)
-        except PalimpsestError as error:
-            # It is of this question; the others continue.
-            self._ended[number] = error
-
-
-def _last(events: Iterator[AskEvent | Answer], on_event: OnEvent | None) -> Answer:
-    """Returns the answer, which comes after all events."""
-    for event in events:
-        if isinstance(event, Answer):
-            return event
-        if on_event is not None:
-            on_event(event)
-    raise PalimpsestError("the service ended the call without an answer")
-
-
-def _after(on_event: OnManyEvents, start: int) -> OnManyEvents:
-    return lambda number, event: on_event(number + start, event)

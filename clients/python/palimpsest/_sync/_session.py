@@ -2,54 +2,37 @@
 """A session: its memories, its questions and its costs, besides its log."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
 from typing import Unpack
 from uuid import uuid4
 
 from palimpsest import _memories, _specs, _spend
 from palimpsest._convert import value_of
-from palimpsest._convert_answers import question_of
-from palimpsest._errors import PalimpsestError
 from palimpsest._memories import Flushed, MemoryInfo, MemoryStatus
 from palimpsest._operations import GeneratedSchema
 from palimpsest._schemas import Schema
 from palimpsest._specs import (
+    AgentSettings,
     AllowedOps,
     Coercion,
     Encoding,
     ReplyFormat,
-    StatePeriod,
     Steps,
+    TreeOptions,
     TreeSettings,
-    WorkingMemory,
 )
 from palimpsest._spend import Budget, CostReport, Grouping, UsageReport
-from palimpsest._sync._answers import Answers, AnswerStream, OnEvent, OnManyEvents
-from palimpsest._sync._connection import Connection
+from palimpsest._sync._answers import SessionAnswers
 from palimpsest._sync._kinds import State, Tree
 from palimpsest._sync._memory import Memory, create_memory
 from palimpsest._sync._operation import Operation
-from palimpsest._sync._search import SessionSearch
 from palimpsest._transport import SCHEMA_SECONDS
-from palimpsest._values_answers import (
-    Answer,
-    AskOptions,
-    Question,
-    TrainingExample,
-    TrajectoryEvent,
-)
-from palimpsest._values_common import OperationState
 from palimpsest.v1 import billing_service_pb2, memories_pb2, memory_service_pb2
 
 
-class Session(SessionSearch):
+class Session(SessionAnswers):
     """A session, by its id."""
-
-    def __init__(self, connection: Connection, name: str) -> None:
-        super().__init__(connection, name)
-        self._answers = Answers(connection, name)
 
     def create_memory(
         self,
@@ -124,38 +107,17 @@ class Session(SessionSearch):
         self,
         id: str,
         *,
-        segment_tokens: int = 0,
-        max_children: int = 0,
-        summary_tokens: int = 0,
-        reasoning: bool = True,
-        working_memory: WorkingMemory = "cut",
-        working_memory_tokens: int = 0,
-        model: str = "",
-        navigation_model: str = "",
-        reply_format: ReplyFormat = "auto",
-        skip_failures: bool = False,
         exist_ok: bool = False,
         request_id: str = "",
+        **settings: Unpack[TreeOptions],
     ) -> Tree:
         """Creates a summary tree; it grows over the log from position 1 on.
 
-        `palimpsest.TreeSettings` says what each is; zeros and empty texts mean
+        `settings` are those of `palimpsest.TreeSettings`; zeros and empty texts mean
         the service's defaults. `exist_ok` is as for `create_memory`. Raises ValueError for
         what cannot be sent, InvalidArgument, AlreadyExists, NotFound.
         """
-        settings = TreeSettings(
-            segment_tokens=segment_tokens,
-            max_children=max_children,
-            summary_tokens=summary_tokens,
-            reasoning=reasoning,
-            working_memory=working_memory,
-            working_memory_tokens=working_memory_tokens,
-            model=model,
-            navigation_model=navigation_model,
-            reply_format=reply_format,
-            skip_failures=skip_failures,
-        )
-        spec = _specs.tree_spec(settings)
+        spec = _specs.tree_spec(TreeSettings(**settings))
         wanted = memories_pb2.Memory(session=self.id, id=id, tree=spec)
         create_memory(self._connection, wanted, exist_ok=exist_ok, request_id=request_id)
         return Tree(self._connection, self, id)
@@ -168,41 +130,18 @@ class Session(SessionSearch):
         self,
         id: str,
         *,
-        task: str = "",
-        period: int = 0,
-        period_kind: StatePeriod = "fixed",
-        period_tokens: int | None = None,
-        idle_seconds: float = 0.0,
-        state_tokens: int = 0,
-        pinned: Sequence[str] = (),
-        episode_vectors: int = 0,
-        model: str = "",
-        reply_format: ReplyFormat = "auto",
-        skip_failures: bool = False,
         exist_ok: bool = False,
         request_id: str = "",
+        **settings: Unpack[AgentSettings],
     ) -> State:
         """Creates a state memory; it compresses the log from position 1 on.
 
-        `palimpsest.StateSettings` says what each is; zeros and empty texts mean
+        `settings` are those of `palimpsest.StateSettings`; zeros and empty texts mean
         the service's defaults, and of `period_tokens` None does. `exist_ok` is as for
         `create_memory`. Raises ValueError for what cannot be sent, InvalidArgument,
         AlreadyExists, NotFound.
         """
-        settings = _specs.state_settings_of(
-            task=task,
-            period=period,
-            period_kind=period_kind,
-            period_tokens=period_tokens,
-            idle_seconds=idle_seconds,
-            state_tokens=state_tokens,
-            pinned=pinned,
-            episode_vectors=episode_vectors,
-            model=model,
-            reply_format=reply_format,
-            skip_failures=skip_failures,
-        )
-        spec = _specs.state_spec(settings)
+        spec = _specs.state_spec(_specs.state_settings_of(**settings))
         wanted = memories_pb2.Memory(session=self.id, id=id, state=spec)
         create_memory(self._connection, wanted, exist_ok=exist_ok, request_id=request_id)
         return State(self._connection, self, id)
@@ -260,142 +199,6 @@ class Session(SessionSearch):
         )
         response = self._connection.call(self._connection.memories.GenerateSchema, request)
         return Operation(self._connection, response)
-
-    def ask(
-        self,
-        query: str | Question,
-        *,
-        timeout: float | None = None,
-        on_event: OnEvent | None = None,
-        **options: Unpack[AskOptions],
-    ) -> Answer:
-        """Asks the session; returns the answer with its citations.
-
-        `options` are the fields of `palimpsest.Question` besides the words. Without a memory the
-        named reader reads the log, or the automatic reader chooses. `on_event` receives
-        where it reads and each event as it happens. A connection that is lost while the
-        answer is made is opened again, and no event comes twice. An answer that comes too
-        late is not lost: the error's metadata names it for `resume_answer`. Until then it is
-        made for a minute at most, unless it is `unattended`.
-
-        Raises ValueError or TypeError for what cannot be sent, InvalidArgument, NotFound,
-        FailedPrecondition (stalled; another kind; no answer could be made), Cancelled,
-        DeadlineExceeded, ResourceExhausted.
-        """
-        question = question_of(query, options)
-        return self._answers.ask(question, timeout=timeout, on_event=on_event)
-
-    def stream_ask(
-        self,
-        query: str | Question,
-        *,
-        timeout: float | None = None,
-        on_event: OnEvent | None = None,
-        **options: Unpack[AskOptions],
-    ) -> AnswerStream:
-        """As `ask`: iterate over what it returns for the text as it is written.
-
-        Its `answer` is there after the last piece.
-        """
-        question = replace(question_of(query, options), stream=True)
-        return self._answers.stream(question, timeout=timeout, on_event=on_event)
-
-    def ask_all(
-        self,
-        queries: Iterable[str | Question],
-        *,
-        timeout: float | None = None,
-        on_event: OnManyEvents | None = None,
-        **options: Unpack[AskOptions],
-    ) -> Sequence[Answer | PalimpsestError]:
-        """Asks many questions, 32 at once; returns their answers in the same order.
-
-        32 are stored together, or none of them when one is invalid. Where a question fails
-        the error stands in the answer's place, and the others continue. `on_event` receives the
-        number of the question (0, 1, 2 …) and each of its events. `timeout` is that of 32.
-        """
-        asked = [question_of(one, options) for one in queries]
-        return self._answers.ask_all(asked, timeout=timeout, on_event=on_event)
-
-    def resume_answer(
-        self,
-        answer_id: str,
-        *,
-        after_event: int = 0,
-        after_text: int = 0,
-        timeout: float | None = None,
-        on_event: OnEvent | None = None,
-    ) -> Answer:
-        """Waits for an answer; receives what comes after an event and a piece of text.
-
-        One that is abandoned continues, from the model calls that are paid.
-
-        Raises NotFound, and as `ask`.
-        """
-        return self._answers.resume(
-            answer_id,
-            after_event=after_event,
-            after_text=after_text,
-            timeout=timeout,
-            on_event=on_event,
-        )
-
-    def answer(self, answer_id: str) -> Answer:
-        """Reads a stored answer; one that is pending is continued for a while. Raises NotFound."""
-        return self._answers.get(answer_id)
-
-    def answers(self, *, memory: str = "", state: OperationState | None = None) -> Iterator[Answer]:
-        """Yields the stored answers, newest first: of a memory, in a state, or all.
-
-        Raises NotFound.
-        """
-        return self._answers.list(memory, state)
-
-    def cancel_answer(self, answer_id: str, *, request_id: str = "") -> Answer:
-        """Ends the work on an answer; returns it as it is then. Raises NotFound.
-
-        One that has ended before stays as it is.
-        """
-        return self._answers.cancel(answer_id, request_id)
-
-    def delete_answer(
-        self, answer_id: str, *, missing_ok: bool = False, request_id: str = ""
-    ) -> None:
-        """Deletes an answer with all that belongs to it; its usage stays.
-
-        Raises NotFound, unless `missing_ok`.
-        """
-        self._answers.delete(answer_id, missing_ok=missing_ok, request_id=request_id)
-
-    def rate(
-        self,
-        answer_id: str,
-        *,
-        good: bool,
-        comment: str = "",
-        expected: str = "",
-        request_id: str = "",
-    ) -> Answer:
-        """Rates an answer that is done; returns it. The last rating counts.
-
-        `expected` is what would have been right. Raises NotFound, FailedPrecondition.
-        """
-        return self._answers.rate(
-            answer_id, good=good, comment=comment, expected=expected, request_id=request_id
-        )
-
-    def trajectory(self, answer_id: str) -> Iterator[TrajectoryEvent]:
-        """Yields what the reader of an answer did, in order. Raises NotFound."""
-        return self._answers.trajectory(answer_id)
-
-    def export_trajectories(
-        self, answer_ids: Iterable[str] = (), *, good: bool | None = None
-    ) -> Iterator[TrainingExample]:
-        """Yields the moves of browsings of the log that found an answer, to train a model with.
-
-        As `Memory.export_trajectories` has those of navigations. Raises NotFound.
-        """
-        return self._answers.export(answer_ids, good)
 
     def budgets(self) -> Iterator[Budget]:
         """Yields the budgets of the session, then those of its memories. Raises NotFound."""
