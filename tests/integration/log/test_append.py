@@ -257,7 +257,7 @@ async def test_a_higher_epoch_fences_an_open_stream_off(session: Any) -> None:
         with pytest.raises(palimpsest.ProducerClosed, match="taken over by epoch 2"):
             await old.append("and again")
         old._failure = None
-        old._waiting.clear()
+        old._queue._waiting.clear()
         old._queue._under_way.clear()
         old._queue._next_sequence = old.last_acked_sequence + 1
     assert await texts(session) == ["by the old one", "by the new one"]
