@@ -254,12 +254,10 @@ class Producer:
             for response in call:
                 with self._changed:
                     if stream.opened:
-                        self._queue.take_ack(response.ack)
+                        self._take_ack(response.ack)
                     else:
-                        self._queue.begin(response.opened)
-                        # The head was checked; what we append ourselves moves it on.
-                        self._opening.ClearField("expected_head")
-                        self._streaming = self._connection.reach.reached = stream.opened = True
+                        self._begin(response.opened)
+                        stream.opened = True
                     self._changed.notify_all()
         except RpcError as ended:
             error = self._connection.reach.failure(ended)
@@ -287,3 +285,12 @@ class Producer:
                     return
                 batch = self._queue.next_batch()
             yield session_service_pb2.AppendChunksRequest(batch=batch)
+
+    def _begin(self, opened: session_service_pb2.AppendChunksResponse.Opened) -> None:
+        self._streaming = self._connection.reach.reached = True
+        self._queue.begin(opened)
+        # The head was checked; what we append ourselves moves it on.
+        self._opening.ClearField("expected_head")
+
+    def _take_ack(self, message: session_service_pb2.AppendChunksResponse.Ack) -> None:
+        self._queue.take_ack(message)
