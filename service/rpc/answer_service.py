@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from datetime import datetime
-from uuid import UUID
 
 from google.protobuf.empty_pb2 import Empty
 
@@ -14,8 +12,7 @@ from service.rpc.convert import common, questions
 from service.rpc.convert.answers import IS_GOOD, STATUS_OF, AnswerMessages, training_example
 from service.rpc.convert.chunks import chunk_filter
 from service.rpc.convert.trajectories import statistics, trajectory_event
-from service.rpc.deadlines import deadline_of
-from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.base import Context, deadline_of
 from service.rpc.interceptors.idempotency import reply
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages
@@ -29,7 +26,6 @@ from service.usecases.answers.shaping import check_response_schema
 from service.usecases.answers.trajectories import Trajectories
 from service.usecases.log.concurrency_limiter import ConcurrencyLimiter
 from service.usecases.operations.deleting import Deleter
-from storage.answers.listing import PageCursor
 from storage.engine.database import Database
 
 
@@ -157,7 +153,7 @@ class AnswerService(answer_service_pb2_grpc.AnswerServiceServicer):
             memory=request.memory,
             status=status,
             is_running=is_running,
-            before=_cursor(self._pages.cursor(scope, request.page_token, first="")),
+            before=self._pages.created_before(scope, request.page_token),
             limit=self._pages.size(request.page_size),
             max_bytes=self._pages.max_bytes,
         )
@@ -231,14 +227,6 @@ class AnswerService(answer_service_pb2_grpc.AnswerServiceServicer):
         async with aclosing(until_stopped(examples, self._stopping)) as found:
             async for example in found:
                 yield training_example(example)
-
-
-def _cursor(text: str) -> PageCursor | None:
-    """Returns where a page begins, from a token that the service signed."""
-    if not text:
-        return None
-    created_at, _, answer_id = text.partition(" ")
-    return datetime.fromisoformat(created_at), UUID(answer_id)
 
 
 async def question_of(request: answer_service_pb2.AskRequest, limits: Limits) -> Question:

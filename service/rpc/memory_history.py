@@ -7,8 +7,7 @@ from typing import Any
 
 from palimpsest.v1 import common_pb2, memories_pb2, memory_service_pb2
 from service.rpc.convert import common, history
-from service.rpc.deadlines import deadline_of
-from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.base import Context, deadline_of
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages, fitting
 from service.rpc.streams import until_stopped

@@ -14,8 +14,7 @@ from service.llm.gateway.allowed import AllowedModels
 from service.rpc.convert import history, operations, specs
 from service.rpc.convert import memories as convert
 from service.rpc.convert.common import consistency
-from service.rpc.deadlines import deadline_of
-from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.base import Context, deadline_of
 from service.rpc.interceptors.idempotency import reply
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.memory_history import MemoryHistory

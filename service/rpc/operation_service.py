@@ -3,19 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from datetime import datetime
-from uuid import UUID
 
 from palimpsest.v1 import operation_service_pb2, operation_service_pb2_grpc, operations_pb2
 from service.rpc.convert import operations as convert
-from service.rpc.deadlines import deadline_of
-from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.base import Context, deadline_of
 from service.rpc.interceptors.idempotency import reply
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages, fitting
 from service.rpc.streams import until_stopped
 from service.usecases.memories.long_operations import FoundOperation, LongOperations
-from storage.memories.long_operations import PageCursor
 
 
 class OperationService(operation_service_pb2_grpc.OperationServiceServicer):
@@ -41,7 +37,7 @@ class OperationService(operation_service_pb2_grpc.OperationServiceServicer):
         found, last = await self._operations.list_operations(
             current_tenant(),
             wanted,
-            before=_cursor(self._pages.cursor(scope, request.page_token, first="")),
+            before=self._pages.created_before(scope, request.page_token),
             limit=self._pages.size(request.page_size),
         )
         messages = [convert.operation(FoundOperation(operation=one)) for one in found.items]
@@ -71,11 +67,3 @@ class OperationService(operation_service_pb2_grpc.OperationServiceServicer):
         """Cancels an operation."""
         cancelled = self._operations.cancel(current_tenant(), request.operation)
         return await reply(cancelled, convert.operation)
-
-
-def _cursor(text: str) -> PageCursor | None:
-    """Returns where a page begins, from a token that we signed."""
-    if not text:
-        return None
-    created_at, _, operation_id = text.partition(" ")
-    return datetime.fromisoformat(created_at), UUID(operation_id)

@@ -1,7 +1,9 @@
 """Page tokens and page sizes."""
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import TypeVar
+from uuid import UUID
 
 from google.protobuf.message import Message
 
@@ -56,6 +58,14 @@ class Pages:
                 " deleted: begin at the first page",
                 field=field,
             ) from error
+
+    def created_before(self, scope: str, token: str) -> tuple[datetime, UUID] | None:
+        """Returns the time and id that the page of `token` comes after; None on the first."""
+        text = self.cursor(scope, token, first="")
+        if not text:
+            return None
+        created_at, _, item_id = text.partition(" ")
+        return datetime.fromisoformat(created_at), UUID(item_id)
 
     def cut(
         self,

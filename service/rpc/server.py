@@ -60,34 +60,17 @@ class Services:
 
 #: What registers each service, and its name for health and reflection.
 _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
-    "sessions": (
-        session_service_pb2_grpc.add_SessionServiceServicer_to_server,
-        session_service_pb2.DESCRIPTOR.services_by_name["SessionService"],
-    ),
-    "memories": (
-        memory_service_pb2_grpc.add_MemoryServiceServicer_to_server,
-        memory_service_pb2.DESCRIPTOR.services_by_name["MemoryService"],
-    ),
-    "answers": (
-        answer_service_pb2_grpc.add_AnswerServiceServicer_to_server,
-        answer_service_pb2.DESCRIPTOR.services_by_name["AnswerService"],
-    ),
-    "billing": (
-        billing_service_pb2_grpc.add_BillingServiceServicer_to_server,
-        billing_service_pb2.DESCRIPTOR.services_by_name["BillingService"],
-    ),
-    "trees": (
-        tree_service_pb2_grpc.add_TreeServiceServicer_to_server,
-        tree_service_pb2.DESCRIPTOR.services_by_name["TreeService"],
-    ),
-    "states": (
-        state_service_pb2_grpc.add_StateServiceServicer_to_server,
-        state_service_pb2.DESCRIPTOR.services_by_name["StateService"],
-    ),
-    "operations": (
-        operation_service_pb2_grpc.add_OperationServiceServicer_to_server,
-        operation_service_pb2.DESCRIPTOR.services_by_name["OperationService"],
-    ),
+    field: (getattr(stubs, f"add_{descriptor.name}Servicer_to_server"), descriptor)
+    for field, messages, stubs in (
+        ("sessions", session_service_pb2, session_service_pb2_grpc),
+        ("memories", memory_service_pb2, memory_service_pb2_grpc),
+        ("answers", answer_service_pb2, answer_service_pb2_grpc),
+        ("billing", billing_service_pb2, billing_service_pb2_grpc),
+        ("trees", tree_service_pb2, tree_service_pb2_grpc),
+        ("states", state_service_pb2, state_service_pb2_grpc),
+        ("operations", operation_service_pb2, operation_service_pb2_grpc),
+    )
+    for descriptor in messages.DESCRIPTOR.services_by_name.values()
 }
 
 

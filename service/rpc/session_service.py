@@ -14,8 +14,7 @@ from service.rpc.convert import chunks as convert_chunks
 from service.rpc.convert import common
 from service.rpc.convert import search as convert_search
 from service.rpc.convert import sessions as convert
-from service.rpc.deadlines import deadline_of
-from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.base import Context, deadline_of
 from service.rpc.interceptors.idempotency import reply
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.interceptors.tracing import say_subject

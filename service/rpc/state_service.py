@@ -3,8 +3,7 @@
 from palimpsest.v1 import state_service_pb2, state_service_pb2_grpc
 from service.rpc.convert import common as convert
 from service.rpc.convert import states
-from service.rpc.deadlines import deadline_of
-from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.base import Context, deadline_of
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages
 from service.settings.config import Limits

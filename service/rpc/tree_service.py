@@ -6,8 +6,7 @@ from palimpsest.v1 import common_pb2, operations_pb2, tree_service_pb2, tree_ser
 from service.domain.tree.nodes import TextOffset
 from service.rpc.convert import common as convert
 from service.rpc.convert import operations, trees
-from service.rpc.deadlines import deadline_of
-from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.base import Context, deadline_of
 from service.rpc.interceptors.idempotency import reply
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.pages import Pages

@@ -1,11 +1,14 @@
 """What several rooms share: times, ranges, read points, usage."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, TypeVar
 from uuid import UUID
 
+from google.protobuf import message_factory
+from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from palimpsest.v1 import common_pb2
@@ -17,6 +20,32 @@ _DAY_SECONDS = 86_400
 
 
 _Member = TypeVar("_Member", bound=Enum)
+_Message = TypeVar("_Message", bound=Message)
+
+
+def message_of(kind: type[_Message], value: object, /, **others: Any) -> _Message:
+    """Returns a message with the attributes of `value` that its fields are named after.
+
+    `others` are fields that differ from the attribute or have none; None leaves one unset. A
+    field in neither raises AttributeError, so that a new field is never left unset silently.
+    Chunks are written by hand: they are too many for a loop over fields.
+    """
+    for field in kind.DESCRIPTOR.fields:
+        if field.name not in others:
+            others[field.name] = _as_field(field, getattr(value, field.name))
+    return kind(**others)
+
+
+def _as_field(field: Any, value: Any) -> Any:
+    """Returns a value as a message's constructor takes it."""
+    if isinstance(value, Enum):
+        prefix = field.enum_type.values[0].name.removesuffix("UNSPECIFIED")
+        return field.enum_type.values_by_name[f"{prefix}{value.name}"].number
+    if isinstance(value, datetime):
+        return timestamp(value)
+    if is_dataclass(value):
+        return message_of(message_factory.GetMessageClass(field.message_type), value)
+    return value
 
 
 def numbers_of(

@@ -7,14 +7,19 @@ from service.domain.prism.amending import Missing, ValueDifference
 from service.domain.prism.amendments import Op
 from service.domain.values.json_values import canonical
 from service.rpc.convert.chunks import write_chunk
-from service.rpc.convert.common import numbers_of, positions, timestamp
+from service.rpc.convert.common import message_of, numbers_of, positions
 from service.usecases.memories.edit import Edit
 from service.usecases.memories.history import Explained
 from storage.memories.history import StoredRevision
 from storage.prism.amendment_log import LoggedAmendment, LoggedRejection
 
-_OP_MESSAGES = numbers_of(Op, memories_pb2.AmendmentOp, "AMENDMENT_OP_")
-_OPS: dict[Any, Op | None] = {0: None, **{number: op for op, number in _OP_MESSAGES.items()}}
+_OPS: dict[Any, Op | None] = {
+    0: None,
+    **{
+        number: op
+        for op, number in numbers_of(Op, memories_pb2.AmendmentOp, "AMENDMENT_OP_").items()
+    },
+}
 _KINDS = {
     name.removeprefix("REVISION_KIND_").lower(): number
     for name, number in memories_pb2.RevisionKind.items()
@@ -28,44 +33,34 @@ def edit(message: memory_service_pb2.Edit) -> Edit:
 
 def amendment(logged: LoggedAmendment) -> memories_pb2.Amendment:
     """Returns an amendment of the log."""
-    return memories_pb2.Amendment(
-        revision=logged.revision,
-        ordinal=logged.ordinal,
+    return message_of(
+        memories_pb2.Amendment,
+        logged,
         kind=_KINDS[logged.kind],
         positions=positions(logged.from_position + 1, logged.to_position),
-        op=_OP_MESSAGES[logged.op],
-        path=logged.path,
         value_json=logged.value,
-        op_corrected=logged.op_corrected,
-        created_at=timestamp(logged.created_at),
     )
 
 
 def rejection(logged: LoggedRejection) -> memories_pb2.Rejection:
     """Returns a rejection of the log."""
-    return memories_pb2.Rejection(
-        revision=logged.revision,
-        ordinal=logged.ordinal,
+    return message_of(
+        memories_pb2.Rejection,
+        logged,
         positions=positions(logged.from_position + 1, logged.to_position),
-        proposal=logged.proposal,
-        reason=logged.reason,
-        created_at=timestamp(logged.created_at),
     )
 
 
 def revision(stored: StoredRevision) -> memories_pb2.Revision:
     """Returns a revision of the history."""
-    return memories_pb2.Revision(
-        revision=stored.revision,
+    return message_of(
+        memories_pb2.Revision,
+        stored,
         kind=_KINDS[stored.kind],
         positions=positions(stored.from_position + 1, stored.to_position),
-        comment=stored.comment,
-        restored_revision=stored.restored_revision,
-        schema_source=stored.schema_source or "",
         amendment_count=stored.amendments,
         rejection_count=stored.rejections,
         value_digest=stored.digest,
-        created_at=timestamp(stored.created_at),
     )
 
 

@@ -2,7 +2,7 @@
 
 from palimpsest.v1 import session_service_pb2
 from service.rpc.convert.chunks import chunk_filter, write_chunk
-from service.rpc.convert.common import characters, numbers_of
+from service.rpc.convert.common import characters, message_of, numbers_of
 from service.settings.config import Limits
 from service.usecases.search.search import (
     FoundPage,
@@ -34,14 +34,12 @@ def result(
     page: FoundPage, hit: SearchHit, rank: int
 ) -> session_service_pb2.SearchChunksResponse.Result:
     """Returns a chunk that matches, and how well."""
-    message = session_service_pb2.SearchChunksResponse.Result(
+    message = message_of(
+        session_service_pb2.SearchChunksResponse.Result,
+        hit,
         rank=rank,
-        score=hit.score,
-        words_rank=hit.words_rank,
-        vectors_rank=hit.vectors_rank,
-        words_score=hit.words_score,
-        vectors_score=hit.vectors_score,
         characters=characters(hit.from_character, hit.to_character),
+        chunk=None,
     )
     write_chunk(page.chunks[hit.position], message.chunk)
     return message
@@ -49,12 +47,4 @@ def result(
 
 def index(state: SearchPlace) -> session_service_pb2.SearchIndex:
     """Returns how far an index is."""
-    return session_service_pb2.SearchIndex(
-        head=state.head,
-        indexed_position=state.indexed_position,
-        embedded_position=state.embedded_position,
-        language=state.language,
-        embedding_model=state.embedding_model,
-        vectors_unavailable=state.vectors_unavailable,
-        failure=state.failure,
-    )
+    return message_of(session_service_pb2.SearchIndex, state)

@@ -3,21 +3,13 @@
 from palimpsest.v1 import session_service_pb2
 from service.domain.values.errors import InvalidInput
 from service.domain.values.reasons import Reason
-from service.rpc.convert.common import timestamp
+from service.rpc.convert.common import message_of
 from storage.log.sessions import StoredSession
 
 
 def session(stored: StoredSession) -> session_service_pb2.Session:
     """Returns a session."""
-    return session_service_pb2.Session(
-        id=stored.name,
-        language=stored.language,
-        metadata=stored.metadata,
-        head=stored.head,
-        content_bytes=stored.content_bytes,
-        etag=stored.etag,
-        created_at=timestamp(stored.created_at),
-    )
+    return message_of(session_service_pb2.Session, stored, id=stored.name)
 
 
 def metadata(message: session_service_pb2.Session) -> dict[str, str]:

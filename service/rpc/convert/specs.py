@@ -24,7 +24,7 @@ from service.domain.state.spec import DEFAULT_PERIOD_TOKENS, Period, StateSpec
 from service.domain.tree.spec import TreeSpec, WorkingMemory
 from service.domain.values.errors import InvalidInput
 from service.domain.values.memory_specs import MemorySpec, OnFailure, ReplyFormat
-from service.rpc.convert.common import choices_of, numbers_of
+from service.rpc.convert.common import choices_of, message_of, numbers_of
 
 #: What an unset number of a PrismSpec means; the proto's comments say the same.
 DEFAULT_CHUNK_TOKENS = 2000
@@ -103,17 +103,11 @@ def tree_spec(message: memories_pb2.TreeSpec) -> TreeSpec:
 
 def tree_message(spec: TreeSpec) -> memories_pb2.TreeSpec:
     """Returns a spec as the proto has it."""
-    return _Tree(
-        segment_tokens=spec.segment_tokens,
-        max_children=spec.max_children,
-        summary_tokens=spec.summary_tokens,
+    return message_of(
+        _Tree,
+        spec,
         reasoning=_named(_REASONING, spec.reasoning),
-        working_memory=_named(_WORKING_MEMORIES, spec.working_memory),
-        working_memory_tokens=spec.working_memory_tokens,
-        model=spec.model,
-        navigation_model=spec.navigation_model,
         reply_format=_named(_REPLY_FORMATS, spec.reply_format),
-        on_failure=_named(_ON_FAILURE, spec.on_failure),
     )
 
 
@@ -138,17 +132,11 @@ def state_spec(message: memories_pb2.StateSpec) -> StateSpec:
 
 def state_message(spec: StateSpec) -> memories_pb2.StateSpec:
     """Returns a spec as the proto has it."""
-    message = _State(
-        task=spec.task,
-        period=spec.period,
-        period_kind=_named(_PERIODS, spec.period_kind),
-        period_tokens=spec.period_tokens,
-        state_tokens=spec.state_tokens,
-        pinned=spec.pinned,
-        episode_vectors=spec.episode_vectors,
-        model=spec.model,
+    message = message_of(
+        _State,
+        spec,
+        idle=None,
         reply_format=_named(_REPLY_FORMATS, spec.reply_format),
-        on_failure=_named(_ON_FAILURE, spec.on_failure),
     )
     message.idle.FromMilliseconds(spec.idle_ms)
     return message
@@ -183,21 +171,14 @@ def prism_spec(message: memories_pb2.PrismSpec) -> PrismSpec:
 
 def prism_message(spec: PrismSpec) -> memories_pb2.PrismSpec:
     """Returns a spec as the proto has it, with the schema as models are shown it."""
-    message = _Message(
+    message = message_of(
+        _Message,
+        spec,
         schema_source=spec.shown_schema(),
-        task=spec.task,
-        question=spec.question,
-        encoding=_named(_ENCODINGS, spec.encoding),
-        chunk_tokens=spec.chunk_tokens,
-        model=spec.model,
-        on_failure=_named(_ON_FAILURE, spec.on_failure),
-        fold_tokens=spec.fold_tokens,
+        json_schema=None,
         allowed_ops=_named(_ALLOWED_OPS, spec.operations),
-        coercion=_named(_COERCIONS, spec.coercion),
         reply_format=_named(_REPLY_FORMATS, spec.reply_format),
-        memory_tokens=spec.memory_tokens,
-        final_task=spec.final_task,
-        steps=_named(_STEPS, spec.steps),
+        linger=None,
     )
     if spec.linger_ms != SERVICE_LINGER_MS:
         message.linger.FromMilliseconds(spec.linger_ms)

@@ -7,11 +7,10 @@ from palimpsest.v1 import billing_service_pb2 as pb
 from palimpsest.v1 import common_pb2
 from service.domain.prompting.flows import Purpose
 from service.domain.spend.budgets import BudgetOwner, BudgetPeriod, BudgetScope, Standing
-from service.domain.spend.prices import LogCost
-from service.domain.state.accounting import Accounting, Loop
+from service.domain.state.accounting import Accounting
 from service.domain.values.errors import InvalidInput
 from service.domain.values.reasons import Reason
-from service.rpc.convert.common import positions
+from service.rpc.convert.common import message_of, positions, timestamp
 from service.usecases.spend.comparing import Compared
 from service.usecases.spend.costs import Cost, CostQuery
 from storage.spend.costs import CostLine
@@ -67,7 +66,7 @@ def spend_level(group_by: Sequence[int]) -> SpendLevel:
 
 def usage(spend: Spend) -> common_pb2.Usage:
     """Returns sums."""
-    return common_pb2.Usage(**{name: getattr(spend, name) for name in Spend.__dataclass_fields__})
+    return message_of(common_pb2.Usage, spend)
 
 
 def spend_line(line: SpendLine) -> pb.ListUsageResponse.Line:
@@ -96,65 +95,28 @@ def cost_report(cost: Cost) -> pb.CostReport:
     return pb.CostReport(
         total=usage(cost.total),
         cache=[
-            pb.CostReport.CacheLine(
+            message_of(
+                pb.CostReport.CacheLine,
+                one,
                 outcome=_OUTCOMES.get(one.residual, pb.CostReport.CACHE_OUTCOME_UNSPECIFIED),
-                calls=one.calls,
-                predicted_cached_tokens=one.predicted_cached_tokens,
-                reported_cached_tokens=one.reported_cached_tokens,
             )
             for one in cost.residuals
         ],
-        reading=_reading(cost.reading),
+        reading=message_of(pb.CostReport.Reading, cost.reading),
         comparison=_comparison(cost.detail) if isinstance(cost.detail, Compared) else None,
-        accounting=_accounting(cost.detail) if isinstance(cost.detail, Accounting) else None,
-    )
-
-
-def _reading(cost: LogCost) -> pb.CostReport.Reading:
-    return pb.CostReport.Reading(
-        prompts=cost.prompts,
-        total_tokens=cost.total_tokens,
-        cached_tokens=cost.cached_tokens,
-        written_tokens=cost.written_tokens,
-        output_tokens=cost.output_tokens,
-        cost_index=cost.cost_index,
-        cost_micro_usd=cost.cost_micro_usd,
+        accounting=message_of(pb.CostReport.Accounting, cost.detail)
+        if isinstance(cost.detail, Accounting)
+        else None,
     )
 
 
 def _comparison(compared: Compared) -> pb.CostReport.Comparison:
-    return pb.CostReport.Comparison(
-        steps=compared.steps,
-        all_steps=compared.all_steps,
+    return message_of(
+        pb.CostReport.Comparison,
+        compared,
         positions=positions(compared.from_position + 1, compared.to_position),
-        model=compared.model,
-        measured=_reading(compared.measured),
-        as_kept=_reading(compared.as_kept),
-        in_place=_reading(compared.in_place),
-        amendments=_reading(compared.amendments),
-        adaptive=_reading(compared.adaptive),
         truncated=compared.steps < compared.all_steps,
     )
-
-
-def _accounting(found: Accounting) -> pb.CostReport.Accounting:
-    return pb.CostReport.Accounting(
-        steps=found.steps,
-        task_tokens=found.task_tokens,
-        system_tokens=found.system_tokens,
-        step_tokens=found.step_tokens,
-        state_tokens=found.state_tokens,
-        period=found.period,
-        standard=_loop(found.standard),
-        recursive=_loop(found.recursive),
-        pcc=_loop(found.pcc),
-        standard_ratio=found.standard_ratio,
-        recursive_ratio=found.recursive_ratio,
-    )
-
-
-def _loop(loop: Loop) -> pb.CostReport.Loop:
-    return pb.CostReport.Loop(**{name: getattr(loop, name) for name in Loop.__dataclass_fields__})
 
 
 def budget_owner(message: pb.Budget | pb.DeleteBudgetRequest) -> BudgetOwner:
@@ -168,19 +130,12 @@ def budget_owner(message: pb.Budget | pb.DeleteBudgetRequest) -> BudgetOwner:
 
 def budget(standing: Standing) -> pb.Budget:
     """Returns a budget, and how much of it is left."""
-    message = pb.Budget(
+    return message_of(
+        pb.Budget,
+        standing,
         session=standing.owner.session,
         memory=standing.owner.memory,
         period=_PERIOD_NUMBERS[standing.period],
-        limit_tokens=standing.limit_tokens,
-        limit_micro_usd=standing.limit_micro_usd,
-        spent_tokens=standing.spent_tokens,
-        spent_micro_usd=standing.spent_micro_usd,
-        unpriced_calls=standing.unpriced_calls,
-        reserved_tokens=standing.reserved_tokens,
-        reserved_micro_usd=standing.reserved_micro_usd,
         etag=standing.limits.etag(),
+        resets_at=timestamp(standing.day_end) if standing.period is BudgetPeriod.DAY else None,
     )
-    if standing.period is BudgetPeriod.DAY:
-        message.resets_at.FromDatetime(standing.day_end)
-    return message

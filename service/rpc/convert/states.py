@@ -47,26 +47,19 @@ def working_context(
         message.text = as_text(context)
     if Form.FORM_MESSAGES in wanted:
         message.messages.extend(
-            [
-                common_pb2.ChatMessage(role=said.role, content=said.content)
-                for said in as_messages(context)
-            ]
+            [common.message_of(common_pb2.ChatMessage, said) for said in as_messages(context)]
         )
     return message
 
 
 def vector(found: StateVector, created_at: datetime) -> state_service_pb2.StateVector:
     """Returns a state vector, and when it was committed."""
-    return state_service_pb2.StateVector(
-        revision=found.revision,
-        level=found.level,
-        text=found.text,
-        tokens=found.tokens,
+    return common.message_of(
+        state_service_pb2.StateVector,
+        found,
         origin=_ORIGINS[found.made],
         positions=common.positions(found.after_position + 1, found.to_position),
         new_positions=common.positions(found.from_position + 1, found.to_position),
-        children=found.children,
-        replies=found.replies,
         added_pins=found.appended,
         created_at=common.timestamp(created_at),
     )

@@ -34,17 +34,15 @@ def tree(stored: StoredMemory, outline: Outline, token: str) -> tree_service_pb2
 def node(stored: StoredNode, summary: str | None = None) -> tree_service_pb2.TreeNode:
     """Returns a node; `summary` is given where it is not the whole one."""
     made = stored.node
-    return _Node(
+    return common.message_of(
+        _Node,
+        made,
         id=made.node_id,
-        level=made.level,
-        number=made.number,
-        parent=stored.parent_id or "",
+        parent=stored.parent_id,
         children=stored.child_ids,
         text_range=_text_range(made.start, made.end),
         summary=made.summary if summary is None else summary,
         origin=_ORIGINS[made.made],
-        text_tokens=made.text_tokens,
-        summary_tokens=made.summary_tokens,
         revision=stored.revision,
         created_at=common.timestamp(stored.created_at),
     )

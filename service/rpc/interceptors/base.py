@@ -1,5 +1,6 @@
-"""The base of interceptors: each runs around every call, unary or streaming."""
+"""The base of interceptors: each runs around every call, unary or streaming. Deadlines."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from inspect import isasyncgen
@@ -9,6 +10,11 @@ import grpc
 from grpc import aio
 
 Context = aio.ServicerContext[Any, Any]
+
+#: Part of a deadline that is kept for sending the reply, and its bounds in seconds.
+_SHARE = 0.1
+_MIN_SECONDS = 0.02
+_MAX_SECONDS = 0.5
 
 
 class Around(aio.ServerInterceptor):
@@ -86,3 +92,16 @@ def status_of(context: Context) -> str:
     """Returns the status that a call has ended with, by its name."""
     # Unset, it is no StatusCode but 0.
     return str(getattr(context.code(), "name", grpc.StatusCode.OK.name))
+
+
+def deadline_of(context: Context) -> float | None:
+    """Returns when to stop waiting, in the event loop's time; None when the client set none.
+
+    It is a little before the client's own deadline: after that gRPC reports only that time is
+    up, and not how far things are.
+    """
+    remaining: float | None = context.time_remaining()
+    if remaining is None:
+        return None
+    kept = min(max(remaining * _SHARE, _MIN_SECONDS), _MAX_SECONDS)
+    return asyncio.get_running_loop().time() + max(remaining - kept, 0.0)

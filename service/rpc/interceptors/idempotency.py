@@ -7,11 +7,10 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.message import Message
-from grpc import aio
 
 from service.domain.log.appending import ClientRequest
 from service.domain.values.tenancy import session_key
-from service.rpc.interceptors.base import Context
+from service.rpc.interceptors.base import Around, Context
 from service.rpc.interceptors.tenancy import current_tenant
 from service.rpc.subjects import subject_of
 from service.usecases.log import idempotency
@@ -26,32 +25,18 @@ _OF_THE_LOG = {"Append"}
 _OF_THE_TENANT = {"CreateSession", "DeleteSession", "DeleteMemory", "DeleteAnswer", "DeleteBudget"}
 
 
-class Idempotency(aio.ServerInterceptor):
+class Idempotency(Around):
     """Surrounds the unary methods whose requests have a `request_id`."""
 
     def __init__(self, database: Database, *, max_bytes: int) -> None:
         """`max_bytes`: what a response may have to be kept."""
+        super().__init__()
         self._database = database
         self._max_bytes = max_bytes
-        # Handlers never change while a server runs, so each is wrapped once.
-        self._wrapped: dict[str, tuple[Any, Any]] = {}
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        """Wraps the handler; part of grpc.aio's interface."""
-        method = handler_call_details.method
-        handler = await continuation(handler_call_details)
-        if not method.startswith("/palimpsest.") or getattr(handler, "unary_unary", None) is None:
-            return handler
-        known = self._wrapped.get(method)
-        if known is None or known[0] is not handler:
-            known = self._wrapped[method] = (handler, self._wrap(method, handler))
-        return known[1]
 
     def _wrap(self, method: str, handler: Any) -> Any:
+        if not method.startswith("/palimpsest.") or getattr(handler, "unary_unary", None) is None:
+            return handler
         described = descriptor_pool.Default().FindMethodByName(method.strip("/").replace("/", "."))
         if described.name in _OF_THE_LOG or "request_id" not in described.input_type.fields_by_name:
             return handler
