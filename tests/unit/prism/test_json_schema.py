@@ -6,9 +6,11 @@ from hypothesis import given
 
 from service.domain.prism.schemas.json_source import parse_json_schema
 from service.domain.prism.schemas.json_writing import to_json_schema
+from service.domain.prism.schemas.names import _same
 from service.domain.prism.schemas.source import parse_source
 from service.domain.prism.schemas.tree import (
     DictType,
+    Field,
     ListType,
     LiteralType,
     OptionalType,
@@ -258,3 +260,17 @@ def test_what_is_read_can_be_shown_and_read() -> None:
     schema = of(deep)
     assert parse_source(render(schema)) == schema
     assert parse(to_json_schema(schema)) == schema
+
+
+def test_a_value_and_records_within_records_are_compared_by_their_types() -> None:
+    # Written out, the records would have 2 ** 40 parts.
+    record = RecordType(name="R", fields=(Field(name="x", type=Scalar.STR),))
+    for _ in range(40):
+        parts = (Field(name="a", type=record), Field(name="b", type=record))
+        record = RecordType(name="R", fields=parts)
+    literal = LiteralType(values=("a",))
+    assert not _same(literal, record)
+    assert not _same(literal, OptionalType(inner=record))
+    assert not _same(Scalar.STR, record)
+    assert not _same(LiteralType(values=(True,)), LiteralType(values=(1,)))
+    assert _same(literal, LiteralType(values=("a",)))

@@ -103,7 +103,8 @@ def _same(one: Type, other: Type) -> bool:
         return one is other
     inner, others = inner_types(one), inner_types(other)
     if not inner:
-        return repr(one) == repr(other)
+        # That of a record, which has parts within parts, would be written out whole.
+        return type(one) is type(other) and repr(one) == repr(other)
     same_shape = type(one) is type(other) and len(inner) == len(others)
     return same_shape and all(map(_same, inner, others))
 
