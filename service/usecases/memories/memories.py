@@ -34,7 +34,7 @@ from service.usecases.memories.consistency import (
     progress_of,
     refuse_stopped,
 )
-from service.usecases.memories.kinds import KindUseCases
+from service.usecases.memories.kinds import FirstRevision, KindUseCases
 from service.usecases.memories.long_operations import FoundOperation, request
 from service.usecases.memories.progress_watcher import ProgressWatcher
 from storage.engine.claims import Claim
@@ -145,8 +145,9 @@ class Memories:
         """Creates a memory. Raises NotFound, AlreadyExists, Exhausted, SchemaInvalid."""
         identity = memory_id(session_key(tenant_id, session), name)
         with tracing.memory(GenAiOperation.CREATE_MEMORY_STORE, identity):
+            first = self._first(spec)
             async with self._database.transaction(tenant_id, name="memories") as tx:
-                stored = await self._create(tx, session, name, spec)
+                stored = await self._create(tx, session, name, spec, first)
                 await store_result(tx, stored)
         self.wake(tenant_id, stored)
         return stored
@@ -161,8 +162,9 @@ class Memories:
         key = session_key(tenant_id, session)
         target = memory_id(key, name), name
         with tracing.memory(GenAiOperation.CREATE_MEMORY_STORE, target[0]):
+            first = self._first(spec)
             async with self._database.transaction(tenant_id, name="memories") as tx:
-                stored = await self._create(tx, session, name, spec, rebuilt_from=source)
+                stored = await self._create(tx, session, name, spec, first, rebuilt_from=source)
                 if not spec.has_whole_log:
                     # It reads the log as it is now: its operation waits for that.
                     await flushing.flush(tx, *item_key(stored), stored.head)
@@ -172,17 +174,21 @@ class Memories:
         self.wake(tenant_id, stored)
         return operation
 
+    def _first(self, spec: MemorySpec) -> FirstRevision:
+        """Returns what a memory begins with. Raises InvalidInput, SchemaInvalid."""
+        spec.check(backlog_chunks=self._limits.backlog_chunks)
+        return self._kinds[spec.kind].first(spec)
+
     async def _create(
         self,
         tx: Transaction,
         session: str,
         name: str,
         spec: MemorySpec,
+        first: FirstRevision,
         *,
         rebuilt_from: str | None = None,
     ) -> StoredMemory:
-        spec.check(backlog_chunks=self._limits.backlog_chunks)
-        first = self._kinds[spec.kind].first(spec)
         key = session_key(tx.tenant_id, session)
         identity = memory_id(key, name)
         # Alone, or those that are created at the same time would not count each other.
