@@ -42,8 +42,10 @@ VERDICTS = {
 
 
 def question_of(asked: str | Question, others: Mapping[str, Any]) -> Question:
-    """Returns a question with what is said besides. Raises TypeError for an unknown name."""
+    """Returns a question with `others`. Raises TypeError for an unknown name or type."""
     question = Question(query=asked) if isinstance(asked, str) else asked
+    if not isinstance(question, Question):
+        raise TypeError(f"a question is a text or a palimpsest.Question, not {asked!r}")
     return replace(question, **others)
 
 

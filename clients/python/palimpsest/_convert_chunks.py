@@ -377,6 +377,10 @@ def chunk_filter(
     **options: Unpack[ChunkFilterOptions],
 ) -> chunks_pb2.ChunkFilter:
     """Returns which chunks are wanted. Raises TypeError and ValueError that name the setting."""
+    for name in options:
+        if name not in ChunkFilterOptions.__annotations__:
+            known = ", ".join(ChunkFilterOptions.__annotations__)
+            raise TypeError(f"there is no filter {name!r}; there are {known}")
     ids = {}
     for name in ("kinds", "threads", "excluded_threads", "sources"):
         given = options.get(name, ())

@@ -204,7 +204,7 @@ class Question:
 
 
 class MemoryQuestionOptions(TypedDict, total=False):
-    """What `Memory.ask_all` takes of a question besides its words, as `Question` has it."""
+    """What `Memory.ask` and `ask_all` take besides the words, as `Question` has it."""
 
     after: str
     fully_applied: bool

@@ -277,3 +277,12 @@ async def test_the_same_without_await() -> None:
     async with serving(service.register) as port:
         said = await asyncio.get_running_loop().run_in_executor(None, loop, port)
     assert said == ["go1\nwait", "go1\nwait\ngo3"]
+
+
+async def test_zero_tokens_are_asked_for_and_other_zeros_are_not() -> None:
+    service = Service()
+    async with connected(service) as client, client.agent("run", period_tokens=0, period=0):
+        pass
+    (made,) = service.memories
+    assert made.state.HasField("period_tokens")
+    assert made.state.period_tokens == 0

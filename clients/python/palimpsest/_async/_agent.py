@@ -64,8 +64,12 @@ class Agent:
         self._connection = connection
         self.session = session
         self.memory = session.state(memory)
-        #: Those that were given; zeros and empty texts ask for nothing.
-        self._given: dict[str, Any] = {name: given for name, given in settings.items() if given}
+        #: Those that were given; zeros and empty texts ask for nothing, but for `period_tokens`.
+        self._given: dict[str, Any] = {
+            name: given
+            for name, given in settings.items()
+            if given or (name == "period_tokens" and given is not None)
+        }
         self._spec = state_spec(state_settings_of(**self._given))
         # Not so for NaN.
         if not wait_seconds >= 0:

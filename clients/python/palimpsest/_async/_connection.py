@@ -130,7 +130,7 @@ class Connection:
                 # Also where the caller stops before the end.
                 call.cancel()
             await sleep(pause)
-            wait *= 2
+            wait = min(wait * 2, MAX_BACKOFF_SECONDS)
 
     async def stream(self, method: Callable[..., Any], request: Any) -> AsyncIterator[Any]:
         """Yields the responses of a call without a deadline. Raises PalimpsestError."""

@@ -112,9 +112,10 @@ class Session(SessionAnswers):
     ) -> Tree:
         """Creates a summary tree; it grows over the log from position 1 on.
 
-        `settings` are those of `palimpsest.TreeSettings`; zeros and empty texts mean
-        the service's defaults. `exist_ok` is as for `create_memory`. Raises ValueError for
-        what cannot be sent, InvalidArgument, AlreadyExists, NotFound.
+        `settings` are the fields of `palimpsest.TreeSettings`, such as `segment_tokens`,
+        `max_children` and `model`; zeros and empty texts mean the service's defaults. `exist_ok`
+        is as for `create_memory`. Raises ValueError for what cannot be sent, InvalidArgument,
+        AlreadyExists, NotFound.
         """
         spec = _specs.tree_spec(TreeSettings(**settings))
         wanted = memories_pb2.Memory(session=self.id, id=id, tree=spec)
@@ -135,10 +136,10 @@ class Session(SessionAnswers):
     ) -> State:
         """Creates a state memory; it compresses the log from position 1 on.
 
-        `settings` are those of `palimpsest.StateSettings`; zeros and empty texts mean
-        the service's defaults, and of `period_tokens` None does. `exist_ok` is as for
-        `create_memory`. Raises ValueError for what cannot be sent, InvalidArgument,
-        AlreadyExists, NotFound.
+        `settings` are the fields of `palimpsest.StateSettings`, such as `task`, `period`,
+        `pinned` and `model`; zeros and empty texts mean the service's defaults, and of
+        `period_tokens` None does. `exist_ok` is as for `create_memory`. Raises ValueError for
+        what cannot be sent, InvalidArgument, AlreadyExists, NotFound.
         """
         spec = _specs.state_spec(_specs.state_settings_of(**settings))
         wanted = memories_pb2.Memory(session=self.id, id=id, state=spec)

@@ -131,7 +131,7 @@ class Connection:
                 # Also where the caller stops before the end.
                 call.cancel()
             sleep(pause)
-            wait *= 2
+            wait = min(wait * 2, MAX_BACKOFF_SECONDS)
 
     def stream(self, method: Callable[..., Any], request: Any) -> Iterator[Any]:
         """Yields the responses of a call without a deadline. Raises PalimpsestError."""

@@ -72,7 +72,9 @@ class Listening:
     def __init__(self, connection: Connection, session: str, seconds: float) -> None:
         self._connection = connection
         self._session = session
-        self._until = time.monotonic() + seconds
+        self._seconds = seconds
+        #: The time counts from the first call, which a stream makes when it is iterated.
+        self._until: float | None = None
         self._wait = BACKOFF_SECONDS
         #: Whether the last call was lost, and another can be made.
         self._lost = False
@@ -104,7 +106,7 @@ class Listening:
         self, method: Callable[..., Any], request: Any, progress: AnswerProgress
     ) -> Iterator[AskEvent | Answer]:
         """Yields the new events of one call; when it is lost, ends after a pause."""
-        left = max(self._until - time.monotonic(), 0.001)
+        left = self._left()
         try:
             for response in self._connection.responses(method, request, timeout=left):
                 event = progress.new_event(response)
@@ -116,11 +118,17 @@ class Listening:
             self._pause(error, progress)
             self._lost = True
 
+    def _left(self) -> float:
+        """Returns the seconds that are left."""
+        if self._until is None:
+            self._until = time.monotonic() + self._seconds
+        return max(self._until - time.monotonic(), 0.001)
+
     def _pause(self, error: RpcError, progress: AnswerProgress) -> None:
         """Waits before the next try. Raises PalimpsestError where there is none."""
         known = from_rpc(error, self._connection.address)
         pause = pause_seconds(self._wait, known)
-        time_is_up = time.monotonic() + pause > self._until
+        time_is_up = pause > self._left()
         if not progress.answer_id or time_is_up or not may_resume(known, error.code()):
             raise known from error
         sleep(pause)

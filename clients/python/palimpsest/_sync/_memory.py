@@ -258,23 +258,23 @@ class Memory(MemoryHistory):
     ) -> Answer:
         """Asks the memory; returns the answer with its citations.
 
-        `options` are the fields of `palimpsest.Question` besides the words. Freshness and errors
-        as in `get`. `on_event` receives how far the memory is while the call waits, where it
-        reads, and each event of the reader as it happens; with `stream` also the text as it is
-        written (`stream_ask` iterates over it). `reader` is the one of the memory's kind when it
-        is None. `response_schema` asks for `Answer.value`. An answer that is too late is not lost:
-        the error's metadata names it for `Session.resume_answer`. To a multiple-choice question
-        the answer is one of `options`, or there is none. `threads` and what follows limit what
-        is cited.
+        `options` are the fields of `palimpsest.MemoryQuestionOptions`, such as `after`,
+        `fully_applied`, `reader`, `response_schema`, `stream`, `threads` and `metadata`.
+        Freshness and errors as in `get`. `on_event` receives how far the memory is while the call
+        waits, where it reads, and each event of the reader as it happens; with `stream` also the
+        text as it is written (`stream_ask` iterates over it). `reader` is the one of the memory's
+        kind when it is None. `response_schema` asks for `Answer.value`. An answer that is too
+        late is not lost: the error's metadata names it for `Session.resume_answer`. To a
+        multiple-choice question the answer is one of `options`, or there is none. `threads` and
+        what follows limit what is cited.
 
         For trees, and state memories: `hybrid_leaves` begins with so many leaves that retrieval
         names; `beam` nodes are explored at once, with at most `max_calls` model calls. Zeros are
         the service's defaults. A state memory answers from its working context, and is navigated
         when one of these is given, or `navigate`.
         """
-        return self.session.ask(
-            query, memory=self.id, timeout=timeout, on_event=on_event, **options
-        )
+        question = Question(query=query, memory=self.id, **options)
+        return self.session.ask(question, timeout=timeout, on_event=on_event)
 
     def stream_ask(self, query: str, **options: Unpack[MemoryAskOptions]) -> AnswerStream:
         """As `ask`: iterate over what it returns for the text as it is written.
