@@ -147,8 +147,13 @@ def _step(line: str, where: str) -> Step:
         step = Step.model_validate_json(line)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        at = "".join(f": {name}" for name in first["loc"])
-        raise CommandError(f"{where}{at}: {first['msg']}") from error
+        at = "".join(f": {name}" for name in first["loc"] if name != "[key]")
+        said = first["msg"]
+        if first["type"] == "extra_forbidden":
+            said = f"a step has no such field; it has {', '.join(Step.model_fields)}"
+        elif first["type"] == "json_invalid":
+            said = f"is no JSON that UTF-8 can hold: {said}"
+        raise CommandError(f"{where}{at}: {said}") from error
     if step.is_empty():
         raise CommandError(f"{where} has no observation, thought, action or text")
     if (step.role or step.text) and (

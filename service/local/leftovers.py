@@ -49,8 +49,9 @@ def end_leftovers(programs: Iterable[str], is_ours: IsOurs, first_signal: int) -
     found = _find(names, is_ours)
     for number in (first_signal, signal.SIGKILL):
         for one in found:
-            # It has ended by itself, or its id belongs to another process by now.
-            with suppress(psutil.NoSuchProcess):
+            # It has ended by itself, its id belongs to another process by now, or it may not be
+            # ended: then it is found again.
+            with suppress(psutil.Error):
                 one.send_signal(number)
                 # A stopped process cannot end before it continues.
                 one.resume()
@@ -67,7 +68,7 @@ def _find(programs: frozenset[str], is_ours: IsOurs) -> list[psutil.Process]:
     found = []
     for pid in psutil.pids():
         # Gone meanwhile, a zombie, or closed to this user: not ours.
-        with suppress(psutil.Error):
+        with suppress(psutil.Error, OSError):
             process = psutil.Process(pid)
             if pid != os.getpid() and _program(process) in programs and is_ours(look(process)):
                 found.append(process)
@@ -85,4 +86,5 @@ def look(process: psutil.Process) -> ProcessInfo:
 
 
 def _program(process: psutil.Process) -> str:
-    return Path(process.exe()).name
+    # macOS knows no path of a program that was deleted.
+    return Path(process.exe() or process.name()).name

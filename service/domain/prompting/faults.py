@@ -94,7 +94,7 @@ PHRASES = {
     Fault.NO_REPLY: "gave a response that holds no reply",
     Fault.CONTENT_REFUSED: "refused the text",
     Fault.TOO_LONG: "does not take so long a text",
-    Fault.CALLED_OFF: "was not asked: its only client is gone",
+    Fault.CALLED_OFF: "was not asked: its reply is no longer needed",
 }
 
 #: What an operator does about it; empty: nothing, it passes.
