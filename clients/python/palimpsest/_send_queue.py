@@ -18,7 +18,7 @@ BATCH_BYTES = 1024 * 1024
 #: A chunk of another sampled trace begins a batch of its own, if the batch before has so many
 #: chunks or fewer than that wait. Else it joins that batch, since one message a chunk is dear.
 TRACE_CHUNKS = 32
-#: Of a chunk, in bytes: what a message holds, less what stands around the chunk.
+#: Limits a chunk, in bytes, so that it fits a message together with the fields around it.
 MAX_CHUNK_BYTES = MAX_SENT_BYTES - 1024
 #: Which chunk of a batch a refusal is about.
 _CHUNK = re.compile(r"^(?:batch\.)?chunks\[(\d+)\]")

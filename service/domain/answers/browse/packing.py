@@ -22,7 +22,7 @@ class PiecePacker:
         self._count = count
         self._cut = cut
         self._number = 0
-        #: Of the next piece.
+        #: The parts of the piece that is being packed, and their tokens.
         self._parts: list[ChunkPart] = []
         self._size = 0
 
