@@ -11,14 +11,12 @@ from service.llm.offline.texts import headed, name_words, sentences, terms, want
 
 #: A further sentence must score this share of the best.
 SECOND_BEST = 0.72
-#: What a word counts again that is in a passage: of two below one key, one says more of it.
-ECHO = 0.1
 #: Places of a text that are named, on average.
 PLACES = 3
 #: Sentences in a row that count as close together.
 NEAR_SENTENCES = 3
-#: Parts of a text that have a turn each, at most, and tokens of a digest for each at least.
-PARTS, PART_TOKENS = 4, 40
+#: Words of the question that count, of one sentence.
+MAX_ASKED = 4
 #: What a sentence of a digest says more with each word of the question.
 QUERY_WEIGHT = 2.0
 #: What a sentence costs beside its words, in tokens: short ones say little by themselves.
@@ -67,44 +65,34 @@ def best(said: Sequence[Passage], query: str, most: int) -> list[Passage]:
 
     There are `most` texts at most, and none without a word of the question.
     """
-    found: list[Passage] = []
     ranked = rank(said, query)[: PLACES * most]
-    for score, one in ranked:
-        texts = {other.text for other in found}
-        if score >= SECOND_BEST * ranked[0][0] and (one.text in texts or len(texts) < most):
-            found.append(one)
-    return found
+    near = [one for score, one in ranked if score >= SECOND_BEST * ranked[0][0]]
+    texts = list(dict.fromkeys(one.text for one in near))[:most]
+    return [one for one in near if one.text in texts]
 
 
 def rank(said: Sequence[Passage], query: str) -> list[tuple[float, Passage]]:
-    """Returns the passages that share words with a question, best first.
+    """Returns the passages that share words with a question, best first, by BM25.
 
-    A word that is in a passage and in a key above it counts once, so that a sentence with the
-    rest of the question comes before one that repeats its heading. A key that is in the question
-    as a whole counts besides: "the with statement" and "the while statement" share all but a
-    little word.
+    A word that is in a key above a passage counts there only, so that a sentence with the rest of
+    the question comes before one that repeats its heading. A key that is in the question as a
+    whole counts besides: "the with statement" and "the while statement" share all but a little
+    word.
     """
-    asked, phrase = wanted(query), f" {name_words(query)} "
+    phrase = f" {name_words(query)} "
     called = {key for one in said for key in one.keys if " " in key and f" {key} " in phrase}
-    keys = [sorted(one.keys & (asked | called)) for one in said]
-    texts = [{word: one.words[word] for word in sorted(asked & one.words.keys())} for one in said]
-    named, told = _ranking(keys, said), _ranking(texts, said)
+    words = [sorted(wanted(query).union(called) & {*one.words, *one.keys}) for one in said]
+    sizes = [len(one.text.split()) for one in said]
+    holders = Counter(word for held in words for word in held)
+    ranking = Ranking(texts=len(said), tokens=sum(sizes), holders=holders)
     found: list[tuple[float, Passage]] = []
-    for one, above, words in zip(said, keys, texts, strict=True):
-        size = len(one.text.split())
-        rest = {word: count for word, count in words.items() if word not in one.keys}
-        score = told.score(rest, size) + named.score(dict.fromkeys(above, 1), 0)
-        score += ECHO * told.score(words, size)
-        found.append((score * 1.15 if DEFINITION.match(one.text) else score, one))
-    return sorted((pair for pair in found if pair[0]), key=lambda pair: -pair[0])
-
-
-def _ranking(held: Sequence[Iterable[str]], said: Sequence[Passage]) -> Ranking:
-    return Ranking(
-        texts=len(said),
-        tokens=sum(len(one.text.split()) for one in said),
-        holders=Counter(word for words in held for word in words),
-    )
+    for one, held, size in zip(said, words, sizes, strict=True):
+        told = {word: one.words[word] for word in held if word not in one.keys}
+        above = {word: 1 for word in held if word in one.keys}
+        score = ranking.score(told, size) + ranking.score(above, 0)
+        score *= 1.15 if DEFINITION.match(one.text) else 1
+        found += [(score, one)] if held else []
+    return sorted(found, key=lambda pair: -pair[0])
 
 
 def close_words(said: Sequence[Passage], query: str) -> set[str]:
@@ -118,28 +106,21 @@ def digest(said: Sequence[str], max_tokens: int, query: str = "") -> list[str]:
     """Returns the sentences that say most in so many tokens, in their order.
 
     A sentence says much when it has many words that none taken before it has, names and numbers
-    before others, for its length; and more with each word of the question. Every
-    part of the text has a turn, one after the other, so that none is left out.
+    before others, for its length; and more with each word of the question.
     """
-    asked, heard, taken = wanted(query), set[str](), list[int]()
-    words = [frozenset(terms(one)) for one in said]
+    asked, rest, taken = wanted(query), set(range(len(said))), list[int]()
+    words = [set(terms(one)) for one in said]
     names = {word for one in said for name in _NAME.findall(one) for word in terms(name)}
     sizes = [estimate_tokens(f"{one} ") for one in said]
-    length = max(1, -(-len(said) // max(1, min(PARTS, max_tokens // PART_TOKENS))))
-    parts = [set(range(len(said))[at : at + length]) for at in range(0, len(said), length)]
+    fits = [1 + QUERY_WEIGHT * min(len(held & asked), MAX_ASKED) for held in words]
 
     def gain(number: int) -> float:
-        new = words[number] - heard
-        fits = 1 + QUERY_WEIGHT * min(len(words[number] & asked), PARTS)
-        return fits * (len(new) + len(new & names)) / (SENTENCE_TOKENS + sizes[number])
+        new = words[number]
+        return fits[number] * (len(new) + len(new & names)) / (SENTENCE_TOKENS + sizes[number])
 
-    while any(parts):
-        for part in parts:
-            part -= {one for one in part if sizes[one] > max_tokens or not gain(one)}
-            if part:
-                number = max(part, key=lambda one: (gain(one), -one))
-                part.remove(number)
-                taken.append(number)
-                heard |= words[number]
-                max_tokens -= sizes[number]
+    while rest := {one for one in rest if sizes[one] <= max_tokens and words[one]}:
+        number = max(rest, key=lambda one: (gain(one), -one))
+        taken.append(number)
+        max_tokens -= sizes[number]
+        words = [held - words[number] for held in words]
     return [said[number] for number in sorted(taken)]

@@ -16,8 +16,6 @@ from service.llm.offline.texts import Topic, stem, terms
 MAX_LEVELS = 12
 #: Entries of a list.
 MAX_ENTRIES = 100
-#: Nothing was found.
-MISSING: Any = object()
 
 _NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,18})(?:\.\d{1,18})?(?!\w)")
 _NO = re.compile(
@@ -35,30 +33,22 @@ class Filler:
 
     schema: Mapping[str, Any]
 
-    def plain(self, node: Any) -> Any:
-        """Returns a place of a memory without a reference, and without null beside its type."""
-        while "$ref" in node or "anyOf" in node:
-            node = referred(self.schema, node["$ref"]) if "$ref" in node else node["anyOf"][0]
-        return node
-
     def fill(self, node: Any, field: str, topic: Topic, level: int = 0) -> Any:
-        """Returns what a place gets; MISSING when nothing fits."""
+        """Returns what a place gets; None when nothing fits."""
         if not isinstance(node, Mapping) or level > MAX_LEVELS:
-            return MISSING
+            return None
         if "const" in node or "enum" in node:
             return _closest(node.get("enum") or [node["const"]], topic)
-        if "$ref" in node:
-            return self.fill(referred(self.schema, node["$ref"]), field, topic, level + 1)
         kind = node.get("type", "object" if "properties" in node else "string")
-        others = [{**node, "type": one} for one in kind] if isinstance(kind, list) else None
-        if "properties" not in node:
+        others = [{**node, "type": one} for one in kind] if isinstance(kind, list) else []
+        if "$ref" in node:
+            others = [referred(self.schema, node["$ref"])]
+        elif "properties" not in node:
             others = node.get("oneOf") or node.get("anyOf") or node.get("allOf") or others
         if not others:
             return self._one(node, kind, field, topic, level + 1)
-        values = [self.fill(one, field, topic, level + 1) for one in others]
-        # Null counts only where nothing else was found, and is no news of a memory.
-        found = [one for one in values if one is not MISSING and one is not None]
-        return next(iter(found), MISSING if topic.name or None not in values else None)
+        found = (self.fill(one, field, topic, level + 1) for one in others)
+        return next((one for one in found if one is not None), None)
 
     def _one(self, node: Mapping[str, Any], kind: str, field: str, topic: Topic, level: int) -> Any:
         said = _about(topic, field) or (() if topic.name else topic.sentences)
@@ -67,35 +57,32 @@ class Filler:
                 return self._object(node, topic, level)
             case "array" if "prefixItems" in node:
                 parts = (self.fill(one, field, topic, level) for one in node["prefixItems"])
-                return [PLACEHOLDER if part is MISSING else part for part in parts]
+                return tuple(PLACEHOLDER if part is None else part for part in parts)
             case "array":
                 inner = node.get("items", {})
                 entries = _entries(topic, field, of_texts=inner.get("type") == "string")
                 values = [self.fill(inner, field, entry, level) for entry in entries]
-                once = [one for n, one in enumerate(values) if one not in (MISSING, *values[:n])]
+                once = [one for n, one in enumerate(values) if one not in (None, *values[:n])]
                 return once[: node.get("maxItems", MAX_ENTRIES)]
             case "string" if topic.name:
                 return topic.name if field in _NAMING else (*said, *topic.sentences)[0]
             case "string":
-                return " ".join(said)[: node.get("maxLength")] or MISSING
+                return " ".join(said)[: node.get("maxLength")] or None
             case "integer" | "number":
                 return _number(" ".join(said), whole=kind == "integer")
             case "boolean" if not topic.name:
                 return not _NO.search(" ".join(said))
-        return None if kind == "null" else MISSING
+        return None
 
     def _object(self, node: Mapping[str, Any], topic: Topic, level: int) -> Any:
         if topic.name and "properties" not in node:
             value = self.fill(node.get("additionalProperties"), "", topic, level)
-            return MISSING if value is MISSING else {topic.name: value}
-        found = {
-            key: self.fill(inner, key, topic, level)
-            for key, inner in node.get("properties", {}).items()
-        }
+            return None if value is None else {topic.name: value}
+        properties = node.get("properties", {})
+        found = {key: self.fill(inner, key, topic, level) for key, inner in properties.items()}
         # Of what has to be there null: it may not fit, and nothing is made up.
-        needed = node.get("required", ())
-        found |= {key: None for key in needed if found.get(key, MISSING) is MISSING}
-        return {key: value for key, value in found.items() if value is not MISSING}
+        needed = dict.fromkeys(node.get("required", ()))
+        return needed | {key: value for key, value in found.items() if value is not None}
 
 
 def _about(topic: Topic, field: str) -> tuple[str, ...]:
@@ -116,21 +103,20 @@ def _entries(topic: Topic, field: str, *, of_texts: bool) -> list[Topic]:
     return [Topic("", (bare,)) for one in items if (bare := one.strip().rstrip("."))]
 
 
-def _number(text: str, *, whole: bool) -> Any:
-    for match in _NUMBER.finditer(text):
-        value = float(match[0].replace(",", ""))
-        if value.is_integer() or not whole:
-            return int(value) if value.is_integer() else value
-    return MISSING
+def _number(text: str, *, whole: bool) -> int | float | None:
+    values = (float(one.replace(",", "")) for one in _NUMBER.findall(text))
+    value = next((one for one in values if one.is_integer() or not whole), None)
+    return int(value) if value is not None and value.is_integer() else value
 
 
 def _closest(options: list[Any], topic: Topic) -> Any:
-    """The option with most words of the text, by their share; the first of several."""
-    said = {word for one in topic.sentences for word in (*terms(one), *one.casefold().split())}
+    """Returns the option with most words of the text, by their share; the first of several."""
+    said = {stem(word) for one in topic.sentences for word in _WORD.findall(one)}
 
     def fit(option: Any) -> float:
-        words = {stem(word) for word in _WORD.findall(str(option).casefold())}
+        words = {stem(word) for word in _WORD.findall(str(option))}
         return len(words & said) / max(len(words), 1)
 
     found = max(options, key=fit)
-    return found if fit(found) else MISSING if topic.name else None if None in options else found
+    # What an answer does not say is the first option; a memory leaves it open.
+    return None if not fit(found) and (topic.name or None in options) else found

@@ -7,7 +7,7 @@ whatever schema it is given. The prompt's template says what is asked.
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from service.domain.answers.browse.spec import BrowseAction, BrowseOption
@@ -24,31 +24,27 @@ from service.domain.state.pinning import PINNED, behind, fitted, paragraph
 from service.domain.values.json_values import canonical
 from service.domain.values.paths import Path
 from service.llm.offline.choosing import Passage, best, close_words, digest, passage, passages, rank
-from service.llm.offline.filler import MISSING, Filler
+from service.llm.offline.filler import Filler
 from service.llm.offline.notes import leaves, revise
 from service.llm.offline.prompt import Prompt
 from service.llm.offline.texts import Topic, sentences, stem, terms, wanted
 
-#: Sentences of a short answer, of an answer, of a note and of a long answer.
-SHORT, ANSWER, NOTE, LONG = 2, 3, 4, 12
-#: What of the question's words a text has that is of use; that is answered from, where reading
-#: ends with the first that is; and that has the answer for certain.
-ENOUGH, ENDING, PLENTY = 0.4, 0.6, 0.7
+#: Sentences of an answer from a memory, and of a note, a short and a long answer while browsing.
+ANSWER, NOTE, SHORT, LONG = 3, 4, 2, 12
+#: What of the question's words a text has that is of use, and that is answered from.
+ENOUGH, PLENTY = 0.4, 0.7
 #: A further summary is named when its score is this share of the best.
 NEARLY_AS_GOOD = 0.8
 #: Of a state vector, what the goal has at most, and what was last done and seen.
 GOAL_SHARE, LATEST_SHARE = 1 / 5, 1 / 6
-
-_VECTOR = re.compile(
-    r"(?=Goal: |Known: |Latest: )(?:Goal: (.*?))?(?: ?Known: (.*?))?(?: ?Latest: (.*))?", re.S
-)
-#: What a query is about by its words, the order of reading, and the options that suit it.
-_SUBJECTS = (
-    (r"[{};]\s*$|^\s*(?:def|class|import)\b|\bcode\b", "code", "backward", "scan", "rank"),
-    (r"\b(?:how many|how often|list|all|every|each)\b", "overview", "forward", "independent"),
-    (r"\b(?:summar\w+|overview|compar\w+|differ\w*)\b", "overview", "forward", "carry"),
-    (r"\b(?:now|current\w*|latest|newest|today|still)\b", "state", "backward", "scan", "rank"),
-    (r"", "fact", "forward", "rank", "scan"),
+#: What is done with a piece: the first of these that is offered, for this share of the words.
+_WISHES = (
+    (BrowseAction.ANSWER, PLENTY),
+    (BrowseAction.RETRIEVE, 0),
+    (BrowseAction.MERGE, ENOUGH),
+    (BrowseAction.APPEND, ENOUGH),
+    (BrowseAction.AGGREGATION, PLENTY),
+    (BrowseAction.MOVE, 0),
 )
 
 _SCHEMA = '''\
@@ -121,8 +117,8 @@ def _guess(prompt: Prompt) -> str:
 
 def _shape(prompt: Prompt) -> str:
     filler = Filler(json.loads(prompt.text("SCHEMA")))
-    value = filler.fill(filler.schema, "", Topic("", tuple(sentences(prompt.text("ANSWER")))))
-    return canonical(None if value is MISSING else value)
+    answer = Topic("", tuple(sentences(prompt.text("ANSWER"))))
+    return canonical(filler.fill(filler.schema, "", answer))
 
 
 def _rerank(prompt: Prompt) -> str:
@@ -132,14 +128,12 @@ def _rerank(prompt: Prompt) -> str:
 
 
 def _schema(prompt: Prompt) -> str:
-    """A dict of the thing that both the question and the domain name."""
-    asked, domain = (
-        [one for one in re.findall(r"[a-z]{3,40}", prompt.text(name).casefold()) if terms(one)]
-        for name in ("EXAMPLE QUERY", "DOMAIN")
-    )
-    known = {stem(one): one for one in domain if is_name(one)}
-    names = [*(known[stem(one)] for one in asked if stem(one) in known), *asked, *domain, "topics"]
-    return render(parse_source(_SCHEMA.format(name=next(filter(is_name, names)))))
+    """Returns a dict of what the question and the domain name most often."""
+    text = f"{prompt.text('EXAMPLE QUERY')} {prompt.text('DOMAIN')}".casefold()
+    words = [one for one in re.findall(r"[a-z]{3,40}", text) if terms(one) and is_name(one)]
+    names = {stem(one): one for one in words}
+    most = max(names, key=[stem(one) for one in words].count, default="")
+    return render(parse_source(_SCHEMA.format(name=names.get(most, "topics"))))
 
 
 # Trees
@@ -193,56 +187,58 @@ def _summary(prompt: Prompt) -> str:
 
 
 def _short(text: str, tokens: int) -> str:
-    if estimate_tokens(text) <= tokens:
-        return text
-    return " ".join(digest(sentences(text), tokens)) or shortened(text, tokens, estimate_tokens)
+    return text if estimate_tokens(text) <= tokens else " ".join(_fitting(sentences(text), tokens))
+
+
+def _fitting(said: Sequence[str], tokens: int, query: str = "") -> list[str]:
+    """Returns the sentences that say most, or the beginning of what has none."""
+    return digest(said, tokens, query) or [shortened(" ".join(said), tokens, estimate_tokens)]
 
 
 def _condensed(prompt: Prompt) -> str:
-    """Notes, or what was read so far and what is new, in as many words as there is room for."""
+    """Returns notes, or what was read so far and what is new, in as many words as have room."""
     parts = [one for name in ("SUMMARY", "NOTES", "TEXT") for _, one in prompt.numbered(name)]
     said = [one for part in parts for one in sentences(part)]
-    text = "\n".join(digest(said, prompt.limit, prompt.query))
-    text = text or shortened(" ".join(said), prompt.limit, estimate_tokens)
+    text = "\n".join(_fitting(said, prompt.limit, prompt.query))
     return _json(prompt, text=text) if prompt.asks_for("text") else text
 
 
 def _vector(prompt: Prompt) -> str:
     """Returns the first goal, what is known, the old before the new, and what came last."""
-    pinned = prompt.texts("PINNED")
-    told, known, latest = _told(prompt.text("STATE") or prompt.text("EARLIER"), pinned)
-    told = told or prompt.text("TASK") or next(iter(prompt.texts("STEPS")), "")
-    for text in prompt.texts("STEPS"):
-        known, latest = [*known, *latest], _step(text)
-    for text in prompt.texts("STATES"):
-        goal, its_known, its_latest = _told(text, pinned)
-        told, known, latest = told or goal, [*known, *latest, *its_known], its_latest
+    pinned, steps = prompt.texts("PINNED"), prompt.texts("STEPS")
+    before = _read_vector(prompt.text("STATE") or prompt.text("EARLIER"), pinned)
+    vectors = [_read_vector(text, pinned) for text in prompt.texts("STATES")]
+    parts = [before, *(("", [], _step(text)) for text in steps), *vectors]
+    goals = (before[0], prompt.text("TASK"), *steps[:1], *(goal for goal, _, _ in vectors))
+    told = next(filter(None, goals), "")
     room = prompt.limit - estimate_tokens(behind(pinned))
     goal = shortened(told, max(int(room * GOAL_SHARE), 1), estimate_tokens)
-    last = digest(latest, int(room * LATEST_SHARE), told)
+    last = digest(parts[-1][2], int(room * LATEST_SHARE), told)
     rest = [one for one in sentences(told) if one not in goal]
+    rest += [one for _, known, latest in parts for one in (*known, *latest)]
     # Of what is said again it is the later that stays.
-    rest = list(dict.fromkeys(reversed([*rest, *known, *latest])))[::-1]
+    rest = [one for one in dict.fromkeys(reversed(rest)) if one not in last][::-1]
     left = room - estimate_tokens(f"Goal: {goal} Known: Latest: {' '.join(last)} ")
-    held = digest([one for one in rest if one not in last], left, told)
-    parts = {"Goal": [goal], "Known": held, "Latest": last}
-    text = " ".join(f"{name}: {' '.join(said)}" for name, said in parts.items() if any(said))
+    known = digest(rest, left, told)
+    shown = {"Goal": [goal], "Known": known, "Latest": last}
+    text = " ".join(f"{name}: {' '.join(said)}" for name, said in shown.items() if any(said))
     return fitted(paragraph(text, pinned), pinned, prompt.limit, estimate_tokens).text
 
 
-def _told(text: str, pinned: Sequence[str]) -> tuple[str, list[str], list[str]]:
-    """The goal of a vector, its own or another model's, what it knows, and its latest."""
+def _read_vector(text: str, pinned: Sequence[str]) -> tuple[str, list[str], list[str]]:
+    """Returns the goal of a vector, its own or another model's, what it knows, and its latest."""
     if pinned:
         # What was put after it is put there again.
         text = text.rpartition(f" {PINNED}")[0] or text
-    if found := _VECTOR.fullmatch(text):
-        return found[1] or "", sentences(found[2] or ""), sentences(found[3] or "")
-    goal, *known = sentences(text) or [""]
-    return goal, known, []
+    first, *parts = re.split(r"(?:^| )(Goal|Known|Latest): ", text)
+    goal, *known = sentences(first) or [""]
+    named = dict(zip(parts[::2], parts[1::2], strict=True))
+    known += sentences(named.get("Known", ""))
+    return named.get("Goal", goal), known, sentences(named.get("Latest", ""))
 
 
 def _step(text: str) -> list[str]:
-    """The sentences of a step, what was done before what was seen and thought."""
+    """Returns the sentences of a step, what was done before what was seen and thought."""
     parts = re.split(r"^(?=(?:Action|Observation|Thought): )", text, flags=re.MULTILINE)
     said = sentences("\n".join(sorted(part.rstrip("\n") for part in parts)))
     said = [re.sub("^(?:Observation|Thought): ", "", one) for one in said]
@@ -253,52 +249,37 @@ def _step(text: str) -> list[str]:
 
 
 def _understand(prompt: Prompt) -> str:
-    query = " ".join(prompt.query.split())
-    found = (one for pattern, *one in _SUBJECTS if re.search(pattern, prompt.query, re.I))
-    subject, order, *wishes = next(found)
     able = [one.value for one in BrowseOption if f"\n{one.value}: " in prompt.instructions]
-    option = next(one for one in (*wishes, *able, "") if one in able or not able)
-    return _json(prompt, subject=subject, option=option, order=order, query=query)
+    option = BrowseOption.RANK.value if BrowseOption.RANK in able else next(iter(able), "")
+    query = " ".join(prompt.query.split())
+    return _json(prompt, subject="fact", option=option, order="forward", query=query)
 
 
-def _piece(prompt: Prompt) -> str:
-    offers, said = offered(prompt.instructions), passages(prompt.numbered("TEXT"))
+def _browse(prompt: Prompt) -> str:
+    """Returns what is done with a piece, or with all notes, and what they say."""
+    said = passages(prompt.numbered("TEXT") or prompt.numbered("NOTES"))
     share = len(close_words(said, prompt.query)) / max(len(wanted(prompt.query)), 1)
-    extracts = not {BrowseAction.APPEND, BrowseAction.MERGE}.isdisjoint(offers)
-    if BrowseAction.RETRIEVE in offers and share < PLENTY and said and said[0].at == (1,):
-        # Once, at the beginning of the log: it does not remember that it has searched.
-        return _browsed(prompt, BrowseAction.RETRIEVE, [prompt.query.rpartition("\nLook for: ")[2]])
-    found = best(said, prompt.query, NOTE) if share >= (ENOUGH if extracts else ENDING) else []
-    if not found and BrowseAction.MOVE in offers:
-        return _browsed(prompt, BrowseAction.MOVE, [])
-    # Where it may not pass a piece it takes its beginning.
-    found = found or said[:1]
-    texts = list(dict.fromkeys(one.text for one in found))
-    if BrowseAction.ANSWER in offers and (share >= PLENTY or not extracts):
-        return _browsed(prompt, BrowseAction.ANSWER, texts[:SHORT], found)
-    if BrowseAction.MERGE in offers:
-        known = [one for text in prompt.texts("NOTES") for one in sentences(text)]
-        merged = digest([*dict.fromkeys([*known, *texts])], prompt.limit, prompt.query)
-        return _browsed(prompt, BrowseAction.MERGE, merged, found)
-    action = BrowseAction.APPEND if extracts else BrowseAction.AGGREGATION
-    return _browsed(prompt, action, digest(texts, prompt.limit) or texts, found)
-
-
-def _close(prompt: Prompt) -> str:
-    said = passages(prompt.numbered("NOTES") or prompt.numbered("TEXT"))
-    is_long = BrowseAction.ANSWER not in offered(prompt.instructions)
-    found = best(said, prompt.query, LONG if is_long else SHORT)
-    found = sorted(found, key=said.index) if is_long else found
-    action = BrowseAction.AGGREGATION if is_long else BrowseAction.ANSWER
-    return _browsed(prompt, action, dict.fromkeys(one.text for one in found), found)
-
-
-def _browsed(
-    prompt: Prompt, action: BrowseAction, texts: Iterable[str], found: Sequence[Passage] = ()
-) -> str:
+    # It searches at the beginning of the log, since it does not remember that it has searched.
+    is_first = bool(said) and said[0].at == (1,)
+    barred = set() if is_first else {BrowseAction.RETRIEVE}
+    offers = [one for one in offered(prompt.instructions) if one not in barred] or [*barred]
+    action = next((one for one, least in _WISHES if one in offers and share >= least), offers[0])
+    texts, found = list[str](), list[Passage]()
+    if action is BrowseAction.RETRIEVE:
+        texts = [prompt.query.rpartition("\nLook for: ")[2]]
+    elif action is not BrowseAction.MOVE:
+        most = {BrowseAction.ANSWER: SHORT, BrowseAction.AGGREGATION: LONG}.get(action, NOTE)
+        # Where it may not pass a piece it takes its beginning.
+        may_be_empty = 'text is ""' in prompt.instructions
+        found = best(said, prompt.query, most) or ([] if may_be_empty else said[:1])
+        texts = [one.text for one in found]
+        if action is BrowseAction.MERGE:
+            texts[:0] = [one for text in prompt.texts("NOTES") for one in sentences(text)]
+        texts = _fitting(list(dict.fromkeys(texts)), prompt.limit, prompt.query)
     quotes = [{"chunk": one.at[0], "words": one.text} for one in found]
     sources = sorted({int(one.at[0]) for one in found})
-    return _json(prompt, action=SAID[action], text=" ".join(texts), quotes=quotes, sources=sources)
+    reply = {"action": SAID[action], "text": " ".join(texts)}
+    return _json(prompt, **reply, quotes=quotes, sources=sources)
 
 
 #: What answers each template, by its name without its version.
@@ -313,7 +294,7 @@ REPLIES = {
     **dict.fromkeys(("tree.summarize", "tree.compress"), _summary),
     **dict.fromkeys(("tree.remember", "browse.condense", "baseline.carry"), _condensed),
     **dict.fromkeys(("tree.guess", "browse.guess"), _guess),
-    **dict.fromkeys(("browse.close", "browse.read"), _close),
+    **dict.fromkeys(("browse.piece", "browse.close", "browse.read"), _browse),
     "schema.generate": _schema,
     "answer.shape": _shape,
     "search.rerank": _rerank,
@@ -321,6 +302,5 @@ REPLIES = {
     "tree.leaf": _leaf,
     "tree.merge": _merge,
     "browse.understand": _understand,
-    "browse.piece": _piece,
     "baseline.read": _read,
 }

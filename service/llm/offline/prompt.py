@@ -74,9 +74,9 @@ class Prompt:
 
     @property
     def limit(self) -> int:
-        """Tokens that the reply may have at most; 1 where the prompt does not say."""
+        """Tokens that the reply may have at most; a million where the prompt does not say."""
         found = [one for name in self._texts if name for one in _LIMIT.findall(self._plain[name])]
-        return int(found[-1]) if found else 1
+        return int(found[-1]) if found else 1_000_000
 
     def asks_for(self, part: str) -> bool:
         """Returns whether the form that the instructions show has a part of this name."""

@@ -4,7 +4,6 @@ import csv
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 
 #: Words that say nothing about what a text is about.
@@ -21,6 +20,7 @@ yet you your
 """
 STOP_WORDS = frozenset(_STOP_TEXT.split())
 
+_ENDING = re.compile(r"(?<=\w\w\w)(?:ies|ing|ed|es|(?<!s)s|ly|e|y)$")
 _WORD = re.compile(r"\w+(?:[-']\w+)*")
 #: Scripts without blanks between words: their words are taken for pairs of letters.
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]{2,}")
@@ -44,14 +44,9 @@ _HEADING = re.compile(
 #: Between paragraphs, and between the items of a list.
 _ITEM = re.compile(r"(?:\A|\n\s*\n|\n)[ \t]*+(?:[*•+-]|\d+[.)])\s+|\n\s*\n")
 
-_DEFINITION = re.compile(r"^(?:async\s+)?(?:def|class)\s+(\w+)\s*(\([^\n]*)?", re.MULTILINE)
+#: A function or a class at the margin of code, and its parameters.
+_DEFINITION = re.compile(r"^(?:async\s+)?(?:def|class)\s+(\w+)\s*(?=[(:])(\([^\n]*)?", re.MULTILINE)
 _DOCSTRING = re.compile(r"[\"']{3}(.*?)[\"']{3}", re.DOTALL)
-#: What stands at the margin of code, besides what it defines; and how many lines may differ.
-_CODE = re.compile(
-    r"\s|(?:async|class|def|from|import|if|else|elif|try|except|with|for)\b"
-    r"|[@#\"'()\[\]{}]|[\w.]{1,80}\s?[=:(]"
-)
-_PROSE_SHARE = 0.2
 #: A name, names of columns and rows.
 _TABLE = re.compile(
     r"^Table:?[ \t]++(\S[^\n]{0,99})\n([^\n,]*+,[^\n]*+\n(?:[^\n,]*+,[^\n]*+(?:\n|\Z))*)",
@@ -88,10 +83,7 @@ def headed(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _definitions(text: str) -> Iterator[Topic]:
-    """Yields the functions and classes at the margin of code, with their docstrings."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    if sum(not _CODE.match(line) for line in lines) > _PROSE_SHARE * len(lines):
-        return
+    """Yields what code defines, with docstrings."""
     _, *parts = _DEFINITION.split(text)
     for name, parameters, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
         docstring = _DOCSTRING.search(body)
@@ -123,30 +115,19 @@ def sentences(text: str) -> list[str]:
 def prose(text: str) -> Iterator[str]:
     """Yields the sentences of running text; code, tables and grammar are left out."""
     for item in _ITEM.split(text):
-        flat = " ".join(item.split())
-        letters = sum(char.isalpha() or char.isspace() for char in flat)
-        if letters >= 0.75 * len(flat) and "::=" not in flat:
-            yield from filter(_is_sentence, sentences(flat))
+        for one in sentences(" ".join(item.split())):
+            words = _WORD.findall(one)
+            letters = sum(char.isalpha() or char.isspace() for char in one)
+            # Prose has little words in it; code and signatures have next to none.
+            little = sum(word.casefold() in STOP_WORDS for word in words)
+            is_prose = letters >= 0.75 * len(one) and little >= max(2, len(words) // 8)
+            if is_prose and 20 <= len(one) <= 400 and "= " not in one:
+                yield one
 
 
-def _is_sentence(text: str) -> bool:
-    if not 20 <= len(text) <= 400 or " = " in text:
-        return False
-    # Prose has little words in it; code and signatures have next to none.
-    words = _WORD.findall(text)
-    little = sum(word.casefold() in STOP_WORDS for word in words)
-    return len(words) >= 4 and little >= max(2, len(words) // 8)
-
-
-@lru_cache(maxsize=16384)
 def stem(word: str) -> str:
     """Returns a word without its commonest endings, in lower case."""
-    word = word.casefold()
-    for ending, least in (("ies", 5), ("ing", 6), ("ed", 5), ("es", 5), ("s", 4), ("ly", 5)):
-        if word.endswith(ending) and len(word) >= least and not word.endswith("ss"):
-            base = word[: -len(ending)]
-            return base + "y" if ending == "ies" else base.rstrip("e")
-    return word.rstrip("e") if len(word) > 3 else word
+    return _ENDING.sub("", word.casefold())
 
 
 def terms(text: str) -> list[str]:
@@ -176,11 +157,3 @@ def name_words(text: str) -> str:
     """
     words = _WORD.findall(text)
     return " ".join(stem(word) for word in words if word.casefold() not in ("a", "an", "the"))
-
-
-def cut(text: str, width: int) -> str:
-    """Returns a text of at most `width` characters, cut at a word."""
-    if len(text) <= width:
-        return text
-    head = text[: width - 1]
-    return (head.rpartition(" ")[0] or head) + "…"
