@@ -11,8 +11,6 @@ from service.llm.offline.texts import headed, name_words, sentences, terms, want
 
 #: A further sentence must score this share of the best.
 SECOND_BEST = 0.72
-#: Places of a text that are named, on average.
-PLACES = 3
 #: Sentences in a row that count as close together.
 NEAR_SENTENCES = 3
 #: Words of the question that count, of one sentence.
@@ -65,7 +63,7 @@ def best(said: Sequence[Passage], query: str, most: int) -> list[Passage]:
 
     There are `most` texts at most, and none without a word of the question.
     """
-    ranked = rank(said, query)[: PLACES * most]
+    ranked = rank(said, query)
     near = [one for score, one in ranked if score >= SECOND_BEST * ranked[0][0]]
     texts = list(dict.fromkeys(one.text for one in near))[:most]
     return [one for one in near if one.text in texts]

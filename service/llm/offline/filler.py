@@ -53,11 +53,18 @@ class Filler:
     def _one(self, node: Mapping[str, Any], kind: str, field: str, topic: Topic, level: int) -> Any:
         said = _about(topic, field) or (() if topic.name else topic.sentences)
         match kind:
+            case "object" if topic.name and "properties" not in node:
+                value = self.fill(node.get("additionalProperties"), "", topic, level)
+                return None if value is None else {topic.name: value}
             case "object":
-                return self._object(node, topic, level)
+                parts = node.get("properties", {}).items()
+                found = {key: self.fill(inner, key, topic, level) for key, inner in parts}
+                # Of what has to be there null: it may not fit, and nothing is made up.
+                needed = dict.fromkeys(node.get("required", ()))
+                return needed | {key: one for key, one in found.items() if one is not None}
             case "array" if "prefixItems" in node:
-                parts = (self.fill(one, field, topic, level) for one in node["prefixItems"])
-                return tuple(PLACEHOLDER if part is None else part for part in parts)
+                values = [self.fill(one, field, topic, level) for one in node["prefixItems"]]
+                return tuple(PLACEHOLDER if one is None else one for one in values)
             case "array":
                 inner = node.get("items", {})
                 entries = _entries(topic, field, of_texts=inner.get("type") == "string")
@@ -74,24 +81,10 @@ class Filler:
                 return not _NO.search(" ".join(said))
         return None
 
-    def _object(self, node: Mapping[str, Any], topic: Topic, level: int) -> Any:
-        if topic.name and "properties" not in node:
-            value = self.fill(node.get("additionalProperties"), "", topic, level)
-            return None if value is None else {topic.name: value}
-        properties = node.get("properties", {})
-        found = {key: self.fill(inner, key, topic, level) for key, inner in properties.items()}
-        # Of what has to be there null: it may not fit, and nothing is made up.
-        needed = dict.fromkeys(node.get("required", ()))
-        return needed | {key: value for key, value in found.items() if value is not None}
-
 
 def _about(topic: Topic, field: str) -> tuple[str, ...]:
-    """Returns what is said of a field: after its name, as in "Price: 4", or with its words."""
+    """Returns what has words of a field's name."""
     words = {stem(one) for one in _WORD.findall(field)}
-    for one in topic.sentences:
-        name, said, value = one.partition(":")
-        if said and {stem(word) for word in _WORD.findall(name)} == words:
-            return (value.strip(),)
     return tuple(one for one in topic.sentences if words & set(terms(one)))
 
 

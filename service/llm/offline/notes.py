@@ -105,12 +105,9 @@ def _leaves(value: Json, at: Steps) -> Iterator[Passage]:
 
 def entries(prompt: Prompt) -> list[tuple[Steps, Json]]:
     """Returns what a prompt shows of a memory: all at its root, or entries with their paths."""
-    lines: list[Any] = [
-        restore(line)
-        for line in (prompt.plain("MEMORY") or prompt.plain("ENTRIES")).split("\n")
-        if line
-    ]
-    if prompt.plain("MEMORY"):
+    whole, part = prompt.plain("MEMORY"), prompt.plain("ENTRIES")
+    lines: list[Any] = [restore(line) for line in (whole or part).split("\n") if line]
+    if whole:
         schema = parse_source(prompt.plain("SCHEMA"))
         return [((), replay(schema, lines[0], map(_amendment, lines[1:])))]
     return [(Path.parse(path).tokens, one[path]) for one in lines for path in one]

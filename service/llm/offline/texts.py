@@ -21,7 +21,8 @@ yet you your
 STOP_WORDS = frozenset(_STOP_TEXT.split())
 
 _ENDING = re.compile(r"(?<=\w\w\w)(?:ies|ing|ed|es|(?<!s)s|ly|e|y)$")
-_WORD = re.compile(r"\w+(?:[-']\w+)*")
+#: Without what is around it: a question may say `enter` for `__enter__`.
+_WORD = re.compile(r"[^\W_]+(?:(?:_+|[-'])[^\W_]+)*")
 #: Scripts without blanks between words: their words are taken for pairs of letters.
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]{2,}")
 #: A title, an initial or an abbreviation ends no sentence, nor anything that goes on in small
@@ -132,17 +133,9 @@ def stem(word: str) -> str:
 
 def terms(text: str) -> list[str]:
     """Returns the stems of the words that say something, with repeats, in order."""
-    found: list[str] = []
-    for run in _UNSPACED.findall(text):
-        found += (run[at : at + 2] for at in range(len(run) - 1))
-    for word in _WORD.findall(_UNSPACED.sub(" ", text)):
-        if word.casefold() not in STOP_WORDS:
-            found.append(stem(word))
-            # A question may say `enter` for `__enter__`.
-            bare = word.strip("_")
-            if bare and bare != word:
-                found.append(stem(bare))
-    return found
+    pairs = [run[at : at + 2] for run in _UNSPACED.findall(text) for at in range(len(run) - 1)]
+    words = _WORD.findall(_UNSPACED.sub(" ", text))
+    return pairs + [stem(word) for word in words if word.casefold() not in STOP_WORDS]
 
 
 def wanted(query: str) -> set[str]:
