@@ -13,8 +13,6 @@ from service.llm.offline.texts import headed, name_words, sentences, terms, want
 SECOND_BEST = 0.72
 #: Sentences in a row that count as close together.
 NEAR_SENTENCES = 3
-#: Words of the question that count, of one sentence.
-MAX_ASKED = 4
 #: What a sentence of a digest says more with each word of the question.
 QUERY_WEIGHT = 2.0
 #: What a sentence costs beside its words, in tokens: short ones say little by themselves.
@@ -79,7 +77,9 @@ def rank(said: Sequence[Passage], query: str) -> list[tuple[float, Passage]]:
     """
     phrase = f" {name_words(query)} "
     called = {key for one in said for key in one.keys if " " in key and f" {key} " in phrase}
-    words = [sorted(wanted(query).union(called) & {*one.words, *one.keys}) for one in said]
+    asked = wanted(query) | called
+    # In one order always: sums of the same numbers differ in another one.
+    words = [sorted(asked & {*one.words, *one.keys}) for one in said]
     sizes = [len(one.text.split()) for one in said]
     holders = Counter(word for held in words for word in held)
     ranking = Ranking(texts=len(said), tokens=sum(sizes), holders=holders)
@@ -88,9 +88,8 @@ def rank(said: Sequence[Passage], query: str) -> list[tuple[float, Passage]]:
         told = {word: one.words[word] for word in held if word not in one.keys}
         above = {word: 1 for word in held if word in one.keys}
         score = ranking.score(told, size) + ranking.score(above, 0)
-        score *= 1.15 if DEFINITION.match(one.text) else 1
-        found += [(score, one)] if held else []
-    return sorted(found, key=lambda pair: -pair[0])
+        found.append((score * 1.15 if DEFINITION.match(one.text) else score, one))
+    return sorted((pair for pair in found if pair[0]), key=lambda pair: -pair[0])
 
 
 def close_words(said: Sequence[Passage], query: str) -> set[str]:
@@ -110,7 +109,7 @@ def digest(said: Sequence[str], max_tokens: int, query: str = "") -> list[str]:
     words = [set(terms(one)) for one in said]
     names = {word for one in said for name in _NAME.findall(one) for word in terms(name)}
     sizes = [estimate_tokens(f"{one} ") for one in said]
-    fits = [1 + QUERY_WEIGHT * min(len(held & asked), MAX_ASKED) for held in words]
+    fits = [1 + QUERY_WEIGHT * len(held & asked) for held in words]
 
     def gain(number: int) -> float:
         new = words[number]

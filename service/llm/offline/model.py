@@ -65,7 +65,7 @@ def complete(request: ModelRequest) -> str:
 
 
 def _json(prompt: Prompt, **parts: Any) -> str:
-    """The parts of a reply that the prompt's form has."""
+    """Returns the parts of a reply that the prompt's form has."""
     asked = {name: part for name, part in parts.items() if prompt.asks_for(name)}
     return json.dumps(asked, ensure_ascii=False)
 
@@ -97,7 +97,7 @@ def _read(prompt: Prompt) -> str:
 
 
 def _option(prompt: Prompt, said: Sequence[Passage]) -> str:
-    """The option that a sentence has with most of the question, its letter first."""
+    """Returns the option that a sentence has with most of the question, its letter first."""
     known = {word for one in said for word in one.words}
     scores = {
         f"({letter}) {option}": rank(said, f"{prompt.query} {option}")[0][0]
@@ -208,7 +208,7 @@ def _vector(prompt: Prompt) -> str:
     pinned, steps = prompt.texts("PINNED"), prompt.texts("STEPS")
     before = _read_vector(prompt.text("STATE") or prompt.text("EARLIER"), pinned)
     vectors = [_read_vector(text, pinned) for text in prompt.texts("STATES")]
-    parts = [before, *(("", [], _step(text)) for text in steps), *vectors]
+    parts = [before, *(("", list[str](), _step(text)) for text in steps), *vectors]
     goals = (before[0], prompt.text("TASK"), *steps[:1], *(goal for goal, _, _ in vectors))
     told = next(filter(None, goals), "")
     room = prompt.limit - estimate_tokens(behind(pinned))
@@ -261,7 +261,7 @@ def _browse(prompt: Prompt) -> str:
     share = len(close_words(said, prompt.query)) / max(len(wanted(prompt.query)), 1)
     # It searches at the beginning of the log, since it does not remember that it has searched.
     is_first = bool(said) and said[0].at == (1,)
-    barred = set() if is_first else {BrowseAction.RETRIEVE}
+    barred = () if is_first else (BrowseAction.RETRIEVE,)
     offers = [one for one in offered(prompt.instructions) if one not in barred] or [*barred]
     action = next((one for one, least in _WISHES if one in offers and share >= least), offers[0])
     texts, found = list[str](), list[Passage]()
