@@ -34,20 +34,18 @@ _NO_END = (
 _END = re.compile(
     rf"(?<=[.!?؟।…]){_NO_END}[\"'”’»)\]]*\s+(?![\sa-zß-öø-ÿα-ωа-џ])|(?<=[。！？])[\"'”’」』)\]]*|\n+(?![a-zß-öø-ÿα-ωа-џ])"
 )
-#: A title after number signs, or above a line of punctuation. Comments in code and sentences above
-#: a rule end with a full stop, and are none.
+#: A title after number signs, or above a line of punctuation, or the name of a function or a class
+#: at the margin of code. Comments in code and sentences above a rule end with a full stop, and are
+#: none.
 _HEADING = re.compile(
-    r"^(?:\s{0,3}#{1,6}[^\S\n]++(\S[^\n]{0,98}?[^\s.。])[^\S\n]*+#*+[^\S\n]*+"
+    r"^(?:\s{0,3}#{1,6}[^\S\n]++(\S[^\n]{0,98}?[^\s.。])[^\S\n]*+#*+[^\S\n]*+$"
     r"|[^\S\n]*+(?![*=~^#+\"-]{3})(\S[^\n]{0,98}[^\s.。])[^\S\n]*+\n"
-    r"[^\S\n]*+([*=~^#+\"-])\3{2,}[^\S\n]*+)$",
+    r"[^\S\n]*+([*=~^#+\"-])\3{2,}[^\S\n]*+$"
+    r"|(?=(?:async +)?(?:def|class) +(\w+) *[(:]))",
     re.MULTILINE,
 )
-#: Between paragraphs, and between the items of a list.
-_ITEM = re.compile(r"(?:\A|\n\s*\n|\n)[ \t]*+(?:[*•+-]|\d+[.)])\s+|\n\s*\n")
-
-#: A function or a class at the margin of code, and its parameters.
-_DEFINITION = re.compile(r"^(?:async\s+)?(?:def|class)\s+(\w+)\s*(?=[(:])(\([^\n]*)?", re.MULTILINE)
-_DOCSTRING = re.compile(r"[\"']{3}(.*?)[\"']{3}", re.DOTALL)
+#: Between paragraphs, the items of a list, and code and its docstrings.
+_ITEM = re.compile(r"(?:\A|\n\s*\n|\n)[ \t]*+(?:[*•+-]|\d+[.)])\s+|\n\s*\n|\"{3}|'{3}")
 #: A name, names of columns and rows.
 _TABLE = re.compile(
     r"^Table:?[ \t]++(\S[^\n]{0,99})\n([^\n,]*+,[^\n]*+\n(?:[^\n,]*+,[^\n]*+(?:\n|\Z))*)",
@@ -69,27 +67,18 @@ class Topic:
 
 def sections(text: str) -> list[Topic]:
     """Returns a text in sections; code and tables have one for each thing that they define."""
-    if defined := [*_tables(text)] or [*_definitions(text)]:
-        return defined
     found = (Topic(title, tuple(prose(body))) for title, body in headed(text))
-    return [one for one in found if one.name or one.sentences]
+    return [*_tables(text)] or [one for one in found if one.name or one.sentences]
 
 
 def headed(text: str) -> Iterator[tuple[str, str]]:
     """Yields the parts of a text with the heading above each, "" where there is none."""
     first, *parts = _HEADING.split(text)
     yield "", first
-    for marked, underlined, body in zip(parts[::4], parts[1::4], parts[3::4], strict=True):
-        yield marked or underlined, body
-
-
-def _definitions(text: str) -> Iterator[Topic]:
-    """Yields what code defines, with docstrings."""
-    _, *parts = _DEFINITION.split(text)
-    for name, parameters, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
-        docstring = _DOCSTRING.search(body)
-        said = prose(docstring[1].strip()) if docstring else ()
-        yield Topic(name, (*said, f"{name}{(parameters or '').rstrip(': ')}"))
+    for marked, underlined, _, defined, body in zip(
+        *(parts[at::5] for at in range(5)), strict=True
+    ):
+        yield marked or underlined or defined, body
 
 
 def _tables(text: str) -> Iterator[Topic]:
