@@ -1,4 +1,4 @@
-"""The extractor: the sentences that answer a question, and those that say most in few tokens."""
+"""Chooses the sentences that answer a question, and those that say most in few tokens."""
 
 import re
 from collections import Counter

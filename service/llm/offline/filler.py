@@ -1,4 +1,4 @@
-"""The filler of schemas: it puts what is said about one thing into a JSON Schema's places.
+"""Fills JSON Schemas with what is said about one thing.
 
 It understands neither. What it finds nothing for it leaves out, where the schema allows that.
 """

@@ -51,8 +51,6 @@ _TABLE = re.compile(
     r"^Table:?[ \t]++(\S[^\n]{0,99})\n([^\n,]*+,[^\n]*+\n(?:[^\n,]*+,[^\n]*+(?:\n|\Z))*)",
     re.MULTILINE,
 )
-#: Lines of a table that are read.
-MAX_LINES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +81,15 @@ def headed(text: str) -> Iterator[tuple[str, str]]:
 
 def _tables(text: str) -> Iterator[Topic]:
     """Yields the tables that have a name, each row with the names of its columns."""
-    for match in _TABLE.finditer(text):
-        names, *rows = (
-            [cell.strip() for cell in row] for row in csv.reader(match[2].splitlines()[:MAX_LINES])
-        )
+    for name, lines in _TABLE.findall(text):
+        rows = csv.DictReader(lines.splitlines(), skipinitialspace=True)
         said = (
-            ", ".join(map(" ".join, zip(names, row, strict=True)))
+            ", ".join(f"{column} {value}" for column, value in row.items())
             for row in rows
-            if len(row) == len(names)
+            # Of a row with more or fewer values than columns it is unknown which they are.
+            if None not in (*row.keys(), *row.values())
         )
-        yield Topic(match[1].strip(), (f"columns {', '.join(names)}", *said))
+        yield Topic(name.strip(), (f"columns {', '.join(rows.fieldnames or ())}", *said))
 
 
 def sentences(text: str) -> list[str]:
