@@ -183,11 +183,11 @@ def _summary(prompt: Prompt) -> str:
     # The line ends between them have a byte each.
     room = prompt.limit - estimate_tokens("\n" * (len(texts) - 1))
     share = max(share_of([estimate_tokens(one) for one in texts], room), 1)
-    return shortened("\n".join(_short(one, share) for one in texts), prompt.limit, estimate_tokens)
-
-
-def _short(text: str, tokens: int) -> str:
-    return text if estimate_tokens(text) <= tokens else " ".join(_fitting(sentences(text), tokens))
+    shown = [
+        one if estimate_tokens(one) <= share else " ".join(_fitting(sentences(one), share))
+        for one in texts
+    ]
+    return shortened("\n".join(shown), prompt.limit, estimate_tokens)
 
 
 def _fitting(said: Sequence[str], tokens: int, query: str = "") -> list[str]:

@@ -121,7 +121,7 @@ def _amendment(line: dict[str, Any]) -> Amendment:
 
 
 def _placed(held: Any, steps: Steps, value: Json) -> Any:
-    """A value with one more part; a list of which only parts are shown is a dict of them."""
+    """Returns a value with one more part; a list that is shown in part is a dict."""
     if not steps:
         return value
     return {**held, steps[0]: _placed(held.get(steps[0], {}), steps[1:], value)}
