@@ -37,6 +37,14 @@ ENOUGH, PLENTY = 0.4, 0.7
 NEARLY_AS_GOOD = 0.8
 #: Of a state vector, what the goal has at most, and what was last done and seen.
 GOAL_SHARE, LATEST_SHARE = 1 / 5, 1 / 6
+#: What a query is about by its words, the order of reading, and the options that suit it.
+_SUBJECTS = (
+    (r"[{};]\s*$|^\s*(?:def|class|import)\b|\bcode\b", "code", "backward", "scan", "rank"),
+    (r"\b(?:how many|how often|list|all|every|each)\b", "overview", "forward", "independent"),
+    (r"\b(?:summar\w+|overview|compar\w+|differ\w*)\b", "overview", "forward", "carry"),
+    (r"\b(?:now|current\w*|latest|newest|today|still)\b", "state", "backward", "scan", "rank"),
+    (r"", "fact", "forward", "rank", "scan"),
+)
 #: What is done with a piece: the first of these that is offered, for this share of the words.
 _WISHES = (
     (BrowseAction.ANSWER, PLENTY),
@@ -249,10 +257,12 @@ def _step(text: str) -> list[str]:
 
 
 def _understand(prompt: Prompt) -> str:
+    found = (one for pattern, *one in _SUBJECTS if re.search(pattern, prompt.query, re.I))
+    subject, order, *wishes = next(found)
     able = [one.value for one in BrowseOption if f"\n{one.value}: " in prompt.instructions]
-    option = BrowseOption.RANK.value if BrowseOption.RANK in able else next(iter(able), "")
+    option = next(one for one in (*wishes, *able, "") if one in able or not able)
     query = " ".join(prompt.query.split())
-    return _json(prompt, subject="fact", option=option, order="forward", query=query)
+    return _json(prompt, subject=subject, option=option, order=order, query=query)
 
 
 def _browse(prompt: Prompt) -> str:

@@ -40,7 +40,7 @@ _END = re.compile(
 _HEADING = re.compile(
     r"^(?:\s{0,3}#{1,6}[^\S\n]++(\S[^\n]{0,98}?[^\s.。])[^\S\n]*+#*+[^\S\n]*+$"
     r"|[^\S\n]*+(?![*=~^#+\"-]{3})(\S[^\n]{0,98}[^\s.。])[^\S\n]*+\n"
-    r"[^\S\n]*+([*=~^#+\"-])\3{2,}[^\S\n]*+$"
+    r"[^\S\n]*+([*=~^#+\"-])\3{3,}[^\S\n]*+$"
     r"|(?=(?:async +)?(?:def|class) +(\w+) *[(:]))",
     re.MULTILINE,
 )
@@ -102,13 +102,14 @@ def sentences(text: str) -> list[str]:
 def prose(text: str) -> Iterator[str]:
     """Yields the sentences of running text; code, tables and grammar are left out."""
     for item in _ITEM.split(text):
-        for one in sentences(" ".join(item.split())):
+        flat = " ".join(item.split())
+        letters = sum(char.isalpha() or char.isspace() for char in flat)
+        for one in sentences(flat) if letters >= 0.75 * len(flat) else ():
             words = _WORD.findall(one)
-            letters = sum(char.isalpha() or char.isspace() for char in one)
             # Prose has little words in it; code and signatures have next to none.
             little = sum(word.casefold() in STOP_WORDS for word in words)
-            is_prose = letters >= 0.75 * len(one) and little >= max(2, len(words) // 8)
-            if is_prose and 20 <= len(one) <= 400 and "= " not in one:
+            is_code = not {"=", "#"}.isdisjoint(one.split())
+            if 20 <= len(one) <= 400 and not is_code and little >= max(2, len(words) // 8):
                 yield one
 
 
