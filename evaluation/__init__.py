@@ -1,1 +1,1 @@
-"""Evaluation: how well a strategy answers the questions of a dataset, and what that costs."""
+"""Measures how well strategies answer the questions of a dataset, and at what cost."""

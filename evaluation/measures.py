@@ -1,4 +1,4 @@
-"""Measures: how good an answer is.
+"""Measures of how good an answer is.
 
 Exact match and token F1 as SQuAD has them (arXiv 1606.05250), ROUGE-L as an F-measure
 (Lin 2004) for long answers, accuracy for multiple choice.
@@ -106,8 +106,10 @@ def _common(one: Sequence[str], other: Sequence[str]) -> int:
 
 
 def recall(evidence: frozenset[int], seen: Iterable[int] | None) -> float | None:
-    """The share of the evidence's positions that were seen; None without evidence, or where
-    nobody can say what was seen."""
+    """Returns the share of the evidence's positions that were seen.
+
+    None without evidence, or where it is not known what was seen.
+    """
     if not evidence or seen is None:
         return None
     return len(evidence.intersection(seen)) / len(evidence)

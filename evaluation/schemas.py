@@ -59,7 +59,7 @@ class Notes:
     """Facts that do not change, such as dates, numbers and results, by what they are of."""
 '''
 
-#: What the service is told that it writes a schema for.
+#: What a schema is for, as the service is asked to write one.
 DOMAINS = {
     ChunkKind.TEXT: "stories and other texts that are read from beginning to end",
     ChunkKind.MESSAGE: "transcripts of meetings and conversations of several speakers",

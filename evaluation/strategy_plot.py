@@ -10,9 +10,9 @@ _TOKENS = "tokens for each question, building included"
 
 
 def strategy_plot(summaries: Sequence[Summary], measure: Measure, *, title: str) -> str:
-    """Scores, and the evidence that was shown and cited, over tokens: an SVG file.
+    """Returns an SVG plot of scores, and of evidence shown and cited, over tokens.
 
-    One strategy or more. Where nobody has a figure there is no plot of it.
+    It takes one strategy or more. A measure that no strategy has gets no plot.
     """
     drawn: Sequence[tuple[str, Callable[[Summary], float | None]]] = (
         (measure.value, lambda one: one.score),

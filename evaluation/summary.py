@@ -11,9 +11,9 @@ from evaluation.strategies import Spent, added
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WalkSummary:
-    """What navigations came to (tables 3 and 4, figure 4); None where there is nothing to divide.
+    """The results of navigations (tables 3 and 4, figure 4); None where there is nothing to divide.
 
-    Of questions that did not fail.
+    Questions that failed do not count.
     """
 
     #: Paths with a revert, of all paths.

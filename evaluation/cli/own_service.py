@@ -19,9 +19,9 @@ def own_service(
     embedding_model: str = "",
     data_dir: Path | None = None,
 ) -> Iterator[tuple[Config, str]]:
-    """A service on this machine; the configuration of whoever works on its data, its address.
+    """Runs a service on this machine; yields the configuration of its clients, and its address.
 
-    Without `data_dir` its data goes when it stops. An empty `model`, `base_url` or
+    Without `data_dir` its data is deleted when it stops. An empty `model`, `base_url` or
     `embedding_model` means the configured one. Raises CommandError when it cannot start.
     """
     from service.local.processes import ServerError

@@ -74,7 +74,7 @@ class Job:
 
     @property
     def steps(self) -> int:
-        """Of all games."""
+        """Returns the number of steps of all games."""
         return len(self.strategies) * sum(task.length for task in self.tasks)
 
 
@@ -129,10 +129,10 @@ def reliability(
 ) -> None:
     """Play games of many steps with several strategies; count how often the end is right.
 
-    Things go from box to box, and in the end it is asked where one is: whoever has lost
-    the beginning, or a step, cannot know. Where it needs one, it starts a service of its
-    own, which keeps the state memories of pcc-N, and stops it at the end. Without --model
-    a scripted model plays: docs/guides/evaluation.md says what its figures mean.
+    Things move from box to box, and the last question is where one of them is: a strategy
+    that has lost the beginning, or a step, cannot know. Where a strategy needs a service,
+    this starts one, which keeps the state memories of pcc-N, and stops it at the end.
+    Without --model a scripted model plays: docs/guides/evaluation.md explains its figures.
     """
     _check(loss, model, base_url, report, plot)
     names = _strategies(strategies)

@@ -18,7 +18,7 @@ from evaluation.reliability.scripted import ScriptedModel
 from evaluation.reliability.tasks import Task
 
 if TYPE_CHECKING:
-    # It knows everyone: whoever only asks for help need not wait for that.
+    # It imports the whole service, which `--help` need not wait for.
     from service.app.gateways import ModelAccess
 
 FULL_HISTORY = "full-history"

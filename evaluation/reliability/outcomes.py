@@ -33,7 +33,7 @@ class GameResult:
 
     @property
     def tokens(self) -> int:
-        """Of all prompts and replies."""
+        """Returns the tokens of all prompts and replies."""
         return self.acting.tokens + self.keeping.tokens
 
 

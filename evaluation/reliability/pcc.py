@@ -7,7 +7,7 @@ import palimpsest
 from evaluation.reliability.playing import Failed, Spent
 from evaluation.reliability.prompts import Step
 
-#: The name of a game's memory, and of whoever writes its log.
+#: The names of a game's memory, and of the producer of its log.
 MEMORY = "state"
 PRODUCER = "agent"
 
@@ -55,7 +55,7 @@ class StateStrategy:
         self._steps += 1
 
     async def spent(self) -> Spent:
-        """Of the compressions, by the ledger."""
+        """Returns what the compressions cost, by the ledger."""
         try:
             total = (await self._state.session.usage(MEMORY)).total
         except palimpsest.PalimpsestError as error:

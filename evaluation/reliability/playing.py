@@ -43,7 +43,7 @@ class Spent:
 
     @property
     def tokens(self) -> int:
-        """Of prompts and replies."""
+        """Returns the tokens of prompts and replies."""
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: "Spent") -> "Spent":

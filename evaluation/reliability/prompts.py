@@ -46,7 +46,7 @@ class Step:
 
     @property
     def chunk(self) -> Chunk:
-        """As the log has it: what happens is told before each step, so it was seen first."""
+        """Returns the step as a chunk: the game shows what happens before the model acts."""
         return Chunk(
             kind=ChunkKind.STEP,
             observation=self.observation,

@@ -1,7 +1,8 @@
 """Tasks: games of boxes whose end is known, because they are made step by step.
 
-What is asked for in the end was in a box at the beginning and is never named again: it goes
-from box to box. Whoever has lost the beginning, or a step that touched it, cannot know.
+The thing that the last question asks for was in a box at the beginning and is never named
+again: it moves from box to box. A player that has lost the beginning, or a step that moved
+it, cannot know where it is.
 """
 
 import random

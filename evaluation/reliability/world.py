@@ -43,7 +43,7 @@ class Said:
     item: str = ""
 
     def sentence(self) -> str:
-        """The sentence. What happens is what somebody does: the first word is missing."""
+        """Returns the event as a sentence; for an action, without its subject."""
         box, other = self.box, self.other
         match self.kind:
             case Kind.HOLDS if self.item == NOTHING:

@@ -43,7 +43,7 @@ def seconds_to_acks(traffic: Traffic, over: FailedOver) -> float:
 def asynchronously(both: Pair, address: str) -> tuple[int, str]:
     """Loses a primary whose replica was away and was not waited for.
 
-    The acked chunks that are gone, and the reason that their producer is told.
+    Returns how many acked chunks are gone, and the reason that their producer gets.
     """
     # One that keeps what it has sent, and goes on: it must get an error.
     traffic = Traffic(address, 1, prefix="late")

@@ -10,7 +10,7 @@ from verification.attacks.attack import Attack, Outcome, Stage
 _MAX_GROWTH_MIB = 200
 #: By how much others' calls may be slower.
 _TIMES = 2
-#: Until hundreds of streams are open, which costs others something whoever opens them.
+#: Until hundreds of streams are open. Opening them slows other clients, well-behaved or not.
 _OPENING_SECONDS = 3.0
 
 

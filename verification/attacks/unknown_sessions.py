@@ -1,8 +1,8 @@
 """Core 12: many clients append to sessions that do not exist, and one to its own.
 
-`python -m verification.attacks.unknown_sessions ADDRESS` is the many, in a process of their
-own, since they would keep the one's event loop busy as well. It does what it is told on its
-standard input, line by line, and ends with it.
+`python -m verification.attacks.unknown_sessions ADDRESS` runs the many in a process of their
+own, since they would also keep the event loop of the one busy. It carries out the lines of its
+standard input as commands, and ends when that ends.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Whether a backlog starves anybody, or slows anything.
+"""Measures whether a backlog starves or slows other clients.
 
 `--sessions` sessions with a memory each, copies of some that were made over gRPC; all is
 analyzed once, while nothing has work, and never again. Then `--behind` memories are behind,

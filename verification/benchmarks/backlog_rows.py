@@ -53,7 +53,7 @@ def copy_sessions(
 
 
 class Backlog:
-    """Copies of which some are behind. No worker is told of it: it looks by itself."""
+    """Copies of which some are behind. No wake-up is sent: workers find them by their own look."""
 
     def __init__(self, connection: psycopg.Connection[Any], copies: Sequence[Copy]) -> None:
         self._connection = connection

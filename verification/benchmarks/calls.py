@@ -209,7 +209,7 @@ def _own_seconds() -> float:
 
 
 def cpu_seconds(root: int) -> float:
-    """Of a process and all below it, those that ended too."""
+    """Returns the CPU seconds of a process and its descendants, including those that ended."""
     parents: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):

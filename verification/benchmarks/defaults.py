@@ -6,9 +6,9 @@ appended at a time. The worker's code, PostgreSQL, the tokenizer, the prices and
 provider's cache are real; the model is a script that notes one fact for each message of the
 user, and that keeps the newest facts when it is asked to consolidate.
 
-Nobody waits in these hours of talk: between two events all times that the database has stored
-grow older by as much as passes, so whatever it compares with its own clock comes out as it
-would have. Calls take their time in the same way, and messages arrive meanwhile.
+These hours of talk pass without waiting: between two events, all times stored in the database
+are moved back by as much as passes, so that comparisons with its clock have the same results.
+Calls take their time in the same way, and messages arrive meanwhile.
 """
 
 import argparse
@@ -85,7 +85,7 @@ REPLY_SECONDS, REPLY_WORDS = 1.5, 45.0
 READ_WORDS, TYPED_WORDS, MOST_SECONDS = 4.0, 1.0, 30.0
 # How they speak: without a pause.
 SPOKEN_WORDS, MOST_SPOKEN_SECONDS = 2.5, 6.0
-#: Where programs talk, or a log is brought in.
+#: Where programs talk, or a log is imported.
 MACHINE_SECONDS = 0.05
 
 

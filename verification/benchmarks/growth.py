@@ -1,12 +1,12 @@
-"""What a turn of a long conversation costs as the memory grows, by what its steps are shown.
+"""Measures what a turn of a long talk costs as the memory grows, by what its steps are shown.
 
 2,000 turns of a made-up conversation, one message a step, for a memory of each way; the model
 is a script that knows only what its prompt shows (`verification.benchmarks.talk`). `value` is the
 prompt tokens per turn of focused steps in the last tenth of the turns, divided by those in the
 tenth that begins when the budget is first full. Dollars are those of gpt-4.1-mini, with what
 is predicted to come from its cache; `common` is the share of prompt tokens that have the same
-beginning as the prompt before, of which a provider may find more than the segments tell. The
-memories are compared with what was told: facts that stand there more than once, with a value
+beginning as the prompt before, of which a provider may find more than the segments show. The
+memories are compared with the conversation: facts that they have more than once, with a value
 that was corrected since, or not at all. Nothing is measured in seconds: the same seed gives the
 same figures everywhere. `--seconds` below 60 makes the conversation shorter.
 """
@@ -116,7 +116,7 @@ class _Kept:
         self._spent = _Spent()
 
     def step(self, number: int) -> None:
-        """One turn: what is needed first, and the step."""
+        """Runs one turn: the folds and consolidations that are due, then the step."""
         self._spent = _Spent()
         while (need := self._need(number - 1)) is not Need.STEP:
             assert need is not Need.ROOM

@@ -111,7 +111,7 @@ def _sent(prompt: tuple[str, list[bytes]]) -> Sent:
 
 
 def _question(prompt: tuple[str, list[bytes]]) -> PrefixQuery:
-    """Of 32 segments of which the last is new."""
+    """Returns the query of a prompt of 32 segments of which the last is new."""
     key, ids = prompt
     return PrefixQuery(
         memory_key=key,

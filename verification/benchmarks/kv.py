@@ -126,7 +126,7 @@ class Measured:
 
     @property
     def share_within_a_block(self) -> float:
-        """Of the calls whose prediction was within a block of what was found."""
+        """Returns the share of calls whose prediction was within a block of what was found."""
         pairs = zip(self.predicted, self.reported, strict=True)
         return sum(abs(a - b) <= BLOCK_TOKENS for a, b in pairs) / len(self.reported)
 
@@ -165,7 +165,7 @@ async def measure(servers: Servers, server: Engine, encoding: Encoding, steps: i
     config = Config(
         model_base_url=f"{server.url}/v1", model_api_key=SecretStr(KEY), drain_seconds=3600
     )
-    # The index is told of another engine by another name: what one has, the next has not.
+    # Another name is another engine to the index, so it expects nothing in the cache yet.
     model = f"openai/smollm2-{uuid4().hex}"
     async with _prism_method(servers, config, model) as (database, prism_method):
         item = await _prepare(database, encoding, steps, model)

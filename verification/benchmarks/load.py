@@ -49,7 +49,7 @@ CHUNK_CHARACTERS = 200
 READERS = 8
 #: Calls at once while sessions are made.
 MAKING = 32
-#: How often memory is looked at, and told how far all is.
+#: How often memory is measured, and progress printed.
 LOOK_SECONDS = 2.0
 #: Everything is applied by then, unless something is wrong.
 MAX_SECONDS = 3600.0

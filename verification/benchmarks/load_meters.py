@@ -1,4 +1,4 @@
-"""What processes take: memory, connections, CPU; and what a list of durations comes to."""
+"""Measures processes: memory, connections, CPU; and summarizes durations."""
 
 import os
 import statistics
@@ -184,5 +184,5 @@ def slope(seen: Sequence[tuple[float, float]]) -> float:
 
 
 def load_average() -> list[float]:
-    """Of the machine, over 1, 5 and 15 minutes: how quiet it was."""
+    """Returns the machine's load over 1, 5 and 15 minutes, which says how quiet it was."""
     return [round(each, 1) for each in os.getloadavg()]

@@ -1,11 +1,11 @@
-"""What a question takes in a long session, against the same in a short one.
+"""Measures a question in a long session against the same in a short one.
 
 Four parts, each in a process of its own and a session that is written by SQL:
 
 - `navigation`: a state memory that has compressed nothing, by the text that it is behind.
 - `browsing`: DCISO over a log, by its chunks; retrieval names eight of them, spread evenly.
 - `usage`: an answer that is read with what it cost, by the calls of its session.
-- `session`: what all of these calls came to.
+- `session`: the usage of the session with all of these calls.
 
 Each is measured by its seconds, by how far the process's memory grew meanwhile (its peak), and by
 the longest time in which the event loop stood still: there a worker renews its leases. `value`

@@ -10,8 +10,8 @@ Then appends to a session of 64 memories against one of 1, by turns: once while 
 them, and without one once all memories have work already, once all are idle. And CreateMemory: how
 many a second, and what each costs the API.
 
-Autovacuum is off meanwhile, so that it comes to the same each time. With `--statements` the
-statements that took the most time are told on standard error (pg_stat_statements).
+Autovacuum is off meanwhile, so that each run has the same work. `--statements` prints the
+statements that took the most time to standard error (pg_stat_statements).
 """
 
 import argparse
@@ -280,7 +280,7 @@ def _updates(connection: psycopg.Connection[Any]) -> dict[str, tuple[int, int]]:
 
 
 def _hot(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> dict[str, str]:
-    """Of the updates of each table how many were HOT."""
+    """Returns how many of the updates of each table were HOT."""
     found = {}
     for name, (updated, hot) in after.items():
         updated_before, hot_before = before.get(name, (0, 0))
@@ -307,7 +307,7 @@ async def _grow(client: palimpsest.Client) -> None:
 async def _appends(
     client: palimpsest.Client, connection: psycopg.Connection[Any], has_work: bool | None
 ) -> dict[str, Any]:
-    """Appends to both by turns; before each their memories are told whether they have work."""
+    """Appends to both in turn; before each append, sets whether their memories have work."""
     took: dict[str, list[float]] = {name: [] for name in SIZES}
     for number in range(APPENDS):
         for name in SIZES:

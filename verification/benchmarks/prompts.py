@@ -1,4 +1,4 @@
-"""How many tokens the service's own words take in each prompt, and what its calls come to.
+"""Counts the tokens of the service's own words in each prompt, and what its calls cost.
 
 `value` is the tokens of a PRISM step's instructions, the longest of those that come often.
 Prompts are those of small samples, counted with the vocabulary of MODEL: `instructions` come
@@ -107,7 +107,7 @@ def _come_to(call: Call, own: dict[str, int], revision: int, prices: Prices) -> 
     reply = revision if call.reply is None else call.reply
 
     def dollars(found: int) -> float:
-        """Of a thousand of them."""
+        """Returns the dollars of a thousand calls."""
         cost = prices.cost_micro_usd(
             MODEL, input_tokens=tokens, cached=found, written=0, output_tokens=reply
         )

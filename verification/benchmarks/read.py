@@ -1,4 +1,4 @@
-"""How fast a memory is read over gRPC, against the parts nobody can do without.
+"""Measures how fast a memory is read over gRPC, against the parts that no read can avoid.
 
 `value` is the median of GetMemory divided by the sum of the medians of a bare gRPC
 echo of the same bytes and a bare SELECT of the same row. The three alternate.

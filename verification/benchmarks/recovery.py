@@ -1,11 +1,11 @@
-"""How long until work goes on behind a fault, with the configuration that everybody has.
+"""Measures how long until work goes on after a fault, with the default configuration.
 
 - `worker`: kill -9 of a worker that has `HELD` memories in hand, until another worker commits
   the next revision of each. Every memory is a sample.
 - `hint`: chunks whose hint is lost, from their ack to the first revision that has them. The
-  connections on which processes listen stand still; what finds the work is the workers' look.
+  connections on which processes listen are frozen, so that only the workers' look finds the work.
 - `postgres`: an immediate stop of PostgreSQL while chunks are appended, until the first ack of
-  a chunk that was appended behind it. `start_ms` is what the server itself takes until it takes
+  a chunk that was appended after it. `start_ms` is what the server itself takes until it takes
   connections: that is the floor.
 
 `value` is the largest of the three measured figures divided by its goal.

@@ -1,4 +1,4 @@
-"""How long a search takes over gRPC, against the same retrieval as bare SQL.
+"""Measures a search over gRPC against the same retrieval as bare SQL.
 
 A million chunks in a thousand sessions, each search in one of them: words and vectors,
 fused, the ten best with their texts. `value` is the median of SearchChunks divided by that
@@ -6,8 +6,8 @@ of one hand-written statement that does the same over psycopg; `p95` the same of
 slowest twentieth. The two take turns.
 
 Texts and vectors are synthetic. The server is a process with the service's own handlers and
-interceptors and an embedder that has the query's vector at hand: to embed a query takes as
-long as the model takes, whoever searches.
+interceptors and an embedder that knows the query's vector: embedding takes as long as the
+model takes, with or without the service.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
 An API, a worker with its executor, and a model that writes a part each 20 ms. The
 clock starts when the model writes the first part that has text of the answer, and stops when
-the client of Ask has the first piece. Beside it: questions whose text nobody reads along,
-from the model's whole reply to the answer.
+the client of Ask has the first piece. Besides: questions whose text no
+client reads as it is written, from the model's whole reply to the answer.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """A long conversation that was made up, and a model that knows only what its prompt shows.
 
-Each turn is one message of some sentences. About half bring a new fact, some say a known one
-again, some correct one, and the rest bring nothing. Facts are about people, by their names or,
+Each turn is one message of some sentences. About half state a new fact, some repeat a known
+one, some correct one, and the rest state none. Facts are about people, by their names or,
 now and then, by another name ("the cellist"), or about the user: those come in three wordings
 that share no word. The model understands all of them perfectly, whatever they are called, as
 far as it is shown what is in the memory: so what is wrong in the end is what it was not shown.
@@ -29,11 +29,11 @@ class Notes:
 """
 TASK = "Keep what is said about the user and the people that the user speaks of."
 
-#: Shares of the turns: a new fact, a known one again, a correction; the rest bring nothing.
+#: Shares of the turns: a new fact, a known one again, a correction; the rest state no fact.
 NEW, AGAIN, CORRECTION = 0.5, 0.15, 0.1
 #: Of the facts, those about the user; of the mentions of people, those by another name.
 OF_USER, BY_OTHER_NAME = 0.3, 0.15
-#: Of the people, those of whom the memory is told what else they are called.
+#: Of the people, those of whom a message says what else they are called.
 INTRODUCED = 0.7
 PEOPLE = 150
 USER = 0

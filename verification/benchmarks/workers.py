@@ -1,11 +1,11 @@
-"""How much of their slots workers use: many sessions, each chunk a step, a model of 500 ms.
+"""Measures how much of their slots workers use: many sessions, a step a chunk, calls of 500 ms.
 
 `CONCURRENCY` memories at once together, once by 1 worker process and once by `MANY`.
 `value` is the ideal time of the calls, calls x 500 ms / slots, divided by what it took from
 the first append until all is applied: the smaller one of the two. `steady` is the same
 between the first and the last tenth of the calls, without beginning and end. Beside them the
-CPU that a call takes, in milliseconds by kind of process: where these together come to more
-than CPUs x 500 / slots, no worker could reach the ideal. `--model-seconds` is for machines
+CPU that a call takes, in milliseconds by kind of process: where their total is more than
+CPUs x 500 / slots, no worker could reach the ideal. `--model-seconds` is for machines
 with few of them.
 """
 

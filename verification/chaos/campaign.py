@@ -31,9 +31,9 @@ from verification.chaos.history import Event, Violation
 from verification.chaos.log_looking import Looked, look
 from verification.chaos.paid_calls import Judge, Spending
 from verification.chaos.points import points
+from verification.chaos.progress_printer import ProgressPrinter
 from verification.chaos.promises import Report
 from verification.chaos.schedule import CLIENTS, RATE, Fault, Kind, schedule
-from verification.chaos.telling import Teller
 
 #: Lanes of each process of clients.
 LANES = 5
@@ -126,28 +126,28 @@ class _Campaign:
 
     def run(self) -> dict[str, Any]:
         with Deployment.started(self._folder, self._seed) as deployment, self._stoppable():
-            teller = Teller(self._folder)
+            progress = ProgressPrinter(self._folder)
             self._start_clients(deployment)
             started = time.monotonic()
             self._wait_for_traffic()
-            self._break(deployment, teller, time.monotonic())
+            self._break(deployment, progress, time.monotonic())
             ran = time.monotonic() - started
-            teller.say("no more faults")
+            progress.say("no more faults")
             for name in CLIENTS:
                 deployment.end_client(name)
             (self._folder / OVER).touch()
             healed = deployment.heal()
             self._wait_for_clients(deployment)
-            teller.say("the clients have ended")
+            progress.say("the clients have ended")
             address = deployment.addresses[0]
             gathered = gather(address, deployment.superuser_url, self._folder, self._seed)
-            teller.say("gathered")
+            progress.say("gathered")
             exits = deployment.exits()
             judge = Judge(deployment.harms, deployment.ends(), LEASE_SECONDS)
         report = check(self._events(), gathered.final, drained=not gathered.undrained)
         spending = judge.spending(self._events(), gathered.final.ledger)
-        teller.say("checked")
-        found = _Found(report, spending, look(self._folder), [*self._odd()], teller.own_mb)
+        progress.say("checked")
+        found = _Found(report, spending, look(self._folder), [*self._odd()], progress.own_mb)
         return self._result(deployment, gathered, found, exits, ran) | healed
 
     def broken_off(self, error: Exception) -> dict[str, Any]:
@@ -194,7 +194,7 @@ class _Campaign:
                 raise RuntimeError(f"nothing is acked without any fault; see {self._folder}")
             time.sleep(0.1)
 
-    def _break(self, deployment: Deployment, teller: Teller, started: float) -> None:
+    def _break(self, deployment: Deployment, progress: ProgressPrinter, started: float) -> None:
         """Makes each fault happen when it is due, or as soon after as it can be."""
         due: list[tuple[float, int, Fault | str]] = [
             (fault.at_seconds, number, fault) for number, fault in enumerate(self._faults)
@@ -205,7 +205,7 @@ class _Campaign:
             if now >= self._seconds:
                 return
             deployment.look_at_points()
-            teller.look(deployment)
+            progress.look(deployment)
             if not due or due[0][0] > now:
                 deployment.rest(TICK_SECONDS)
                 continue
@@ -231,7 +231,7 @@ class _Campaign:
         return history.read(sorted(self._folder.glob("history-*.jsonl")))
 
     def _odd(self) -> Iterable[Violation]:
-        """What the service said and may not say, but for what it was told to fail at."""
+        """Finds log lines that the service may not write, but for those that a fault explains."""
         purposes = [
             line
             for path in self._folder.glob("api-*.log")

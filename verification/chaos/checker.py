@@ -33,11 +33,11 @@ from verification.chaos.promises import Findings, Report
 
 
 def check(events: Iterable[Event], final: Final, *, drained: bool = True) -> Report:
-    """What is wrong with a history, and how much was looked at.
+    """Returns what is wrong with a history, and how much was checked.
 
     Each violation names its promise (`promises.PROMISES`); a clean report has none.
-    `drained`: everything had its time to come to an end before `final` was read, so that a
-    memory that is behind, or has stalled, is a violation.
+    `drained`: all work had time to finish before `final` was read, so that a memory that is
+    behind, or has stalled, is a violation.
     """
     checker = _Checker(final)
     for event in events:

@@ -245,7 +245,7 @@ def _refused(name: str, room: Room, reason: str, mark: str = "") -> Refused:
 
 
 async def retry(desk: Desk, name: str, rng: random.Random) -> None:
-    """Lets memories that gave up try again, as whoever runs a service would."""
+    """Retries stalled memories, as an operator would."""
     async for client, room in _turns(desk, rng):
         session = client.session(room.session)
         try:

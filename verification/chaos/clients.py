@@ -54,7 +54,7 @@ SCHEMA = "class Notes:\n    topics: dict[str, str]\n    edits: dict[str, str]\n"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Making:
-    """A kind of session: what memories it has, and how much is written to it."""
+    """A kind of session: its memories, and how much is written to it."""
 
     name: str
     #: Chunks of all producers together.

@@ -1,8 +1,8 @@
-"""What is there in the end, of all sessions of a campaign, told by the API.
+"""Reads the final state of all sessions of a campaign from the API.
 
 First every memory reads what is left to read, then everything is asked of the service; only
-the ledger, and the parents and epochs of revisions, come from the tables. What is there of
-one session, from its tables alone, says `final_from_tables`.
+the ledger, and the parents and epochs of revisions, come from the tables. `final_from_tables`
+reads one session from its tables alone.
 """
 
 import asyncio

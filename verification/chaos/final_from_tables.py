@@ -160,13 +160,13 @@ async def _value(database: Database, session: str, memory: str, revision: int) -
     try:
         reading = await memories.read_revision(DEFAULT_TENANT, session, memory, revision)
     except Exception as error:
-        # No memory has such a value: what cannot be read is wrong, whoever looks at it.
+        # No memory has such a value: a revision that cannot be read equals none.
         return canonical(f"unreadable: {type(error).__name__}")
     return reading.value_json
 
 
 async def _lose(_: object) -> None:
-    """Nothing is made here that somebody would have to be told of."""
+    """Drops wake-ups: nothing is written here, so none is needed."""
 
 
 def _node(row: Any) -> FinalNode:

@@ -1,6 +1,6 @@
-"""A history: what clients and the model server saw, and what is there in the end.
+"""A history: the events that clients and the model server saw, and the final state.
 
-Clients write an event down before they send and behind what came back, one JSON line each,
+Clients write an event down before they send and after a reply, one JSON line each,
 so that a client that is killed leaves what it knew. The checker reads events in any order
 of files; within one client they are in the order in which they happened. A client is one
 thread of work: it has one stream of a producer open at a time, so a process that does
@@ -65,7 +65,7 @@ class Requested:
 
     client: str
     session: str
-    #: Who counts, and what of its count (`workload.owner`).
+    #: The producer whose sequences these are (`workload.owner`).
     producer: str
     first_sequence: int
     last_sequence: int
@@ -129,7 +129,7 @@ class Watched:
     client: str
     session: str
     memory: str
-    #: It was to tell those behind this one.
+    #: The watch began after this revision.
     after_revision: int
     #: (revision, applied_position), as they came; None for the position of one that read nothing.
     told: list[tuple[int, int | None]]

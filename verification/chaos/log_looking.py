@@ -1,7 +1,7 @@
-"""What the processes of a run said, and may not say even while everything fails.
+"""Finds log lines that the processes of a run may not write, even while everything fails.
 
-Warnings are how the service speaks of faults. An error, a traceback, or a task that nobody
-looked after is a defect, unless a fault explains it: `EXPLAINED` names those.
+The service logs faults as warnings. An error, a traceback, or a task whose exception was never
+retrieved is a defect, unless a fault explains it: `EXPLAINED` names those.
 """
 
 import json

@@ -228,7 +228,7 @@ class MemoryChecker:
         try:
             tokens = parse_path(path)
         except FoldError:
-            # Told already, by the fold.
+            # The fold has reported it already.
             return
         for token in tokens:
             named = workload.NAME.fullmatch(str(token))

@@ -306,7 +306,7 @@ class Value:
     def apply(
         self, kind: str, amendments: Sequence[Amendment], restored: Snapshot | None = None
     ) -> None:
-        """The next revision; `restored` is what a rollback brings back. Raises FoldError."""
+        """Applies the next revision; `restored` is what a rollback restores. Raises FoldError."""
         if restored is not None:
             self.value, self.is_ordered = json.loads(restored.text), restored.is_ordered
             return

@@ -50,7 +50,7 @@ class ModelFault(StrEnum):
     OVERSIZE = "oversize"
 
 
-#: The text that these bring is not what was asked for, though the response is whole.
+#: The response to these is whole, but its text is not what was asked for.
 _STRANGE = (ModelFault.UNFITTING, ModelFault.OVERSIZE)
 #: These take their time.
 _LATE = (ModelFault.SLOW, ModelFault.DRIP)

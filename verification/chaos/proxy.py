@@ -1,8 +1,8 @@
 """A TCP proxy that does to connections what networks do: cuts, stalls, delays them.
 
-One process stands between ours and several servers, each behind a port of its own. It
-also cuts a connection behind a commit: what the client sent reaches the server, and the
-answer never comes back, so that nobody knows what became of it.
+One process is between ours and several servers, and has a port for each. It also cuts a
+connection after a commit: the request reaches the server and the reply is lost, so that the
+client cannot know whether it was committed.
 """
 
 import asyncio

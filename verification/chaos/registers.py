@@ -1,8 +1,8 @@
 """Registers: numbers that only grow, seen by many clients at many times.
 
-A head, or the last sequence of a producer. Whoever learns that it has come to a value
-bounds all reads that begin later from below; and no value is there before somebody sent
-what makes it.
+A head, for example, or the last sequence of a producer. A client that learns a value sets a
+lower bound for all reads that begin later; and no read may see a value before the request that
+causes it was sent.
 """
 
 from array import array
@@ -22,7 +22,7 @@ class Register:
         self._readers: list[str] = []
 
     def learn(self, client: str, at: float, value: int) -> None:
-        """A client knows at this time that the number has come to `value`."""
+        """Records that a client knows at this time that the number has reached `value`."""
         if value > self._highest.get(client, 0):
             self._highest[client] = value
             self._times.append(at)
@@ -35,7 +35,7 @@ class Register:
         self._readers.append(client)
 
     def stale(self) -> Iterator[tuple[str, int, int]]:
-        """Reads that are older than what was known before them: reader, told, known."""
+        """Yields reads that are older than what was known before them: reader, read, known."""
         facts = sorted(range(len(self._times)), key=self._times.__getitem__)
         reads = sorted(range(len(self._invoked)), key=self._invoked.__getitem__)
         known, at = 0, 0

@@ -30,7 +30,7 @@ def run(names: list[str], examples: int) -> dict[str, Any]:
 
     Steps that lead to what the model does not say are printed, as few as were found.
     """
-    # What a worker says that dies on purpose is of no use to anybody.
+    # The logs of workers that die on purpose are of no use.
     logging.disable(logging.CRITICAL)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     machines: dict[str, Any] = {}

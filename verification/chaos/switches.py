@@ -1,7 +1,7 @@
 """Switches of points, in a file that the processes of a deployment share.
 
-Whoever wants a process to fail sets a switch; the first process that reaches that point
-takes it back and does what it says: raises, sleeps, or dies. A process of the service takes
+A test that wants a process to fail sets a switch; the first process that reaches that point
+clears it and does what it says: raises, sleeps, or dies. A process of the service takes
 part when `PALIMPSEST_FAULTS` names `install` of this module, and SWITCHES its file.
 """
 

@@ -24,9 +24,9 @@ def chunk_name(producer: str, sequence: int) -> str:
 
 
 def owner(producer: str, sequence: int, text: str) -> tuple[str, int]:
-    """Returns who wrote a chunk and the place in its count, however it came to the log.
+    """Returns the producer of a chunk and its sequence, however it was appended.
 
-    What was appended without a producer says so itself.
+    A chunk that was appended without a producer names both in its text.
     """
     named = None if producer else NAME.match(text)
     return (producer, sequence) if named is None else (named[1], int(named[2]))

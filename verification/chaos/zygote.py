@@ -1,9 +1,9 @@
 """A process that has imported everything, and forks the processes of the service on order.
 
-A start costs milliseconds so, and not the five seconds that the imports take: processes
-can be killed by the hundred. Each leads a process group of its own, writes to a log of
-its own and ends when the zygote does. One that ends is started again after a pause,
-whoever ended it, unless that was asked for. The commands are those of `palimpsest`
+So a start takes milliseconds and not the five seconds of the imports: processes can be killed
+by the hundred. Each leads a process group of its own, writes to a log of its own and ends when
+the zygote does. One that ends is started again after a pause, unless it was stopped on request.
+The commands are those of `palimpsest`
 (`serve`, `work`, `executor --socket PATH`), and `run MODULE:FUNCTION ARGUMENT…` for what a
 test has itself.
 """

@@ -1,4 +1,4 @@
-"""Model servers: what they answer at the transport, and frames between worker and executor."""
+"""Fuzzes replies of model servers, at the transport, and frames between worker and executor."""
 
 import asyncio
 import json
@@ -104,7 +104,7 @@ _FRAME_WORDS = (
 
 
 class _Stream:
-    """A stream of litellm's that brings given parts."""
+    """A stream of litellm's with given parts."""
 
     model = "some-model"
 

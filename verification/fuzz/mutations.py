@@ -1,4 +1,4 @@
-"""Mutations: how an input comes about from a corpus, near to it or far from it."""
+"""Makes inputs from a corpus by mutations, near to it or far from it."""
 
 import json
 import random

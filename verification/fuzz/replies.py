@@ -303,14 +303,14 @@ TARGETS: Sequence[Target] = (
     ),
     # These read each reply eight times, as far as it is there.
     Target(
-        name="dciso-telling",
+        name="dciso-streaming",
         make=_of(_BROWSED, _BROWSED_NOISE),
         check=_browsed_so_far,
         calls=1_000_000,
         seconds=8 * SECONDS,
     ),
     Target(
-        name="json-telling",
+        name="json-streaming",
         make=_of(_BROWSED, _BROWSED_NOISE, _BROWSED_OBJECTS),
         check=_told,
         calls=1_000_000,

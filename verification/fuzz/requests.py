@@ -1,7 +1,7 @@
-"""Requests: messages of every RPC, their bytes mutated, through the rules and the handlers.
+"""Fuzzes the requests of every RPC: mutates their bytes, and calls the rules and handlers.
 
-In process and without a network. The use cases behind the handlers are a stand-in that takes
-anything: whoever calls it has converted the whole request.
+It runs in this process, without a network. The use cases below the handlers are a stand-in that
+accepts anything: a handler that calls it has converted the whole request.
 """
 
 import asyncio

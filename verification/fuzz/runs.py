@@ -27,7 +27,7 @@ MEASURED = 500
 SECONDS = 0.1
 #: … after which it is given up.
 MAX_SECONDS = 20
-#: How often an input that was slow is read again: whoever else computes slows it as well.
+#: How often a slow input is read again: other load on the machine slows it too.
 AGAIN = 3
 #: Characters of an input that are shown.
 SHOWN = 2000
@@ -151,7 +151,7 @@ def taken(target: Target, made: Any) -> bool:
         if not str(error).strip():
             raise Broken("a refusal says why") from error
         if isinstance(error, PalimpsestError):
-            # What somebody sent may stand in it, and must not break the reply that says it.
+            # It may quote the input, which must not break the reply that quotes it.
             abort_arguments(error)
         return False
 
@@ -201,7 +201,7 @@ def peak_bytes(work: Callable[[], object]) -> int:
 
 
 def _place(error: BaseException) -> str:
-    """Where an input broke: what the service did last, and the promise."""
+    """Returns the innermost line of the service where an input broke it, and the promise."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [one for one in frames if "/service/" in one.filename or "/storage/" in one.filename]
     last = (ours or list(frames))[-1]

@@ -1,4 +1,4 @@
-"""Appends that come again, at once, late, or with something else in them."""
+"""Appends that are repeated, concurrent, late, or changed."""
 
 import asyncio
 from collections.abc import Sequence
@@ -96,7 +96,7 @@ async def sent_by_a_zombie(world: World) -> None:
         await one.append("p", 1, epoch=1)
         await other.open("p", 2)
         if await one.append("p", 2, epoch=1) is not None:
-            world.wrong.append("an append of an epoch that was taken over is acked")
+            world.wrong.append("an append with a fenced epoch is acked")
 
 
 async def sent_with_a_gap(world: World) -> None:
@@ -105,7 +105,7 @@ async def sent_with_a_gap(world: World) -> None:
     async with server(world, "a") as api:
         await api.append("p", 1)
         if await api.append("p", 2, 3, skipping=1) is not None:
-            world.wrong.append("a sequence is acked, and the one before it never came")
+            world.wrong.append("a sequence is acked without the one before it")
 
 
 async def sent_as_another(world: World) -> None:
@@ -114,7 +114,7 @@ async def sent_as_another(world: World) -> None:
     async with server(world, "a") as api:
         await api.append("p", 1, 2)
         if await api.append("p", 2, text="something else") is not None:
-            world.wrong.append("a text is acked that nobody stored")
+            world.wrong.append("a text is acked that is not stored")
 
 
 async def sent_to_another_head(world: World) -> None:
@@ -124,7 +124,7 @@ async def sent_to_another_head(world: World) -> None:
         await api.append("p", 1)
         await api.append("q", 1)
         if await api.append("p", 2, expected_head=1) is not None:
-            world.wrong.append("an append is acked behind another head than it expected")
+            world.wrong.append("an append is acked after another head than it expected")
 
 
 async def cut_before_the_commit(world: World) -> None:
@@ -227,7 +227,7 @@ _CHUNK_PKEY = Layer(
 )
 _CHUNK_ONCE = Layer(
     name="chunk_once",
-    what="a producer's sequence may be there twice",
+    what="a producer's sequence may be stored twice",
     change=(Drop(table="chunk", name="chunk_once"),),
     counter="key:chunk_once",
 )
@@ -235,7 +235,7 @@ _CHUNK_ONCE = Layer(
 
 _REQUEST_PKEY = Layer(
     name="request_pkey",
-    what="a request may be there twice",
+    what="a request may be stored twice",
     change=(Drop(table="request", name="request_pkey"),),
     counter="key:request_pkey",
 )
@@ -262,7 +262,7 @@ APPENDS = (
         layers=(
             Layer(
                 name="sequence",
-                what="what was sent before is taken for new",
+                what="a repeated chunk is taken for new",
                 change=(Patch(where=append_group, name="plan", to=_places_anew),),
                 counter="append.repeat",
             ),
@@ -273,10 +273,10 @@ APPENDS = (
         name="guess",
         scenario=sent_again_on_a_guess,
         layers=(
-            _guess("head", "a write on a guess takes the head for granted", " AND head = p_head"),
+            _guess("head", "a write on a guess does not check the head", " AND head = p_head"),
             _guess(
                 "sequence",
-                "a write on a guess takes the producer's sequence for granted",
+                "a write on a guess does not check the producer's sequence",
                 " AND last_sequence = p_last",
             ),
             _CHUNK_PKEY,
@@ -303,7 +303,7 @@ APPENDS = (
         layers=(
             Layer(
                 name="id",
-                what="a request that was done is done again",
+                what="a repeated request is carried out again",
                 change=(Patch(where=append_group.AppendGroup, name="_was_done", to=_forgets),),
                 counter="append.request",
             ),
@@ -353,7 +353,7 @@ APPENDS = (
         layers=(
             _guess(
                 "epoch",
-                "a write on a guess takes the producer's epoch for granted",
+                "a write on a guess does not check the producer's epoch",
                 r"\s+AND epoch = p_epoch",
             ),
         ),
@@ -377,7 +377,7 @@ APPENDS = (
         scenario=sent_as_another,
         layers=_check(
             "digest",
-            "a sequence that comes again is not compared",
+            "a repeated sequence is not compared with the stored one",
             append_group,
             "check_repeated",
             "SEQUENCE_CONTENT_CHANGED",
@@ -386,7 +386,7 @@ APPENDS = (
     Chain(
         name="other head",
         scenario=sent_to_another_head,
-        layers=_check("head", "any head will do", appending, "check_head", "HEAD_MISMATCH"),
+        layers=_check("head", "any head is accepted", appending, "check_head", "HEAD_MISMATCH"),
     ),
     Chain(
         name="cut",

@@ -1,4 +1,4 @@
-"""Model calls that two workers want, or that outlive the right to make them."""
+"""Model calls that two workers want, or whose executor lost its lease."""
 
 import asyncio
 from typing import Any
@@ -81,19 +81,19 @@ async def wanted_by_two(world: World) -> None:
     world.model.meanwhile = think
     first = asyncio.create_task(world.drain(Worker(world, "slow"), "m"))
     await hold.wait()
-    quick, told = Worker(world, "quick"), asyncio.Event()
+    quick, refused = Worker(world, "quick"), asyncio.Event()
     begin = quick.ledger.begin
 
-    async def telling(*arguments: Any) -> Any:
+    async def notice_refusal(*arguments: Any) -> Any:
         begun = await begin(*arguments)
         if isinstance(begun, CallInProgress):
-            told.set()
+            refused.set()
         return begun
 
-    quick.ledger.begin = telling  # type: ignore[method-assign, assignment]
+    quick.ledger.begin = notice_refusal  # type: ignore[method-assign, assignment]
     second = asyncio.create_task(world.drain(quick, "m"))
-    waiting = asyncio.create_task(told.wait())
-    # It is told to wait; without the lease it asks the model too, and goes to the head.
+    waiting = asyncio.create_task(refused.wait())
+    # Its call has to wait; without the lease it asks the model too, and gets to the head.
     await asyncio.wait(
         (second, waiting), timeout=PATIENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED
     )
@@ -116,14 +116,14 @@ async def died_behind_the_reply(world: World) -> None:
 
 
 async def failed_behind_the_lease(world: World) -> None:
-    """A call fails when another has taken it over, and a third one wants it."""
+    """A call fails after another executor has taken it over, and a third one wants it."""
     scope, (slow, other, third) = await _ledgers(world, 3)
     lost = await _begin(slow, scope)
     await _run_out(world)
     held = await _begin(other, scope)
     await slow.record(scope, _call(None), lost, last=True)
     if not isinstance(await third.begin(scope, KEY, WANTED), CallInProgress):
-        world.wrong.append("two have the right to the same call")
+        world.wrong.append("two executors may make the same call")
     await other.record(scope, _call("paid"), held, last=False)
 
 
@@ -134,7 +134,7 @@ async def renewed_behind_the_lease(world: World) -> None:
     await _run_out(world)
     await _begin(other, scope)
     if await slow.renew(HeldCall(scope=scope, key=KEY, lease=lost)):
-        world.wrong.append("a lease that another has taken is renewed")
+        world.wrong.append("a lease is renewed after another executor has taken it")
 
 
 async def begun_anew(world: World) -> None:
@@ -142,12 +142,12 @@ async def begun_anew(world: World) -> None:
     scope, (slow, other, third) = await _ledgers(world, 3)
     lost = await _begin(slow, scope)
     await _run_out(world)
-    # An intent of an executor that died is removed, whoever had it last.
+    # The intent of a dead executor is removed, also one that was taken over.
     await world.run_sql("DELETE FROM intent WHERE session_key = %s", world.key)
     await _begin(other, scope)
     await slow.record(scope, _call(None), lost, last=True)
     if not isinstance(await third.begin(scope, KEY, WANTED), CallInProgress):
-        world.wrong.append("two have the right to the same call")
+        world.wrong.append("two executors may make the same call")
 
 
 async def replied_twice(world: World) -> None:
@@ -195,7 +195,7 @@ CALLS = (
         scenario=wanted_by_two,
         layers=_one(
             "lease",
-            "a call is taken over from whoever makes it",
+            "a call is taken over while its lease is valid",
             Sql(of=_TAKE, cut=r"WHERE i\.lease_until <= excluded\.created_at"),
             "replays",
         ),
@@ -205,7 +205,7 @@ CALLS = (
         scenario=died_behind_the_reply,
         layers=_one(
             "ledger",
-            "a reply is used before it is on disk",
+            "a reply is used before it is stored",
             Patch(where=CallLedger, name="record", to=_keeps_in_mind),
             "replays",
         ),
@@ -215,7 +215,7 @@ CALLS = (
         scenario=failed_behind_the_lease,
         layers=_one(
             "fence",
-            "whoever lost a call ends it all the same",
+            "an executor that lost a call ends it",
             Sql(
                 of=_END,
                 cut=r" AND fence = over_fence",
@@ -228,7 +228,7 @@ CALLS = (
         scenario=renewed_behind_the_lease,
         layers=_one(
             "fence",
-            "whoever lost a call renews its lease",
+            "an executor that lost a call renews its lease",
             Sql(of=r"^\s*UPDATE intent i SET", cut=r" AND fence = over_fence"),
             "call.lease",
         ),
@@ -238,7 +238,7 @@ CALLS = (
         scenario=begun_anew,
         layers=_one(
             "clock",
-            "the fences of a call begin at 1 again",
+            "a call's fencing tokens begin at 1 again",
             Sql(
                 of=_TAKE,
                 cut=r"\(extract\(epoch FROM clock_timestamp\(\)\) \* 1000000\)::bigint",

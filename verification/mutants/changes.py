@@ -1,8 +1,8 @@
-"""Changes: how a guard is taken out of the service, or out of the database.
+"""Removes guards from the service, or from the database.
 
-The service itself knows nothing of it. What is sent to PostgreSQL is rewritten on its way,
-keys are dropped, functions are replaced. A change that finds nothing to change is an error:
-the guard has moved, and the mutant would prove nothing.
+The service has no code for this: statements are rewritten on their way to PostgreSQL, keys are
+dropped, functions are replaced. A change that finds nothing to change is an error: the guard has
+moved, and the mutant would prove nothing.
 """
 
 import re
@@ -67,9 +67,9 @@ Change = Sql | Drop | Body | Patch
 
 @contextmanager
 def changed(changes: Sequence[Change], *, may_be_idle: bool = False) -> Iterator[None]:
-    """The service is another one meanwhile.
+    """Changes the service as long as this is open.
 
-    Raises Stale at the end, unless what is changed may not have been come to.
+    Raises Stale at the end if changed code was never reached, unless `may_be_idle`.
     """
     rewriting = [one for one in changes if isinstance(one, Sql)]
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""`make mutants`: every guard taken away, what held then, and what broke when nothing did."""
+"""`make mutants`: removes every guard, and reports what held then, or broke."""
 
 import asyncio
 import logging
@@ -18,20 +18,20 @@ from verification.mutants.reads import READS
 from verification.mutants.replies import REPLIES
 from verification.mutants.run import Verdict, running
 from verification.mutants.steps import STEPS
-from verification.mutants.telling import TELLING
+from verification.mutants.stored_once import STORED_ONCE
 from verification.mutants.wake_ups import WAKE_UPS
 from verification.mutants.waking import WAKING
 
 CHAINS: tuple[Chain, ...] = (
-    *(*APPENDS, *STEPS, *KEYS, *WAKE_UPS, *WAKING, *CALLS, *REPLIES, *READS, *TELLING),
+    *(*APPENDS, *STEPS, *KEYS, *WAKE_UPS, *WAKING, *CALLS, *REPLIES, *READS, *STORED_ONCE),
 )
 
 
 def run(only: str | None) -> dict[str, Any]:
     """Judges all mutants, or those of the chain `only`; prints a table of them.
 
-    The result has `wrong`, a list of sentences: mutants that nobody notices, and guards
-    that do not hold.
+    The result has `wrong`, a list of sentences: mutants that the checker does not notice,
+    and guards that do not hold.
     """
     chains = [one for one in CHAINS if only in (None, one.name)]
     if not chains:

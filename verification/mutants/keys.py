@@ -46,7 +46,7 @@ async def failed_for_good(world: World) -> None:
     for _ in range(2):
         await world.drain(Worker(world, "failing"), "m")
     world.expect(
-        "a memory has stalled once and has two letters",
+        "a memory has stalled once and has two dead letters",
         "SELECT count(*) FROM dead_letter WHERE session_key = %s AND resolution IS NULL",
         (1,),
     )
@@ -121,7 +121,7 @@ KEYS = (
         scenario=_read(PRISM, 1),
         defect=(Patch(where=revision_statements, name="revising", to=_moves_alone),),
         layers=(
-            key("memory", "memory_revision_fkey", "a memory may stand where no revision put it"),
+            key("memory", "memory_revision_fkey", "a memory's cursor may differ from its revision"),
         ),
     ),
     Chain(
@@ -140,6 +140,6 @@ KEYS = (
         name="two letters",
         scenario=failed_for_good,
         defect=(Patch(where=stalls, name="add_dead_letter", to=_writes_two),),
-        layers=(key("dead_letter", "dead_letter_open", "a memory may have stalled twice at once"),),
+        layers=(key("dead_letter", "dead_letter_open", "a memory may have two open dead letters"),),
     ),
 )

@@ -12,14 +12,14 @@ Scenario = Callable[[World], Awaitable[None]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layer:
-    """One of the guards that keep the same thing from happening, from the first on."""
+    """One of the guards that prevent the same defect, from the first on."""
 
     #: A short name, and what is taken away in a sentence.
     name: str
     what: str
     change: tuple[Change, ...]
     #: What is counted when it does its work: a meter of the service, the key that refused,
-    #: or what a client was told.
+    #: or the error that a client got.
     counter: str
 
 

@@ -35,7 +35,7 @@ async def read_with_a_token_of_before(world: World) -> None:
         await world.settle()
         await world.run_sql("UPDATE session SET incarnation = 2 WHERE session_key = %s", world.key)
         if await api.read("m", token, 1):
-            world.wrong.append("a token of a log that is no more is taken for one of this log")
+            world.wrong.append("a token of an earlier log is accepted for this one")
 
 
 async def read_with_a_token_of_a_lost_log(world: World) -> None:
@@ -94,7 +94,7 @@ async def _finished_late(world: World, meanwhile: Any) -> None:
         told = await world.run_sql(_ANSWER, world.key)
         hold.open()
         await slow
-    world.expect("an answer is another one than was told", _ANSWER, *told)
+    world.expect("an answer differs from the one that was sent", _ANSWER, *told)
 
 
 async def answered_twice(world: World) -> None:
@@ -143,13 +143,13 @@ def _takes_any_position(wanted: Any) -> Any:
 
 _WAIT = Layer(
     name="wait",
-    what="a read waits for nothing",
+    what="a read does not wait",
     change=(Patch(where=Memories, name="_wait", to=_waits_never),),
     counter="NOT_APPLIED_IN_TIME",
 )
 _SETTLED = Layer(
     name="settled",
-    what="an answer is stored though it has ended",
+    what="an answer is stored after it has ended",
     change=(
         Sql(
             of=r"^UPDATE answer SET status=",
@@ -167,7 +167,7 @@ READS = (
         layers=(
             Layer(
                 name="incarnation",
-                what="a token of any incarnation is taken",
+                what="a token of any incarnation is accepted",
                 change=(Patch(where=Consistency, name="wanted_position", to=_takes_any),),
                 counter="TOKEN_INVALID",
             ),
@@ -179,7 +179,7 @@ READS = (
         layers=(
             Layer(
                 name="head",
-                what="a token of a position that the log does not have is taken",
+                what="a token for a position that the log does not have is accepted",
                 change=(Patch(where=Consistency, name="wanted_position", to=_takes_any_position),),
                 counter="TOKEN_INVALID",
             ),
@@ -193,7 +193,7 @@ READS = (
             _SETTLED,
             Layer(
                 name="ledger",
-                what="a reply that was paid for is not found again",
+                what="a paid reply is not found again",
                 change=(
                     Sql(
                         of=r"^\s*SELECT w\.session_key, w\.key, reply, model",

@@ -1,4 +1,4 @@
-"""Replies that are no use to a memory, and steps that are too long for a context."""
+"""Replies that a memory cannot use, and steps that are too long for a context."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,21 +23,21 @@ from verification.mutants.reads import question
 from verification.mutants.servers import server
 from verification.mutants.world import PRISM, STATE, Worker, World
 
-#: As a reply that changes nothing begins; what comes behind it is not there.
+#: The beginning of a reply that changes nothing; the rest is missing.
 NOTHING = '{"changes": []}'
 PROSE = "There is nothing in it that I would keep."
 AGAIN = "asked again"
 MARKED = "marked"
-#: What stands in a prompt that is asked once more.
+#: What is in a prompt that is asked again.
 AGAIN_TITLE = "\n[AGAIN]\n"
-#: About a text in a prompt: one before it, one behind.
+#: Around a text in a prompt: one before it, one after.
 MARKS = 2
 #: Tokens that steps without a vector have together, of seven with 4 to 14 each.
 PERIOD_TOKENS = 25
 
 
 def _first(world: World, text: str, end: End) -> Callable[[ModelRequest], tuple[str, End] | None]:
-    """That is its first reply; what is asked for behind that is counted where it is told why."""
+    """Makes this the model's first reply, and counts later requests that say why they repeat it."""
     said = iter([(text, end)])
 
     def instead(ask: ModelRequest) -> tuple[str, End] | None:
@@ -49,7 +49,7 @@ def _first(world: World, text: str, end: End) -> Callable[[ModelRequest], tuple[
 
 def _expect_topics(world: World, number: int) -> None:
     world.expect(
-        "a chunk is passed, and nothing was made of it",
+        "a chunk is applied, and the memory has nothing of it",
         "SELECT count(*) FROM amendment WHERE session_key = %s",
         (number,),
     )
@@ -70,7 +70,7 @@ def useless(text: str, end: End) -> Scenario:
 
 
 async def refused(world: World) -> None:
-    """A model refuses a text, and takes it when somebody tries once more."""
+    """A model refuses a text, and accepts it when the memory is retried."""
     await world.begin(m=PRISM)
     async with server(world, "a") as api:
         await api.append("p", 1)
@@ -80,13 +80,13 @@ async def refused(world: World) -> None:
     item = world.item("m")
     async with worker.database.transaction(DEFAULT_TENANT) as tx:
         world.counted["stalled"] += await stalls.retry(tx, item.session_key, item.item_id)
-    # It is asked anew, which is what somebody wanted.
+    # The retry asks the model anew, as it should.
     world.may_pay_again = True
     _expect_topics(world, 1)
 
 
 async def without_room(world: World) -> None:
-    """What a model has to say to two chunks at once is always too long."""
+    """A model's reply to two chunks at once is always too long."""
     await world.begin(m=replace(PRISM, chunk_tokens=1000))
     async with server(world, "a") as api:
         await api.append("p", 1, 2)
@@ -103,19 +103,19 @@ async def without_room(world: World) -> None:
 
 
 async def answer_without_room(world: World) -> None:
-    """What a model has to say to a question is always too long."""
+    """A model's answer to a question is always too long."""
     item = await question(world)
 
     world.model.instead = lambda _: ("[ANSWER]\nIt is so, but", End.LENGTH)
     await Worker(world, "quick").answerer.make(item)
-    told = "SELECT status, text FROM answer WHERE session_key = %s"
+    query = "SELECT status, text FROM answer WHERE session_key = %s"
     marked = ("complete", f"It is so, but{ELLIPSIS}")
-    world.counted[MARKED] += marked in await world.run_sql(told, world.key)
-    world.expect("an answer that was cut off is told as if it were whole", told, marked)
+    world.counted[MARKED] += marked in await world.run_sql(query, world.key)
+    world.expect("an answer that was cut off looks complete", query, marked)
 
 
 async def steps_of_many_tokens(world: World) -> None:
-    """Steps come that would pass what steps without a vector may have together."""
+    """More steps are appended than those without a vector may have together, in tokens."""
     await world.begin(m=replace(STATE, period=100, period_tokens=PERIOD_TOKENS))
     async with server(world, "a") as api:
         await api.append("p", 1, 7)
@@ -162,7 +162,7 @@ def _ends() -> Iterator[Chain]:
             yield _chain(
                 f"reply that ended by {end.value}",
                 useless(NOTHING, end),
-                ("it is read as if it were whole", _reads(end), AGAIN),
+                ("it is read as if it were complete", _reads(end), AGAIN),
             )
 
 
@@ -172,17 +172,17 @@ REPLIES = (
         "refusal",
         refused,
         (
-            "a text that was refused is no reason to stop",
+            "a refused text does not stall the memory",
             Patch(where=replies, name="check_refused", to=_returns(None)),
             "stalled",
         ),
-        ("a refusal is read as if it were a reply", _reads(End.REFUSAL), AGAIN),
+        ("a refusal is read as a reply", _reads(End.REFUSAL), AGAIN),
     ),
     _chain(
         "prose",
         useless(PROSE, End.COMPLETE),
         (
-            "a reply without a change says that nothing changes",
+            "a reply in prose is read as no change",
             Patch(where=revisions, name="says_nothing_changes", to=_returns(True)),
             AGAIN,
         ),
@@ -191,7 +191,7 @@ REPLIES = (
         "reply without room",
         without_room,
         (
-            "a text is not read in halves",
+            "a text is not split in halves",
             Patch(where=prism, name="halved", to=_returns(())),
             "halved",
         ),
@@ -200,7 +200,7 @@ REPLIES = (
         "cut answer",
         answer_without_room,
         (
-            "nothing stands behind what was cut off",
+            "an answer that was cut off does not end in an ellipsis",
             Patch(where=drafting, name="ELLIPSIS", to=lambda _: ""),
             MARKED,
         ),
@@ -209,7 +209,7 @@ REPLIES = (
         "long steps",
         steps_of_many_tokens,
         (
-            "steps are compressed when they have passed their bound",
+            "steps are compressed after they have passed their bound",
             Patch(where=_Counting, name="would_pass", to=_returns(False)),
             "compressed in time",
         ),

@@ -18,7 +18,7 @@ from verification.mutants.world import World, counting
 class Outcome:
     """What became of a scenario."""
 
-    #: What guards did, by the names of meters, and what clients were told.
+    #: What guards did, by the names of meters, and the errors that clients got.
     counted: Counter[str]
     #: Broken promises, in sentences.
     violations: tuple[str, ...]
@@ -50,7 +50,7 @@ class Runs:
         self._number = 0
 
     async def judge(self, chain: Chain, *, alone: bool = False) -> list[Verdict]:
-        """All mutants of a chain. With `alone` each of them also with the others whole."""
+        """Judges all mutants of a chain, with `alone` each of them also with the others whole."""
         layers = chain.layers
         outcomes = [await self.run(chain, layers[:gone]) for gone in range(len(layers) + 1)]
         verdicts = []
@@ -61,7 +61,7 @@ class Runs:
                 only = await self.run(chain, (layer,), may_be_idle=True)
                 wrong += [f"alone: {one}" for one in only.violations]
             if not outcomes[-1].violations:
-                wrong.append("nobody notices that all of them are gone")
+                wrong.append("the checker does not notice that all of them are gone")
             next_one = layers[number + 1].counter if number + 1 < len(layers) else ""
             verdicts.append(
                 Verdict(
@@ -77,7 +77,7 @@ class Runs:
     async def run(
         self, chain: Chain, gone: Sequence[Layer], *, may_be_idle: bool = False
     ) -> Outcome:
-        """The chain's scenario without these guards, all of which it comes to as a rule."""
+        """Runs the chain's scenario without these guards, all of which it must reach by default."""
         changes: tuple[Change, ...] = (*chain.defect, *changes_of(gone))
         altered = in_database(changes)
         url = self._database(altered)

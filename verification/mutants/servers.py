@@ -43,7 +43,7 @@ class Server:
         self.world = world
         self.name = name
         self.database = world.database(name)
-        #: Wake-ups that nobody has passed on yet.
+        #: Wake-ups that are not passed on yet.
         self.woken: list[WorkItem] = []
         self.wake_ups = WakeUps(self._take)
         self.appender = Appender(self.database, self.wake_ups, TOKEN_KEY, Limits())
@@ -90,8 +90,8 @@ class Server:
     ) -> str | None:
         """Sends sequences first to last; the ack's token, or None where there is none.
 
-        `skipping` leaves a gap before the last one. With `text`, which is said instead of
-        what the workload has there, nothing is written down: no client would send that.
+        `skipping` leaves a gap before the last one. With `text`, which replaces the workload's
+        own, no event is recorded: no client would send that.
         """
         last = first if last is None else last
         sequences = [*range(first, last), last + skipping]
@@ -116,7 +116,7 @@ class Server:
         return done.token
 
     async def request(self, request_id: str, sequence: int) -> None:
-        """Appends without a producer what the server is to give that sequence."""
+        """Appends a chunk without a producer, to which the server is to give that sequence."""
         self._sent(SERVER_PRODUCER, 0, sequence, sequence, None)
         chunk = _chunk(SERVER_PRODUCER, sequence, None)
         submission = Submission(

@@ -25,19 +25,19 @@ def _without(column: str, of: str = _ADVANCE) -> Sql:
 
 EPOCH = Layer(
     name="epoch",
-    what="a step commits whoever has taken the memory over since",
+    what="a step commits after another worker has taken the memory over",
     change=(_without("epoch"),),
     counter="fenced",
 )
 REVISION = Layer(
     name="revision",
-    what="a step commits on whatever revision there is",
+    what="a step commits on any revision",
     change=(_without("revision"),),
     counter="fenced",
 )
 CURSOR = Layer(
     name="cursor",
-    what="a step commits wherever the cursor is",
+    what="a step commits at any cursor",
     change=(_without("applied_position"),),
     counter="fenced",
 )
@@ -52,14 +52,14 @@ def key(table: str, name: str, what: str) -> Layer:
 
 
 REVISION_KEYS = (
-    key("revision", "revision_pkey", "a revision may be there twice"),
-    key("revision", "revision_end", "a revision may be there twice with one end"),
-    key("revision", "revision_once", "a position may begin two steps"),
+    key("revision", "revision_pkey", "a revision may be stored twice"),
+    key("revision", "revision_end", "a revision may be stored twice with the same end"),
+    key("revision", "revision_once", "two steps may begin at the same position"),
 )
 
 
 def taken_over(spec: MemorySpec, chunks: int = 3) -> Scenario:
-    """A worker stands still behind its model call; another takes over and goes to the head."""
+    """A worker is suspended after its model call; another takes over and gets to the head."""
 
     async def scenario(world: World) -> None:
         await world.begin(m=spec)
@@ -150,7 +150,7 @@ async def reached_beyond(world: World) -> None:
 
 
 def _reads_more(commit: Any) -> Any:
-    """Once: a step that ends one position behind what it has read."""
+    """Once: a step that ends one position after what it has read."""
     done: list[object] = []
 
     async def wrong(self: Any, held: Claim, change: MemoryChange[Any]) -> Any:
@@ -170,7 +170,7 @@ STEPS = (
         layers=(
             *COMPARED,
             *REVISION_KEYS,
-            key("amendment", "amendment_pkey", "an amendment may be there twice"),
+            key("amendment", "amendment_pkey", "an amendment may be stored twice"),
         ),
     ),
     Chain(
@@ -178,16 +178,16 @@ STEPS = (
         scenario=taken_over(TREE, 12),
         layers=(
             *COMPARED,
-            # How many nodes a revision brings is a matter of time: which of these keys is
-            # the one that refuses it depends on that.
+            # How many nodes a revision adds depends on timing, and so does which of these keys
+            # refuses it.
             Layer(
                 name="keys",
-                what="a revision may be there twice, with another end too",
+                what="a revision may be stored twice, with different ends too",
                 change=changes_of(REVISION_KEYS),
                 counter="key:revision_pkey",
             ),
-            key("tree_node", "tree_node_pkey", "a node may be there twice"),
-            key("tree_node", "tree_node_end", "a node may be there twice with one end"),
+            key("tree_node", "tree_node_pkey", "a node may be stored twice"),
+            key("tree_node", "tree_node_end", "a node may be stored twice with the same end"),
         ),
     ),
     Chain(
@@ -197,7 +197,7 @@ STEPS = (
             *COMPARED,
             *REVISION_KEYS,
             key("state_levels", "state_levels_pkey", "a revision may have two sets of levels"),
-            key("state_vector", "state_vector_pkey", "a vector may be there twice"),
+            key("state_vector", "state_vector_pkey", "a vector may be stored twice"),
         ),
     ),
     Chain(
@@ -206,7 +206,7 @@ STEPS = (
         layers=(
             REVISION,
             REVISION_KEYS[0],
-            key("amendment", "amendment_pkey", "an amendment may be there twice"),
+            key("amendment", "amendment_pkey", "an amendment may be stored twice"),
         ),
     ),
     Chain(
@@ -221,13 +221,13 @@ STEPS = (
             ),
             Layer(
                 name="revision",
-                what="an edit commits on whatever revision there is",
+                what="an edit commits on any revision",
                 change=(_without("revision"),),
                 counter="refused:Fenced",
             ),
             REVISION_KEYS[0],
             REVISION_KEYS[1],
-            key("amendment", "amendment_pkey", "an amendment may be there twice"),
+            key("amendment", "amendment_pkey", "an amendment may be stored twice"),
         ),
     ),
     Chain(
@@ -243,6 +243,6 @@ STEPS = (
         name="beyond the log",
         scenario=reached_beyond,
         defect=(Patch(where=StepEngine, name="_commit", to=_reads_more),),
-        layers=(key("revision", "revision_chunk_fkey", "a step may end behind the log"),),
+        layers=(key("revision", "revision_chunk_fkey", "a step may end beyond the log"),),
     ),
 )

@@ -68,7 +68,7 @@ def _commits_early(advance: Any) -> Any:
     return wrong
 
 
-_KEYS = (*REVISION_KEYS, key("amendment", "amendment_pkey", "an amendment may be there twice"))
+_KEYS = (*REVISION_KEYS, key("amendment", "amendment_pkey", "an amendment may be stored twice"))
 
 WAKE_UPS = (
     Chain(
@@ -77,7 +77,7 @@ WAKE_UPS = (
         layers=(
             Layer(
                 name="claim",
-                what="any number of workers may take a memory at once",
+                what="any number of workers may claim a memory at once",
                 change=(
                     Drop(table="claim", name="claim_pkey"),
                     Body(
@@ -90,13 +90,13 @@ WAKE_UPS = (
             ),
             Layer(
                 name="fence",
-                what="a step commits whatever has become of the memory",
+                what="a step commits without comparing epoch, revision and cursor",
                 change=changes_of(COMPARED),
                 counter="fenced",
             ),
             Layer(
                 name="keys",
-                what="revisions and amendments may be there twice",
+                what="revisions and amendments may be stored twice",
                 change=changes_of(_KEYS),
                 counter="key:revision_pkey",
             ),
@@ -108,7 +108,7 @@ WAKE_UPS = (
         layers=(
             Layer(
                 name="transaction",
-                what="a revision is committed before what it brings",
+                what="a revision is committed before its contents",
                 change=(Patch(where=vectors, name="advance", to=_commits_early),),
                 counter="failed",
             ),

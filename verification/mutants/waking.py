@@ -78,7 +78,7 @@ async def sealed_while_leaving(world: World) -> None:
     await world.begin(m=TREE)
     hold = Gate()
     world.expect(
-        "a tree that is to be closed is left open",
+        "a tree that a client sealed is left open",
         "SELECT status FROM memory WHERE session_key = %s",
         ("sealed",),
     )
@@ -101,7 +101,7 @@ async def consolidation_wanted_while_leaving(world: World) -> None:
     await world.begin(m=PRISM)
     hold = Gate()
     world.expect(
-        "a consolidation that was asked for is not made",
+        "a requested consolidation is not made",
         "SELECT count(*) FROM revision WHERE session_key = %s AND kind = 'consolidation'",
         (1,),
     )
@@ -132,7 +132,7 @@ async def failed_late(world: World) -> None:
     world.model.meanwhile = fail_first
     slow = asyncio.create_task(world.drain(Worker(world, "slow"), "m"))
     await failing.wait()
-    # It stood still for longer than its lease holds.
+    # It was suspended for longer than its lease.
     await world.run_sql("DELETE FROM intent WHERE session_key = %s", world.key)
     quick = asyncio.create_task(world.drain(Worker(world, "quick", hold=going), "m"))
     await going.wait()
@@ -179,7 +179,7 @@ async def claimed_when_stalled(world: World) -> None:
     await world.drain(Worker(world, "woken"), "m")
     world.counted["stayed stalled"] += 1
     world.expect(
-        "a memory goes on that has stalled, and nobody retried it",
+        "a stalled memory goes on without a retry",
         "SELECT revision FROM memory WHERE session_key = %s",
         (0,),
     )
@@ -202,7 +202,7 @@ def _finds_nothing(_: Any) -> Any:
 _ADVANCE = r"^(WITH moved AS \()?UPDATE memory SET (?=.*applied_position=).*WHERE"
 LOOK = Layer(
     name="look",
-    what="nobody looks for work that nobody was told of",
+    what="workers do not look for work for which they got no wake-up",
     change=(Patch(where=queue, name="take", to=_finds_nothing),),
     counter="found",
 )
@@ -214,7 +214,7 @@ WAKING = (
         layers=(
             Layer(
                 name="lock",
-                what="a worker looks at the head without keeping it there",
+                what="a worker reads the head without locking it",
                 change=(Sql(of=r"FROM session\s.*FOR SHARE", cut=r"FOR SHARE"),),
                 counter="waited: session",
             ),
@@ -239,7 +239,7 @@ WAKING = (
         layers=(
             Layer(
                 name="has_work",
-                what="an append does not say that there is work",
+                what="an append does not mark its memories as having work",
                 change=(
                     Sql(
                         of=r"WITH producers AS",
@@ -262,7 +262,7 @@ WAKING = (
         layers=(
             Layer(
                 name="seal",
-                what="a step leaves a tree whoever wants it closed",
+                what="a step leaves a tree that a client has sealed meanwhile",
                 change=(
                     Sql(
                         of=_ADVANCE,
@@ -280,7 +280,7 @@ WAKING = (
         layers=(
             Layer(
                 name="wish",
-                what="a step leaves a memory whoever wants it consolidated",
+                what="a step leaves a memory that a client wants consolidated",
                 change=(
                     Sql(
                         of=_ADVANCE,
@@ -297,7 +297,7 @@ WAKING = (
         layers=(
             Layer(
                 name="epoch",
-                what="whoever lost a memory stalls it",
+                what="a worker that lost a memory stalls it",
                 change=(
                     Sql(
                         of=r"^UPDATE memory SET status=",
@@ -314,7 +314,7 @@ WAKING = (
         layers=(
             Layer(
                 name="revision",
-                what="a memory is stalled for what it was before an edit",
+                what="a memory is stalled by a failure from before an edit",
                 change=(
                     Sql(
                         of=r"^UPDATE memory SET status=",
@@ -331,7 +331,7 @@ WAKING = (
         layers=(
             Layer(
                 name="claim",
-                what="a worker takes a memory that has stalled",
+                what="a worker claims a stalled memory",
                 change=(
                     Sql(
                         of=r"^UPDATE memory SET epoch=\(",
@@ -342,7 +342,7 @@ WAKING = (
             ),
             Layer(
                 name="advance",
-                what="a step moves a memory that has stalled",
+                what="a step commits to a stalled memory",
                 change=(Sql(of=_ADVANCE, cut=r" AND memory\.status = %\(\w+\)s(::\w+)?"),),
                 counter="fenced",
             ),

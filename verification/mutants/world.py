@@ -1,4 +1,4 @@
-"""A world to be broken: a session, and the servers, workers and clients that meet at it.
+"""A world to be broken: a session, and the servers, workers and clients that use it.
 
 All of them run in one process, each with connections of its own, so that a scenario can
 hold one where it wants and let another one pass. They are the real use cases on a real
@@ -65,7 +65,7 @@ TREE = TreeSpec(segment_tokens=64, max_children=3, summary_tokens=32, model="tes
 STATE = StateSpec(task="Find the town.", period=1, state_tokens=64, model="test/scripted")
 #: Longer than any scenario takes: leases run out where a scenario says so.
 LEASE_SECONDS = 600.0
-#: Rounds behind which a session that still has work hangs.
+#: Rounds after which a session that still has work hangs.
 SETTLE_ROUNDS = 20
 #: No task waits longer for another: then the scenario is broken.
 PATIENCE_SECONDS = 150.0
@@ -142,7 +142,7 @@ class Model:
     def _reply(self, ask: ModelRequest, mark: str) -> str:
         kind = ask.purpose.value
         if kind == "revise":
-            # The newest chunk stands behind the memory.
+            # The newest chunk is after the memory.
             name = NAME.findall(ask.text)[-1]
             topic = f"c{name[0]}x{name[1]}"
             return f'[OBJECTS FOR ADD]\n{{"$.topics.{topic}": {{"add": "{mark}"}}}}'
@@ -219,7 +219,7 @@ class World:
         )
 
     async def run_sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """A statement of the superuser, whom nothing is hidden from."""
+        """Runs a statement as the superuser, from whom no row is hidden."""
         if self._superuser is None:
             self._superuser = await psycopg.AsyncConnection.connect(
                 self.superuser_url, autocommit=True
@@ -228,7 +228,7 @@ class World:
         return await cursor.fetchall() if cursor.description else []
 
     def expect(self, sentence: str, query: str, *rows: tuple[Any, ...]) -> None:
-        """In the end the query, given the session's key, brings these rows; else `sentence`."""
+        """Reports `sentence` unless the query, given the session's key, returns these rows."""
         self._expected.append((sentence, query, list(rows)))
 
     async def look(self) -> None:
@@ -308,7 +308,7 @@ class Worker:
     """A worker process: the three methods and an answerer, on connections of its own."""
 
     def __init__(self, world: World, name: str, *, hold: Gate | None = None) -> None:
-        """With `hold` its first commit of a step waits there, behind the model's reply."""
+        """With `hold` its first commit of a step waits there, after the model's reply."""
         self.world = world
         self.database = world.database(name)
         self.gateway = gateway(

@@ -70,7 +70,7 @@ class Book:
         self.run[pair] += 1
 
     def give_up(self, pair: Pair) -> None:
-        """Nobody comes there: it is not set in this run any more."""
+        """Never sets the pair again in this run, since nothing reaches its point."""
         self._given_up.add(pair)
 
     def is_done(self) -> bool:

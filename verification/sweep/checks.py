@@ -27,11 +27,11 @@ from verification.chaos.switches import Firing
 from verification.chaos.workload import SERIAL, chunk_name, chunk_text, owner
 from verification.sweep.traffic import CALLED, REQUESTED, SCHEMA, STREAMED, Told
 
-#: How long everything may take to come to rest when no fault comes any more.
+#: How long all work may take to finish after the last fault.
 DRAIN_SECONDS = 120.0
 LOOK_SECONDS = 0.2
 
-#: What waits for somebody, by what it is called in the result.
+#: Queries that count what still waits, by its name in the result.
 _WAITING = {
     "memories with work": (
         "SELECT count(*) FROM memory WHERE status <> 'sealed' AND has_work AND NOT resting"
@@ -60,7 +60,7 @@ class Spent:
     """The outcomes of model calls."""
 
     repeats: Repeats
-    #: Intents of calls that their makers did not survive, and nobody wanted again.
+    #: Intents of calls whose executor died, and that were never made again.
     intents_left: int
 
 

@@ -1,7 +1,7 @@
-"""The model server of a sweep: it counts what it is asked, and now and then it fails once.
+"""The model server of a sweep: it counts its requests, and now and then it fails once.
 
-A prompt that failed succeeds the next time, so that steps, answers and memories are put
-off, stopped and let go on, and all of it is done in the end.
+A prompt that failed succeeds the next time. So steps, answers and memories back off, stall and
+are retried, and in the end all of them are complete.
 """
 
 import asyncio

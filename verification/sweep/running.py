@@ -1,10 +1,10 @@
-"""Every point with every action, in deployments under traffic: nothing lost, or twice.
+"""Fires every point with every action in deployments under traffic: nothing lost, or twice.
 
-Real PostgreSQL, Valkey and processes: deployments side by side, each an API, two workers,
-the executor that they share, a model server, and traffic that reaches every point. Many
-switches are set at a time; where one has fired the next is set, of those that have fired
-least. Who is killed is started again. In the end everything comes to rest and is looked
-at. The seed chooses the order of what has fired as often, and what the traffic does.
+PostgreSQL, Valkey and the processes are real. Deployments run side by side, each with an API
+server, two workers, the executor that they share, a model server, and traffic that reaches every
+point. Many switches are set at a time; when one has fired, the next is set, from those that have
+fired least. A killed process is started again. In the end all work is finished and checked. The
+seed chooses among pairs that have fired equally often, and what the traffic does.
 """
 
 import argparse
@@ -35,14 +35,14 @@ from verification.sweep.traffic import Traffic
 DEPLOYMENTS = 2
 AT_ONCE = 32
 LANES = 8
-#: How often it is looked which switches have fired.
+#: How often fired switches are looked for.
 LOOK_SECONDS = 0.02
-#: Each session is to reach each point. One that nobody comes to in so many sessions, from their
-#: beginning to their end, is an error, however long these take.
+#: Each session is to reach each point. A point that so many whole sessions do not reach is an
+#: error, however long they take.
 REACH_SESSIONS = 50
-#: How often progress is said, and the book is saved.
+#: How often progress is printed, and the book saved.
 SAY_SECONDS = 30.0
-#: Pairs that waited longest for somebody to come are named, so many.
+#: So many pairs are named that waited longest until they fired.
 SLOWEST = 8
 
 
@@ -130,7 +130,7 @@ def run_given(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _busy_seconds() -> float:
-    """Of this process, and of all that it has waited for."""
+    """Returns the CPU seconds of this process, and of its children that it has waited for."""
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system
 
@@ -166,14 +166,14 @@ class _Site:
         self._set: dict[Point, _Set] = {}
         self._firings = 0
         self._chosen = random.Random(0)
-        #: How long each pair waited in all until somebody came, and how often it fired.
+        #: How long each pair waited in all until it fired, and how often it fired.
         self.waited: defaultdict[Pair, float] = defaultdict(float)
         self.fired: Counter[Pair] = Counter()
         #: Replies that were paid and lost, by what explains it.
         self.repeats: Counter[str] = Counter()
 
     def look(self) -> None:
-        """Takes what has fired, gives up what nobody comes to, and sets more."""
+        """Records what has fired, gives up points that nothing reaches, and sets more switches."""
         self._take_fired()
         self._give_up()
         while len(self._set) < self._at_once:
@@ -260,7 +260,7 @@ class _Sweep:
             for site in self._sites:
                 site.look()
             if any(lane.done() for lane in lanes):
-                # Without traffic nobody comes to a point any more; why is told in the end.
+                # Without traffic no point is reached any more; the result says why it ended.
                 return
             if time.monotonic() - said > SAY_SECONDS:
                 said = time.monotonic()

@@ -44,7 +44,7 @@ REQUESTED = 3
 AGAIN_SECONDS = 0.05
 #: Between two looks whether a session is done.
 LOOK_SECONDS = 1.0
-#: How long one call may take: whoever dies in the midst of one says nothing.
+#: How long one call may take: a server that dies during it does not answer.
 CALL_SECONDS = 10.0
 #: A session that is not done after so long hangs.
 HANG_SECONDS = 600.0
@@ -76,7 +76,7 @@ async def insist(call: Callable[[], Awaitable[T]]) -> T:
 
 
 async def make(call: Callable[[], Awaitable[object]]) -> None:
-    """Makes what there is once, though nobody may know that it was made."""
+    """Creates something that can exist only once, also after a reply that was lost."""
     with suppress(AlreadyExists):
         await insist(call)
 
@@ -331,7 +331,7 @@ class Traffic:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _until(self, session: Session, done: Callable[[MemoryInfo], bool]) -> None:
-        """Waits for what is so of all memories but the state, and lets go on what stopped."""
+        """Waits until `done` of all memories but the state; retries memories that stalled."""
         while True:
             infos = await insist(session.memories)
             for info in infos:

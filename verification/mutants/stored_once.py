@@ -1,4 +1,4 @@
-"""What is told and indexed once: events, texts, wake-ups, words."""
+"""Events, texts, wake-ups and indexed words, which are written once and in order."""
 
 import asyncio
 from typing import Any
@@ -66,33 +66,33 @@ def _memory_of(tx: Transaction, key: Any) -> WorkItem:
     )
 
 
-async def told_twice(world: World) -> None:
-    """A worker that takes an answer over writes its first event again, and another text."""
+async def written_twice(world: World) -> None:
+    """A worker that takes an answer over writes its first event again, with another text."""
     item = await question(world)
     answer = (item.session_key, item.item_id)
-    for teller in ("slow", "quick"):
-        event = Event(ordinal=1, kind=EventKind.LEAF, action=Action.ENTER, text=teller)
-        async with world.database(teller).transaction(DEFAULT_TENANT) as tx:
+    for worker in ("slow", "quick"):
+        event = Event(ordinal=1, kind=EventKind.LEAF, action=Action.ENTER, text=worker)
+        async with world.database(worker).transaction(DEFAULT_TENANT) as tx:
             await trajectories.append(tx, answer, event)
-            told = await trajectories.list_events(tx, answer, 0)
-        world.counted["told already"] += [one.text for one in told] == ["slow"] != [teller]
+            stored = await trajectories.list_events(tx, answer, 0)
+        world.counted["stored already"] += [one.text for one in stored] == ["slow"] != [worker]
     world.expect(
-        "an event is there twice",
+        "an event is stored twice",
         "SELECT ordinal, event ->> 'text' FROM trajectory_event WHERE session_key = %s",
         (1, "slow"),
     )
 
 
-async def text_told_twice(world: World) -> None:
+async def text_written_twice(world: World) -> None:
     """Two workers write one answer, and each streams its text."""
     item = await question(world)
     answer = (item.session_key, item.item_id)
-    for teller in ("slow", "quick"):
-        async with world.database(teller).transaction(DEFAULT_TENANT) as tx:
-            if not await texts.append(tx, answer, [TextPiece(ordinal=1, text=teller)]):
-                world.counted["told already"] += 1
+    for worker in ("slow", "quick"):
+        async with world.database(worker).transaction(DEFAULT_TENANT) as tx:
+            if not await texts.append(tx, answer, [TextPiece(ordinal=1, text=worker)]):
+                world.counted["stored already"] += 1
     world.expect(
-        "a text is told by two",
+        "an answer's text is by two workers",
         "SELECT ordinal, text FROM answer_text WHERE session_key = %s",
         (1, "slow"),
     )
@@ -140,14 +140,14 @@ def _one(
     return Chain(name=name, scenario=scenario, layers=(layer,))
 
 
-TELLING = (
+STORED_ONCE = (
     Chain(
         name="early wake-up",
         scenario=taken_at_once,
         layers=(
             Layer(
                 name="order",
-                what="a wake-up goes out before what it is about is committed",
+                what="a wake-up is sent before its cause is committed",
                 change=(Patch(where=Appender, name="_write_locked", to=_wakes_first),),
                 counter="worked",
             ),
@@ -156,22 +156,22 @@ TELLING = (
     ),
     _one(
         "two events",
-        told_twice,
-        "an event of a trajectory may be there twice",
+        written_twice,
+        "an event of a trajectory may be stored twice",
         _twice("trajectory_event"),
-        "told already",
+        "stored already",
     ),
     _one(
         "two texts",
-        text_told_twice,
-        "a piece of an answer's text may be there twice",
+        text_written_twice,
+        "a piece of an answer's text may be stored twice",
         _twice("answer_text"),
-        "told already",
+        "stored already",
     ),
     _one(
         "late index",
         indexed_late,
-        "an index goes on wherever it is",
+        "an index is extended from any position",
         (_POSITION,),
         "overtaken",
     ),

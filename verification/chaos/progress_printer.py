@@ -7,16 +7,16 @@ from pathlib import Path
 from verification.chaos.deployment import Deployment
 
 #: Between two lines.
-TELL_SECONDS = 30.0
+PRINT_SECONDS = 30.0
 _PAGE_BYTES = 4096
 
 
-class Teller:
+class ProgressPrinter:
     """Prints how far a run is."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._started = self._told = time.monotonic()
+        self._started = self._printed = time.monotonic()
         self._chunks = 0
         #: Highest resident memory of our own process that was seen, in MB.
         self.own_mb = 0
@@ -24,15 +24,15 @@ class Teller:
     def look(self, deployment: Deployment) -> None:
         """Prints a line, when one is due."""
         now = time.monotonic()
-        if now - self._told < TELL_SECONDS:
+        if now - self._printed < PRINT_SECONDS:
             return
         progress = deployment.progress()
         if progress is None:
             # PostgreSQL is away: soon.
             return
         mb = sum(resident_mb(pid) for pid in deployment.pids())
-        rate = (progress.chunks - self._chunks) / (now - self._told)
-        self._told, self._chunks = now, progress.chunks
+        rate = (progress.chunks - self._chunks) / (now - self._printed)
+        self._printed, self._chunks = now, progress.chunks
         self.say(
             f"{progress.chunks} chunks ({rate:.0f} a second), {progress.unread} unread,"
             f" {progress.faults} faults, ours {mb} MB"
