@@ -16,7 +16,7 @@ from tests.support import forking
 from tests.support.harness import Servers, api, worker
 
 # No test asserts a wall-clock time. What CI checks is the same at each run; the search
-# goes on wherever somebody works.
+# goes on when contributors run the tests.
 ANY_MACHINE = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
@@ -37,8 +37,8 @@ structlog.configure(
     ]
 )
 
-# Started in the background, or by nohup, tests are told to ignore these; the processes that
-# they start would inherit that, and those are stopped by signals.
+# In the background, or under nohup, tests begin with these ignored; the processes that they
+# start would inherit that, and those are stopped by signals.
 for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
     if signal.getsignal(number) is signal.SIG_IGN:
         interrupts = number == signal.SIGINT

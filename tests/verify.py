@@ -104,7 +104,7 @@ def check_broad_excepts() -> str:
 
 
 def check_machine_paths() -> str:
-    """No path of the machine that somebody works on is in the repository."""
+    """No path of a contributor's machine is in the repository."""
     pattern = re.compile(r"/(?:work|farm|root|home/\w+)/(?!\.\.\.)\w")
     found = []
     for path in tracked():

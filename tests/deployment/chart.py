@@ -79,7 +79,7 @@ def containers(pod: Manifest) -> dict[str, Manifest]:
 
 
 def environment(container: Manifest, found: Sequence[Manifest]) -> dict[str, str]:
-    """What a container is told in variables, but for those from secrets."""
+    """Returns a container's variables, but for those from secrets."""
     said: dict[str, str] = {}
     maps = {one["metadata"]["name"]: one for one in found if one["kind"] == "ConfigMap"}
     for source in container.get("envFrom", ()):

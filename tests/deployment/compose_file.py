@@ -23,7 +23,7 @@ from service.settings.environment import unknown_variables
 #: The files of a deployment, and those that may be added.
 FILES = ("compose.yaml",)
 ALL_FILES = (*FILES, "compose.model.yaml", "compose.vectors.yaml")
-#: What the files that may be added want to be told.
+#: Variables that the files that may be added require.
 NAMED = {"PALIMPSEST_MODEL": "openai/x", "PALIMPSEST_EMBEDDING_MODEL": "openai/y"}
 _PINNED = re.compile(r"[a-z0-9./-]+:v?\d+\.\d+\.\d+[a-z0-9.-]*")
 _SECRET = re.compile(r"PASSWORD|SECRET|TOKEN|API_KEY|_URL$")

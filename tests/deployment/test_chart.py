@@ -1,4 +1,4 @@
-"""The Helm chart: what it renders is valid, and fits the programs that it starts."""
+"""The Helm chart renders valid manifests that fit the programs that they start."""
 
 import json
 import re
@@ -55,7 +55,7 @@ SECRETS = {
     "PALIMPSEST_EMBEDDING_API_KEY": "hidden-word",
     "PALIMPSEST_DEPLOYMENTS": "[]",
 }
-#: What tells a process that it may start, work and be left alone, by port.
+#: The ports of the probes of startup, readiness and liveness, by process.
 METRICS_PORTS = {"api": 9464, "worker": 9464, "executor": 9465}
 
 

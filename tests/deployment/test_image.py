@@ -1,4 +1,4 @@
-"""The image: what is in it, that it runs the service, and that two builds are one image.
+"""The image has what it should, runs the service, and is the same in two builds.
 
 Without a container engine: buildah builds it, and its programs run in its files as an engine runs
 them, read-only, as its user and with its variables; only namespaces of processes and networks are

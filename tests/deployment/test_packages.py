@@ -1,4 +1,4 @@
-"""The packages: what is in them, and that they install together, and the client alone."""
+"""The packages have what they should, and install together, and the client alone."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.release.building import build, commit_time, differing, packages
 from tests.release.contents import faults, files, metadata
 
 LOCKS = ROOT / "requirements"
-#: What the client brings along, itself included, with the libraries that it names.
+#: The packages that the client installs: itself and its dependencies.
 CLIENT = {
     "googleapis-common-protos",
     "grpcio",

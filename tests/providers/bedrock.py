@@ -24,7 +24,7 @@ from tests.providers.provider import KEY, Endpoint, Provider
 from tests.providers.scenarios import Said, Scenario
 from tests.providers.schemas import check_claude
 
-#: Identifies whoever asks; not like a real one.
+#: Identifies the caller; does not look like a real one.
 ACCESS_KEY = "ACCESSKEYOFTHEEMULATOR"
 REGION = "eu-central-1"
 

@@ -1,4 +1,4 @@
-"""Claude: what its models take, at Anthropic and at Bedrock."""
+"""The requests that Claude's models accept, at Anthropic and at Bedrock."""
 
 import re
 from dataclasses import dataclass

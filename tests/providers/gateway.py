@@ -1,6 +1,6 @@
-"""A gateway: what stands between us and a provider, and answers in its place.
+"""A gateway between us and a provider, which answers in its place.
 
-A company's proxy, a load balancer, a page to log in at: nothing of theirs is a provider's shape.
+A company's proxy, a load balancer, a login page: their responses have no provider's shape.
 """
 
 import socket

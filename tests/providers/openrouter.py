@@ -94,7 +94,7 @@ class OpenRouter(OpenAiLike):
         return {"refusal": None, **shown}
 
     def events(self, said: Said, request: Request, stop: Scenario | None) -> Iterator[bytes]:
-        # So that nobody gives up while it looks for a provider.
+        # So that clients do not give up while it looks for a provider.
         yield b": OPENROUTER PROCESSING\n\n"
         yield from super().events(said, request, stop)
 

@@ -1,4 +1,4 @@
-"""A provider: what all of them have in common."""
+"""What all providers have in common."""
 
 import json
 from abc import ABC, abstractmethod
@@ -65,7 +65,7 @@ class Provider(ABC):
     """One provider: its checks and its shapes.
 
     A response is made in three steps: `check` refuses what the provider would, `said` is what the
-    model says in a scenario, and `whole` and `streamed` bring it into the provider's shape.
+    model says in a scenario, and `whole` and `streamed` convert it into the provider's shape.
     """
 
     #: Our name of it, and the first part of its path here.

@@ -1,4 +1,4 @@
-"""Scenarios: what a provider is to do with the next request."""
+"""What a provider is to do with the next request."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""Schemas: what providers' subsets of JSON Schema leave out."""
+"""What providers' subsets of JSON Schema leave out."""
 
 from collections.abc import Iterator
 from typing import Any

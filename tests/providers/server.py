@@ -196,7 +196,7 @@ def emulators() -> Iterator[Emulators]:
                     self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
                 self.wfile.write(b"0\r\n\r\n")
             except ConnectionError:
-                # Whoever asked has gone: an error in a stream ends it at that side.
+                # The client has gone: it hangs up after an error in a stream.
                 return
 
         def log_message(self, format: str, *args: Any) -> None:

@@ -1,4 +1,4 @@
-"""Release notes: what the changelog says, and what an upgrade brings with it."""
+"""Writes release notes: the changelog's text, and what an upgrade changes."""
 
 import ast
 import json

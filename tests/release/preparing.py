@@ -89,7 +89,7 @@ def _commit(root: Path, tree: Path, version: str) -> None:
     changelog = tree / "CHANGELOG.md"
     day = datetime.now(UTC).date().isoformat()
     changelog.write_text(notes.released(changelog.read_text(), version, day))
-    # As whoever works in `root`, whose settings a copy does not have.
+    # With the user's name and address of `root`, which a copy does not have.
     who = [f"user.{one}={_git(root, 'config', f'user.{one}')}" for one in ("name", "email")]
     options = [part for one in who for part in ("-c", one)]
     _git(tree, *options, "commit", "--quiet", "--all", "--message", f"release: {version}")
@@ -134,7 +134,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 def _left_to_do(version: str, names: list[str]) -> str:
     folder = f"dist/{version}"
-    # Each after what it depends on, so that nobody gets one that cannot be installed.
+    # Each after what it depends on, so that each can be installed as soon as it is there.
     uploads = "\n".join(
         f"  uv publish {' '.join(f'{folder}/{one}' for one in names if part in one)}"
         for part in ("_proto-", "_sdk-", "_server-", "_evaluation-")

@@ -97,7 +97,7 @@ class Traffic:
         try:
             asyncio.run(self._run())
         except Exception as error:
-            # Told by `end`, to the thread that judges.
+            # Raised by `end`, in the thread of the test.
             self._failure = error
 
     async def _run(self) -> None:
@@ -125,7 +125,7 @@ class Traffic:
 
 
 def refusal(address: str, name: str) -> tuple[str, str]:
-    """Reason and words of a refused CreateSession, as told to who does not try again."""
+    """Returns reason and words of a refused CreateSession, to a client that does not retry."""
     with grpc.insecure_channel(address) as channel:
         stub: Any = session_service_pb2_grpc.SessionServiceStub(channel)
         try:

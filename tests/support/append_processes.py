@@ -26,7 +26,7 @@ REACH_SECONDS = 60.0
 class Told:
     """The responses to one process."""
 
-    #: The texts that are durable, with their positions where it was told them.
+    #: The texts that are durable, with their positions where it got them.
     acked: dict[str, int | None]
     #: Why it ended early; empty when it did not.
     error: str
@@ -60,7 +60,7 @@ async def _send(address: str, session: str, name: str, messages: int, mode: str)
 async def append_together(
     address: str, session: str, *, processes: int, messages: int, mode: str, first: int = 0
 ) -> Sequence[Told]:
-    """Runs so many processes, each with so many messages; what each was told.
+    """Runs so many processes, each with so many messages; returns what each got.
 
     They are numbered from `first` on, which their messages begin with.
     """
@@ -95,7 +95,7 @@ async def texts_of(address: str, session: str) -> list[str]:
 
 
 def wrong_with(log: Sequence[str], told: Sequence[Told]) -> list[str]:
-    """What of the log is not what the processes were told: lost, twice, or elsewhere."""
+    """Returns how the log differs from what the processes got: lost, twice, or elsewhere."""
     counts = Counter(log)
     wrong = [f"{text!r} is there {count} times" for text, count in counts.items() if count > 1]
     for one in told:
@@ -113,7 +113,7 @@ async def append_while_killed(
     """As `append_together` by `session.append`, with the API killed so often meanwhile.
 
     It is killed whenever another part of the messages is in the log, and started again at the
-    same address. What the processes were told, and the log.
+    same address. Returns what the processes got, and the log.
     """
     address = f"127.0.0.1:{free_port()}"
     servers = [_served(url, address)]

@@ -65,13 +65,13 @@ def clone(
     sources: Sequence[str],
     copies: Sequence[Copy],
     *,
-    told: Callable[[int], object] | None = None,
+    progress: Callable[[int], object] | None = None,
 ) -> None:
     """Makes copies of the default tenant's sessions `sources`, in turn.
 
     For a superuser's connection outside of any transaction. Copies have the keys that the
-    service would give them. Triggers and foreign keys are off: what is copied fits. Calls
-    `told` with how many there are.
+    service would give them. Triggers and foreign keys are off: what is copied fits. Passes
+    `progress` how many there are.
     """
     memories = _memories(connection, sources)
     pairs = list(zip(cycle(Copy(name=source).key for source in sources), copies, strict=False))
@@ -83,8 +83,8 @@ def clone(
             for statement in _statements(connection):
                 connection.execute(statement)
         done += len(some)
-        if told is not None:
-            told(done)
+        if progress is not None:
+            progress(done)
 
 
 _Item = TypeVar("_Item")
@@ -196,7 +196,7 @@ def put_behind(
     """Appends to each session what it was appended last, so that its memories have work.
 
     They are ready so many seconds from now: as a rule they have waited for a minute already.
-    No worker is told of them.
+    No worker gets a wake-up.
     """
     names = [str(name) for (name,) in connection.execute(_COLUMNS, ("chunk",))]
     statement = sql.SQL(_BEHIND).format(

@@ -47,7 +47,7 @@ def _settings(port: int, home: Path) -> list[str]:
         "bind": "127.0.0.1",
         "port": str(port),
         "cluster-enabled": "yes",
-        # By default 10,000 ports higher, where somebody else may be.
+        # By default 10,000 ports higher, which another process may have.
         "cluster-port": str(free_port()),
         "cluster-config-file": str(home / "nodes.conf"),
         "cluster-node-timeout": "60000",

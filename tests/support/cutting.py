@@ -34,7 +34,7 @@ class Proxy:
             writer.transport.abort()
 
     def hold(self) -> None:
-        """From now on nothing passes, and nobody is told."""
+        """Stops passing data on, while the connections stay open."""
         self._goes.clear()
 
     def release(self) -> None:
@@ -54,7 +54,7 @@ class Proxy:
             if self.server is not None and self.server.is_serving():
                 await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
         except OSError:
-            # Nobody is there: who came is told by the end of the connection.
+            # The server is not there: the client sees the end of its connection.
             pass
         finally:
             self._writers -= ends

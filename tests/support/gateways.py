@@ -15,9 +15,9 @@ from service.usecases.calls.call_ledger import CallLedger
 from storage.calls.prefix_index import NullPrefixIndex
 from storage.engine.database import Database
 
-#: Longer than a machine stands still: who loses a lease by that makes a call a second time.
+#: Longer than a machine is suspended, which would lose leases and repeat calls.
 LEASE_SECONDS = 30.0
-#: For tests in which what holds a lease dies, and whoever comes next waits for it.
+#: For tests in which the holder of a lease dies, and the next caller waits for it.
 SHORT_LEASE_SECONDS = 0.3
 
 

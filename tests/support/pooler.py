@@ -41,8 +41,7 @@ def needed() -> str:
 def pooler(url: str, *, drops_options: bool) -> Iterator[str]:
     """Runs PgBouncer before the server of `url`, and gives the URL through it.
 
-    `drops_options`: it does not refuse what a connection is told when it opens, but takes no
-    notice of it.
+    `drops_options`: it does not refuse a connection's startup options, but ignores them.
     """
     with tempfile.TemporaryDirectory(prefix="palimpsest-pooler-") as name:
         # PgBouncer does not run as root.

@@ -95,7 +95,7 @@ class Node:
     def kill(self) -> None:
         """SIGKILL to all of its processes: it gets no chance to send what it has not sent."""
         assert self._process is not None, "it was started"
-        # Before the first one's end tells the others; none can be born meanwhile.
+        # Before the end of the first one ends the others; none can start meanwhile.
         self._process.send_signal(signal.SIGSTOP)
         for pid in working_in(self.data):
             # It may have ended by itself.
@@ -137,7 +137,7 @@ class Pair:
         self.primary = primary
         self.replica = replica
         self._login_password = login_password
-        #: As the service is given them: the order never changes, whoever is the primary.
+        #: As the service gets them: the order stays the same, whichever is the primary.
         self.hosts = f"127.0.0.1:{primary.port},127.0.0.1:{replica.port}"
 
     @classmethod
@@ -178,7 +178,7 @@ class Pair:
         return f"postgresql://{NAME}:{self._login_password}@127.0.0.1:{port}/{NAME}"
 
     def copy(self) -> None:
-        """Makes the replica anew from the primary, and starts it. Nobody need wait meanwhile."""
+        """Makes the replica anew from the primary, and starts it, while commits go on."""
         primary, replica = self.primary, self.replica
         if replica.data.exists():
             shutil.rmtree(replica.data)
@@ -192,7 +192,7 @@ class Pair:
             "--write-recovery-conf",
             "--wal-method=stream",
         )
-        # Who is alone waits for nobody.
+        # A primary without a replica does not wait for one.
         with (replica.data / "postgresql.auto.conf").open("a") as settings:
             settings.write("synchronous_standby_names = ''\n")
         replica.start()
@@ -229,7 +229,7 @@ class Pair:
         return FailedOver(killed=killed, promoted=time.monotonic())
 
     def promote(self) -> None:
-        """Makes the replica the primary. What was the primary is nobody's any more."""
+        """Makes the replica the primary, and abandons the old one."""
         # Not by a query: its snapshot would hold up what is still to be replayed, until the replica
         # cancels it.
         self.replica.run("pg_ctl", "promote", f"--pgdata={self.replica.data}", "--wait")

@@ -48,7 +48,9 @@ def copy_sessions(
             (tenant_id,),
         )
     copies = [Copy(name=f"{name}-{number}", tenant_id=tenant_id) for number in range(count)]
-    clone(connection, sources, copies, told=lambda done: say(f"{done} of {count} sessions copied"))
+    clone(
+        connection, sources, copies, progress=lambda done: say(f"{done} of {count} sessions copied")
+    )
     return copies
 
 

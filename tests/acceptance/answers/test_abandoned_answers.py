@@ -14,7 +14,7 @@ from tests.support.harness import Servers, api, worker
 
 #: An answer is abandoned so soon after its client has left.
 SOON = {"PALIMPSEST_ABANDONED_ANSWER_SECONDS": "1"}
-#: What the second of two calls brings an answer into.
+#: The schema of the answer, which takes a second call.
 SCHEMA = '{"type": "object", "properties": {"day": {"type": "string"}}, "required": ["day"]}'
 SECONDS = 250
 

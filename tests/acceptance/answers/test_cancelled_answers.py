@@ -50,7 +50,7 @@ async def _cancel_the_first(client: palimpsest.Client, model: FakeModel) -> None
     told: list[AskEvent] = []
     first = asyncio.create_task(state.ask("When?", timeout=250, on_event=told.append))
     async with asyncio.timeout(150):
-        # Who asks hears of its answer by another way than the model.
+        # The client gets its events by another way than the model its prompt.
         while not (model.prompts and told):
             await asyncio.sleep(0.05)
     (reading,) = told

@@ -99,7 +99,7 @@ async def _cancel_an_answer(session: palimpsest.Session, model: UnresponsiveMode
     before, told = len(model.requests), list[Any]()
     asking = asyncio.create_task(session.ask("When?", timeout=200, on_event=told.append))
     await model.until(requests=before + 1)
-    # Who asks hears of its answer by another way than the model.
+    # The client gets its events by another way than the model its prompt.
     while not told:
         await asyncio.sleep(0.02)
     (answer_id,) = (one.answer for one in told if isinstance(one, Reading))

@@ -57,7 +57,7 @@ async def question(database: Database) -> WorkItem:
 
 
 async def all_of(looks: Any) -> tuple[list[int], bool]:
-    """The ordinals that were told, and whether the answer was settled."""
+    """Returns the ordinals of the events, and whether the answer was complete."""
     events: list[Event] = []
     settled = False
     async with aclosing(looks):
@@ -135,7 +135,7 @@ async def test_a_look_that_began_too_early_is_not_the_last_one(
     async def late(tx: Transaction, heard: Any, limit: int) -> Any:
         nonlocal looks
         looks += 1
-        # The second look does not know yet what the first one brought.
+        # The second look does not know yet what the first one found.
         if looks != 2:
             return await read_new(tx, heard, limit)
         begun = {(session, answer, 0): (session, answer, at) for session, answer, at in heard}

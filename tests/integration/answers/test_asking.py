@@ -63,7 +63,7 @@ def question(memory: str = "", **said: Any) -> Question:
 
 
 async def began(asker: Asker, asked: Question) -> AskStarted:
-    """Where the question is read; nobody waits for the answer."""
+    """Returns where the question is read, without waiting for the answer."""
     async with aclosing(asker.ask(DEFAULT_TENANT, asked, deadline=None)) as told:
         first = await anext(told)
     assert isinstance(first, AskStarted)
@@ -279,7 +279,7 @@ async def test_what_waits_for_its_memory_is_not_stored_yet(
 
 
 class Talking(Asker):
-    """Has more to tell of each question than anybody takes."""
+    """Has more events of each question than a stream buffers."""
 
     def __init__(self, asker: Asker) -> None:
         self._asker = asker

@@ -340,7 +340,7 @@ async def test_a_worker_that_dies_is_followed_by_another_that_reads_the_same(
         ("retrieval", "", "none"),
         *(("piece", f"p.{number}", "none") for number in (5, 1, 9)),
     ]
-    # What was under way comes back, but nobody tells; and by now retrieval knows more.
+    # What was under way returns, and sends nothing; by now retrieval finds more.
     release.set()
     behind_it = answerer(database, gateway(second, database), config, ranks=lambda *_: other)
     await behind_it.make(item)

@@ -1,4 +1,4 @@
-"""Texts of answers in the database: told while they are written, whole when they are complete."""
+"""Texts of answers are streamed from the database while written, and are whole when complete."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

@@ -38,7 +38,7 @@ async def test_memories_stay_where_they_are_warm_and_move_when_a_place_fails(
         **servers.redis_settings(),
         "PALIMPSEST_RECONCILE_SECONDS": "0.2",
         "PALIMPSEST_MODEL_TRIES": "1",
-        # One call at a time: nobody moves for want of waiting less.
+        # One call at a time: no call moves to another deployment to wait less.
         "PALIMPSEST_WORKER_CONCURRENCY": "1",
         "PALIMPSEST_STEP_TRIES": "1",
     }

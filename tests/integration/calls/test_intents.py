@@ -1,4 +1,4 @@
-"""Intents: who may make a call, who waits, and what is left when somebody dies."""
+"""Intents decide which executor makes a call, which one waits, and what is left of a dead one."""
 
 import asyncio
 from dataclasses import replace

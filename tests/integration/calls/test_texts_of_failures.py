@@ -162,8 +162,8 @@ async def _given_up(admin: psycopg.AsyncConnection, sent: list[asyncio.Task[obje
         one.cancel()
 
 
-#: What ends a statement that waits: what is done, the limit that is short, how clients are told,
-#: and PostgreSQL's words.
+#: What ends a waiting statement: what is done, the limit that is short, the client's error, and
+#: PostgreSQL's words.
 STOPS: dict[str, tuple[Any, dict[str, str], type[BaseException], str]] = {
     "lock timeout": (_time_passes, {"lock_timeout": "1s"}, Busy, "due to lock timeout"),
     "statement timeout": (
@@ -299,7 +299,7 @@ async def test_a_transaction_that_idles_is_ended_without_texts(
 async def test_a_killed_process_of_the_server_is_logged_without_texts(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As other servers log; it is the server's first process that tells what was running.
+    # As other servers log: the server's first process logs what was running.
     monkeypatch.setitem(postgres._SETTINGS, "log_error_verbosity", "default")
     monkeypatch.setitem(postgres._SETTINGS, "log_min_error_statement", "error")
     with PostgresServer(folder / "pg") as server:
@@ -415,7 +415,7 @@ async def test_commands_and_processes_that_the_database_refuses_tell_no_texts(
     told = []
     with api(url, **loud) as (server, address), worker(url, **loud) as working:
         await _run(("ingest", str(text), "--session", "s"), url, address)
-        # Nobody expects that: it ends as what is logged with all that led to it.
+        # An unexpected error, which is logged with all that led to it.
         refused = "chunk, session, memory, answer, call, intent, chunk_word, producer"
         await admin.execute(f"REVOKE INSERT, UPDATE ON {refused} FROM palimpsest_app".encode())
         await admin.execute("REVOKE SELECT ON chunk FROM palimpsest_app")

@@ -30,7 +30,7 @@ from tests.support.harness import Servers
 STATES = ("kept", "never", "stale", "full")
 #: Sessions of each kind that are there from the beginning.
 FIRST = 8
-#: Copies of each kind, and how many of them have work that nobody does.
+#: Copies of each kind, and how many of them have work that is not done.
 COPIES, BEHIND = 3000, 1000
 #: Runs after which the server may keep a plan for any values.
 WARM = 7
@@ -155,7 +155,7 @@ async def filled(servers: Servers) -> AsyncIterator[Filled]:
         heard = held.enter_context(hearing())
         connection = held.enter_context(psycopg.connect(servers.as_superuser(url), autocommit=True))
         explain_all(connection)
-        # Both connect when they are used first; the second one is told otherwise by then.
+        # Both connect when they are first used; by then the second one gets another setting.
         old, new = (Site(Database.connect(url, pool_size=2, name="plans")) for _ in range(2))
         for site in (old, new):
             held.push_async_callback(site.database.close)

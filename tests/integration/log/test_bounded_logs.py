@@ -32,7 +32,7 @@ def test_a_log_is_put_aside_when_it_has_so_many_bytes(log: ServerLog, folder: Pa
     assert (log.size(), aside.read_bytes()) == (60, b"")
     log.rotate(60)
     assert (log.size(), aside.read_bytes()) == (0, b"first\n" * 10)
-    # Whoever writes goes on at the new beginning, not behind a hole; of two only the last is kept.
+    # Writing goes on at the new beginning, not after a hole; of two only the last is kept.
     os.write(log.handle, b"second\n" * 20_000)
     log.rotate(60)
     assert (log.size(), aside.read_bytes()) == (0, b"second\n" * 20_000)

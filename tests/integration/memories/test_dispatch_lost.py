@@ -32,7 +32,7 @@ __all__ = ["rows"]
 async def test_what_was_taken_by_a_look_without_an_answer_is_given_back(
     url: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit is there, and the worker was never told."""
+    """The commit succeeded, and its reply was lost."""
     handled: list[WorkItem] = []
     take_work = queue.take
     lost = 0

@@ -1,5 +1,4 @@
-"""Edits, consolidations and rebuilds beside steps of a worker, with a model that is told what
-to say."""
+"""Edits, consolidations and rebuilds during steps of a worker, with a scripted model."""
 
 import asyncio
 import json

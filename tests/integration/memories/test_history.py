@@ -240,7 +240,7 @@ async def test_a_list_that_grew_is_followed_to_where_each_element_came_from(
     assert summary(found) == [(3, True, False, 3), (1, False, True, 1)]
     assert [[c.text for c in entry.chunks] for entry in found] == [[TEXTS[2]], [TEXTS[0]]]
     assert all(entry.revision.kind == "step" and not entry.chunks_truncated for entry in found)
-    # A list that had no such element is told as well: it is why nothing was there.
+    # A list without such an element is listed as well: it is why nothing was there.
     assert summary(await entries(memory, f"{MUSEUM}[1]")) == [
         (3, True, True, 3),
         (1, False, False, 1),

@@ -250,7 +250,7 @@ async def test_reads_that_wait_for_a_held_memory_fail_at_once(database: Database
     reader = memories_of(database, WakeUps(drop_wake_ups), watcher, b"token-key", CONFIG.limits)
     fresh = Consistency(fully_applied=True)
     try:
-        # One that waits when it comes to be held, and one that comes behind.
+        # One that waits when the memory is held, and one that begins after it.
         waiting = asyncio.create_task(reader.read(DEFAULT_TENANT, "s", "m", fresh, deadline=None))
         await asyncio.sleep(0)
         await budgeted(database, Script()).drain(ITEM)

@@ -76,13 +76,13 @@ async def watching(database: Database, **options: Any) -> AsyncIterator[Progress
 
 @pytest.fixture
 def told_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is looked after unless something is told."""
+    """Turns off the look for missed changes, so that only notifications wake a reader."""
     monkeypatch.setattr(progress_watcher, "MISSED_SECONDS", NEVER)
 
 
 @pytest.fixture
 async def other(url: str) -> AsyncIterator[Database]:
-    """As another process has it: what it commits is told to nobody here."""
+    """Yields connections of another process, whose commits notify no reader here."""
     made = Database.connect(url, pool_size=2, name="other")
     yield made
     await made.close()
@@ -113,7 +113,7 @@ async def first_looks(
 
 
 def looked_at(sent: Sequence[Statement]) -> list[UUID]:
-    """The memories that somebody who waits was looked after for."""
+    """Returns the memories whose progress was read for waiting readers."""
     return [
         UUID(word)
         for one in sent
@@ -211,7 +211,7 @@ async def test_what_changes_while_a_client_is_busy_is_told_when_it_waits_again(
         with statements() as sent:
             await step(database)
             await asyncio.sleep(A_WHILE_SECONDS)
-        # Nobody reads ahead for it.
+        # No progress is read ahead of its next request.
         assert looked_at(sent) == []
         assert (await anext(looks)).applied_position == 1
 
@@ -338,11 +338,11 @@ async def test_what_another_process_commits_is_told(
         await asyncio.gather(*coming, *running, return_exceptions=True)
 
 
-# What is told
+# Notifications
 
 
 class Told:
-    """The ids that are told."""
+    """The ids in notifications."""
 
     def __init__(self, database: Database) -> None:
         self._words: list[str] = []

@@ -21,7 +21,7 @@ async def session(database: Database) -> None:
 
 
 async def rest(database: Database, ready: str) -> None:
-    """Has the memory wait for chunks; it is ready at a time that is told in SQL."""
+    """Makes the memory wait for chunks; it is ready at a time that is given in SQL."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         statement = f"UPDATE memory SET has_work = false, ready_at = now() {ready}"
         await tx.execute(text(statement))

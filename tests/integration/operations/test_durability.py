@@ -45,7 +45,7 @@ async def test_every_connection_waits_for_the_disk_whatever_the_database_says(
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[PostgresServer]:
-    """A server that lets a commit that nobody waits for lie for long."""
+    """Yields a server that flushes asynchronous commits only after long."""
     with tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name:
         Path(name).chmod(0o755)
         with PostgresServer(Path(name) / "postgres") as started:

@@ -21,7 +21,7 @@ ENCRYPTION = (80877103, 80877104)
 
 
 class Impostor:
-    """Listens where a server of ours was, and asks for the password; `heard` is what it is told."""
+    """Listens where a server of ours was, and asks for the password; `heard` is what it gets."""
 
     def __init__(self, ask: bytes) -> None:
         self._ask = ask

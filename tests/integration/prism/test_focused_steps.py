@@ -58,7 +58,7 @@ def change(op: str, path: str, value: Any) -> str:
 
 
 def said(number: int) -> str:
-    """What chunk `number`, from 1, tells of its topic: at length."""
+    """Returns what chunk `number`, from 1, says of its topic, at length."""
     return f"harbour {number} was told of: {'it has boats and ' * 6}a light {number}"
 
 
@@ -117,7 +117,7 @@ async def test_a_memory_grows_past_its_window_and_its_prompts_do_not(
 
 
 def knows_what_it_sees(ask: ModelRequest, number: int) -> str:
-    """A model that tells a known topic anew, and loses nothing once it sees what is there."""
+    """Writes a known topic anew, and loses nothing once it sees what is there."""
     shown = re.search(r'"\$\[\'topics\'\]\[\'harbour 3\'\]":(\[.*?\])', ask.text)
     known = json.loads(shown[1]) if shown else []
     return change("add", "$.'topics'.'harbour 3'", [*known, "it burnt down"])

@@ -1,4 +1,4 @@
-"""Replies that are no use to a PRISM memory: no text is lost with them, and somebody is told."""
+"""Replies that a PRISM memory cannot use lose no text, and the reason is reported."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -56,7 +56,7 @@ class Ending(Script):
         return completion(text, model, end=end, said=said)
 
 
-#: Replies that no step can be made of, and words of the cause that is told.
+#: Replies that no step can be made of, and words of the reported cause.
 USELESS: list[tuple[list[tuple[str, End]], str]] = [
     ([(PROSE, End.COMPLETE)] * 3, PROSE),
     ([("{}", End.COMPLETE)] * 3, "no revision in 3 replies"),

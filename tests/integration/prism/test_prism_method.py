@@ -179,7 +179,7 @@ async def test_an_answer_that_cannot_be_made_fails_with_its_cause(database: Data
 
 
 async def test_a_step_sends_a_bounded_number_of_statements(database: Database) -> None:
-    """The hot path: what a step costs must be seen when it grows."""
+    """Notices when a step, which is the hot path, costs more."""
     await make(database, [f"chunk {n}" for n in range(12)])
     with statements() as sent:
         await prism_method(database, Script()).drain(ITEM)

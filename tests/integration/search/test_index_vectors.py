@@ -206,8 +206,8 @@ async def test_failures_are_tried_again_ever_later(
         "SELECT extract(epoch FROM index_ready_at - now())::float8, index_attempts FROM session",
     )
     assert counted == attempts + 1
-    # By chance up to a half less, or somewhat more than somebody asked for; and the database
-    # has got on.
+    # By chance up to a half less, or somewhat more than the provider asked for; and the
+    # database's clock has gone on.
     least, most = (1.0, 1 + MAX_LATER) if getattr(failure, "retry_seconds", None) else (0.5, 1.0)
     assert seconds * least - 60 < float(str(wait)) <= seconds * most
 

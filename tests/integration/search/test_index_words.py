@@ -1,4 +1,4 @@
-"""The words of chunks: what is written, how far, and by how many at once."""
+"""Indexes the words of chunks: which, up to where, and by several workers at once."""
 
 import asyncio
 from collections.abc import Sequence

@@ -157,7 +157,7 @@ async def test_a_search_for_common_words_looks_at_no_more_of_a_longer_session(
     url: str,
     statistics: str,
 ) -> None:
-    """Of a session four times as long: as many chunks, and no more lists but their ends."""
+    """Reads as much of a session four times as long: as many chunks, and only the ends of lists."""
     chance = random.Random(25)
     texts = [
         " ".join(["common", "usual", *(f"w{chance.randrange(500)}" for _ in range(1 + n % 50))])
@@ -314,7 +314,7 @@ async def search(database: Database) -> list[int]:
 
 
 async def no_rerank(*_: object, **__: object) -> Sequence[int]:
-    """Nobody asks for one."""
+    """Fails: these searches do not rerank."""
     raise AssertionError
 
 
@@ -328,7 +328,7 @@ CREATE TRIGGER refusing BEFORE UPDATE ON session EXECUTE FUNCTION refuse();
 
 
 async def test_a_search_notes_a_long_session_without_lists(database: Database) -> None:
-    """As a worker of the release before leaves it, which settles what it cannot list."""
+    """Leaves a session as a worker of the release before does, which marks what it cannot list."""
     await make_session(database, ["the same words"] * 3 * BLOCK)
     await index_words(database, 3 * BLOCK)
     await rows(database, "UPDATE session SET has_unindexed = false RETURNING 1")

@@ -1,4 +1,4 @@
-"""What search needs of the database besides the tables: made where it can be, and told."""
+"""What search needs of the database besides tables is made where possible, and reported."""
 
 import threading
 from uuid import uuid4

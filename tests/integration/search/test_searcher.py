@@ -39,8 +39,8 @@ SCOPE = CallScope(tenant_id=DEFAULT_TENANT, session_key=KEY, memory_id=None, occ
 
 
 async def no_rerank(*_: Any, **__: Any) -> Sequence[int]:
-    """A search that does not rerank asks nobody."""
-    raise AssertionError("nobody wanted this")
+    """Fails: a search that does not rerank makes no call."""
+    raise AssertionError("this search does not rerank")
 
 
 def searcher(

@@ -1,4 +1,4 @@
-"""Words that the database refuses for good: tried again ever later, and told why."""
+"""Words that the database refuses are tried again ever later, and the reason is reported."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ __all__ = ["session"]
 
 @pytest.fixture
 def speak(servers: Servers, url: str) -> Callable[[str], None]:
-    """Gives the session another language, which nobody checks; and lets its words be tried."""
+    """Sets another language of the session, unchecked, and makes its words due."""
 
     def change(language: str) -> None:
         with psycopg.connect(servers.as_superuser(url)) as connection:

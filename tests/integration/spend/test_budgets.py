@@ -1,4 +1,4 @@
-"""Budgets in the database: what counts, which calls wait, and that none is exceeded."""
+"""Budgets in the database count the right calls, hold others, and are never exceeded."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""The accounting of section 3.3 read from the database: its sums, and how it is told."""
+"""The accounting of section 3.3 is read from the database: its sums, and its report."""
 
 import json
 from collections.abc import Sequence

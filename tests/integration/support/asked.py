@@ -76,7 +76,7 @@ def path(events: list[Event]) -> list[tuple[str, str, str]]:
 
 
 def tokens_of(ask: ModelRequest) -> int:
-    """Of a prompt and its reply."""
+    """Returns the tokens of a prompt and its reply."""
     return estimate_tokens(ask.text) + ask.max_output_tokens
 
 

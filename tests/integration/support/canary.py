@@ -68,7 +68,7 @@ class PostgresLog:
 async def log_statements(
     admin: psycopg.AsyncConnection, url: str, verbosity: str = "default"
 ) -> None:
-    """Has the server log the statements that fail, as PostgreSQL does unless it is told."""
+    """Makes the server log the statements that fail, as PostgreSQL does by default."""
     name = conninfo_to_dict(url)["dbname"]
     for setting in (f"log_error_verbosity = {verbosity}", "log_min_error_statement = error"):
         await admin.execute(f"ALTER DATABASE {name} SET {setting}".encode())

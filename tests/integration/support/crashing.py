@@ -62,7 +62,7 @@ class FailingScript(Script):
 def dying_at_commits(crash: Crash, storage: ModuleType) -> Iterator[pytest.MonkeyPatch]:
     """Kills the worker before or within a commit of a revision by this module's `commit`.
 
-    Whoever knows what happens behind it patches that, as long as this is open.
+    The caller patches what happens after it with the MonkeyPatch, as long as this is open.
     """
     commit: Callable[..., Awaitable[bool]] = storage.commit
     numbers = count(1)

@@ -117,7 +117,7 @@ async def until(condition: object) -> None:
 async def take(
     database: Database, *work_classes: WorkClass, total: int = 1, after: UUID = NOBODY
 ) -> list[WorkItem]:
-    """What a look brings, of a worker that nobody knows."""
+    """Returns what a new worker's look finds."""
     looks = [
         QueueScan(work_class=work_class, quota=total, after=after) for work_class in work_classes
     ]

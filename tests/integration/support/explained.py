@@ -1,8 +1,8 @@
-"""How the server carries statements out: what each read, as it says itself.
+"""Reads how the server carried statements out, and what each of them read.
 
-The module auto_explain tells it of every statement that is run on a connection, those within
-functions and triggers too. So nothing here knows the statements: whoever runs the code that
-sends them gets their plans.
+The module auto_explain reports every statement that is run on a connection, those within
+functions and triggers too. So nothing here knows the statements: a test runs the code that
+sends them, and gets their plans.
 """
 
 import json
@@ -99,7 +99,7 @@ def _plan(text: str) -> Plan:
     ]
     pages = tree.get("Shared Hit Blocks", 0) + tree.get("Shared Read Blocks", 0)
     if any(node.get("Function Name", "unnest") not in _OWN_FUNCTIONS for node in _nodes(tree)):
-        # The function's statements tell it of themselves; the rest is planning these.
+        # The function's statements report theirs; the rest is planning these.
         pages = 0
     return Plan(statement=said["Query Text"], scans=scans, pages=pages, tree=tree)
 
@@ -128,7 +128,7 @@ def _drawn(node: dict[str, Any], depth: int = 1) -> str:
 
 
 class Heard:
-    """What servers told of the statements that were run."""
+    """The plans that servers reported of the statements that were run."""
 
     def __init__(self) -> None:
         self._plans: list[Plan] = []
@@ -140,15 +140,15 @@ class Heard:
             self._plans.append(_plan(plan))
 
     def take(self) -> Sequence[Plan]:
-        """What was told since the last time."""
+        """Returns the plans since the last time."""
         taken, self._plans = self._plans, []
         return taken
 
 
 def explain_all(connection: psycopg.Connection[Any], **settings: str) -> None:
-    """Has a superuser's database tell of all statements on its connections from now on.
+    """Makes a superuser's database report all statements on its connections from now on.
 
-    `settings` of its own besides, for all that connect then.
+    `settings` are set in addition, for all that connect then.
     """
     connection.execute("LOAD 'auto_explain'")
     name = sql.Identifier(connection.info.dbname)
@@ -159,7 +159,7 @@ def explain_all(connection: psycopg.Connection[Any], **settings: str) -> None:
 
 @contextmanager
 def hearing() -> Iterator[Heard]:
-    """What is told to all connections that `Database` opens meanwhile."""
+    """Yields the plans of all connections that `Database` opens meanwhile."""
     heard = Heard()
 
     class Hearing(Connection):

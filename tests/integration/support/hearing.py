@@ -25,13 +25,13 @@ class Hearing:
 
     @property
     def answer_id(self) -> str:
-        """Of the question, once it is known where it reads."""
+        """Returns the answer's id, once it is known where its question reads."""
         (reading,) = [one for one in self.events if isinstance(one, Reading)]
         return reading.answer
 
     @property
     def ordinals(self) -> list[int]:
-        """Of the events that were heard."""
+        """Returns the ordinals of the events so far."""
         return [one.ordinal for one in self.events if isinstance(one, TrajectoryEvent)]
 
     @property

@@ -1,4 +1,4 @@
-"""The hot paths: what a service does all the time, each as one call of the code that does it.
+"""The hot paths of a service, each as one call of the code that it runs.
 
 Another one is a line in `PATHS`. `tests.integration.engine.test_plans` runs them on a database with
 many sessions, and looks at how each of their statements was carried out.
@@ -275,7 +275,7 @@ async def flush(site: Site) -> None:
 
 
 async def watch(site: Site) -> None:
-    """What those who wait are told, a hundred of them."""
+    """Reads the progress that a hundred readers wait for."""
     some = site.some(100)
     async with site.database.direct(DEFAULT_TENANT) as direct:
         await read_progress(direct, [key_of(copy) for copy in some])
@@ -290,7 +290,7 @@ async def watch(site: Site) -> None:
 
 
 async def take_work(site: Site) -> None:
-    """A worker's look at all work classes, and what else it tells of itself."""
+    """Looks for work of all classes as a worker does, with its heartbeat."""
     worker, turns = uuid4(), Turns(PLACES)
     await queue.want(site.database, [item_of(copy) for copy in site.some(2)])
     taken = await queue.take(
@@ -465,7 +465,7 @@ class Path:
     """A hot path, and what its statements may read."""
 
     does: Callable[[Site], Awaitable[None]]
-    #: Rows that a scan may bring and throw away.
+    #: Rows that a scan may read and throw away.
     rows: int = 64
     #: Pages that a statement may look at.
     pages: int = 150

@@ -1,8 +1,8 @@
-"""Memories of a kind, step by step: what the machines of all kinds share.
+"""Runs memories of a kind step by step: what the state machines of all kinds share.
 
-Chunks come, two workers bring the memories to the head, the model fails and lies, workers
-die at any fail point or lose a memory while they think, people look and edit. What everybody
-saw is written down as a campaign does it, and the checker of campaigns has the last word.
+Chunks are appended, two workers process them, the model fails and lies, workers die at any fault
+point or lose a memory during a call, clients read and edit. All that they see is written down as
+in a campaign, and the checker of campaigns judges it.
 """
 
 import asyncio
@@ -302,8 +302,8 @@ class MemoryMachine(Machine):
 async def _buried(left: set[asyncio.Task[Any]]) -> None:
     """Ends what is left of a dead worker.
 
-    It fails at its next point. What gives a connection back comes to its end, as the server
-    gives it back where a process is gone.
+    It fails at its next point. Code that gives a connection back may finish, as the server
+    does that for a process that is gone.
     """
     _, late = await asyncio.wait(left, timeout=DEATH_SECONDS)
     for task in late:

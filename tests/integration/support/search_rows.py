@@ -177,7 +177,7 @@ class FixedEmbedder:
     async def embed_chunks(
         self, texts: Sequence[str], *, scope: CallScope
     ) -> Sequence[Sequence[TextVector]]:
-        """Nobody asks for these here."""
+        """Fails: these tests embed no chunks."""
         raise NotImplementedError
 
     async def embed_query(self, text: str, *, scope: CallScope) -> tuple[float, ...]:

@@ -177,7 +177,7 @@ class Row:
 
 
 async def row_of(database: Database) -> Row:
-    """Of the memory `m`."""
+    """Returns the row of the memory `m`."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         columns: Any = memory.c
         found = (

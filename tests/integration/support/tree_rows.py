@@ -26,9 +26,9 @@ SPEC = TreeSpec(segment_tokens=64, max_children=3, summary_tokens=64, model="tes
 async def make_tree(
     database: Database, leaves: Sequence[str], *, tail: Sequence[str] = (), **changes: Any
 ) -> None:
-    """The session `s` and the tree `t` over it: each leaf one chunk, then a tail.
+    """Makes the session `s` and the tree `t` over it: each leaf one chunk, then a tail.
 
-    Revision 1 brings the leaves and the parents of all whole groups, revision 2 the tail.
+    Revision 1 adds the leaves and the parents of all whole groups, revision 2 the tail.
     """
     async with database.transaction(DEFAULT_TENANT) as tx:
         await sessions.create(tx, KEY, "s")

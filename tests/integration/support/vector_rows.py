@@ -139,7 +139,7 @@ class Keeper:
         self.adopt()
 
     def adopt(self) -> None:
-        """Takes a memory at revision 0 that was made by somebody else."""
+        """Adopts a memory at revision 0 that was made elsewhere."""
         first = first_state(self.spec)
         self.states, self.made = [first], {0: first.current}
 

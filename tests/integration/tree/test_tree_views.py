@@ -1,4 +1,4 @@
-"""Reading trees: what a reader finds as of every revision, and what it costs."""
+"""A reader finds a tree as of every revision, at a bounded cost."""
 
 from collections.abc import Sequence
 

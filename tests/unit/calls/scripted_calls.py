@@ -69,7 +69,7 @@ class Script:
 class Ledger:
     calls: list[Call] = field(default_factory=list)
 
-    #: Who may make which call, by fence.
+    #: The fence of each call that may be made.
     intents: dict[bytes, int] = field(default_factory=dict)
     #: Calls whose leases were renewed together, time after time.
     renewed_together: list[list[bytes]] = field(default_factory=list)

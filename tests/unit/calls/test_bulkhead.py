@@ -12,8 +12,8 @@ from service.llm.providers.failures import ModelFailure
 
 
 class World:
-    """A worker with two places for unresponsive models, if it has so many; a clock, and models that
-    reply when told."""
+    """A worker with up to two slots for unresponsive models, a clock, and models that reply on
+    command."""
 
     def __init__(self, concurrency: int = 16) -> None:
         self.now = 0.0

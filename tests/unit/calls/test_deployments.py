@@ -76,7 +76,7 @@ async def test_a_failure_is_told_and_nobody_else_is_asked(
 
 
 async def test_one_that_cannot_be_reached_may_be_tried_again() -> None:
-    # A port that was free a moment ago may be somebody else's by now; nobody listens at this one.
+    # A port that was free a moment ago may be taken by now; no process listens at this one.
     calls = transport([FakeModel(url="http://127.0.0.1:1/v1")])
     with pytest.raises(ModelFailure) as caught:
         await calls.complete(ASK, MODEL, CallPlan(deployment="place-0"))

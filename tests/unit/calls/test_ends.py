@@ -28,7 +28,7 @@ TOOL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{
 
 
 async def asked(choice: dict[str, Any], usage: dict[str, Any] | None = None) -> Completion:
-    """Returns what a model comes to whose only choice is this one."""
+    """Returns the completion of a model whose only choice is this one."""
     body = {"id": "x", "object": "chat.completion", "created": 1, "model": "m"}
     body |= {"choices": [{"index": 0, "finish_reason": "stop", **choice}]}
     body |= {} if usage is None else {"usage": usage}

@@ -97,7 +97,7 @@ async def test_a_call_that_begins_when_the_last_one_ends_is_renewed_too() -> Non
     await model.is_asked.wait()
     model.go_on.set()
     await first
-    # At once, before whoever renews has noticed that there was nothing left.
+    # At once, before the renewing task has noticed that there was nothing left.
     model.go_on.clear()
     second = asyncio.create_task(made.make(order(2)))
     while True:

@@ -367,7 +367,7 @@ async def test_a_first_one_that_goes_elsewhere_in_the_end_passes_on() -> None:
         waiting = asyncio.create_task(second.waited(here))
         await turns(5)
         assert not waiting.done()
-        # Somebody else had the call, and by now another deployment is the better one.
+        # Another executor had the call, and by now another deployment is better.
         assert not await first.waited(there)
         assert await waiting
         assert second.warm_segments(here) == 0

@@ -39,7 +39,7 @@ CANONICAL = {
     "required": ["text"],
     "additionalProperties": False,
 }
-#: Its keys are anybody's: Claude could fill it with {} only.
+#: Its keys are free: Claude could only fill it with {}.
 FREE = {"type": "object", "properties": {"facts": {"type": "object"}}}
 ASK = ModelRequest(
     purpose=Purpose.ANSWER,

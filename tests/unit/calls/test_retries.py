@@ -77,7 +77,7 @@ async def test_a_lease_that_was_lost_between_two_tries_is_not_paid_on() -> None:
                 return await super().complete(ask, model, plan)
             finally:
                 if self.asked == 1:
-                    # Somebody took it over meanwhile, and was paid for by the time we go on.
+                    # Another executor took the call over meanwhile, and has paid for its reply.
                     ledger.intents.clear()
                     theirs = Script(["theirs"])
                     other = gateway(theirs, ledger, DictIndex(), [])

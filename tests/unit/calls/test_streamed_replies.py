@@ -26,7 +26,7 @@ FAILED = ModelFailure("it broke", retryable=True)
 
 @dataclass
 class Heard:
-    """What somebody reads along."""
+    """What a reader gets while a reply is written."""
 
     text: str = ""
     restarts: int = 0

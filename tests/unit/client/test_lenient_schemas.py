@@ -1,4 +1,4 @@
-"""Classes that say more than a memory can hold: all is told at once, or becomes guidance."""
+"""Classes that say more than a memory can keep: all of it is reported, or becomes guidance."""
 
 import uuid
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Address(BaseModel):
 
 
 class Person(BaseModel):
-    """Who is meant."""
+    """The person meant."""
 
     addresses: dict[str, Address]
     born: datetime
@@ -44,7 +44,7 @@ class Person(BaseModel):
 
 @dataclass
 class Plain:
-    """Who is meant."""
+    """The person meant."""
 
     born: datetime
     seen: date | None

@@ -18,13 +18,13 @@ Response = session_service_pb2.AppendChunksResponse
 
 
 class Picky:
-    """A log that refuses the text "bad", told by its field, and "lost" the second time.
+    """A log that refuses the text "bad", naming its field, and "lost" the second time.
 
     The first time it ends the stream without a word.
     """
 
     def __init__(self, opened: list[int]) -> None:
-        #: What each stream is told that is durable.
+        #: The durable sequence that each stream gets first.
         self.opened = list(opened)
         self.lost = False
 

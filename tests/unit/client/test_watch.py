@@ -18,7 +18,7 @@ from tests.support.properties import examples
 from tests.unit.client.server import add, serving
 
 LOST = grpc.StatusCode.UNAVAILABLE
-#: A port at which nobody listens; one that was free a moment ago may be taken by now.
+#: A port at which no process listens; one that was free a moment ago may be taken by now.
 NOWHERE = 1
 Request = memory_service_pb2.WatchMemoryRequest
 Response = memory_service_pb2.WatchMemoryResponse
@@ -123,7 +123,7 @@ async def test_wherever_streams_end_each_revision_is_told_once(
             return await numbers(watch, 6)
 
     assert await watched(history, use) == [1, 2, 3, 4, 5, 6]
-    # A stream is opened anew only behind what was told.
+    # A stream is reopened only after new revisions were received.
     assert history.requests[0].after_revision == 0
     assert len(history.requests) <= len(cuts) + 1
 

@@ -1,4 +1,4 @@
-"""The link to Redis: what is kept there is advice, so losing it fails nothing."""
+"""The link to Redis keeps only advice, so that losing it fails nothing."""
 
 from typing import Any
 

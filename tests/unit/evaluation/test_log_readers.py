@@ -1,4 +1,4 @@
-"""Readers of the log: what is asked for by which name, and what comes of it."""
+"""Strategies that read the log: their requests by name, and their results."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -34,7 +34,7 @@ Event = answer_service_pb2.TrajectoryEvent
 
 
 class Service:
-    """Hears what is asked, and answers what it is told to."""
+    """Records requests, and gives a scripted answer."""
 
     def __init__(self, answer: Answer, events: Sequence[Event] = ()) -> None:
         self.answer = answer
@@ -149,7 +149,7 @@ async def test_pieces_that_one_prompt_had_are_read_as_well(monkeypatch: pytest.M
     service = Service(answer, [together("p.3")])
     found = await outcome(monkeypatch, StrategyName.DCISO_RANK, service)
     assert (found.seen, found.pieces) == (frozenset({5, 6}), 1)
-    # Where a piece stands that nothing is cited from, nobody says.
+    # The positions of a piece that no citation is from are not known.
     service = Service(answer, [together("p.3", "p.1")])
     found = await outcome(monkeypatch, StrategyName.DCISO_RANK, service)
     assert (found.seen, found.pieces) == (None, 2)

@@ -1,4 +1,4 @@
-"""Games of the reliability experiment, and what they come to."""
+"""Games of the reliability experiment, and their results."""
 
 import json
 from dataclasses import replace
@@ -23,7 +23,7 @@ from tests.unit.evaluation.games import STATE_TOKENS, played
 
 
 def pieces_tokens(task: tasks.Task) -> int:
-    """Of all that a full history has in the end, at least."""
+    """Returns the least tokens of a full history at the end."""
     return sum(estimate_tokens(text) for text in (task.prompt, *task.observations))
 
 
@@ -54,7 +54,7 @@ async def test_a_full_history_fails_exactly_when_its_beginning_is_cut() -> None:
 
 async def test_what_is_written_again_and_again_goes_wrong() -> None:
     results = await played(["recursive"], tasks.make_all([60], 30, seed=2), loss=0.05)
-    # Whoever writes it 60 times keeps it with a probability of 0.95 ** 60, which is 0.05.
+    # What is written 60 times is kept with a probability of 0.95 ** 60, which is 0.05.
     assert sum(one.is_right for one in results) <= 8
 
 

@@ -1,4 +1,4 @@
-"""The scripted model: it knows what its prompt says, and loses what it is told to lose."""
+"""The scripted model knows what its prompt says, and loses a given share of it."""
 
 import http.client
 import json

@@ -16,7 +16,7 @@ MEMWALKER = StrategyName.MEMWALKER
 
 
 class Scripted:
-    """Answers each question with its number, unless told otherwise."""
+    """Answers each question with its number by default."""
 
     def __init__(self, tell: Callable[[Document, Question], str] = lambda _, q: f"{q.number}"):
         self.tell = tell

@@ -28,7 +28,7 @@ def test_shares_are_even_and_whole(held: list[int], limit: int) -> None:
     assert list(counts) == sorted(counts, key=int), "in the order of the file"
     for number, most in enumerate(held):
         mine = counts.get(str(number), 0)
-        # Whoever has fewer than another has none left, or lacks one of the last round.
+        # A document with fewer than another has none left, or lacks one of the last round.
         assert mine == most or mine >= max(counts.values()) - 1
     for one in chosen:
         asked = [question.number for question in one.questions]

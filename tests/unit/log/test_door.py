@@ -82,7 +82,7 @@ async def test_what_is_not_there_never_gets_in_and_is_looked_for_at_once() -> No
         assert made.inside == [there]
         assert made.away == missing
         assert len(made.looks) == 1
-        # Who is known gets in without a look, however many others wait for one.
+        # A known session is let in without a look, however many others wait for one.
         made.open.clear()
         made.come("none")
         again = made.come("s", 2)
@@ -94,7 +94,7 @@ async def test_a_session_made_a_moment_ago_is_not_refused_for_what_was_seen_befo
         before = made.come("s")
         with pytest.raises(NotFound):
             await before.done
-        # By another process; nothing here is told.
+        # By another process, without a notification here.
         made.create("s")
         after = made.come("s")
         await made.looked(2)

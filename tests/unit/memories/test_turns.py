@@ -15,7 +15,7 @@ ITEM = WorkItem(kind=WorkKind.MEMORY, tenant_id=NOBODY, session_key=NOBODY, item
 
 
 def serve(turns: Turns, free: int, waiting: Counter[WorkClass]) -> list[WorkClass]:
-    """What a look brings where so much waits in each work class."""
+    """Returns the classes of the work that a look finds, where so much waits in each."""
     found: list[WorkClass] = []
     ended: dict[WorkClass, UUID] = {}
     bound = turns.bound(())

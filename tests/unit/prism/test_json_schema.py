@@ -208,7 +208,7 @@ def names(schema: Schema) -> list[str]:
             ["A", "OldPeople"],
         ),
         ({"title": "A", "properties": {"_": {"properties": {"x": STRING}}}}, ["A", "Record"]),
-        # A name that somebody wrote goes first, the memory's before all.
+        # Names that are written in the schema go first, the memory's before all.
         (
             {
                 "title": "A",
@@ -233,7 +233,7 @@ def names(schema: Schema) -> list[str]:
             },
             ["A", "Person", "Person2"],
         ),
-        # Two models of one name, as pydantic tells them apart.
+        # Two models of one name, as pydantic distinguishes them.
         (
             {
                 "title": "A",

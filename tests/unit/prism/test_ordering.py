@@ -1,4 +1,4 @@
-"""The order of keys: what seldom changes comes first, once that is known and pays."""
+"""Orders keys so that those that seldom change are first, once that is known and pays."""
 
 from hypothesis import given
 from hypothesis import strategies as st

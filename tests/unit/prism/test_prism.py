@@ -74,7 +74,7 @@ def said(text: str, end: End = End.COMPLETE) -> ModelReply:
 
 
 def run(flow: Flow[T], *replies: ModelReply) -> tuple[list[ModelRequest], T]:
-    """What a flow asks, given these replies, and what it comes to."""
+    """Returns what a flow asks, given these replies, and its result."""
     asks = list(next(flow))
     for number, reply in enumerate(replies, start=1):
         try:

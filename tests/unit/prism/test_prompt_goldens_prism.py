@@ -1,4 +1,4 @@
-"""The prompts of PRISM memories as they are, word for word, for whoever reviews a change.
+"""The prompts of PRISM memories word for word, so that reviewers see each change.
 
 PALIMPSEST_TEST_UPDATE=1 writes them anew.
 """

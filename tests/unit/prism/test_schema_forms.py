@@ -24,7 +24,7 @@ from tests.unit.support.taken_schemas import taken
 TALE_SOURCE = '''
 class Tale:
     """A tale, whatever order
-    it is told in:
+    it is written in:
       - scenes
       - people
     """
@@ -37,7 +37,7 @@ class Tale:
         """Who is in "it"."""
 
     class Person:
-        """Somebody."""
+        """A person."""
 
         name: str
         kind: Literal["hero", "villain", None]
@@ -58,7 +58,7 @@ class Tale:
 @dataclass
 class Tale:
     """A tale, whatever order
-    it is told in:
+    it is written in:
       - scenes
       - people
     """
@@ -72,7 +72,7 @@ class Tale:
 
     @dataclass(frozen=True, kw_only=True)
     class Person:
-        """Somebody."""
+        """A person."""
 
         name: str
         kind: Literal["hero", "villain", None] = None
@@ -90,7 +90,7 @@ class Tale:
 
 
 class TalePerson(TypedDict):
-    """Somebody."""
+    """A person."""
 
     name: str
     kind: Literal["hero", "villain", None]
@@ -102,7 +102,7 @@ TalePerson.__name__ = "Person"
 
 class TypedTale(TypedDict, total=False):
     """A tale, whatever order
-    it is told in:
+    it is written in:
       - scenes
       - people
     """
@@ -133,7 +133,7 @@ class Scene(BaseModel):
 
 
 class Person(BaseModel):
-    """Somebody."""
+    """A person."""
 
     name: str
     kind: Literal["hero", "villain", None] = None
@@ -142,7 +142,7 @@ class Person(BaseModel):
 
 class ModelTale(BaseModel):
     """A tale, whatever order
-    it is told in:
+    it is written in:
       - scenes
       - people
     """

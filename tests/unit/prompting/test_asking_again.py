@@ -43,7 +43,7 @@ def reply(text: str, end: End = End.COMPLETE, said: str = "") -> ModelReply:
 
 
 def run(flow: Flow[object], replies: Sequence[ModelReply]) -> tuple[object, list[ModelRequest]]:
-    """Returns what a flow comes to that is given these replies, and what it asked."""
+    """Returns the result of a flow that is given these replies, and what it asked."""
     asks: list[ModelRequest] = []
     left = list(replies)
     try:

@@ -1,4 +1,4 @@
-"""Who may send a first message: few at once, shared by connections, within a time."""
+"""Clients may send a first message: few at once, shared by connections, within a time."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -22,7 +22,7 @@ async def test_others_go_on_while_a_response_schema_is_checked(
 
     def check(text: str) -> dict[str, Any]:
         loop.call_soon_threadsafe(begun.set)
-        # On the loop itself nobody would ever set it.
+        # On the loop itself it would never be set.
         return {"others_went_on": others_went_on.wait(20)}
 
     monkeypatch.setattr(answer_service, "check_response_schema", check)

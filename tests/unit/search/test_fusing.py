@@ -28,7 +28,7 @@ def test_weights_decide_between_two_first_ranks() -> None:
 
 
 def test_among_equals_the_better_rank_wins_then_the_earlier_position() -> None:
-    # 1/(60+1) is 2/(60+62), which the second ranking's 62nd comes to.
+    # 1/(60+1) is 2/(60+62), which is the score of the second ranking's 62nd.
     second = hits(*range(100, 161), 7)
     fused = fuse([(1.0, hits(9)), (2.0, second)])
     places = {one.position: at for at, one in enumerate(fused)}

@@ -23,7 +23,7 @@ SCOPE = CallScope(
 
 @dataclass
 class Ledger:
-    """Keeps what it is told; refuses when it is told to."""
+    """Records its calls; refuses them with `refusal`."""
 
     reserved: list[Reservation] = field(default_factory=list)
     keys: set[bytes] = field(default_factory=set)

@@ -1,4 +1,4 @@
-"""The names of variables: what is misspelled is told, what others set is left alone."""
+"""Misspelt variables are reported; those of other programs are left alone."""
 
 import os
 import re

@@ -139,7 +139,7 @@ os._exit(0)
     ],
 )
 def test_the_standard_variables_hold(variables: dict[str, str], said: dict[str, object]) -> None:
-    # Nobody listens there, and nothing is sent: the process ends before the first push.
+    # No process listens there, and nothing is sent: this one ends before the first push.
     endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
     done = subprocess.run(
         [sys.executable, "-c", STANDARD],

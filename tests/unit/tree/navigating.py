@@ -119,14 +119,14 @@ def run(
     model: Model,
     *,
     tokens: tuple[int, int | None, int] = (10, None, 2),
-    told: list[Event] | None = None,
+    heard: list[Event] | None = None,
     **arguments: Any,
 ) -> Run:
     """Navigates `tree`; arguments are those of the question or of `navigate`.
 
-    `told` gets the events, for a run that ends with an error.
+    `heard` gets the events, for a run that ends with an error.
     """
-    events: list[Event] = [] if told is None else told
+    events: list[Event] = [] if heard is None else heard
     asks: list[ModelRequest] = []
     batches: list[int] = []
 

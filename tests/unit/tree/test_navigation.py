@@ -299,7 +299,7 @@ def test_a_reply_that_did_not_end_is_asked_for_again(end: End, fault: str) -> No
 def test_a_refusal_ends_it_with_its_words(end: End) -> None:
     told: list[Any] = []
     with pytest.raises(NoUse, match="refused the text: not that") as refused:
-        run(tree(), scripted(down(0), ended("", end, "not that")), told=told)
+        run(tree(), scripted(down(0), ended("", end, "not that")), heard=told)
     assert refused.value.end is end
     assert [event.action for event in told] == [Action.ENTER, Action.INVALID]
 

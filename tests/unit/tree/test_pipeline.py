@@ -33,7 +33,7 @@ async def test_with_a_full_window_it_sleeps_until_a_call_is_back(
     stored: list[str] = []
 
     async def read() -> LogRead:
-        # The last chunk of the log brings more leaves than the window has room for.
+        # The last chunk of the log has more leaves than the window has room for.
         came = not plan.leaves and not stored
         if came:
             numbers = range(1, texts + 1)

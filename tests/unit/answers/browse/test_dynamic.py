@@ -94,7 +94,7 @@ def test_aggregation_ends_the_walk_with_what_the_piece_adds() -> None:
     assert closing_of(got).notes == ("Ann.", "Ben.")
     assert got.result.calls == 3
     assert [action for _, action in got.moves()] == ["append", "aggregate", "aggregate", "answer"]
-    # Who chose a long answer is asked for one.
+    # A model that chose a long answer is asked for one.
     assert closing_of(got).offers == (AGGREGATION,)
     assert "Write the full answer" in got.asks[-1].text
 

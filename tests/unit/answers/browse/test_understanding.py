@@ -80,7 +80,7 @@ CODE = "Complete this code.\ndef feed(fox):\n    bowl = find_bowl(fox)\n    bowl
 
 
 def test_all_of_a_question_is_searched_for() -> None:
-    """Of a question with code in it the first line is nothing to search by."""
+    """Searches by all of a question with code, whose first line says too little."""
     log = Log(THREE, best=(2,))
     asked = request(BrowseOption.RANK, ALL_ACTIONS)
     replies = ("Subject: code\nQuery: Complete this code.", says("Ben"))

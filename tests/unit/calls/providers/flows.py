@@ -1,5 +1,5 @@
-"""Every flow that asks a model, with a small input, what a model writes that is well, and what
-each result comes to."""
+"""Every flow that asks a model, with a small input, a model's good replies, and a judgement of
+each result."""
 
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -45,7 +45,7 @@ WINDOW = 32_768
 
 
 class Came(StrEnum):
-    """What a flow comes to, for whoever waits for it."""
+    """What the caller of a flow gets."""
 
     KEPT = "kept"
     #: A text that was cut off, and shows it.
@@ -64,7 +64,7 @@ class Came(StrEnum):
     WITHOUT = "without"
     #: It ends with the error of the call.
     RAISED = "raised"
-    #: What nothing should come to: a part that is taken for the whole.
+    #: What no flow may return: a part that is taken for the whole.
     TORN = "torn"
 
 
@@ -79,7 +79,7 @@ class Case:
     start: Callable[[], Flow]
     #: A reply of use to each prompt of the flow.
     good: Callable[[ModelRequest], str]
-    #: Of a result, and the events that were told.
+    #: Judges a result and its events.
     came: Callable[[Any, Sequence[Event]], Came]
     look: Callable[[Any], Any] = field(default=lambda lookup: None)
 

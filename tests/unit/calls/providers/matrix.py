@@ -1,4 +1,4 @@
-"""What every flow should come to at every end of a reply, and how documents show that."""
+"""What every flow should return at every end of a reply, and the table of it in the docs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -14,7 +14,7 @@ from tests.unit.calls.providers.test_emulators import MISREAD, Outcome, right
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a flow comes to, and in how many calls, at an end that passes by, and one that stays."""
+    """What a flow returns, in how many calls, at an end that occurs once, and at one that stays."""
 
     once: Came
     once_calls: int
@@ -100,7 +100,7 @@ ROWS: Mapping[str, Row] = {
 
 
 def expected(flow: str, end: End) -> Expected:
-    """What a flow should come to at an end other than a complete reply."""
+    """Returns what a flow should return at an end other than a complete reply."""
     (column,) = (name for name, ends in COLUMNS.items() if end in ends)
     found: Expected = getattr(ROWS[flow], column)
     return found

@@ -14,14 +14,14 @@ from tests.unit.calls.providers.test_emulators import ASK, BOTH, STREAMED, turns
 
 #: Dollars for a token, as dollars for a million: what is read, and what is written.
 READ, WRITTEN = 1.0, 5.0
-#: Replies: what is an error is not billed, and comes to no completion.
+#: Replies: an error is not billed, and yields no completion.
 ENDS = [
     pytest.param(name, turn, how, id=f"{name}-{turn.native or turn.scenario.value}-{how}")
     for name in PROVIDERS
     for turn in turns(name)
     for how in BOTH
     if turn.scenario in PROVIDERS[name].finish or turn.scenario is Scenario.ODD_END
-    # A 400, of which litellm makes a reply. Nobody says what was billed: it is estimated.
+    # A 400, of which litellm makes a reply. Its usage is not reported, but estimated.
     if turn.native != "could not finish"
     # It says how much it read, which is not all that it was sent.
     if (name, turn.scenario) != ("ollama", Scenario.TOO_LONG)

@@ -1,4 +1,4 @@
-"""Every provider and scenario: what our transport makes of it through litellm, whole and streamed.
+"""Our transport reads every provider in every scenario through litellm, whole and streamed.
 
 `USUAL` and `THEIRS` say what is right. `MISREAD` says where something else comes out so far; a
 mend there makes the test fail until its line is taken away.
@@ -63,7 +63,7 @@ THEIRS: Mapping[tuple[str, str], Outcome] = {
     # Ends without an error.
     ("gemini", Scenario.PROMPT_FILTERED): End.FILTER,
     ("bedrock", Scenario.PROMPT_FILTERED): End.FILTER,
-    # Nobody can know: the prompt lost its middle.
+    # It cannot be known: the prompt lost its middle.
     ("ollama", Scenario.TOO_LONG): End.COMPLETE,
     ("openai", "could not finish"): End.THINKING,
     ("azure", "could not finish"): End.THINKING,
@@ -114,7 +114,7 @@ def right(name: str, turn: Turn, how: str) -> Outcome:
 async def outcome(
     servers: Emulators, transports: Mapping[str, LitellmTransport], name: str, turn: Turn, how: str
 ) -> tuple[Outcome, Completion | ModelFailure | None, str]:
-    """What a turn comes to, what was returned or raised, and what a stream brought."""
+    """Returns the outcome of a turn, what was returned or raised, and the text of a stream."""
     end = servers.endpoint(name)
     servers[name].script = [turn]
     heard: list[str] = []

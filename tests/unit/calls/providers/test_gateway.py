@@ -249,7 +249,7 @@ async def test_the_networks_words_are_told(
     between: Gateway, model: str, url: str, words: str
 ) -> None:
     between.answers = [answer("400 Bad Request")]
-    # Bound, and nobody listens: it is nobody else's meanwhile.
+    # Bound, without listening: no other process can have it meanwhile.
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         closed = bound.getsockname()[1]

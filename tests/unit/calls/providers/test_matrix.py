@@ -122,7 +122,7 @@ class Desk:
 
 
 def _ignored(text: str) -> None:
-    """Who listens to a reply that is being written."""
+    """Ignores a reply that is being written."""
 
 
 @dataclass(kw_only=True)
@@ -182,7 +182,7 @@ def _reply(done: Completion) -> ModelReply:
 
 def is_well(name: str, turn: Turn) -> bool:
     """Whether the model says all that it wants to say."""
-    # Of a prompt that is too long ollama takes the middle away, and nobody can know.
+    # Ollama removes the middle of a prompt that is too long, and does not report it.
     well = (Scenario.OK, Scenario.THINKING)
     return turn.scenario in well or (name, turn.scenario) == ("ollama", Scenario.TOO_LONG)
 
@@ -233,7 +233,7 @@ def _wrong_retries(got: Run, desk: Desk) -> Iterator[str]:
         if first is None or not isinstance(before.came, Completion):
             continue
         end, behind = before.came.end, ask.text[len(first.text) :]
-        # Who is shown a beginning is told what to do with it.
+        # A model that is shown a beginning is asked to do something with it.
         is_shown = end is End.LENGTH and before.came.text[:8] in behind
         if not is_shown and FAULTS.get(end, "") not in behind:
             yield f"it is not said that {FAULTS[end]}"

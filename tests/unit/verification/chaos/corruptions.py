@@ -152,7 +152,7 @@ def one_is_another(held: list[FinalChunk]) -> list[FinalChunk]:
 
 
 def late(made: Made) -> Event:
-    """The first page of the log, told when there was more."""
+    """Reads the first page of the log when there was more."""
     page = next(one for one in made.events if isinstance(one, ReadLog))
     return replace(page, client="late", invoked=9e9, returned=9e9)
 
@@ -207,7 +207,7 @@ def refused_edit(made: Made) -> Event:
 
 
 def edit_refused_and_made(made: Made) -> Made:
-    """An edit was made, and was told to have been refused."""
+    """An edit was made, and reported as refused."""
     without_ack = event(Edited, lambda _: None, mark="m1", returned=acked_at(made))(made)
     return added(refused_edit)(without_ack)
 

@@ -1,4 +1,4 @@
-"""The checker of histories: a correct one passes, and each broken promise is told by its name."""
+"""The checker of histories passes a correct one, and names each broken promise."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""When a sweep says of a fail point that nobody comes there: by sessions, never by time."""
+"""A sweep gives a point up after so many sessions that do not reach it, never by time."""
 
 import time
 from collections.abc import Iterator
