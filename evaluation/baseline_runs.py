@@ -69,7 +69,7 @@ class BaselineStrategy:
         )
 
     async def prepare(self, document: Document) -> Prepared:
-        """A session for the calls; recurrence reads the document."""
+        """Returns a session for the calls; recurrence reads the document."""
         name = f"{self._session_of(document)}:{self._baseline}"
         try:
             await self._client.create_session(name, exist_ok=True)
@@ -86,7 +86,7 @@ class BaselineStrategy:
         )
 
     async def ask(self, document: Document, prepared: Prepared, question: Question) -> Outcome:
-        """The answer, with what it cost by the ledger."""
+        """Returns the answer, with what it cost by the ledger."""
         assert isinstance(prepared.state, _Read), "prepare() made it"
         occasion = f"baseline:{self._baseline}:{question.number}"
         flow = self._flow(prepared.state, question)

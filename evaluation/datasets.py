@@ -62,7 +62,7 @@ class Document:
 
 
 def read(path: Path) -> Sequence[Document]:
-    """The documents of a file. Raises DatasetError."""
+    """Returns the documents of a file. Raises DatasetError."""
     found: list[Document] = []
     lines: dict[str, int] = {}
     for number, line in _lines(path):

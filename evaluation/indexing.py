@@ -39,7 +39,7 @@ class Indexes:
         return self._spent[session.id]
 
     async def wait(self, session: str) -> session_service_pb2.SearchIndex:
-        """The index, once it is at the head. Raises as `ready`."""
+        """Returns the index, once it is at the head. Raises as `ready`."""
         stub = session_service_pb2_grpc.SessionServiceStub(self._client.channel)
         request = session_service_pb2.GetSearchIndexRequest(session=session)
         patience = Patience(f"the search index of {session!r}", self._timeout)

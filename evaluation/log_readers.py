@@ -87,7 +87,7 @@ class LogStrategy:
         return Prepared(session=session.id, spent=spent, state=recent(compressed, document))
 
     async def ask(self, document: Document, prepared: Prepared, question: Question) -> Outcome:
-        """The answer, with what of the log was read for it."""
+        """Returns the answer, with what of the log was read for it."""
         assert isinstance(prepared.state, frozenset), "prepare() made it"
         request = request_of(
             question,
@@ -114,7 +114,7 @@ class LogStrategy:
 
 
 async def _compressed(session: palimpsest.Session) -> int:
-    """How far the session's state memory is, which the automatic reader may choose; 0: none."""
+    """Returns how far the state memory is that the automatic reader may choose; 0: none."""
     return next((one.applied_position for one in await session.memories() if one.id == STATE), 0)
 
 
@@ -139,7 +139,7 @@ def _outcome(asked: Asked, document: Document, uncompressed: frozenset[int]) -> 
 
 
 def _chosen(choice: answer_service_pb2.Answer.Choice) -> str:
-    """What the automatic reader chose, in a word; of browsing with its option."""
+    """Returns what the automatic reader chose, in a word; of browsing with its option."""
     name = answer_service_pb2.Reader.Name(choice.reader).removeprefix("READER_").lower()
     if choice.reader != answer_service_pb2.READER_DCISO or not choice.strategy:
         return name

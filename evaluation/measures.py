@@ -50,7 +50,7 @@ class Scores:
 
 
 def measure_of(questions: Iterable[Question]) -> Measure:
-    """The measure that fits a dataset's form."""
+    """Returns the measure that fits a dataset's form."""
     asked = list(questions)
     if all(question.options for question in asked):
         return Measure.ACCURACY
@@ -59,7 +59,7 @@ def measure_of(questions: Iterable[Question]) -> Measure:
 
 
 def score(answer: str, question: Question, measure: Measure) -> Scores:
-    """The scores of an answer; an empty one, for none, scores 0."""
+    """Returns the scores of an answer; an empty one, for none, scores 0."""
     if not answer.strip():
         return Scores(score=0.0, exact=0.0, f1=0.0, rouge_l=0.0)
     exact = max(exact_match(answer, gold) for gold in question.golds)
@@ -77,7 +77,7 @@ def exact_match(answer: str, gold: str) -> float:
 
 
 def token_f1(answer: str, gold: str) -> float:
-    """The harmonic mean of precision and recall over their words, each as often as it is there."""
+    """Returns the harmonic mean of precision and recall over their words, with repetitions."""
     said, wanted = normalized(answer).split(), normalized(gold).split()
     if not said or not wanted:
         return float(said == wanted)
@@ -85,7 +85,7 @@ def token_f1(answer: str, gold: str) -> float:
 
 
 def rouge_l(answer: str, gold: str) -> float:
-    """The F-measure of their longest common subsequence of words, without stemming."""
+    """Returns the F-measure of their longest common subsequence of words, without stemming."""
     said, wanted = (_WORD.findall(text.casefold())[:MAX_ROUGE_WORDS] for text in (answer, gold))
     return _harmonic(_common(said, wanted), len(said), len(wanted))
 

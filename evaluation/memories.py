@@ -69,7 +69,7 @@ class PrismStrategy:
         return schema.schema_source
 
     async def ask(self, document: Document, prepared: Prepared, question: Question) -> Outcome:
-        """The memory's answer, with the chunks that what it rests on was written from."""
+        """Returns the memory's answer, with the chunks that what it rests on was written from."""
         request = request_of(question, session=prepared.session, memory=PRISM)
         asked = await ask(self._place.client, request, self._place.timeout_seconds)
         return asked.outcome(seen=None, cited=asked.cited)
@@ -106,7 +106,7 @@ class PccStrategy:
         )
 
     async def ask(self, document: Document, prepared: Prepared, question: Question) -> Outcome:
-        """The answer from the working context, which shows the newest chunks as they are."""
+        """Answers from the working context, which shows the newest chunks as they are."""
         assert isinstance(prepared.state, frozenset), "prepare() made it"
         request = request_of(question, session=prepared.session, memory=STATE)
         asked = await ask(self._place.client, request, self._place.timeout_seconds)

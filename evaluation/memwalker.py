@@ -63,7 +63,7 @@ class MemWalkerStrategy:
         )
 
     async def ask(self, document: Document, prepared: Prepared, question: Question) -> Outcome:
-        """The answer that the navigation found, with the leaves that it read."""
+        """Returns the answer that the navigation found, with the leaves that it read."""
         settings = self._settings
         navigation = answer_service_pb2.NavigationOptions(
             hybrid_leaves=settings.hybrid_leaves,

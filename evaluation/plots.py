@@ -27,7 +27,7 @@ def lines(
     y_range: tuple[float, float],
     series: Mapping[str, Sequence[tuple[float, float]]],
 ) -> str:
-    """A line for each of the series, one or more, through its points (x, y): an SVG file.
+    """Returns a line for each of the series, one or more, through its points (x, y): an SVG file.
 
     The same figures give the same file.
     """
@@ -61,7 +61,7 @@ class Field:
 
 
 def fields(found: Sequence[Field]) -> str:
-    """One or more plots side by side, in which a name has the same look: an SVG file.
+    """Returns one or more plots side by side, in which a name has the same look: an SVG file.
 
     The same figures give the same file.
     """

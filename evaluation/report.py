@@ -104,7 +104,7 @@ def result_of(
     scores: Scores,
     seconds: float,
 ) -> Result:
-    """The result of a question that was answered, or has no answer."""
+    """Returns the result of a question that was answered, or has no answer."""
     return Result(
         strategy=strategy,
         document=document.id,
@@ -133,7 +133,7 @@ def result_of(
 def failed(
     strategy: StrategyName, document: Document, question: Question, cause: str, seconds: float
 ) -> Result:
-    """The result of a question that could not be answered."""
+    """Returns the result of a question that could not be answered."""
     return Result(
         strategy=strategy,
         document=document.id,
@@ -158,7 +158,7 @@ class Report:
 
     @classmethod
     def begin(cls, path: Path | None, head: Mapping[str, Any]) -> "Report":
-        """A new report; `head` has the settings and `run_id`. Raises ReportError."""
+        """Returns a new report; `head` has the settings and `run_id`. Raises ReportError."""
         if path is not None and path.exists():
             raise ReportError(f"{path} is there already; --resume goes on with it")
         report = cls(path, head)
@@ -167,7 +167,7 @@ class Report:
 
     @classmethod
     def resume(cls, path: Path, head: Mapping[str, Any]) -> "Report":
-        """The report of an interrupted run, if its settings are these. Raises ReportError."""
+        """Reads the report of an interrupted run, if its settings are these. Raises ReportError."""
         found = _load(path)
         for name, value in head["settings"].items():
             held = found["settings"].get(name)
@@ -204,7 +204,7 @@ class Report:
         return self._builds.values()
 
     def is_done(self, strategy: str, document: str, number: int) -> bool:
-        """Whether there is an outcome, so that it need not be asked."""
+        """Returns whether there is an outcome, so that it need not be asked."""
         found = self._results.get((strategy, document, number))
         return found is not None and not found.failure
 
@@ -237,7 +237,7 @@ class Report:
         json_file(self._path, self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain JSON."""
+        """Returns the report as plain JSON."""
         return {
             **self._head,
             "builds": [asdict(one) for one in self._builds.values()],

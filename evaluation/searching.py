@@ -55,7 +55,7 @@ class Searched:
     failure: str = ""
 
     def recall_at(self, count: int) -> float:
-        """The share of the evidence among the `count` best; 0 when it failed."""
+        """Returns the share of the evidence among the `count` best; 0 when it failed."""
         return recall(frozenset(self.evidence), self.found[:count]) or 0.0
 
     @property
@@ -89,7 +89,7 @@ def with_evidence(documents: Sequence[Document]) -> list[Document]:
 
 
 def summarize(way: SearchWay, results: Collection[Searched]) -> SearchSummary:
-    """The line of a way that has results."""
+    """Returns the line of a way that has results."""
     mine = [one for one in results if one.way is way]
     seconds = [one.seconds for one in mine if not one.failure]
     return SearchSummary(

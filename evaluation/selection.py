@@ -36,7 +36,7 @@ def choose(
 
 
 def _shares(held: Sequence[int], limit: int) -> list[int]:
-    """How many each gets when they are dealt out in turn."""
+    """Returns how many each gets when they are dealt out in turn."""
     shares = [0] * len(held)
     left = min(limit, sum(held))
     while left:

@@ -29,7 +29,7 @@ class Place:
     timeout_seconds: float
 
     async def opened(self, document: Document) -> palimpsest.Session:
-        """Its session, with all of it in the log; what is there already is kept.
+        """Returns its session, with all of it in the log; what is there already is kept.
 
         Raises PalimpsestError.
         """
@@ -45,7 +45,7 @@ class Place:
 async def _append(producer: palimpsest.Producer, chunk: Chunk) -> None:
     match chunk.kind:
         case ChunkKind.TEXT:
-            # Parts of a document are paragraphs, and say so by what is behind them.
+            # Parts of a document are paragraphs, and say so by what is after them.
             await producer.append(f"{chunk.text}\n")
         case ChunkKind.MESSAGE:
             await producer.append_message(chunk.role, chunk.text)

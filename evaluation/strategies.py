@@ -11,7 +11,7 @@ from evaluation.datasets import Document, Question
 class StrategyName(StrEnum):
     """The strategies that there are, in the order in which they are run.
 
-    The automatic reader comes behind those that make memories, so that it can choose among
+    The automatic reader comes after those that make memories, so that it can choose among
     them.
     """
 
@@ -89,7 +89,7 @@ class Spent:
 
 
 def added(spent: Iterable[Spent]) -> Spent:
-    """The sum; its price is that of those that have one."""
+    """Returns the sum; its price is that of those that have one."""
     found = list(spent)
     prices = [one.cost_micro_usd for one in found if one.cost_micro_usd is not None]
     return Spent(
@@ -118,7 +118,7 @@ class CitedSpan:
     """Characters of a chunk that an answer cites."""
 
     position: int
-    #: Of `Chunk.as_text()`; `to_character` is behind the last.
+    #: Of `Chunk.as_text()`; `to_character` is after the last.
     from_character: int
     to_character: int
 

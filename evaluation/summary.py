@@ -66,7 +66,7 @@ class Summary:
 
 
 def summarize(strategy: str, results: Collection[Result], builds: Collection[Build]) -> Summary:
-    """The line of a strategy that has results."""
+    """Returns the line of a strategy that has results."""
     mine = [one for one in results if one.strategy == strategy]
     done = [one for one in mine if not one.failure]
     built = [one for one in builds if one.strategy == strategy]
@@ -100,7 +100,7 @@ def _tokens(found: Iterable[Result | Build]) -> int:
 
 
 def is_right(result: Result) -> bool:
-    """Whether an answer counts as right, for recovery and as an example to train with.
+    """Returns whether an answer counts as right, for recovery and as an example to train with.
 
     A guess never does.
     """

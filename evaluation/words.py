@@ -22,5 +22,5 @@ def telling(golds: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def holds(text: str, golds: tuple[str, ...]) -> bool:
-    """Whether a normalized text has the words of one of them in a row."""
+    """Returns whether a normalized text has the words of one of them in a row."""
     return any(f" {gold} " in f" {text} " for gold in golds)

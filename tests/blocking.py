@@ -29,7 +29,7 @@ HEADER = "# Generated from palimpsest/_async by `make sync`; do not edit.\n"
 
 
 def sources() -> list[Path]:
-    """The modules that the blocking face is made from."""
+    """Returns the modules that the blocking face is made from."""
     return sorted(path for path in (CLIENT / "_async").glob("*.py") if path.name not in BY_HAND)
 
 
@@ -53,7 +53,7 @@ def _plain(source: str) -> str:
 
 
 def stale() -> list[str]:
-    """The modules that are not what is made from the awaited face now."""
+    """Returns the modules that are not what is made from the awaited face now."""
     with tempfile.TemporaryDirectory() as name:
         target = Path(name)
         generate(target)

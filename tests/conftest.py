@@ -62,7 +62,7 @@ def pytest_sessionfinish() -> None:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that the servers' user can get to, also when the tests run as root."""
+    """Yields a folder that the servers' user can get to, also when the tests run as root."""
     with tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -87,7 +87,7 @@ def _room() -> Iterator[None]:
 
 @pytest.fixture
 def url(servers: Servers) -> Iterator[str]:
-    """A migrated database of the test's own."""
+    """Yields a migrated database of the test's own."""
     url = servers.new_database()
     yield url
     servers.drop_databases(url)
@@ -95,7 +95,7 @@ def url(servers: Servers) -> Iterator[str]:
 
 @pytest.fixture
 async def database(url: str) -> AsyncIterator[Database]:
-    """A pool on that database, in the application's role."""
+    """Yields a pool on that database, in the application's role."""
     database = Database.connect(url, pool_size=5, name="test")
     yield database
     await database.close()
@@ -103,7 +103,7 @@ async def database(url: str) -> AsyncIterator[Database]:
 
 @pytest.fixture(scope="session")
 def address(servers: Servers) -> Iterator[str]:
-    """An API and a worker that tests with sessions of their own share."""
+    """Yields an API and a worker that tests with sessions of their own share."""
     url = servers.new_database(kept=True)
     with api(url) as (_, address), worker(url, **servers.redis_settings()):
         yield address
@@ -111,6 +111,6 @@ def address(servers: Servers) -> Iterator[str]:
 
 @pytest.fixture
 async def client(address: str) -> AsyncIterator[palimpsest.Client]:
-    """A client of the shared service."""
+    """Yields a client of the shared service."""
     async with palimpsest.connect(address) as client:
         yield client

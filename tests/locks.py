@@ -13,7 +13,7 @@ OURS = "palimpsest-"
 
 
 def pins(lock: Path) -> dict[str, set[Version]]:
-    """The versions in a lock, by name: several where they depend on Python's."""
+    """Returns the versions in a lock, by name: several where they depend on Python's."""
     found: dict[str, set[Version]] = {}
     for name, version in re.findall(r"^([a-z0-9._-]+)==(\S+)", lock.read_text(), re.MULTILINE):
         found.setdefault(canonicalize_name(name), set()).add(Version(version))
@@ -21,7 +21,7 @@ def pins(lock: Path) -> dict[str, set[Version]]:
 
 
 def strayed(root: Path) -> Iterator[str]:
-    """What is wrong with the locks, a line each."""
+    """Yields what is wrong with the locks, a line each."""
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     base, embedded, local = project["dependencies"], extras["embedded"], extras["local"]

@@ -121,7 +121,7 @@ def _shown_options(options: Sequence[str], key: bytes) -> str:
 
 
 def read_answer(reply: str, options: Sequence[str]) -> str:
-    """The answer of a reply; empty for none. With options it is one of them, or none."""
+    """Returns the answer of a reply; empty for none. With options it is one of them, or none."""
     said = spoken(reply)
     # Thoughts without an end are no answer.
     text = "" if is_thought(said) else said.strip()
@@ -134,7 +134,7 @@ def read_answer(reply: str, options: Sequence[str]) -> str:
 
 
 def _option(text: str, options: Sequence[str]) -> str:
-    """The one option that a text names by itself, its letter or its words."""
+    """Returns the one option that a text names by itself, its letter or its words."""
     bare = text.strip(" .\"'*\n")
     if bare in options:
         return bare

@@ -168,7 +168,7 @@ def _read(
 
 
 def _summary(reply: ModelReply) -> str:
-    """The summary of a reply, as far as it goes. Raises NoUse."""
+    """Returns the summary of a reply, as far as it goes. Raises NoUse."""
     check_refused(reply)
     text = spoken(reply.text).strip()
     fault = fault_of_end(reply) if reply.end is not End.LENGTH else None
@@ -180,7 +180,7 @@ def _summary(reply: ModelReply) -> str:
 
 
 def _answer(reply: ModelReply, options: Sequence[str]) -> str:
-    """The answer of a reply, as far as it goes; empty for none, and for a reply of no use."""
+    """Returns the answer of a reply, as far as it goes; empty for none, and for a useless reply."""
     is_read = reply.end in (End.COMPLETE, End.LENGTH)
     return read_answer(reply.text, options) if is_read else ""
 

@@ -37,12 +37,12 @@ class Part:
 
     @property
     def end(self) -> int:
-        """Behind its last character."""
+        """After its last character."""
         return self.start + len(self.text)
 
 
 def parts(text: str, tokens: int, count: Count) -> list[Part]:
-    """The text in parts of at most `tokens`, at borders of paragraphs and sentences."""
+    """Returns the text in parts of at most `tokens`, at borders of paragraphs and sentences."""
     found: list[Part] = []
     start = 0
     for piece in split(text, tokens, count):
@@ -71,7 +71,7 @@ def ending(text: str, tokens: int, count: Count) -> Part:
 
 
 def _longest(size: int, fits: Callable[[int], bool]) -> int:
-    """The greatest length up to `size` that fits; counts no more than it has to."""
+    """Returns the greatest length up to `size` that fits; counts no more than it has to."""
     high = 1024
     while high < size and fits(high):
         high *= 2

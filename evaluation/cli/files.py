@@ -15,7 +15,7 @@ _SLUG_CHARACTERS = 40
 
 
 def read_dataset(path: Path) -> tuple[Sequence[datasets.Document], str]:
-    """Its documents, and the digest of the file. Raises CommandError."""
+    """Returns its documents, and the digest of the file. Raises CommandError."""
     try:
         documents = datasets.read(path)
         with path.open("rb") as file:
@@ -26,19 +26,19 @@ def read_dataset(path: Path) -> tuple[Sequence[datasets.Document], str]:
 
 
 def session_name(run_id: str, document: datasets.Document) -> str:
-    """The name of a document's session: unlike any other's of any run."""
+    """Returns the name of a document's session: unlike any other's of any run."""
     slug = "".join(char if char.isalnum() and char.isascii() else "-" for char in document.id)
     digest = hashlib.sha256(document.id.encode()).hexdigest()[:8]
     return f"eval:{run_id}:{slug[:_SLUG_CHARACTERS]}-{digest}"
 
 
 def now() -> str:
-    """The time, as reports have it."""
+    """Returns the time, as reports have it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def versions() -> dict[str, str]:
-    """What a report was made with."""
+    """Returns what a report was made with."""
     return {
         "palimpsest": metadata.version("palimpsest-server"),
         "litellm": metadata.version("litellm"),

@@ -54,7 +54,7 @@ class Job:
         return not set(self.strategies).isdisjoint(BASELINES)
 
     def questions(self) -> Iterator[tuple[StrategyName, datasets.Document, datasets.Question]]:
-        """Everything that is asked."""
+        """Yields everything that is asked."""
         for name in self.strategies:
             for document in self.documents:
                 for question in document.questions:

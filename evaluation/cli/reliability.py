@@ -263,7 +263,7 @@ def _run_all(job: Job, config: Config, stop: StopSignals) -> Sequence[StrategySu
 
 @contextlib.contextmanager
 def _model(job: Job) -> Iterator[tuple[str, str]]:
-    """The service's model, as provider/name, and its base URL."""
+    """Yields the service's model, as provider/name, and its base URL."""
     if job.scripted is None:
         yield job.model, job.base_url
         return
@@ -297,7 +297,7 @@ async def _play(job: Job, client: palimpsest.Client | None, access: Any) -> None
 
 @contextlib.asynccontextmanager
 async def _access(job: Job, config: Config) -> AsyncIterator[Any]:
-    """Where a real model is asked; None where the scripted one plays."""
+    """Yields where a real model is asked; None where the scripted one plays."""
     from service.app.gateways import open_model_access
 
     if job.scripted is not None:

@@ -85,7 +85,7 @@ def show_summaries(summaries: Sequence[Summary], measure: Measure) -> None:
 
 
 def _breaks(widths: Sequence[int], room: int) -> Iterator[int]:
-    """Behind which columns a table ends; each has one at least."""
+    """After which columns a table ends; each has one at least."""
     used = 0
     for at, width in enumerate(widths):
         # Two blanks stand before each.
@@ -166,7 +166,7 @@ def _without_guesses(one: Summary) -> str:
 
 
 def _listed(chosen: Mapping[str, int]) -> str:
-    """A line for each."""
+    """Returns a line for each."""
     return "\n".join(f"{name} {count}" for name, count in chosen.items()) or NONE
 
 

@@ -45,7 +45,7 @@ class Optimum:
     def step(self, text: str, live: int, fresh: int, *, cold: bool, left: int) -> None:
         """One more prompt: over a state, its tokens, and those of its last amendments.
 
-        `left` prompts come behind it.
+        `left` prompts come after it.
         """
         self._follow(text)
         best, number = self._cheapest_fold(text, live, cold)
@@ -62,7 +62,7 @@ class Optimum:
             self._since = 0
 
     def result(self) -> tuple[float, tuple[int, ...]]:
-        """The least cost, and the steps before whose prompts it folds, from 0 on."""
+        """Returns the least cost, and the steps before whose prompts it folds, from 0 on."""
         best = min(range(len(self._cost)), key=self._cost.__getitem__)
         folds: list[int] = []
         chain = self._folds[best]
@@ -144,7 +144,7 @@ class Optimum:
             setattr(self, name, [held[number] for number in alive])
 
     def _beats(self, rival: int, number: int, left: int) -> bool:
-        """Whether, whatever comes, `rival` is never dearer than `number` from now on."""
+        """Returns whether, whatever comes, `rival` is never dearer than `number` from now on."""
         ahead = self._cost[number] - self._cost[rival]
         if rival == number or ahead < 0 or (ahead == 0 and rival < number):
             return False

@@ -32,7 +32,7 @@ def best_of_all(log: StepLog, many: Sequence[ModelPrices]) -> Sequence[Tokens]:
 
 
 def _texts(log: StepLog, layout: Changes) -> Iterator[str]:
-    """What is in the memory before each step, with the keys in the order of a layout."""
+    """Yields what is in the memory before each step, with the keys in the order of a layout."""
     value = restore(log.base_json)
     ranks = _ranks(log, layout)
     for step in log.steps:
@@ -44,7 +44,7 @@ def _texts(log: StepLog, layout: Changes) -> Iterator[str]:
 
 
 def _ranks(log: StepLog, layout: Changes) -> dict[Keys, int]:
-    """The place of each key among its siblings; none for the order in which they came."""
+    """Returns the place of each key among its siblings; none for the order in which they came."""
     if not layout.counts:
         return {}
     whole = restore(log.base_json)
@@ -98,7 +98,7 @@ def _changes(log: StepLog) -> Changes:
 def _of_layout(
     log: StepLog, layout: Changes, shown: Sequence[PromptShape], many: Sequence[ModelPrices]
 ) -> Sequence[Tokens]:
-    """The best schedule for each of the prices, the keys being in the order of a layout."""
+    """Returns the best schedule for each of the prices, the keys being in the order of a layout."""
     searches = [
         Optimum(
             prices,

@@ -27,7 +27,7 @@ class FullHistory:
         self._pieces = [prompt]
 
     async def context(self, wanted: str) -> Sequence[str]:
-        """The task and all steps."""
+        """Returns the task and all steps."""
         return self._pieces
 
     async def record(self, step: Step) -> None:
@@ -55,7 +55,7 @@ class Retrieval(FullHistory):
         self._index(prompt)
 
     async def context(self, wanted: str) -> Sequence[str]:
-        """The best by BM25, as many as may be and as the window holds."""
+        """Returns the best by BM25, as many as may be and as the window holds."""
         chosen: list[int] = []
         room = self._window_tokens
         for number in self._ranked(sorted(set(_words(wanted))))[: self._most]:
@@ -109,7 +109,7 @@ class Recursive:
         self._spent = Spent()
 
     async def context(self, wanted: str) -> Sequence[str]:
-        """The summary; before the first step the task."""
+        """Returns the summary; before the first step the task."""
         return [self._notes]
 
     async def record(self, step: Step) -> None:
@@ -130,7 +130,7 @@ class Recursive:
             raise Failed(str(error)) from error
 
     async def spent(self) -> Spent:
-        """The usage of all summaries."""
+        """Returns the usage of all summaries."""
         return self._spent
 
     def _sized(self, step: Step) -> SizedStep:

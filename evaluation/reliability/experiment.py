@@ -32,7 +32,7 @@ _PCC = re.compile(r"pcc-([1-9]\d{0,3})")
 
 
 def period_of(strategy: str) -> int | None:
-    """The N of a strategy pcc-N; None for the other strategies. Raises ValueError for none."""
+    """Returns N of a strategy pcc-N; None for other strategies. Raises ValueError for none."""
     if strategy in (FULL_HISTORY, RECURSIVE, RETRIEVAL):
         return None
     found = _PCC.fullmatch(strategy)

@@ -21,7 +21,7 @@ class ScriptedGameModel:
         self._model = model
 
     async def ask(self, ask: ModelRequest) -> ModelReply:
-        """Its reply; tokens are estimated."""
+        """Returns its reply; tokens are estimated."""
         # Games that wait for the service go on meanwhile.
         await asyncio.sleep(0)
         prompt = ask.text

@@ -24,7 +24,7 @@ class GatewayGameModel:
         self._calls = 0
 
     async def ask(self, ask: ModelRequest) -> ModelReply:
-        """Its reply. Raises Failed."""
+        """Returns its reply. Raises Failed."""
         self._calls += 1
         scope = CallScope(
             tenant_id=DEFAULT_TENANT,

@@ -68,7 +68,7 @@ class StrategySummary:
 
 
 def summarize(strategies: Sequence[str], results: Collection[GameResult]) -> list[StrategySummary]:
-    """A summary of each strategy that has results, in the order of `strategies`."""
+    """Returns a summary of each strategy that has results, in the order of `strategies`."""
     return [
         _strategy(name, mine)
         for name in strategies

@@ -28,7 +28,7 @@ class StateStrategy:
         self._steps = 0
 
     async def context(self, wanted: str) -> Sequence[str]:
-        """The state vectors in use and the steps since; every due compression is waited for."""
+        """Returns the state vectors in use and the steps since; waits for due compressions."""
         try:
             found = await self._state.context(
                 fully_applied=True, forms=("parts",), timeout=self._timeout_seconds
@@ -81,7 +81,7 @@ async def keeping(
     state_tokens: int,
     timeout_seconds: float,
 ) -> AsyncIterator[StateStrategy]:
-    """A context strategy with a memory of its own, which compresses every `period` steps.
+    """Yields a context strategy with a memory of its own, which compresses every `period` steps.
 
     Raises Failed.
     """

@@ -25,7 +25,7 @@ class GameModel(Protocol):
     marker_key: bytes
 
     async def ask(self, ask: ModelRequest) -> ModelReply:
-        """The reply. Raises Failed."""
+        """Returns the reply. Raises Failed."""
         ...
 
     def count(self, text: str) -> int:
@@ -58,7 +58,7 @@ class ContextStrategy(Protocol):
     """What keeps a game's history for the agent: a strategy, in one game."""
 
     async def context(self, wanted: str) -> Sequence[str]:
-        """What the agent reads before a step, in pieces, the newest last. Raises Failed.
+        """Returns what the agent reads before a step, in pieces, the newest last. Raises Failed.
 
         `wanted` is what happens now, or the question.
         """
@@ -88,7 +88,7 @@ class Played:
 
 
 def fit(pieces: Sequence[str], window_tokens: int, count: Callable[[str], int]) -> list[str]:
-    """The newest of the pieces that fit together; the last one may itself be cut on the left."""
+    """Returns the newest pieces that fit together; the last one may itself be cut on the left."""
     taken: list[str] = []
     room = window_tokens
     for piece in reversed(pieces):
@@ -149,5 +149,5 @@ class Game:
 
 
 def spent_on(reply: ModelReply) -> Spent:
-    """The usage of one call."""
+    """Returns the usage of one call."""
     return Spent(calls=1, input_tokens=reply.input_tokens, output_tokens=reply.output_tokens)

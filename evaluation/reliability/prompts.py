@@ -86,7 +86,7 @@ def _ask(name: str, instructions: str, context: Sequence[str], last: str) -> Mod
 
 
 def read_step(reply: str, observation: str) -> Step:
-    """The step that a reply makes of an observation; what it says besides is not kept."""
+    """Returns the step that a reply makes of an observation; what it says besides is not kept."""
     parts = {name.lower(): text.strip() for name, text in _PART.findall(spoken(reply))}
     return Step(
         observation=observation,

@@ -36,7 +36,7 @@ class Report:
         }
 
     def head(self) -> dict[str, Any]:
-        """All but the games."""
+        """Returns all but the games."""
         return dict(self._head)
 
     def write(self, summaries: Sequence[StrategySummary], *, updated: str, complete: bool) -> None:

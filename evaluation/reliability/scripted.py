@@ -32,7 +32,7 @@ class ScriptedModel:
         self._state_tokens = state_tokens
 
     def reply(self, prompt: str) -> str:
-        """What it makes of a prompt: an answer, a step of the game, or else a summary."""
+        """Returns what it makes of a prompt: an answer, a step of the game, or else a summary."""
         held = known(read(prompt))
         if asked := _QUESTION.search(prompt):
             return held.get(asked[1], UNKNOWN)
@@ -56,7 +56,7 @@ class ScriptedModel:
         return written or "Nothing is known of the boxes."
 
     def _rewritten(self, item: str, chance: random.Random) -> str | None:
-        """A fact as it is written again; None when it is left out."""
+        """Returns a fact as it is written again; None when it is left out."""
         if chance.random() >= self._loss:
             return item
         if chance.random() < LOST_SHARE:

@@ -70,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _text(content: Any) -> str:
-    """A message's content, in one piece or in blocks."""
+    """Returns a message's content, in one piece or in blocks."""
     return content if isinstance(content, str) else "".join(block["text"] for block in content)
 
 

@@ -64,7 +64,7 @@ class Task:
 
 
 def make(length: int, number: int, *, seed: int) -> Task:
-    """The task of a length, a number and a seed; always the same."""
+    """Returns the task of a length, a number and a seed; always the same."""
     chance = random.Random(f"{seed}/{length}/{number}")
     things = chance.sample(ITEMS, len(BOXES))
     held = dict(zip(BOXES, things, strict=True))
@@ -101,7 +101,7 @@ def _change(asked: str, chance: random.Random) -> Said:
 
 
 def _followed(asked: str, done: Said) -> str:
-    """Where the thing is that was in the asked box."""
+    """Returns where the thing is that was in the asked box."""
     # Both boxes of a copy have it then; the one that had it stays the asked one.
     return done.other if done.kind in (Kind.SWAP, Kind.MOVE) and done.box == asked else asked
 

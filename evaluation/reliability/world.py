@@ -92,7 +92,7 @@ _SENTENCE = re.compile(
 
 
 def read(text: str) -> Iterator[Said]:
-    """What a text says of boxes, in its order; all else is passed over."""
+    """Yields what a text says of boxes, in its order; all else is passed over."""
     for found in _SENTENCE.finditer(text):
         part = found.groupdict()
         if part["holds"]:
@@ -108,7 +108,7 @@ def read(text: str) -> Iterator[Said]:
 
 
 def known(said: Iterable[Said]) -> dict[str, str]:
-    """What boxes hold after all of it; those that nothing is known of are not there."""
+    """Returns what boxes hold after all of it; those that nothing is known of are not there."""
     held: dict[str, str] = {}
     for one in said:
         one.change(held)

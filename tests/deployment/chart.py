@@ -22,7 +22,7 @@ Manifest = dict[str, Any]
 
 
 def tool(name: str) -> str:
-    """The path of a program that `make setup-deploy` put into .cache."""
+    """Returns the path of a program that `make setup-deploy` put into .cache."""
     path = ROOT / ".cache" / name
     if not path.exists():
         pytest.fail(f"{path.relative_to(ROOT)} is missing; `make setup-deploy` makes it")
@@ -44,19 +44,19 @@ def helm(*arguments: str | Path, chart: Path = CHART) -> subprocess.CompletedPro
 
 @cache
 def rendered(values: Path, *more: str) -> str:
-    """All manifests, as Helm prints them."""
+    """Returns all manifests, as Helm prints them."""
     done = helm("template", "--values", values, *more)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def manifests(values: Path, *more: str) -> list[Manifest]:
-    """All manifests."""
+    """Returns all manifests."""
     return [one for one in yaml.safe_load_all(rendered(values, *more)) if one]
 
 
 def by_kind(found: Sequence[Manifest], kind: str) -> dict[str, Manifest]:
-    """Those of one kind, by what their names end in."""
+    """Returns those of one kind, by what their names end in."""
     prefix = f"{RELEASE}-palimpsest"
     named = (
         (one["metadata"]["name"].removeprefix(prefix).lstrip("-"), one)
@@ -67,13 +67,13 @@ def by_kind(found: Sequence[Manifest], kind: str) -> dict[str, Manifest]:
 
 
 def pods(found: Sequence[Manifest]) -> dict[str, Manifest]:
-    """The pod templates of all that makes pods, by its name's end."""
+    """Returns the pod templates of all that makes pods, by its name's end."""
     made = {**by_kind(found, "Deployment"), **by_kind(found, "Job")}
     return {name: one["spec"]["template"] for name, one in made.items()}
 
 
 def containers(pod: Manifest) -> dict[str, Manifest]:
-    """The containers of a pod in the order in which they start."""
+    """Returns the containers of a pod in the order in which they start."""
     spec = pod["spec"]
     return {one["name"]: one for one in (*spec.get("initContainers", ()), *spec["containers"])}
 
@@ -88,7 +88,7 @@ def environment(container: Manifest, found: Sequence[Manifest]) -> dict[str, str
 
 
 def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Whether a label selector of Kubernetes takes an object with these labels."""
+    """Returns whether a label selector of Kubernetes takes an object with these labels."""
 
     def taken(one: Mapping[str, Any]) -> bool:
         assert one["operator"] == "In", "no other is used"
@@ -101,7 +101,7 @@ def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 
 def walk(value: Any) -> Iterator[Any]:
-    """Everything in a manifest."""
+    """Yields everything in a manifest."""
     yield value
     if isinstance(value, dict):
         value = list(value.values())

@@ -36,7 +36,7 @@ _UNITS = {"h": 3600, "m": 60, "s": 1}
 
 
 def program(name: str, install: str = "make setup-deploy") -> str:
-    """The path of a program that these tests need; fails where there is none."""
+    """Returns the path of a program that these tests need; fails where there is none."""
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin")
     if found is None:
         pytest.fail(f"{name} is not installed; `{install}` does it on Debian")
@@ -71,7 +71,7 @@ class Service:
         return self.raw.get("command") or []
 
     def port(self, variable: str) -> int:
-        """The port of an address in a variable."""
+        """Returns the port of an address in a variable."""
         return int(self.environment[variable].rpartition(":")[2])
 
 
@@ -115,11 +115,11 @@ class Deployment:
         return [one for one in self.services.values() if one.is_ours]
 
     def text(self, name: str) -> str:
-        """A file beside compose.yaml."""
+        """Returns a file beside compose.yaml."""
         return (self.folder / name).read_text()
 
     def faults(self) -> list[str]:
-        """What is wrong with it, a line each."""
+        """Returns what is wrong with it, a line each."""
         return (
             [
                 f"{one.name}: {said}"
@@ -231,13 +231,13 @@ class Deployment:
 
 
 def seconds(duration: str) -> float:
-    """What Compose writes as 1m30s."""
+    """Returns what Compose writes as 1m30s."""
     parts = re.findall(r"(\d+(?:\.\d+)?)([hms])", duration)
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
 def wrong_command(words: Sequence[str]) -> str:
-    """What our command line says against a command; empty where nothing is."""
+    """Returns what our command line says against a command; empty where nothing is."""
     group = typer.main.get_command(app)
     assert isinstance(group, TyperGroup)
     above = group.make_context("palimpsest", [], resilient_parsing=True)

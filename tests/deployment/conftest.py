@@ -9,6 +9,6 @@ from tests.deployment.watching import Watched, watched
 
 @pytest.fixture(scope="session")
 async def deployment() -> AsyncIterator[Watched]:
-    """One deployment with Prometheus for all of them; a test leaves it as it was."""
+    """Yields one deployment with Prometheus for all of them; a test leaves it as it was."""
     async with watched() as found:
         yield found

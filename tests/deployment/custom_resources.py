@@ -13,7 +13,7 @@ THIRD_PARTY = ROOT / "third_party"
 
 @cache
 def _definitions() -> dict[tuple[str, str], dict[str, Any]]:
-    """The schema of each version of each kind, without room for fields that it does not name."""
+    """Returns the schema of each version of each kind, which allows no fields but its own."""
     found = {}
     for path in (*THIRD_PARTY.glob("keda/*.yaml"), *THIRD_PARTY.glob("prometheus-operator/*.yaml")):
         spec = yaml.safe_load(path.read_text())["spec"]
@@ -43,12 +43,12 @@ def _strict(schema: Any) -> Any:
 
 
 def problems(manifest: dict[str, Any]) -> list[str]:
-    """What is wrong with it. Raises KeyError for a kind that no definition is kept of."""
+    """Returns what is wrong with it. Raises KeyError for a kind that no definition is kept of."""
     schema = _definitions()[manifest["apiVersion"], manifest["kind"]]
     return [one.message for one in Draft202012Validator(schema).iter_errors(manifest)]
 
 
 def is_custom(manifest: dict[str, Any]) -> bool:
-    """Whether it is of an operator's own kind, and not one of Kubernetes'."""
+    """Returns whether it is of an operator's own kind, and not one of Kubernetes'."""
     group = manifest["apiVersion"].rpartition("/")[0]
     return "." in group and not group.endswith(".k8s.io")

@@ -174,7 +174,7 @@ class Running:
     log: Path
 
     def line(self, beginning: str) -> str:
-        """The line that begins so; empty as long as there is none."""
+        """Returns the line that begins so; empty as long as there is none."""
         lines = self.log.read_text(errors="replace").splitlines()
         assert self.process.poll() is None, "\n".join(lines)
         return next((line for line in lines if line.startswith(beginning)), "")

@@ -52,7 +52,7 @@ class Provider(Switched):
             self._changed.notify_all()
 
     def respond(self, request: dict[str, Any]) -> tuple[int, dict[str, str], str]:
-        """The response to a request for a completion, or for vectors."""
+        """Returns the response to a request for a completion, or for vectors."""
         if "input" in request:
             return OUTAGES["500"] if self.blind else self.vectors.respond(request)
         prompt = prompt_of(request)

@@ -22,7 +22,7 @@ NEEDED = "Prometheus is not installed: run `make setup-deploy`"
 
 
 def promtool(*arguments: str, folder: Path = PROMETHEUS) -> subprocess.CompletedProcess[str]:
-    """A check of rules or of their tests."""
+    """Returns a check of rules or of their tests."""
     assert shutil.which("promtool"), NEEDED
     return subprocess.run(
         ["promtool", *arguments], cwd=folder, capture_output=True, text=True, check=False

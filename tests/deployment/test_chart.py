@@ -60,7 +60,7 @@ METRICS_PORTS = {"api": 9464, "worker": 9464, "executor": 9465}
 
 
 def invalid(text: str, version: str, folder: Path) -> str:
-    """What is wrong with manifests by the schemas of a version of Kubernetes; else nothing."""
+    """Returns what the schemas of a version of Kubernetes find wrong with manifests, or nothing."""
     own = [one for one in yaml.safe_load_all(text) if one and not is_custom(one)]
     path = folder / "manifests.yaml"
     path.write_text(yaml.safe_dump_all(own))
@@ -551,7 +551,7 @@ def test_the_package_has_all_that_it_needs(tmp_path: Path) -> None:
 
 
 def leaves(values: Any, path: str = "") -> Iterator[str]:
-    """The paths of all values that hold no further ones."""
+    """Yields the paths of all values that hold no further ones."""
     if not isinstance(values, dict) or not values:
         yield path
         return

@@ -50,7 +50,7 @@ class Machine:
     places: dict[str, str] = field(default_factory=dict)
 
     def here(self, text: str, **more: str) -> str:
-        """A text of the files, with the places of this machine."""
+        """Returns a text of the files, with the places of this machine."""
         for there, here in {**self.places, **more}.items():
             text = text.replace(there, here)
         return text
@@ -92,7 +92,7 @@ class Container:
         return cls(process, environment, machine, service)
 
     def is_healthy(self) -> bool:
-        """What the service's healthcheck says."""
+        """Returns what the service's healthcheck says."""
         _, _, *words = self.machine.deployment.services[self.service].raw["healthcheck"]["test"]
         done = subprocess.run(
             [sys.executable, *words],
@@ -129,7 +129,7 @@ def collector() -> Iterator[tuple[Collector, int]]:
 def machine(
     folder: Path, tmp_path: Path, model: FakeModel, collector: tuple[Collector, int]
 ) -> Iterator[Machine]:
-    """The database with its roles, Valkey, and all secrets."""
+    """Yields the database with its roles, Valkey, and all secrets."""
     unwanted = shutil.ignore_patterns("secrets", ".env")
     shutil.copytree(ROOT / "deploy", folder / "deploy", ignore=unwanted)
     files = folder / "deploy" / "compose"
@@ -236,7 +236,7 @@ def status(url: str) -> int:
 
 
 async def append_and_ask(address: str, texts: list[str]) -> tuple[int, str]:
-    """How far the memory is behind these texts, and what it answers."""
+    """Returns how far the memory is behind these texts, and what it answers."""
     async with palimpsest.connect(address) as client:
         session = await client.create_session("s", exist_ok=True)
         memory = await session.create_memory("m", SCHEMA, chunk_tokens=1, exist_ok=True)
@@ -247,7 +247,7 @@ async def append_and_ask(address: str, texts: list[str]) -> tuple[int, str]:
 
 
 def migrate(machine: Machine) -> str:
-    """What the one-shot service prints."""
+    """Returns what the one-shot service prints."""
     one = machine.deployment.services["migrate"]
     environment = {name: machine.here(value) for name, value in one.environment.items()}
     done = subprocess.run(

@@ -51,7 +51,7 @@ UNWANTED = (
 
 @pytest.fixture(scope="module")
 def builds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Building, Building]]:
-    """The image, built twice at the same time, each in a storage of its own."""
+    """Yields the image, built twice at the same time, each in a storage of its own."""
     # One for both: a file of another test may lie in the tree when the second begins.
     revision = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -66,13 +66,13 @@ def builds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Building,
 
 @pytest.fixture(scope="module")
 def image(builds: tuple[Building, Building]) -> Image:
-    """The first of them."""
+    """Returns the first of them."""
     return Image.of(builds[0])
 
 
 @pytest.fixture
 def run_dir(folder: Path) -> Path:
-    """What an engine mounts at /run/palimpsest: a folder of the image's user."""
+    """Returns what an engine mounts at /run/palimpsest: a folder of the image's user."""
     run_dir = folder / "run"
     run_dir.mkdir(mode=0o700)
     os.chown(run_dir, USER, USER)
@@ -80,7 +80,7 @@ def run_dir(folder: Path) -> Path:
 
 
 def empty_database(servers: Servers) -> str:
-    """A database that is not migrated; its URL."""
+    """Returns a database that is not migrated; its URL."""
     name = f"image_{uuid4().hex}"
     with psycopg.connect(servers.postgres.superuser_url, autocommit=True) as connection:
         connection.execute(
@@ -294,7 +294,7 @@ def test_its_list_of_parts_is_valid_and_true(image: Image, tmp_path: Path) -> No
 
 
 def _schema_faults(folder: Path, path: Path) -> str:
-    """What CycloneDX's own schema has against a file, by the library of the build stage."""
+    """Returns what CycloneDX's own schema has against a file, by the library of the build stage."""
     uv = shutil.which("uv") or str(ROOT / ".uv/bin/uv")
     lock = str(ROOT / "requirements" / "image.lock")
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder / "v"], check=True)

@@ -16,7 +16,7 @@ KNOWN = {"db_client_connection_count"}
 
 @pytest.fixture(scope="module")
 def scrape(servers: Servers) -> str:
-    """What an API server says of itself."""
+    """Returns what an API server says of itself."""
     assert shutil.which("promtool"), NEEDED
     listen = f"127.0.0.1:{free_port()}"
 
@@ -30,7 +30,7 @@ def scrape(servers: Servers) -> str:
 
 
 def check(scrape: str) -> set[str]:
-    """The metrics of which the checker finds something; releases differ in its words."""
+    """Returns the metrics of which the checker finds something; releases differ in its words."""
     done = subprocess.run(
         ["promtool", "check", "metrics"], input=scrape, capture_output=True, text=True, check=False
     )

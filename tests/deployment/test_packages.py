@@ -48,7 +48,7 @@ class Environment:
         )
 
     def must(self, program: str, *arguments: str) -> str:
-        """What a program prints that succeeds."""
+        """Returns what a program prints that succeeds."""
         done = self.run(program, *arguments)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -66,7 +66,7 @@ class Environment:
         self.must("python", "-m", "pip", "install", "--quiet", "--no-index", *wanted)
 
     def distributions(self) -> set[str]:
-        """The names of what is installed, but for pip's own."""
+        """Returns the names of what is installed, but for pip's own."""
         listed = json.loads(self.must("python", "-m", "pip", "list", "--format=json"))
         names = {one["name"].lower().replace("_", "-") for one in listed}
         return names - {"pip", "setuptools"}
@@ -74,14 +74,14 @@ class Environment:
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the packages of the work tree."""
+    """Returns a folder with the packages of the work tree."""
     folder = tmp_path_factory.mktemp("dist")
     build(ROOT, folder, commit_time(ROOT))
     return folder
 
 
 def wheels(dist: Path, *names: str) -> list[str]:
-    """The wheels of packages."""
+    """Returns the wheels of packages."""
     return [str(path) for name in names for path in dist.glob(f"palimpsest_{name}-*.whl")]
 
 

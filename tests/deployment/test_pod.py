@@ -40,7 +40,7 @@ def model() -> Iterator[FakeModel]:
 
 
 def fetched(process: Process, path: str) -> tuple[int, str]:
-    """What a process says by HTTP, where its log says that it listens."""
+    """Returns what a process says by HTTP, where its log says that it listens."""
     (said,) = re.findall(r'"listen": ?"([^"]+)"', process.log())
     try:
         with urllib.request.urlopen(f"http://{said}{path}", timeout=30) as response:

@@ -44,7 +44,7 @@ Unit = dict[str, list[str]]
 
 
 def read(folder: Path, name: str) -> Unit:
-    """The assignments of a unit file, in order."""
+    """Returns the assignments of a unit file, in order."""
     found: Unit = defaultdict(list)
     for line in (folder / name).read_text().splitlines():
         if "=" in line and not line.startswith("#"):
@@ -62,14 +62,14 @@ def environment(unit: Unit) -> dict[str, str]:
 
 
 def hardening(folder: Path, service: str) -> list[str]:
-    """What a unit may not do, but for what differs."""
+    """Returns what a unit may not do, but for what differs."""
     text = (folder / unit_name(service)).read_text()
     lines = text.partition("NoNewPrivileges=")[2].partition("\n\n")[0].splitlines()
     return [line for line in lines[1:] if line.partition("=")[0] not in OPEN]
 
 
 def faults(folder: Path) -> list[str]:
-    """What is wrong with the units, a line each."""
+    """Returns what is wrong with the units, a line each."""
     found, ports = [], set()
     for service in SERVICES:
         unit = read(folder, unit_name(service))
@@ -122,7 +122,7 @@ def _is_secret(name: str) -> bool:
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
-    """The units, with our programs where theirs would be."""
+    """Returns the units, with our programs where theirs would be."""
     folder = tmp_path / "units"
     shutil.copytree(HERE, folder)
     for path in folder.glob("palimpsest*.service"):
@@ -324,7 +324,7 @@ def test_what_hangs_is_killed_and_what_is_only_not_ready_is_not(tmp_path: Path) 
 
 
 def system_calls(unit: Unit) -> list[str]:
-    """The system calls that a unit may make."""
+    """Returns the system calls that a unit may make."""
     allowed: set[str] = set()
     for line in unit["SystemCallFilter"]:
         names = _expanded(line.removeprefix("~").split())
@@ -351,7 +351,7 @@ def _expanded(names: list[str]) -> set[str]:
 
 @pytest.fixture
 def confined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Python that may make the system calls that the units may; processes are started by it."""
+    """Returns a Python limited to the system calls of the units, by which processes are started."""
     unit = read(HERE, unit_name("api"))
     restricted = {
         "calls": system_calls(unit),
@@ -403,7 +403,7 @@ def test_what_the_units_run_works_under_their_filter(
     url, listen = servers.new_database(), f"127.0.0.1:{free_port()}"
 
     def variables(service: str, *more: str) -> dict[str, str]:
-        """Those of a unit, in the places of this machine."""
+        """Returns those of a unit, in the places of this machine."""
         units = (read(HERE, name) for name in (unit_name(service), *more))
         places = {"%d": str(credentials), "/run/palimpsest": str(run_dir)}
         found = {name: value for unit in units for name, value in environment(unit).items()}

@@ -14,7 +14,7 @@ GRAFANA = ROOT / "deploy" / "grafana"
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 ALERTS = PROMETHEUS / "alerts.yml"
 RUNBOOKS = ROOT / "docs" / "reference" / "alerts.md"
-#: What stands for nothing that is measured: functions, keywords and labels behind `by`.
+#: What stands for nothing that is measured: functions, keywords and labels after `by`.
 _WORDS = re.compile(
     r'"(?:[^"\\]|\\.)*"|\{[^}]*\}|\[[^]]*\]|\b(?:by|on|without|ignoring)\s*\([^)]*\)'
 )
@@ -31,19 +31,19 @@ class Query:
 
 
 def dashboards() -> dict[str, dict[str, Any]]:
-    """The dashboards that Grafana reads, by the names of their files."""
+    """Returns the dashboards that Grafana reads, by the names of their files."""
     paths = sorted((GRAFANA / "dashboards").glob("*.json"))
     return {path.stem: json.loads(path.read_text()) for path in paths}
 
 
 def panels() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each panel with its dashboard's name; rows are none."""
+    """Yields each panel with its dashboard's name; rows are none."""
     for name, board in dashboards().items():
         yield from ((name, panel) for panel in board["panels"] if panel["type"] != "row")
 
 
 def queries(window: str) -> list[Query]:
-    """Each query, with everything chosen, and rates of so long a time."""
+    """Returns each query, with everything chosen, and rates of so long a time."""
     found = []
     for board, panel in panels():
         for target in panel["targets"]:
@@ -55,18 +55,18 @@ def queries(window: str) -> list[Query]:
 
 
 def rules() -> list[dict[str, Any]]:
-    """Every rule."""
+    """Returns every rule."""
     groups = yaml.safe_load(ALERTS.read_text())["groups"]
     return [rule for group in groups for rule in group["rules"]]
 
 
 def alerts() -> list[dict[str, Any]]:
-    """The rules that raise an alert."""
+    """Returns the rules that raise an alert."""
     return [rule for rule in rules() if "alert" in rule]
 
 
 def metrics_of(expr: str) -> set[str]:
-    """The names of what a query asks for."""
+    """Returns the names of what a query asks for."""
     while (bare := _WORDS.sub(" ", expr)) != expr:
         expr = bare
     return set(_NAME.findall(expr)) - _KEYWORDS

@@ -155,23 +155,23 @@ class Prometheus:
         return said["data"]
 
     async def get(self, path: str, **values: str) -> Any:
-        """What its HTTP API answers."""
+        """Returns what its HTTP API answers."""
         return await asyncio.to_thread(self._get, path, **values)
 
     async def ask(self, expr: str) -> list[tuple[dict[str, str], float]]:
-        """The labels and values of a query, now."""
+        """Returns the labels and values of a query, now."""
         found = (await self.get("query", query=expr))["result"]
         return [(one["metric"], float(one["value"][1])) for one in found]
 
     async def is_ready(self) -> bool:
-        """Whether it answers."""
+        """Returns whether it answers."""
         with suppress(urllib.error.URLError, ConnectionError):
             await self.get("query", query="vector(1)")
             return True
         return False
 
     async def has(self, expr: str) -> bool:
-        """Whether a query finds anything above 0."""
+        """Returns whether a query finds anything above 0."""
         return any(value > 0 for _, value in await self.ask(expr))
 
     async def until(self, expr: str) -> None:
@@ -179,7 +179,7 @@ class Prometheus:
         await eventually(expr, lambda: self.has(expr))
 
     async def firing(self) -> set[str]:
-        """The alerts that fire now."""
+        """Returns the alerts that fire now."""
         found = (await self.get("alerts"))["alerts"]
         return {one["labels"]["alertname"] for one in found if one["state"] == "firing"}
 
@@ -249,7 +249,7 @@ class Watched:
         self.processes.pop(name).close()
 
     def connect(self) -> palimpsest.Client:
-        """A client of the API."""
+        """Returns a client of the API."""
         return palimpsest.connect(self.address)
 
     def execute(self, statement: str, *values: str) -> None:
@@ -267,7 +267,7 @@ class Watched:
 
 @asynccontextmanager
 async def watched() -> AsyncIterator[Watched]:
-    """A deployment in which everything has happened that dashboards show."""
+    """Yields a deployment in which everything has happened that dashboards show."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="palimpsest-test-")))
         servers = stack.enter_context(Servers.started())

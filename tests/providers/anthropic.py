@@ -209,7 +209,7 @@ def check_text(at: str, content: object) -> None:
 
 
 def check_marks(body: Json) -> None:
-    """Refuses too many marks, and an hour's behind one of five minutes."""
+    """Refuses too many marks, and an hour's after one of five minutes."""
     contents = [body.get("tools"), body.get("system")]
     contents += [message.get("content") for message in body["messages"]]
     blocks = [block for one in contents if isinstance(one, list) for block in one]
@@ -227,7 +227,7 @@ def check_marks(body: Json) -> None:
 
 
 def blocks(said: Said, request: Request) -> list[Json]:
-    """The content of a reply. A tool that has to be called gets the text, if that is JSON."""
+    """Returns the content of a reply. A forced tool gets the text as its input, if it is JSON."""
     found: list[Json] = []
     if said.thought:
         found.append({"type": "thinking", "thinking": said.thought, "signature": "c2lnbmVk"})
@@ -243,7 +243,7 @@ def blocks(said: Said, request: Request) -> list[Json]:
 
 
 def forced_arguments(text: str) -> dict[str, object] | None:
-    """The reply's object, for a tool that has to be called; empty when it was cut."""
+    """Returns the reply's object, for a tool that has to be called; empty when it was cut."""
     try:
         found = json.loads(text)
     except ValueError:

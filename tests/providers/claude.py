@@ -56,7 +56,7 @@ class Claude:
 
 
 def claude_of(model: str) -> Claude | None:
-    """The model of a name, wherever it is served; None: it is no Claude."""
+    """Returns the model of a name, wherever it is served; None: it is no Claude."""
     if found := _NEW.search(model):
         family, major, minor = found[1], found[2], found[3]
     elif found := _OLD.search(model):

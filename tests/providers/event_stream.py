@@ -12,7 +12,7 @@ _TEXT = 7
 
 
 def message(kind: str, payload: object, *, is_error: bool = False) -> bytes:
-    """One message; `kind` is the type of the event, or of the exception."""
+    """Returns one message; `kind` is the type of the event, or of the exception."""
     named = {
         ":exception-type" if is_error else ":event-type": kind,
         ":content-type": "application/json",

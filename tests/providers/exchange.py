@@ -59,23 +59,23 @@ class Invalid(Exception):
 
 
 def json_response(value: object, status: int = 200, **headers: str) -> Response:
-    """A body of JSON; headers are named with `_` for `-`."""
+    """Returns a body of JSON; headers are named with `_` for `-`."""
     named = {name.replace("_", "-"): text for name, text in headers.items()}
     return Response(status=status, body=json.dumps(value).encode(), headers=named)
 
 
 def stream(events: Iterator[bytes], media_type: str = "text/event-stream") -> Response:
-    """A response in parts."""
+    """Returns a response in parts."""
     return Response(parts=tuple(events), headers={"Content-Type": media_type})
 
 
 def data(value: object, end: str = "\n\n") -> bytes:
-    """An event of server-sent events without a name."""
+    """Returns an event of server-sent events without a name."""
     return f"data: {json.dumps(value)}{end}".encode()
 
 
 def text_of(content: object) -> str:
-    """The text of a message's content: in one piece, or in blocks."""
+    """Returns the text of a message's content: in one piece, or in blocks."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -84,7 +84,7 @@ def text_of(content: object) -> str:
 
 
 def unknown_fields(value: Mapping[str, object], known: frozenset[str]) -> list[str]:
-    """The names that are none of `known`, in the order of the request."""
+    """Returns the names that are none of `known`, in the order of the request."""
     return [name for name in value if name not in known]
 
 

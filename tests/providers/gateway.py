@@ -31,7 +31,7 @@ class Gateway:
 
 
 def answer(status: str, body: bytes = b"", **headers: str) -> bytes:
-    """An answer with a body; headers are named with `_` for `-`."""
+    """Returns an answer with a body; headers are named with `_` for `-`."""
     named = {"content_type": "text/html", "content_length": str(len(body)), **headers}
     lines = [f"HTTP/1.1 {status}", "Connection: close"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in named.items() if value]
@@ -40,7 +40,7 @@ def answer(status: str, body: bytes = b"", **headers: str) -> bytes:
 
 @contextmanager
 def gateway() -> Iterator[Gateway]:
-    """A gateway on a free port of this machine."""
+    """Yields a gateway on a free port of this machine."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         found = Gateway(port=server.getsockname()[1])
         thread = threading.Thread(target=_serve, args=(server, found), daemon=True)
@@ -66,7 +66,7 @@ def _serve(server: socket.socket, found: Gateway) -> None:
 
 
 def _request(connection: socket.socket) -> bytes:
-    """A whole request; empty when it breaks off."""
+    """Returns a whole request; empty when it breaks off."""
     read = b""
     try:
         while len(read) < _MAX_BYTES:

@@ -199,7 +199,7 @@ def _camel(name: str) -> str:
 
 
 def _value(of: Json, name: str) -> Any:
-    """A field by either way of writing it."""
+    """Returns a field by either way of writing it."""
     return next((value for key, value in of.items() if _camel(key) == name), None)
 
 

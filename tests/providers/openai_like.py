@@ -107,7 +107,7 @@ class OpenAiLike(Provider):
         return self.error(scenario)
 
     def error(self, scenario: Scenario) -> Response:
-        """The answer to what fails."""
+        """Returns the answer to what fails."""
         code, kind, message = self.errors[scenario]
         body = self.error_body(message, kind, code, None)
         is_delayed = scenario is Scenario.RATE_LIMIT_DELAY
@@ -142,7 +142,7 @@ class OpenAiLike(Provider):
         return {"id": "chatcmpl-1", "object": kind, "created": 1_760_000_000, "model": model}
 
     def message(self, said: Said) -> Json:
-        """What a message has besides its role."""
+        """Returns what a message has besides its role."""
         shown: Json = {"content": said.text}
         if said.thought and self.thought_field:
             shown[self.thought_field] = said.thought
@@ -165,11 +165,11 @@ class OpenAiLike(Provider):
         }
 
     def beside(self, said: Said) -> Json:
-        """What else a choice has."""
+        """Returns what else a choice has."""
         return {}
 
     def extra(self) -> Json:
-        """What else a response has, whole or in parts."""
+        """Returns what else a response has, whole or in parts."""
         return {}
 
     # Streams.
@@ -178,7 +178,7 @@ class OpenAiLike(Provider):
         return stream(self.events(said, request, stop))
 
     def events(self, said: Said, request: Request, stop: Scenario | None) -> Iterator[bytes]:
-        """The events of a reply, up to `stop`."""
+        """Yields the events of a reply, up to `stop`."""
 
         def event(delta: Json, end: str | None = None, **more: Any) -> bytes:
             head = self.head(request, "chat.completion.chunk")
@@ -205,11 +205,11 @@ class OpenAiLike(Provider):
         yield b"data: [DONE]\n\n"
 
     def tells_usage_at_the_end(self, wanted: bool) -> bool:
-        """Whether the last part has the usage, in place of a part of its own."""
+        """Returns whether the last part has the usage, in place of a part of its own."""
         return False
 
     def deltas(self, said: Said) -> Iterator[Json]:
-        """What the parts have besides their role."""
+        """Yields what the parts have besides their role."""
         if said.thought and self.thought_field:
             yield {self.thought_field: said.thought}
         if said.refusal:
@@ -220,17 +220,17 @@ class OpenAiLike(Provider):
             yield {"content": part}
 
     def stream_error(self) -> Json:
-        """The event of an error in the middle of a stream."""
+        """Returns the event of an error in the middle of a stream."""
         said = "The server had an error while processing your request"
         return self.error_body(said, "server_error", 500, None)
 
 
 def tool_call(arguments: dict[str, object]) -> Json:
-    """A call of a tool as OpenAI has it."""
+    """Returns a call of a tool as OpenAI has it."""
     function = {"name": "look_up", "arguments": json.dumps(arguments)}
     return {"id": "call_1", "type": "function", "function": function}
 
 
 def says_json(prompt: str) -> bool:
-    """Whether the prompt has the word that JSON mode asks for."""
+    """Returns whether the prompt has the word that JSON mode asks for."""
     return "json" in prompt.lower()

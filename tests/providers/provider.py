@@ -51,7 +51,7 @@ class Endpoint:
         return {**named, **access, **self.fields}
 
     def config(self, **more: Any) -> Config:
-        """A configuration that asks this provider."""
+        """Returns a configuration that asks this provider."""
         return Config.model_validate({**self.settings, **more})
 
     @property
@@ -82,7 +82,7 @@ class Provider(ABC):
     statuses: ClassVar[Mapping[Scenario, int]]
 
     def endpoint(self, url: str, model: str | None) -> Endpoint:
-        """How it is reached at the emulator's `url`."""
+        """Returns how it is reached at the emulator's `url`."""
         return Endpoint(
             model=model or self.model, api_base=f"{url}/{self.name}{self.base}", environment={}
         )
@@ -97,7 +97,7 @@ class Provider(ABC):
         return tuple(one for one in Scenario if one in own)
 
     def aside(self, request: Request) -> Response | None:
-        """The answer to a request that asks no model, as litellm makes some; None: it does."""
+        """Answers a request that asks no model, as litellm makes some; None if it asks one."""
         return None
 
     @abstractmethod
@@ -106,28 +106,28 @@ class Provider(ABC):
 
     @abstractmethod
     def invalid(self, error: Invalid) -> Response:
-        """The provider's answer to a request that it refuses."""
+        """Returns the provider's answer to a request that it refuses."""
 
     @abstractmethod
     def prompt(self, request: Request) -> str:
-        """The text of all messages, one after the other."""
+        """Returns the text of all messages, one after the other."""
 
     @abstractmethod
     def is_streamed(self, request: Request) -> bool: ...
 
     @abstractmethod
     def failed(self, scenario: Scenario, request: Request) -> Response:
-        """The answer to a request that fails, by one of `statuses`."""
+        """Returns the answer to a request that fails, by one of `statuses`."""
 
     @abstractmethod
     def whole(self, said: Said, request: Request) -> Response: ...
 
     @abstractmethod
     def streamed(self, said: Said, request: Request, stop: Scenario | None) -> Response:
-        """The reply in parts; `stop` is CUT_STREAM or STREAM_ERROR, after the first of them."""
+        """Streams the reply; `stop` is CUT_STREAM or STREAM_ERROR, after the first part."""
 
     def respond(self, turn: Turn, text: str, request: Request) -> Response:
-        """The response to a valid request; `text` is what a model says that is well."""
+        """Returns the response to a valid request; `text` is what a model says that is well."""
         scenario = turn.scenario
         if scenario not in self.scenarios:
             raise ValueError(f"{self.name} has no {scenario.value!r}")
@@ -143,7 +143,7 @@ class Provider(ABC):
         return replace(self.whole(said, request), is_cut=stops)
 
     def said(self, turn: Turn, text: str) -> Said:
-        """What the model says."""
+        """Returns what the model says."""
         scenario = turn.scenario
         finish = turn.native or (
             self.natives[0] if scenario is Scenario.ODD_END else self.finish[scenario]

@@ -96,5 +96,5 @@ class Said:
 
 
 def half(text: str) -> str:
-    """What comes of a text that is cut."""
+    """Returns what comes of a text that is cut."""
     return text[: max(len(text) // 2, 1)]

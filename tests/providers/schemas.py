@@ -23,7 +23,7 @@ _ONES = ("items", "additionalProperties", "not", "if", "then", "else", "contains
 
 
 def nodes(schema: Json, path: Path = ()) -> Iterator[tuple[Path, Json]]:
-    """Every schema in a schema, with the way to it, the outer first."""
+    """Yields every schema in a schema, with the way to it, the outer first."""
     yield path, schema
     for name in _MAPS:
         for key, inner in (schema.get(name) or {}).items():
@@ -40,7 +40,7 @@ def nodes(schema: Json, path: Path = ()) -> Iterator[tuple[Path, Json]]:
 
 
 def types_of(schema: Json) -> tuple[str, ...]:
-    """The types that a schema names."""
+    """Returns the types that a schema names."""
     said = schema.get("type", ())
     return (said,) if isinstance(said, str) else tuple(said)
 
@@ -50,7 +50,7 @@ def is_object(schema: Json) -> bool:
 
 
 def is_recursive(schema: Json) -> bool:
-    """Whether a definition comes back to itself."""
+    """Returns whether a definition comes back to itself."""
 
     def targets(inner: Json) -> set[str]:
         return {str(node["$ref"]) for _, node in nodes(inner) if "$ref" in node}
@@ -68,7 +68,7 @@ def is_recursive(schema: Json) -> bool:
 
 
 def dangling(schema: Json) -> str | None:
-    """A reference to nothing in the schema; None when there is none."""
+    """Returns a reference to nothing in the schema; None when there is none."""
     for _, node in nodes(schema):
         ref = node.get("$ref")
         if isinstance(ref, str) and not _resolves(schema, ref):

@@ -90,7 +90,7 @@ class Emulator:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def endpoint(self, model: str | None = None) -> Endpoint:
-        """How it is reached; `model` as litellm names it."""
+        """Returns how it is reached; `model` as litellm names it."""
         return self.provider.endpoint(self.url, model)
 
     @property
@@ -104,7 +104,7 @@ class Emulator:
         return [one.invalid.rule for one in self.seen if one.invalid is not None]
 
     def respond(self, request: Request) -> Response:
-        """The response to a request."""
+        """Returns the response to a request."""
         aside = self.provider.aside(request)
         if aside is not None:
             return aside
@@ -119,7 +119,7 @@ class Emulator:
         return self.provider.respond(turn, REPLY if turn.text is None else turn.text, request)
 
     def _next(self, prompt: str) -> Turn:
-        """What a valid request gets."""
+        """Returns what a valid request gets."""
         with self._lock:
             scripted = self.script.pop(0) if self.script else None
         if self.window_words is not None and len(prompt.split()) > self.window_words:
@@ -141,7 +141,7 @@ class Emulators(dict[str, Emulator]):
     """All providers, by their names."""
 
     def endpoint(self, provider: str, model: str | None = None) -> Endpoint:
-        """How one provider is reached."""
+        """Returns how one provider is reached."""
         return self[provider].endpoint(model)
 
 
@@ -151,7 +151,7 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def emulators() -> Iterator[Emulators]:
-    """A server with all providers, on a free port of this machine."""
+    """Yields a server with all providers, on a free port of this machine."""
     found = Emulators()
 
     class Handler(BaseHTTPRequestHandler):
@@ -216,7 +216,7 @@ def emulators() -> Iterator[Emulators]:
 
 
 def _object(raw: bytes) -> dict[str, Any]:
-    """The object of a body; empty when it is none, which every provider refuses."""
+    """Returns the object of a body; empty when it is none, which every provider refuses."""
     try:
         value = json.loads(raw)
     except ValueError:

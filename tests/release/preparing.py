@@ -96,7 +96,7 @@ def _commit(root: Path, tree: Path, version: str) -> None:
 
 
 def _export(tree: Path, commit: str, target: Path) -> Path:
-    """A commit's files, and nothing else that may lie about."""
+    """Returns a commit's files, and nothing else that may lie about."""
     target.mkdir()
     archive = target.with_suffix(".tar")
     _git(tree, "archive", "--output", str(archive), commit)

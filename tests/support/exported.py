@@ -18,11 +18,11 @@ class Exported:
         self._exporter = exporter
 
     def named(self, name: str) -> list[ReadableSpan]:
-        """The spans of a name."""
+        """Returns the spans of a name."""
         return [one for one in self._exporter.get_finished_spans() if one.name == name]
 
     def text(self) -> str:
-        """All that leaves the process."""
+        """Returns all that leaves the process."""
         return "".join(one.to_json() for one in self._exporter.get_finished_spans())
 
 

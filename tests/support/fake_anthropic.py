@@ -20,7 +20,7 @@ class FakeAnthropic:
     kept: set[tuple[str, ...]] = field(default_factory=set)
 
     def respond(self, request: dict[str, Any]) -> tuple[int, dict[str, str], str]:
-        """The response to a request for a message."""
+        """Returns the response to a request for a message."""
         self.requests.append(request)
         # As Anthropic has it: what is kept begins with the system prompt.
         contents = (request.get("system", []), request["messages"][-1]["content"])
@@ -46,7 +46,7 @@ class FakeAnthropic:
         return 200, {}, json.dumps(_message(request["model"], usage))
 
     def _found(self, texts: tuple[str, ...], mark: int) -> int:
-        """How many blocks up to a mark are kept; 0 when none."""
+        """Returns how many blocks up to a mark are kept; 0 when none."""
         for end in range(mark + 1, max(mark + 1 - LOOKBACK_BLOCKS, 0), -1):
             if texts[:end] in self.kept:
                 return end

@@ -16,7 +16,7 @@ DIMENSIONS = 64
 
 
 def vector_of(text: str, dimensions: int = DIMENSIONS) -> list[float]:
-    """A count of the words of a text, each at a place that its hash says; never of length 1."""
+    """Counts the words of a text, each at the place of its hash; the vector is not normalized."""
     values = [0.0] * dimensions
     for word in re.findall(r"\w+", text.lower()) or [""]:
         digest = hashlib.sha256(word.encode()).digest()
@@ -49,7 +49,7 @@ class FakeEmbeddings:
         return [text for request in self.requests for text in request["input"]]
 
     def respond(self, request: dict[str, Any]) -> tuple[int, dict[str, str], str]:
-        """The response to a request for vectors."""
+        """Returns the response to a request for vectors."""
         with self._lock:
             self.requests.append(request)
             self.running += 1

@@ -46,7 +46,7 @@ class FakeModel:
         }
 
     def respond(self, request: dict[str, Any]) -> tuple[int, dict[str, str], str]:
-        """The response to a completion request."""
+        """Returns the response to a completion request."""
         prompt = prompt_of(request)
         with self._lock:
             self.prompts.append(prompt)
@@ -77,7 +77,7 @@ class FakeModel:
 
 
 def prompt_of(request: dict[str, Any]) -> str:
-    """The text of a request: in one message or several, in one piece or in blocks."""
+    """Returns the text of a request: in one message or several, in one piece or in blocks."""
     # Anthropic has the instructions beside the messages.
     contents = (request.get("system", ""), *(one["content"] for one in request["messages"]))
     return "".join(
@@ -98,7 +98,7 @@ class Responds(Protocol):
 
 @contextmanager
 def fake_model() -> Iterator[FakeModel]:
-    """An OpenAI-compatible server on a free port of this machine."""
+    """Yields an OpenAI-compatible server on a free port of this machine."""
     model = FakeModel()
     with served(model) as url:
         model.url = f"{url}/v1"
@@ -107,7 +107,7 @@ def fake_model() -> Iterator[FakeModel]:
 
 @contextmanager
 def served(model: Responds) -> Iterator[str]:
-    """A server on a free port of this machine that answers like `model`; its URL."""
+    """Yields a server on a free port of this machine that answers like `model`; its URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

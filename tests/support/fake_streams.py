@@ -21,7 +21,7 @@ class Streaming:
     has_usage: bool = True
 
     def events(self, body: str) -> Iterator[bytes | None]:
-        """The events of a response without a stream; None: the connection breaks."""
+        """Yields the events of a response without a stream; None: the connection breaks."""
         whole = json.loads(body)
         (choice,) = whole["choices"]
         text = choice["message"]["content"]

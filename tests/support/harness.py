@@ -84,7 +84,7 @@ class Servers:
                     postgres._process.send_signal(signal.SIGQUIT)
 
     def new_database(self, *, kept: bool = False) -> str:
-        """A migrated database of its own; its URL for our processes.
+        """Returns a migrated database of its own; its URL for our processes.
 
         `kept`: until the servers stop, and not only until `drop_databases`.
         """
@@ -113,14 +113,14 @@ class Servers:
         self._made -= names
 
     def redis_settings(self) -> dict[str, str]:
-        """What makes our processes use Valkey, however busy the machine is."""
+        """Returns what makes our processes use Valkey, however busy the machine is."""
         return {
             "PALIMPSEST_REDIS_URL": self.valkey.url,
             "PALIMPSEST_REDIS_TIMEOUT_SECONDS": "60",
         }
 
     def as_superuser(self, url: str) -> str:
-        """The URL of the same database for the superuser."""
+        """Returns the URL of the same database for the superuser."""
         return with_database(self.postgres.superuser_url, str(conninfo_to_dict(url)["dbname"]))
 
 
@@ -225,7 +225,7 @@ class Process:
         return self._popen.pid
 
     def log(self) -> str:
-        """What it wrote to standard error so far."""
+        """Returns what it wrote to standard error so far."""
         return Path(self._log.name).read_text(errors="replace")
 
     def kill(self) -> None:
@@ -247,7 +247,7 @@ class Process:
         return self._popen.wait(seconds)
 
     def is_running(self) -> bool:
-        """Whether it lives."""
+        """Returns whether it lives."""
         return self._popen.poll() is None
 
     def close(self) -> None:
@@ -261,7 +261,7 @@ class Process:
 
 @contextmanager
 def api(url: str, **environment: str) -> Iterator[tuple[Process, str]]:
-    """An API server on the database at `url`, and its address."""
+    """Yields an API server on the database at `url`, and its address."""
     process = Process(
         "serve",
         {"PALIMPSEST_DATABASE_URL": url, "PALIMPSEST_LISTEN": "127.0.0.1:0", **environment},
@@ -275,7 +275,7 @@ def api(url: str, **environment: str) -> Iterator[tuple[Process, str]]:
 
 @contextmanager
 def worker(url: str, **environment: str) -> Iterator[Process]:
-    """A worker on the database at `url`."""
+    """Yields a worker on the database at `url`."""
     process = Process("work", {"PALIMPSEST_DATABASE_URL": url, **environment}, "working")
     try:
         yield process

@@ -49,7 +49,7 @@ async def met(address: str, calls: int) -> Met:
 
 
 def is_unhurt(before: Met, during: Met, times: float) -> bool:
-    """Whether the client fared as before: no failure, and at most so many times the time."""
+    """Returns whether no call failed, and none took more than so many times as long as before."""
     return during.failed == 0 and during.p95 <= times * max(before.p95, NOISE_SECONDS)
 
 

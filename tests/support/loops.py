@@ -86,7 +86,7 @@ def recursive(run: Simulated, mean: Fraction) -> tuple[Loop, int]:
 
 
 def sums_of(run: Simulated, *, compressions: int) -> StateTotals:
-    """What SQL reads, counted context by context."""
+    """Returns what SQL reads, counted context by context."""
     return StateTotals(
         steps=len(run.steps),
         step_tokens=sum(run.steps),

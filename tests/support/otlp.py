@@ -75,7 +75,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
             return sorted(self._spans, key=lambda one: one.start_ns)
 
     def named(self, name: str, trace_id: str | None = None) -> list[Span]:
-        """Those of a name, of one trace or of any."""
+        """Returns those of a name, of one trace or of any."""
         return [one for one in self.spans if one.name == name and trace_id in (None, one.trace_id)]
 
     def wait(self, what: str, there: Callable[["Collector"], object]) -> None:
@@ -113,7 +113,7 @@ def _value(value: Any) -> Any:
 
 @contextmanager
 def collector() -> Iterator[Collector]:
-    """A collector on a free port of this machine."""
+    """Yields a collector on a free port of this machine."""
     server = grpc.server(futures.ThreadPoolExecutor(4))
     taking = Collector()
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(taking, server)  # type: ignore[no-untyped-call]
@@ -127,7 +127,7 @@ def collector() -> Iterator[Collector]:
 
 
 def rendered(spans: Sequence[Span], *, without: Sequence[str] = ()) -> str:
-    """The spans of one trace as an indented text, without those of some names."""
+    """Returns the spans of one trace as an indented text, without those of some names."""
     shown = [one for one in spans if one.name not in without]
     first = min(one.start_ns for one in shown)
     ids = {one.span_id for one in shown}

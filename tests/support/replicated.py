@@ -80,7 +80,7 @@ class Node:
         return False
 
     def ask(self, query: str) -> Any:
-        """The one value of a query, as superuser. Raises psycopg.Error."""
+        """Returns the one value of a query, as superuser. Raises psycopg.Error."""
         with psycopg.connect(self.superuser_url, autocommit=True, connect_timeout=10) as one:
             row = one.execute(query.encode()).fetchone()
             assert row is not None
@@ -143,7 +143,7 @@ class Pair:
     @classmethod
     @contextmanager
     def started(cls, folder: Path) -> Iterator["Pair"]:
-        """A migrated database on a primary, followed by a replica; stopped at the end."""
+        """Yields a migrated database on a primary, followed by a replica; stopped at the end."""
         with PostgresServer(folder / "a") as made:
             migrations.upgrade(sqlalchemy_url(made.url))
             programs, login = made._programs, (folder / "a" / "login.password").read_text()
@@ -162,7 +162,7 @@ class Pair:
     @classmethod
     @contextmanager
     def in_a_folder(cls) -> Iterator["Pair"]:
-        """The same in a temporary folder."""
+        """Yields the same in a temporary folder."""
         with tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name:
             Path(name).chmod(0o755)
             with cls.started(Path(name)) as pair:
@@ -242,7 +242,7 @@ class Pair:
         eventually("the replica has all", lambda: bool(self.replica.ask(query)))
 
     def commits_waiting(self) -> int:
-        """How many commits of the primary wait for the replica."""
+        """Returns how many commits of the primary wait for the replica."""
         query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
         return int(self.primary.ask(query))
 

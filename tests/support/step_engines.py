@@ -23,7 +23,7 @@ def step_engine(
     facts: ModelFacts,
     prices: ModelPrices = PLAIN,
 ) -> StepEngine[Any]:
-    """A worker's engine of memories of this kind, with one model."""
+    """Returns a worker's engine of memories of this kind, with one model."""
     tools = StepTools(
         database=database,
         gateway=calls,

@@ -68,7 +68,7 @@ def _fits(handle: int, size: int) -> bool:
 
 @contextmanager
 def data_and_log() -> Iterator[tuple[Volume, Volume]]:
-    """A data folder for `up` with PostgreSQL's data in it, and its write-ahead log, each on a
+    """Yields a data folder for `up` with PostgreSQL's data, and its write-ahead log, each on a
     file system of its own. Raises CannotMount."""
     with tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name, ExitStack() as stack:
         data = stack.enter_context(Volume.mounted(Path(name), DATA_BYTES))

@@ -33,7 +33,7 @@ async def _run(stage: Stage) -> Outcome:
 
 
 async def _burst(address: str, calls: int, connections: int) -> Counter[str]:
-    """How many calls without any retry were answered, refused with a delay, or ended badly."""
+    """Counts calls without a retry that were answered, refused with a delay, or ended badly."""
     ends: Counter[str] = Counter()
     channels = [aio.insecure_channel(address, options=_OWN) for _ in range(connections)]
     for channel in channels:
@@ -60,7 +60,7 @@ async def _burst(address: str, calls: int, connections: int) -> Counter[str]:
 
 
 async def _repeated(address: str, calls: int) -> int:
-    """How many calls of our own client were answered, which repeats what was refused."""
+    """Returns how many calls of our own client were answered, which repeats what was refused."""
     async with palimpsest.connect(address) as client:
         session = client.session("s")
         async with asyncio.timeout(_SECONDS):

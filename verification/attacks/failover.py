@@ -6,7 +6,7 @@ from tests.support.harness import eventually
 from tests.support.replicated import FailedOver, Pair
 from verification.attacks.attack import Attack, Outcome, Stage
 
-#: Acks of each producer before a fault, and behind it: in chunks.
+#: Acks of each producer before a fault, and after it: in chunks.
 ACKED = 12
 PRODUCERS = {True: 3, False: 16}
 #: How often the primary is lost, each time in both ways.
@@ -63,7 +63,7 @@ def asynchronously(both: Pair, address: str) -> tuple[int, str]:
 
 
 def lose_primaries(*, short: bool) -> Outcome:
-    """The attack, which waits for servers and threads."""
+    """Runs the attack, which waits for servers and threads."""
     with Pair.in_a_folder() as both, service(both.url) as (address, *ours):
         traffic = Traffic(address, PRODUCERS[short])
         traffic.start()

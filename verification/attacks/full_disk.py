@@ -19,7 +19,7 @@ from tests.support.volumes import CannotMount, Volume, data_and_log
 from verification.attacks.attack import Attack, Outcome, Stage
 from verification.chaos.log_looking import look
 
-#: Chunks that each producer has acked before a disk is full, and behind it.
+#: Chunks that each producer has acked before a disk is full, and after it.
 ACKED = 12
 PRODUCERS = {True: 3, False: 16}
 #: Within this a statement is done, or PostgreSQL is gone: only one that hangs is cut off.
@@ -35,7 +35,7 @@ def up(data: Volume) -> Process:
 
 
 def address_of(process: Process) -> str:
-    """Where an `up` listens."""
+    """Returns where an `up` listens."""
     return process.ready_line.removeprefix("Palimpsest listens at ").partition(";")[0]
 
 
@@ -124,7 +124,7 @@ def goes_on(traffic: Traffic, make_room: Callable[[], None]) -> None:
 
 
 def fill_disks(*, short: bool) -> Outcome:
-    """The attack, which waits for servers and threads."""
+    """Runs the attack, which waits for servers and threads."""
     wrong: list[str] = []
     with data_and_log() as (data, log):
         service = up(data)

@@ -40,7 +40,7 @@ def _methods() -> Sequence[MethodDescriptor]:
 
 
 async def _refusal(channel: aio.Channel, method: MethodDescriptor, message: bytes) -> str:
-    """How a call with the message ended: its code, and the reason or gRPC's words."""
+    """Returns how a call with the message ended: its code, and the reason or gRPC's words."""
     # On the wire all four kinds of calls are streams.
     opened: Any = channel.stream_stream(f"/{method.containing_service.full_name}/{method.name}")
     call = opened(timeout=_SECONDS)

@@ -48,7 +48,7 @@ class Listener:
 
 @asynccontextmanager
 async def listening() -> AsyncIterator[Listener]:
-    """A listener at a port of this machine."""
+    """Yields a listener at a port of this machine."""
     listener = Listener()
     server = await asyncio.start_server(listener.answer, "127.0.0.1", 0)
     async with server:

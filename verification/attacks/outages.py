@@ -51,7 +51,7 @@ class Switched(FakeModel):
     asked: list[float] = field(default_factory=list)
 
     def respond(self, request: dict[str, Any]) -> tuple[int, dict[str, str], str]:
-        """The response to a completion request."""
+        """Returns the response to a completion request."""
         if self.outage is not None:
             self.asked.append(time.monotonic())
             return self.outage
@@ -64,7 +64,7 @@ class _Run:
     seconds: float
     #: Seconds from its end until everything was applied; None: not in time.
     healed: float | None
-    #: Calls while it lasted, behind the first seconds, for each second.
+    #: Calls while it lasted, after the first seconds, for each second.
     probes: float
     stalled: int
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 async def alternate(
     jobs: Mapping[str, Callable[[], Awaitable[object]]], seconds: float, *, warm: int
 ) -> dict[str, list[float]]:
-    """The times of each job, in seconds, behind `warm` turns that do not count."""
+    """Returns the times of each job, in seconds, after `warm` turns that do not count."""
     times: dict[str, list[float]] = {name: [] for name in jobs}
     for _ in range(warm):
         for job in jobs.values():

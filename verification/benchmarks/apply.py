@@ -37,7 +37,7 @@ SCHEMA = '''class Notes:
 AMENDMENTS = 10_000
 #: Topics of the memory; each is amended again and again.
 KEYS = 200
-#: Amendments behind which a fold writes a new base, as `fold_tokens` does.
+#: Amendments after which a fold writes a new base, as `fold_tokens` does.
 FOLD = 400
 
 

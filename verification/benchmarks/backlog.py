@@ -69,7 +69,7 @@ MAX_SECONDS = 600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The sizes."""
+    """Adds the options for the sizes."""
     parser.add_argument("--sessions", type=int, default=100_000, help="with a memory each")
     parser.add_argument("--behind", type=int, default=20_000, help="memories of the backlog")
     parser.add_argument("--runnable", type=int, default=50_000, help="while work is deferred")
@@ -119,7 +119,7 @@ class _Measuring:
         self._began = time.monotonic()
 
     def run(self, *, runnable: int, asks: int) -> dict[str, Any]:
-        """All of it."""
+        """Returns all of it."""
         self._prepare()
         fetch = {"0": self._fetch()}
         quick = self._append("nothing behind")
@@ -266,7 +266,7 @@ class _Measuring:
         return waits.figures()
 
     async def _beside(self, of: clients.Crowd, *values: object) -> dict[str, Any]:
-        """The client beside a crowd, until that is done."""
+        """Measures the client beside a crowd, until that is done."""
         waits = Waits()
         async with (
             palimpsest.connect(self._made.address) as client,
@@ -313,7 +313,7 @@ class _Measuring:
         return found
 
     def _defer(self, runnable: int) -> dict[str, float]:
-        """How late work begins that was deferred, and that no wake-up announces."""
+        """Returns how late work begins that was deferred, and that no wake-up announces."""
         self._fill(runnable)
         some = [Copy(name=name) for name in self._names[:DEFERRED]]
         since = clock(self._connection)

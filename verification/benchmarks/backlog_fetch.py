@@ -37,6 +37,6 @@ class Fetcher:
 
 @contextmanager
 def fetcher(url: str) -> Iterator[Fetcher]:
-    """A fetcher on the database at `url`, in the role of our processes."""
+    """Yields a fetcher on the database at `url`, in the role of our processes."""
     with psycopg.connect(url, autocommit=True, options="-c role=palimpsest_app") as connection:
         yield Fetcher(connection)

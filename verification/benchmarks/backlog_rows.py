@@ -102,14 +102,14 @@ WHERE created_at >= %s AND to_position > from_position GROUP BY tenant_id
 
 
 def clock(connection: psycopg.Connection[Any]) -> Any:
-    """The database's time."""
+    """Returns the database's time."""
     return one(connection, "SELECT clock_timestamp()")
 
 
 def steps_since(
     connection: psycopg.Connection[Any], since: Any, copies: Sequence[Copy] | None = None
 ) -> tuple[int, float]:
-    """How many steps were committed since then, and seconds between the first and the last.
+    """Returns how many steps were committed since then, and seconds between the first and the last.
 
     Of a few sessions, or of all.
     """
@@ -123,15 +123,15 @@ def steps_since(
 
 
 def count_unindexed(connection: psycopg.Connection[Any]) -> int:
-    """How many sessions have chunks that are to be indexed."""
+    """Returns how many sessions have chunks that are to be indexed."""
     return int(one(connection, "SELECT count(*) FROM session WHERE has_unindexed"))
 
 
 def are_applied(connection: psycopg.Connection[Any], copies: Sequence[Copy]) -> bool:
-    """Whether the memories of some sessions have applied their whole logs."""
+    """Returns whether the memories of some sessions have applied their whole logs."""
     return int(one(connection, _LEFT, ([copy.key for copy in copies],))) == 0
 
 
 def steps_by_tenant(connection: psycopg.Connection[Any], since: Any) -> dict[UUID, int]:
-    """How many steps were committed since then, by tenant."""
+    """Returns how many steps were committed since then, by tenant."""
     return dict(connection.execute(_BY_TENANT, (since,)).fetchall())

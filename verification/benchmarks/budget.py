@@ -64,7 +64,7 @@ SESSIONS_AT_ONCE = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """How much was spent."""
+    """Adds the options for what was spent."""
     parser.add_argument("--rows", type=int, default=3_000_000, help="of the tenant that spent much")
 
 
@@ -115,7 +115,7 @@ async def _run(url: str, superuser_url: str, seconds: float, rows: int) -> dict[
 
 
 async def _prepare(database: Database, superuser_url: str, tenant: UUID) -> list[CallScope]:
-    """A tenant with a session of many memories; a scope of each."""
+    """Returns a tenant with a session of many memories; a scope of each."""
     with psycopg.connect(superuser_url, autocommit=True) as connection:
         connection.execute(
             "INSERT INTO tenant (tenant_id, name) VALUES (%s, %s)", (tenant, f"t{tenant.int}")
@@ -191,7 +191,7 @@ async def _check(database: Database, scope: CallScope) -> None:
 
 
 async def _group(database: Database, scopes: list[CallScope]) -> dict[str, int]:
-    """A group of calls of as many memories, at a budget that has room for half of them."""
+    """Returns a group of calls of as many memories, at a budget that has room for half of them."""
     async with database.transaction(scopes[0].tenant_id) as tx:
         (tenant,) = (
             one

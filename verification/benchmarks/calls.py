@@ -58,7 +58,7 @@ class SlowModel:
     """Answers after a pause."""
 
     async def complete(self, ask: ModelRequest, model: str, plan: CallPlan) -> Completion:
-        """The same reply each time."""
+        """Returns the same reply each time."""
         await asyncio.sleep(MODEL_SECONDS)
         return completion(REPLY, model, input_tokens=1250, output_tokens=120, cost_micro_usd=0)
 

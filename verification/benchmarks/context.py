@@ -100,7 +100,7 @@ class _Bare:
 
 
 async def _prepare(url: str, address: str, steps: int) -> Keeper:
-    """A state memory with one vector and so many recent steps."""
+    """Returns a state memory with one vector and so many recent steps."""
     session = f"s-{steps}"
     async with palimpsest.connect(address) as client:
         await (await client.create_session(session)).create_state("state", period=steps + 1)

@@ -157,7 +157,7 @@ class World:
         )
 
     async def complete(self, ask: ModelRequest, model: str, plan: CallPlan) -> Completion:
-        """A reply, when its time has passed."""
+        """Returns a reply, when its time has passed."""
         prompt, text = Prompt(ask), ask.text
         read = list(self._read(prompt.texts("TEXT")))
         if ask.purpose is Purpose.REVISE:
@@ -186,7 +186,7 @@ class World:
         )
 
     def _read(self, texts: Sequence[str]) -> Iterator[tuple[int, str]]:
-        """The chunks of a step, or a piece of one, with their positions."""
+        """Yields the chunks of a step, or a piece of one, with their positions."""
         at = max(self.calls[-1].position, 1) if self.calls else 1
         for text in texts:
             while text not in self.turns[at - 1].chunk.as_text():
@@ -194,7 +194,7 @@ class World:
             yield at, text
 
     def _cached(self, text: str) -> int:
-        """What the provider has of the prompt, by its documents."""
+        """Returns what the provider has of the prompt, by its documents."""
         known = [
             _common(text, before)
             for at, before in self.prompts
@@ -208,7 +208,7 @@ class World:
 
 
 def _common(one: str, other: str) -> str:
-    """What both begin with."""
+    """Returns what both begin with."""
     same, least = 0, min(len(one), len(other))
     while same < least:
         half = (same + least + 1) // 2
@@ -257,7 +257,7 @@ def _shortened(prompt: Prompt, count: Callable[[str], int]) -> str:
 
 
 def conversation(name: str, turns: int) -> Sequence[Chunk]:
-    """The first messages of a set of real conversations, or of a made-up one."""
+    """Returns the first messages of a set of real conversations, or of a made-up one."""
     path = DATA / name / "dev.jsonl"
     if not path.is_file():
         print(f"No conversations: there is no file {path}. These are made up.")
@@ -321,7 +321,7 @@ PACES: Mapping[str, Callable[[Sequence[Chunk]], Iterator[Turn]]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which conversations."""
+    """Adds the options for conversations."""
     parser.add_argument("--chats", choices=SETS, default=SETS[0], help="real conversations")
     parser.add_argument("--turns", type=int, default=TURNS[-1], help="how many (default 680)")
 
@@ -366,7 +366,7 @@ async def _measure(servers: Servers, chunks: Sequence[Chunk], name: str) -> dict
 
 
 def _remembering(facts: ModelFacts) -> ModelFacts:
-    """The same counts: prompts that begin alike are counted once, slice by slice."""
+    """Returns the same counts: prompts that begin alike are counted once, slice by slice."""
     count = lru_cache(maxsize=200_000)(facts.count)
 
     def counted(text: str) -> int:
@@ -419,7 +419,7 @@ async def _talk(
     settings: tuple[float, int],
     known: tuple[ModelFacts, ModelPrices],
 ) -> World:
-    """One conversation from its first message until all of it is read."""
+    """Returns one conversation from its first message until all of it is read."""
     (linger, budget), (facts, prices) = settings, known
     database = Database.connect(urls[0], pool_size=4, name="bench")
     appender = Appender(database, WakeUps(drop_wake_ups), b"token-key", Limits())

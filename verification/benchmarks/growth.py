@@ -58,7 +58,7 @@ def _ways(budget: int) -> dict[str, PrismSpec]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this benchmark."""
+    """Adds the options of this benchmark."""
     parser.add_argument(
         "--budget", type=int, default=4000, help="memory_tokens of those that have one (4,000)"
     )
@@ -201,7 +201,7 @@ class _Kept:
         return ModelReply(text=text, model=MODEL)
 
     def report(self, budget: int) -> dict[str, Any]:
-        """The figures of the memory and of all its turns."""
+        """Returns the figures of the memory and of all its turns."""
         turns = self._turns
         some = max(len(turns) // SHARE, 1)
         budget = self._spec.memory_tokens or budget

@@ -88,7 +88,7 @@ async def _fill(index: RedisPrefixIndex, first: int, count: int) -> None:
 
 
 def _prompt(number: int) -> tuple[str, list[bytes]]:
-    """A memory's key and the boundaries of its longest prompt."""
+    """Returns a memory's key and the boundaries of its longest prompt."""
     parts = (struct.pack(">II", number, at) for at in range(OF_A_MEMORY))
     return f"{_TENANT}:{UUID(int=number)}", list(parts)
 

@@ -35,7 +35,7 @@ MAX_SECONDS = 120.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The sizes."""
+    """Adds the options for the sizes."""
     parser.add_argument("--sessions", type=int, default=100, help="normal ones")
     parser.add_argument("--pairs", type=int, default=4, help="of rounds without and with")
     parser.add_argument("--round-seconds", type=float, default=60.0, help="of each")
@@ -53,7 +53,7 @@ def run(seconds: float, *, sessions: int, pairs: int, round_seconds: float) -> d
 
 
 def habits(slower: float) -> Sequence[Habit]:
-    """How the model answers the two sessions."""
+    """Returns how the model answers the two sessions."""
     return (
         Habit(marker=SLOW, seconds=MODEL_SECONDS * slower, reply='{"changes": []}'),
         Habit(marker=POISON, seconds=MODEL_SECONDS, reply="I would rather not."),

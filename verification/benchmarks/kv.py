@@ -74,13 +74,13 @@ BLOCK_TOKENS = 16
 
 
 def chunk_text(step: int) -> str:
-    """What the log says on a day; the step from 0."""
+    """Returns what the log says on a day; the step from 0."""
     ship, cargo = _spoken_of(step)
     return f"On day {step} the {ship} lay at the east quay and unloaded {cargo}."
 
 
 def reply_text(step: int) -> str:
-    """What the memory learns from it."""
+    """Returns what the memory learns from it."""
     ship, cargo = _spoken_of(step)
     said = f"seen on day {step} at the east quay, unloading {cargo}"
     return f'[OBJECTS FOR UPDATE]\n{{"$.\'ships\'.\'{ship}\'": {{"update": "{said}"}}}}'
@@ -106,7 +106,7 @@ class Scripted:
     done: list[Completion] = field(default_factory=list)
 
     async def complete(self, ask: ModelRequest, model: str, plan: CallPlan) -> Completion:
-        """The engine's counts with the script's text, which is a whole reply."""
+        """Returns the engine's counts with the script's text, which is a whole reply."""
         one = await self.transport.complete(replace(ask, max_output_tokens=1), model, plan)
         one = replace(one, text=reply_text(len(self.done)), end=End.COMPLETE)
         self.done.append(one)
@@ -161,7 +161,7 @@ def run(seconds: float) -> dict[str, Any]:
 
 
 async def measure(servers: Servers, server: Engine, encoding: Encoding, steps: int) -> Measured:
-    """A memory of so many steps, with the engine's cache as it is."""
+    """Returns a memory of so many steps, with the engine's cache as it is."""
     config = Config(
         model_base_url=f"{server.url}/v1", model_api_key=SecretStr(KEY), drain_seconds=3600
     )

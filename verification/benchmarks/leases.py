@@ -40,14 +40,14 @@ class UnresponsiveModel:
         self.go_on = asyncio.Event()
 
     async def complete(self, ask: ModelRequest, model: str, plan: CallPlan) -> Completion:
-        """The same reply each time."""
+        """Returns the same reply each time."""
         self.asked += 1
         await self.go_on.wait()
         return completion("done", model, input_tokens=9, output_tokens=1, cost_micro_usd=0)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """How many calls, of how many tenants."""
+    """Adds the options for calls and tenants."""
     parser.add_argument("--calls", type=int, default=CALLS, help="under way at once")
     parser.add_argument("--tenants", type=int, default=TENANTS, help="that have half of them")
 
@@ -104,7 +104,7 @@ async def _run(
 
 
 async def _prepare(database: Database, superuser_url: str, tenants: int) -> list[CallScope]:
-    """A scope of each tenant; the first one has half of the calls."""
+    """Returns a scope of each tenant; the first one has half of the calls."""
     names = [uuid4() for _ in range(tenants + 1)]
     with psycopg.connect(superuser_url, autocommit=True) as connection:
         for one in names:

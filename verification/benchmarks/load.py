@@ -56,7 +56,7 @@ MAX_SECONDS = 3600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The sizes."""
+    """Adds the options for the sizes."""
     parser.add_argument("--sessions", type=int, default=1000, help="producers at once")
     parser.add_argument("--chunks", type=int, default=100_000, help="of all sessions together")
     parser.add_argument("--workers", type=int, default=2, help="worker processes")
@@ -121,7 +121,7 @@ def measure(
 
 
 def _speeds(made: Stack, sessions: int, each: int, seconds: float) -> dict[str, Any]:
-    """How fast chunks were acked, and how fast the bare database copies as many."""
+    """Returns how fast chunks were acked, and how fast the bare database copies as many."""
     acked = sessions * each / seconds
     bare = copied(made.servers.as_superuser(made.url), sessions, each, _text("bare", 0))
     return {
@@ -132,7 +132,7 @@ def _speeds(made: Stack, sessions: int, each: int, seconds: float) -> dict[str, 
 
 
 def _applied(calls: int, slots: int, chunks: int, seconds: float) -> dict[str, Any]:
-    """How fast chunks were applied, and how fast a model would let so many slots be."""
+    """Returns how fast chunks were applied, and how fast a model would let so many slots be."""
     ideal = calls * MODEL_SECONDS / slots
     return {
         "value": round(ideal / seconds, 3),
@@ -184,7 +184,7 @@ async def _make_sessions(address: str, sessions: int) -> None:
 async def _traffic(
     address: str, connection: psycopg.Connection[Any], sessions: int, each: int
 ) -> tuple[Seen, float, float]:
-    """What was seen; seconds until all was acked, and until all was applied."""
+    """Returns what was seen; seconds until all was acked, and until all was applied."""
     seen = Seen()
     async with palimpsest.connect(address) as client, asyncio.TaskGroup() as tasks:
         readers = [tasks.create_task(_ask(client, seen, sessions, n)) for n in range(READERS)]

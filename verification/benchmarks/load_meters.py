@@ -25,7 +25,7 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() GROUP BY 1 ORDER 
 
 
 def resident_bytes(pid: int) -> int:
-    """What a process has in memory; 0 when it has ended."""
+    """Returns what a process has in memory; 0 when it has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
     except (FileNotFoundError, ProcessLookupError):
@@ -42,7 +42,7 @@ def proportional_bytes(pid: int) -> int:
 
 
 def family(root: int) -> list[int]:
-    """A process and all below it."""
+    """Returns a process and all below it."""
     parents: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -173,7 +173,7 @@ def percentiles(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def slope(seen: Sequence[tuple[float, float]]) -> float:
-    """The median slope between all pairs of points (Theil-Sen): few odd ones change nothing."""
+    """Returns the median slope between all pairs of points (Theil-Sen), robust to outliers."""
     slopes = [
         (late - soon) / (to - since)
         for number, (since, soon) in enumerate(seen)

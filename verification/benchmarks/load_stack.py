@@ -59,7 +59,7 @@ class Stack:
         return process
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A connection of the superuser's, outside of any transaction."""
+        """Returns a connection of the superuser's, outside of any transaction."""
         return psycopg.connect(self.servers.as_superuser(self.url), autocommit=True)
 
     def processes(self) -> dict[str, int]:
@@ -72,7 +72,7 @@ class Stack:
         return found
 
     def postmaster(self) -> int:
-        """The process that all of PostgreSQL's are below."""
+        """Returns the process that all of PostgreSQL's are below."""
         process = self.servers.postgres._process
         assert process is not None, "it runs"
         return process.pid
@@ -88,7 +88,7 @@ def stack(
     wake_ups_are_lost: bool = False,
     **settings: str,
 ) -> Iterator[Stack]:
-    """A service with so many workers and a model that takes so long; `settings` are theirs.
+    """Yields a service with so many workers and a model that takes so long; `settings` are theirs.
 
     Questions that ask `QUESTION` get `ANSWER`, all other prompts `reply`. With
     `wake_ups_are_lost` no wake-up arrives once all have started.
@@ -130,7 +130,7 @@ def stack(
 
 @contextmanager
 def _silenced(url: str) -> Iterator[tuple[Callable[[], object], str]]:
-    """A way to the database on which nothing is heard after a call, and its URL."""
+    """Yields a way to the database on which nothing is heard after a call, and its URL."""
     started: Future[tuple[Callable[[], object], Callable[[], object], str]] = Future()
 
     async def relay() -> None:
@@ -154,7 +154,7 @@ def _silenced(url: str) -> Iterator[tuple[Callable[[], object], str]]:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process started from its first thread."""
+    """Returns the processes that a process started from its first thread."""
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
@@ -188,7 +188,7 @@ def count_behind(connection: psycopg.Connection[Any]) -> int:
 
 
 def one(connection: psycopg.Connection[Any], query: str, values: Sequence[Any] = ()) -> Any:
-    """The only value of a query's only row."""
+    """Returns the only value of a query's only row."""
     row = connection.execute(query, values or None).fetchone()
     assert row is not None, "it counts or looks for what is there"
     return row[0]

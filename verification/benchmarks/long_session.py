@@ -92,7 +92,7 @@ UPDATE call SET occasion = %(occasion)s WHERE session_key = %(key)s AND call_id 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """How long the long sessions are."""
+    """Adds the options for the length of the long sessions."""
     parser.add_argument("--tail", type=int, default=100, help="megabytes that are navigated (100)")
     parser.add_argument(
         "--chunks", type=int, default=1_000_000, help="chunks that are browsed (1,000,000)"
@@ -162,7 +162,7 @@ def _ratio(large: float, small: float) -> float:
 
 
 def _measured(place: _Place, part: str, size: int, times: int) -> dict[str, float]:
-    """The medians of so many processes."""
+    """Returns the medians of so many processes."""
     url, asked = place
     command = [sys.executable, "-m", "verification.benchmarks.long_session", url, part]
     rows = []
@@ -175,7 +175,7 @@ def _measured(place: _Place, part: str, size: int, times: int) -> dict[str, floa
 
 
 async def _logged(url: str, superuser: str, size: int, characters: int) -> UUID:
-    """The session `s` with so many chunks, and a memory of it that has read none."""
+    """Returns the session `s` with so many chunks, and a memory of it that has read none."""
     database = Database.connect(url, pool_size=2, name="long")
     try:
         await make_state(database)
@@ -201,7 +201,7 @@ async def _logged(url: str, superuser: str, size: int, characters: int) -> UUID:
 
 
 async def _called(url: str, superuser: str, size: int) -> UUID:
-    """The session `s` with so many calls of its memory, some of them of an answer."""
+    """Returns the session `s` with so many calls of its memory, some of them of an answer."""
     database = Database.connect(url, pool_size=2, name="long")
     try:
         await make_state(database)

@@ -2,7 +2,7 @@
 
 Sessions with one PRISM memory each, the offline model, one worker. `value` is the bytes of
 write-ahead log for a message that is appended, applied and indexed, in steady state: no page is
-written to for the first time since a checkpoint. Beside it: the same right behind a checkpoint,
+written to for the first time since a checkpoint. Beside it: the same right after a checkpoint,
 which of it is the queue's, what each table takes of it, how many updates were HOT, the CPU of
 PostgreSQL, and the bytes of a session of one message, table by table.
 
@@ -47,7 +47,7 @@ _TEXT = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The sizes."""
+    """Adds the options for the sizes."""
     parser.add_argument("--sessions", type=int, default=200, help="with a memory each")
     parser.add_argument("--rounds", type=int, default=3, help="a message for each session")
     parser.add_argument("--statements", action="store_true", help="tell what each took")
@@ -182,7 +182,7 @@ class _Meter:
         return not left and not count_behind(self._connection)
 
     def measured(self, rounds: int) -> dict[str, Any]:
-        """What each message of some rounds took."""
+        """Returns what each message of some rounds took."""
         at, cpu = self._place(), cpu_seconds(self._postmaster)
         updates = _updates(self._connection)
         for _ in range(rounds):
@@ -195,7 +195,7 @@ class _Meter:
         }
 
     def _place(self) -> str:
-        # Behind what the server's writer has still to write, and the collector to hear.
+        # After what the server's writer has still to write, and the collector to hear.
         time.sleep(1.5)
         return str(one(self._connection, "SELECT pg_current_wal_flush_lsn()"))
 

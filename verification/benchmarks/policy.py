@@ -67,19 +67,19 @@ class Result:
     replies: float
 
     def ratio(self, policy: str, chunk_tokens: int) -> float:
-        """The cost of all steps, divided by the optimum's."""
+        """Returns the cost of all steps, divided by the optimum's."""
         fixed = self.replies + chunk_tokens * self.steps
         return (self.prefix[policy] + fixed) / (self.optimum + fixed)
 
     def against_fixed(self, chunk_tokens: int) -> float:
-        """The cost of `adaptive`, divided by that of the better of the two pure ways."""
+        """Returns the cost of `adaptive`, divided by that of the better of the two pure ways."""
         fixed = self.replies + chunk_tokens * self.steps
         better = min(self.prefix["in_place"], self.prefix["amendments"])
         return (self.prefix["adaptive"] + fixed) / (better + fixed)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of this benchmark."""
+    """Adds the options of this benchmark."""
     parser.add_argument(
         "--streams",
         type=Path,
@@ -125,7 +125,7 @@ def _groups(paths: Sequence[Path], count: int, seed: int) -> dict[str, Iterable[
 
 
 def measure(stream: Stream) -> Sequence[Result]:
-    """What one stream costs at all prices."""
+    """Returns what one stream costs at all prices."""
     log = StepLog(
         schema=ANY,
         steps=[
@@ -166,7 +166,7 @@ def _prefix(tokens: Tokens, prices: ModelPrices) -> float:
 
 
 def _report(name: str, results: Sequence[Result]) -> dict[str, Any]:
-    """The figures of one group of streams, which are printed as well."""
+    """Returns the figures of one group of streams, which are printed as well."""
     count = len(results) // len(PRICES)
     print(f"\n{name}: {count} streams, {sum(one.steps for one in results) // len(PRICES)} steps")
     print(f"cost / optimum: mean, 95th percentile, worst{'':>17}" + _columns(POLICIES))

@@ -37,9 +37,9 @@ class Call:
     """A call as it may be, in tokens of what it is about."""
 
     template: str
-    #: Behind the instructions, and the same in the next call that begins alike.
+    #: After the instructions, and the same in the next call that begins alike.
     kept: int = 0
-    #: Behind that, and new in each call.
+    #: After that, and new in each call.
     new: int
     #: None: those of REVISION.
     reply: int | None

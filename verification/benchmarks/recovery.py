@@ -50,7 +50,7 @@ MAX_SECONDS = 120.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """How often."""
+    """Adds the options for how often each fault occurs."""
     parser.add_argument("--kills", type=int, default=3, help="workers to kill")
     parser.add_argument("--hints", type=int, default=20, help="hints to lose")
     parser.add_argument("--restarts", type=int, default=20, help="of PostgreSQL")
@@ -180,7 +180,7 @@ def lose_hints(made: Stack, runner: asyncio.Runner, hints: int) -> list[float]:
 
 
 def restart_postgres(made: Stack, restarts: int) -> tuple[list[float], list[float]]:
-    """From the stop of PostgreSQL to the first ack behind it; and to its being there."""
+    """From the stop of PostgreSQL to the first ack after it; and to its being there."""
     took: list[float] = []
     starts: list[float] = []
     with sync.Client(made.address) as client:
@@ -217,7 +217,7 @@ class _Acks:
             self._some.notify_all()
 
     def wait_for(self, since: float) -> float:
-        """When the first chunk was acked that was appended behind `since`."""
+        """Returns when the first chunk was acked that was appended after `since`."""
         with self._some:
             found = self._some.wait_for(lambda: self._last[0] > since, MAX_SECONDS)
             assert found, "appends go on"

@@ -193,7 +193,7 @@ async def _bare(
     vector: list[float],
     chunks: int,
 ) -> list[int]:
-    """The retrieval in one statement, with nothing of a service about it."""
+    """Returns the retrieval in one statement, with nothing of a service about it."""
     place = SearchPlace(
         head=chunks,
         indexed_position=chunks,

@@ -67,14 +67,14 @@ SELECT key, position, 0, %(tenant)s, %(model)s, 0, length(pool.text), pool.embed
 
 
 def by_chance(chance: random.Random) -> list[float]:
-    """A vector of length 1."""
+    """Returns a vector of length 1."""
     held = [chance.gauss(0, 1) for _ in range(SIZE)]
     length = math.sqrt(math.fsum(one * one for one in held))
     return [one / length for one in held]
 
 
 def query_by_chance(chance: random.Random, words: int) -> str:
-    """A query of different words, as often as texts have them."""
+    """Returns a query of different words, as often as texts have them."""
     return " ".join(dict.fromkeys(chance.choices(VOCABULARY, WEIGHTS, k=words)))
 
 

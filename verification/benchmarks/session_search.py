@@ -74,7 +74,7 @@ _TABLES = ("chunk_word", "posting_block", "posting_list")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The sizes of the sessions."""
+    """Adds the options for the sizes of the sessions."""
     parser.add_argument("--small", type=int, default=SMALL, help="chunks of the short session")
     parser.add_argument("--large", type=int, default=LARGE, help="chunks of the long session")
     parser.add_argument("--behind", type=int, default=BEHIND, help="chunks indexed meanwhile")
@@ -188,7 +188,7 @@ async def _index(url: str, name: str) -> None:
 
 
 def queries(kind: str) -> list[str]:
-    """The same for all sessions."""
+    """Returns the same for all sessions."""
     chance = random.Random(kind)
     common, rare = KINDS[kind]
     return [
@@ -280,7 +280,7 @@ async def _while_indexing(url: str) -> dict[str, float]:
 
 
 def _percentiles(times: Sequence[float]) -> tuple[float, float]:
-    """The median and the 95th, in milliseconds."""
+    """Returns the median and the 95th, in milliseconds."""
     cuts = statistics.quantiles(times, n=20, method="inclusive")
     return round(cuts[9] * 1000, 1), round(cuts[18] * 1000, 1)
 

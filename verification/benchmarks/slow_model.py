@@ -28,7 +28,7 @@ class Habit:
 
 @contextmanager
 def slow_server(seconds: float, reply: str, habits: Sequence[Habit] = ()) -> Iterator[str]:
-    """A server in a process of its own that says `reply` after so long; its URL.
+    """Yields a server in a process of its own that says `reply` after so long; its URL.
 
     Requests with the marker of a habit are answered as that says: the first one counts.
     """

@@ -4,7 +4,7 @@ Agents append steps to sessions that each have a PRISM memory and a state memory
 the memory, its log and its working context, search, ask, and watch (one watch stays, others
 come and go). The memory of each process is sampled all the time. `value` is the growth of the
 one that grows most, in megabytes a minute: the median slope between all pairs of samples
-behind the warm-up (Theil-Sen), which a step or a spike leaves alone. Less than 0.1 counts as
+after the warm-up (Theil-Sen), which a step or a spike leaves alone. Less than 0.1 counts as
 none: what a log costs a process that reads it is bounded, and caches are full by then.
 """
 
@@ -31,7 +31,7 @@ PERIOD = 6
 SESSIONS = 10
 #: Seconds between two operations of one kind in one session, on average.
 PAUSE_SECONDS = 2.0
-#: Part of the time behind which memory counts.
+#: Part of the time after which memory counts.
 WARM_UP = 0.3
 SAMPLE_SECONDS = 5.0
 #: Samples that slopes are taken between: more are averaged into so many.
@@ -41,7 +41,7 @@ MAX_SECONDS = 60.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """How long, and how much."""
+    """Adds the options for time and load."""
     parser.add_argument("--minutes", type=float, default=20.0, help="of traffic")
     parser.add_argument("--sessions", type=int, default=SESSIONS, help="at once")
     parser.add_argument("--pause-seconds", type=float, default=PAUSE_SECONDS, help="of each")
@@ -85,7 +85,7 @@ def measure(
 
 
 def _points(sizes: Sizes, name: str, since: float) -> list[tuple[float, float]]:
-    """Behind the warm-up, a few together where there are many."""
+    """After the warm-up, a few together where there are many."""
     seen = [each for each in sizes.of[name] if each[0] >= since] or sizes.of[name][-2:]
     each = -(-len(seen) // SLOPE_POINTS)
     groups = [seen[at : at + each] for at in range(0, len(seen), each)]
@@ -96,7 +96,7 @@ def _points(sizes: Sizes, name: str, since: float) -> list[tuple[float, float]]:
 
 
 def _every_minute(sizes: Sizes) -> dict[str, list[float]]:
-    """What each had at the beginning, and behind each minute."""
+    """Returns what each had at the beginning, and after each minute."""
     every = round(60 / SAMPLE_SECONDS)
     return {
         name: [round(size / 1e6, 1) for _, size in seen[::every]] for name, seen in sizes.of.items()
@@ -118,7 +118,7 @@ async def _prepare(address: str, names: Sequence[str]) -> None:
 async def _traffic(
     address: str, names: Sequence[str], seconds: float, pause: float
 ) -> Counter[str]:
-    """How much of each kind was done; what failed, by its reason."""
+    """Returns how much of each kind was done; what failed, by its reason."""
     done: Counter[str] = Counter()
     until = time.monotonic() + seconds
     async with palimpsest.connect(address) as client:

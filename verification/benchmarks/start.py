@@ -41,7 +41,7 @@ Times = dict[str, list[float]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """How often, and against what."""
+    """Adds the options for how often, and against what."""
     parser.add_argument("--times", type=int, default=3, help="starts of each")
     parser.add_argument("--against", type=Path, help="a folder with another release's code")
 

@@ -3,7 +3,7 @@
 `value` is the median time of a step about revision 10,000 divided by that about
 revision 10: a step must not cost more because the log is longer. The model answers at
 once and always updates one of 40 keys, so the memory keeps its size; folds are on as
-usual, and a step behind a fold carries the fold's time.
+usual, and a step after a fold carries the fold's time.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class InstantModel:
         self.asked: list[float] = []
 
     async def complete(self, ask: ModelRequest, model: str, plan: CallPlan) -> Completion:
-        """A reply that updates one key."""
+        """Returns a reply that updates one key."""
         self.asked.append(time.perf_counter())
         number = len(self.asked)
         key = f"topic {number % KEYS}"

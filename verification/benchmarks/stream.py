@@ -72,7 +72,7 @@ async def _measure(address: str, model: FakeModel, clock: Clock, seconds: float)
         stub = answer_service_pb2_grpc.AnswerServiceStub(channel)
 
         async def told() -> tuple[float, float]:
-            """Behind the model's first token, and behind its last."""
+            """After the model's first token, and after its last."""
             heard = 0.0
             async for event in stub.Ask(_question(stream_text=True)):
                 if event.HasField("text") and not heard:

@@ -31,7 +31,7 @@ class Stream:
 
 
 def recorded(path: File) -> Iterator[Stream]:
-    """The streams of a file, or of all files below a folder."""
+    """Yields the streams of a file, or of all files below a folder."""
     files = sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
     for file in files:
         rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -59,7 +59,7 @@ def _amendments(rows: Sequence[dict[str, Any]]) -> Sequence[Sequence[Amendment]]
 
 
 def _settled(value: Json, path: Path) -> Path:
-    """The path with indexes where it goes through lists, or begins one."""
+    """Returns the path with indexes where it goes through lists, or begins one."""
     settled = Path()
     for token in path.tokens:
         here = value_at(value, settled)
@@ -129,7 +129,7 @@ class _Maker:
         self._scale = 10 ** chosen.uniform(-0.4, 0.4)
 
     def steps(self) -> Sequence[Sequence[Amendment]]:
-        """All steps of the stream."""
+        """Returns all steps of the stream."""
         initial = {"few": 4, "churn": 60, "huge": 600, "tiny": 2}.get(self._kind, 8)
         first = [self._add(_HABITS["zipf"]) for _ in range(self._random.randint(1, initial))]
         steps: list[Sequence[Amendment]] = [first]

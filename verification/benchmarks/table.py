@@ -53,7 +53,7 @@ MAX_SECONDS = 3600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which ones."""
+    """Adds the options for which benchmarks run."""
     parser.add_argument("--only", default=",".join(SIZES), help="names, with commas between")
 
 
@@ -79,7 +79,7 @@ def _result(name: str, options: Sequence[str]) -> dict[str, Any]:
 
 
 def rows(found: Sequence[dict[str, Any]]) -> list[str]:
-    """A line for each result: its name, its value, its goal."""
+    """Returns a line for each result: its name, its value, its goal."""
     cells = [("benchmark", "value", "goal")]
     for each in found:
         value = "broke" if "error" in each else str(each["value"])

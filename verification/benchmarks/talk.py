@@ -110,7 +110,7 @@ class Talk:
         self.said = {turn.text: turn.said for turn in self.turns}
 
     def sentence(self, said: Said) -> str:
-        """How it is said, in the text and in the memory."""
+        """Returns how it is said, in the text and in the memory."""
         if said.introduces:
             text = f"{self.names[said.fact.subject]} is also called {said.value[0]}."
         elif said.fact.subject == USER:
@@ -193,7 +193,7 @@ class Listener:
         self._talk = talk
 
     def reply(self, ask: ModelRequest) -> str:
-        """Its reply, in the form that is asked for."""
+        """Returns its reply, in the form that is asked for."""
         if ask.purpose is Purpose.CONSOLIDATE:
             return self._shorter(Prompt(ask))
         seen = _seen(ask)
@@ -216,7 +216,7 @@ class Listener:
         return "add", str(Path(("topics", key))), [text]
 
     def _is_known(self, said: Said, held: Any) -> bool:
-        """Whether it is clear whom it is about."""
+        """Returns whether it is clear whom it is about."""
         return said.called not in self._talk.others.values() or any(
             one.introduces and one.value[0] == said.called for one in held
         )

@@ -137,7 +137,7 @@ def _streamed(
 
 
 def _child_of(process: Process) -> int:
-    """The executor that a worker has."""
+    """Returns the executor that a worker has."""
     path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     return int(path.read_text().split()[0])
 
@@ -216,7 +216,7 @@ def _measured(
 
 @contextmanager
 def _watched(process: Process) -> Iterator[list[tuple[float, int]]]:
-    """The resident memory of a process in bytes, with its time, while it works."""
+    """Yields the resident memory of a process in bytes, with its time, while it works."""
     sizes: list[tuple[float, int]] = []
     ended = threading.Event()
 
@@ -246,13 +246,13 @@ class PausingModel:
     """Answers after a pause."""
 
     async def complete(self, ask: ModelRequest, model: str, plan: CallPlan) -> Completion:
-        """The same summary each time."""
+        """Returns the same summary each time."""
         await asyncio.sleep(MODEL_SECONDS)
         return completion(SUMMARY, model, input_tokens=1250, output_tokens=200, cost_micro_usd=0)
 
 
 async def _paused(servers: Servers, chunks: Sequence[str]) -> dict[str, Any]:
-    """The same, in one process with a model that is a pause, over a log that is there."""
+    """Returns the same, in one process with a model that is a pause, over a log that is there."""
     url = servers.new_database()
     with api(url) as (_, address):
         await _stream(address, "bench", chunks)
@@ -306,7 +306,7 @@ async def _alone(model_url: str, calls: int) -> float:
 
 
 def _chunks(tokens: int) -> list[str]:
-    """A text of so many tokens, in chunks that end anywhere."""
+    """Returns a text of so many tokens, in chunks that end anywhere."""
     text = "\n\n".join(_real_texts()) or _made_up()
     while estimate_tokens(text) < tokens:
         text += text

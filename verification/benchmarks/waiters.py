@@ -37,7 +37,7 @@ TEXT = "The ship lies in another harbour now."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The sizes."""
+    """Adds the options for the sizes."""
     parser.add_argument("--waiters", type=int, default=3000, help="reads that wait")
     parser.add_argument("--watches", type=int, default=1000, help="watches")
     parser.add_argument("--events", type=int, default=200, help="appends that are timed")
@@ -103,7 +103,7 @@ class _Bench:
         return {**found, "append_to_event": percentiles(taken)}
 
     async def reads(self, number: int) -> dict[str, Any]:
-        """What reads cost that wait."""
+        """Returns what reads cost that wait."""
         async with self._clients(number) as clients, AsyncExitStack() as stack:
             memories = await _make(clients, "behind", number, A_SESSION)
             for memory in memories[::A_SESSION]:
@@ -113,7 +113,7 @@ class _Bench:
                 for memory in memories
             ]
             stack.push_async_callback(_end, waiting)
-            # Behind the others, on each connection, and so behind what they begin with.
+            # After the others, on each connection, and so after what they begin with.
             for memory in memories[: len(clients) * A_SESSION : A_SESSION]:
                 await memory.get(timeout=MAX_SECONDS)
             found = await self._cpu()
@@ -141,7 +141,7 @@ class _Bench:
 async def _make(
     clients: Sequence[palimpsest.Client], name: str, number: int, a_session: int
 ) -> list[Memory]:
-    """So many memories, in their order, and on all connections alike."""
+    """Returns so many memories, in their order, and on all connections alike."""
     memories: list[Memory] = []
 
     async def make(client: palimpsest.Client, of_session: range) -> list[Memory]:

@@ -1,6 +1,6 @@
 """How fast the words of chunks are indexed, and what that costs those who append meanwhile.
 
-`value` is chunks a second of the indexer (2 KB chunks, one session, behind each other)
+`value` is chunks a second of the indexer (2 KB chunks, one session, one after the other)
 divided by those of one bare INSERT … SELECT to_tsvector over the same chunks. `appends` is
 acked chunks a second over gRPC while a worker indexes, divided by those while it stands
 still; rounds alternate. `vectors` is chunks a second of the local model for vectors, 0 where

@@ -45,7 +45,7 @@ FROM made WHERE tenth BETWEEN 2 AND 9
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The sizes."""
+    """Adds the options for the sizes."""
     parser.add_argument("--concurrency", type=int, default=CONCURRENCY, help="slots together")
     parser.add_argument("--chunks", type=int, default=12, help="of each session")
     parser.add_argument("--model-seconds", type=float, default=MODEL_SECONDS, help="of a call")

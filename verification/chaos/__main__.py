@@ -17,10 +17,12 @@ def _parser() -> argparse.ArgumentParser:
     names = parser.add_subparsers(dest="name", required=True)
     one = names.add_parser("campaign", help="a whole deployment under load, and faults in it")
     one.add_argument("--seed", type=int, default=1, help="of the schedule")
-    one.add_argument("--seconds", type=float, default=60.0, help="how long faults go on")
-    one.add_argument("--chunks", type=int, default=0, help="fewer that are acked are no run")
+    one.add_argument("--seconds", type=float, default=60.0, help="how long faults occur")
+    one.add_argument(
+        "--chunks", type=int, default=0, help="the run is invalid with fewer acked chunks"
+    )
     one.add_argument("--rate", type=float, default=RATE, help="faults a second; 0: none")
-    one.add_argument("--keep", type=Path, help="where everything that is written stays")
+    one.add_argument("--keep", type=Path, help="a folder that keeps all files of the run")
     running.add_arguments(names.add_parser("sweep", help="every fail point with every action"))
     one = names.add_parser("mutants", help="guards taken away, and whether that is noticed")
     one.add_argument("--only", help="one scenario, by its name")

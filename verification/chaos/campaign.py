@@ -161,7 +161,7 @@ class _Campaign:
 
     @contextmanager
     def _stoppable(self) -> Iterator[None]:
-        """A first signal ends the faults, a second one everything."""
+        """Ends the faults at a first signal, and everything at a second one."""
 
         def stop(number: int, _: object) -> None:
             self._is_stopped = True
@@ -247,7 +247,7 @@ class _Campaign:
                     yield Violation(promise="errors", what=what[:500])
 
     def _invalid(self, acked: int, faults: int, ran: float) -> Iterator[str]:
-        """Why the run itself shows too little."""
+        """Yields why the run itself shows too little."""
         yield from self._broken
         if acked < self._floor:
             yield f"invalid: {acked} chunks acked, a run needs {self._floor}"

@@ -33,7 +33,7 @@ CALL_SECONDS = 10.0
 class Recorded(Producer):
     """A producer of the SDK that records the responses of the service."""
 
-    #: Set behind the constructor, which is the SDK's.
+    #: Set after the constructor, which is the SDK's.
     desk: Desk
     room: Room
     client: str

@@ -258,7 +258,7 @@ async def retry(desk: Desk, name: str, rng: random.Random) -> None:
 
 
 async def _turns(desk: Desk, rng: random.Random, kind: str = "") -> Any:
-    """A client and an open room, again and again until it is over."""
+    """Returns a client and an open room, again and again until it is over."""
     while not desk.is_over():
         await asyncio.sleep(rng.uniform(0, 2 * PAUSE_SECONDS))
         rooms = [

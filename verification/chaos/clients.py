@@ -117,7 +117,7 @@ BULK = Making(
     kind="state",
     wait_seconds=20.0,
 )
-#: What the lanes fill in turn; those behind them fill BULK again and again, so that chunks
+#: What the lanes fill in turn; those after them fill BULK again and again, so that chunks
 #: come however slowly memories of other kinds read under faults.
 MAKINGS = (
     Making(name="steps", chunks=300, producers=2, make=_steps, memory="steps", kind="prism"),
@@ -178,7 +178,7 @@ class Desk:
         self.refusals: dict[str, int] = {}
 
     def is_over(self) -> bool:
-        """Whether nothing new is begun."""
+        """Returns whether nothing new is begun."""
         return self._over.exists()
 
     def write(self, event: Event) -> None:
@@ -186,7 +186,7 @@ class Desk:
         self._history.write(event)
 
     def reason(self, what: str, error: PalimpsestError) -> str:
-        """Why the service said no; what it must not say is noted as odd."""
+        """Returns why the service said no; what it must not say is noted as odd."""
         reason = error.reason or type(error).__name__
         self.refusals[f"{what}: {reason}"] = self.refusals.get(f"{what}: {reason}", 0) + 1
         is_plain = type(error) in _PLAIN or str(error).startswith(FROM_CORE)
@@ -208,7 +208,7 @@ class Desk:
         self._odd.flush()
 
     def turn(self, lane: int) -> int:
-        """Where a lane was when the process before this one ended; at first its number."""
+        """Returns where a lane was when the process before this one ended; at first its number."""
         path = self._turn_path(lane)
         return int(path.read_text()) if path.exists() else lane
 

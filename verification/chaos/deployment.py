@@ -103,7 +103,7 @@ class Deployment:
     @classmethod
     @contextmanager
     def started(cls, folder: Path, seed: int) -> Iterator["Deployment"]:
-        """One that is ended with everything in it."""
+        """Yields one that is ended with everything in it."""
         with ExitStack() as stack:
             # One thread for all restarts: PostgreSQL ends with the thread that started it.
             keeper = stack.enter_context(ThreadPoolExecutor(max_workers=1))
@@ -162,7 +162,7 @@ class Deployment:
         self._zygote.forget(name)
 
     def is_running(self, name: str) -> bool:
-        """Whether a process runs now."""
+        """Returns whether a process runs now."""
         return self._zygote.status(name).pid is not None
 
     def do(self, fault: Fault) -> None:
@@ -290,7 +290,7 @@ class Deployment:
         return row
 
     def progress(self) -> Progress | None:
-        """How far it is; None while PostgreSQL is away."""
+        """Returns how far it is; None while PostgreSQL is away."""
         if self._is_postgres_away():
             return None
         try:
@@ -323,12 +323,12 @@ class Deployment:
         return {"swallowed": swallowed, "model_outcomes": outcomes}
 
     def _is_back(self, name: str) -> bool:
-        """Whether it runs, and is not about to end."""
+        """Returns whether it runs, and is not about to end."""
         status = self._zygote.status(name)
         return status.pid is not None and status.starts > self._told_to_end.get(name, 0)
 
     def pids(self) -> list[int]:
-        """The processes of ours that run now."""
+        """Returns the processes of ours that run now."""
         statuses = [self._zygote.status(name) for name in PROCESSES]
         return [status.pid for status in statuses if status.pid is not None]
 
@@ -337,11 +337,11 @@ class Deployment:
         self._zygote.signal(name, signal.SIGKILL)
 
     def ends(self) -> dict[str, tuple[float, ...]]:
-        """When the runs of each process ended."""
+        """Returns when the runs of each process ended."""
         return {name: self._zygote.status(name).ends for name in PROCESSES}
 
     def exits(self) -> dict[str, tuple[int, ...]]:
-        """How the runs of each process ended."""
+        """Returns how the runs of each process ended."""
         return {name: self._zygote.status(name).exits for name in PROCESSES}
 
 
@@ -350,6 +350,6 @@ def _port(url: str) -> int:
 
 
 def _through(url: str, port: int) -> str:
-    """The same server behind the port of a proxy."""
+    """Returns the same server behind the port of a proxy."""
     head, _, tail = url.rpartition(":")
     return f"{head}:{port}/{tail.partition('/')[2]}"

@@ -26,7 +26,7 @@ class _Mark:
     expected: set[int] = field(default_factory=set)
 
     def resolve(self, client: str) -> None:
-        """One of the client's attempts has its answer."""
+        """Records the answer to one of the client's attempts."""
         self.pending[client] = max(0, self.pending[client] - 1)
 
 
@@ -41,7 +41,7 @@ class EditChecker:
         self._made: dict[str, list[int]] = defaultdict(list)
 
     def edited(self, event: Edited) -> None:
-        """An edit is about to be made, or was made, or who knows."""
+        """Records an edit that is about to be made, was made, or has an unknown outcome."""
         mark = self._marks[event.mark]
         mark.expected.add(event.expected_revision)
         if not event.returned:
@@ -54,13 +54,13 @@ class EditChecker:
             mark.unknown += 1
 
     def refused(self, event: Refused) -> None:
-        """An edit was refused."""
+        """Records that an edit was refused."""
         mark = self._marks[event.mark]
         mark.resolve(event.client)
         mark.is_refused = True
 
     def rolled_back(self, event: RolledBack) -> None:
-        """A rollback was made."""
+        """Records that a rollback was made."""
         if event.revision:
             self._rollbacks.append(event)
 
@@ -77,7 +77,7 @@ class EditChecker:
                 self._made[str(tokens[1])].append(one.revision)
 
     def check_rollback(self, one: FinalRevision) -> None:
-        """Whether what was said of a revision is what it is."""
+        """Checks that what was said of a revision is true."""
         for event in self._rollbacks:
             if event.revision == one.revision:
                 self._check_rollback(event, one)

@@ -230,7 +230,7 @@ def _amended(one: Amendment) -> tuple[str, str, str | None]:
 async def _values(
     memory: palimpsest.Memory, newest: int, budget: list[int], rng: random.Random
 ) -> dict[int, str]:
-    """The values that the service says the memory had: the newest's, and a sample."""
+    """Returns the values that the service says the memory had: the newest's, and a sample."""
     count = max(min(MAX_VALUES, budget[0], newest), 0)
     budget[0] -= count
     wanted = {newest, *rng.sample(range(newest), count)}

@@ -26,7 +26,7 @@ class Opened:
     #: Highest sequence that was durable then.
     last_sequence: int
     head: int
-    #: When it was asked for; None: behind the client's last event.
+    #: When it was asked for; None: after the client's last event.
     invoked: float | None = None
     at: float
 
@@ -140,7 +140,7 @@ class Watched:
 class Edited:
     """An edit by hand: `{"$.edits.<mark>": "<mark>"}` was added to a PRISM memory.
 
-    Written before it is sent, with `returned` 0, and again behind what came back: by this
+    Written before it is sent, with `returned` 0, and again after what came back: by this
     event, or by Refused with the mark. So an edit of a client that was killed is known.
     """
 
@@ -263,7 +263,7 @@ class Writer:
 
 
 def read(paths: Iterable[Path]) -> Iterator[Event]:
-    """The events of several files, one file after the other.
+    """Yields the events of several files, one file after the other.
 
     The last line of a writer that was killed may be half a line: it is left out.
     """

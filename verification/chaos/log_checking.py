@@ -79,7 +79,7 @@ class LogChecker:
         self._findings.add(promise, f"session {self.name}: {what}")
 
     def opened(self, event: Opened, invoked: float) -> None:
-        """A producer was opened; it asked for that at `invoked` or later."""
+        """Records that a producer was opened; it asked for that at `invoked` or later."""
         seen = self._producers[event.producer]
         seen.last.read(event.client, invoked, event.last_sequence)
         seen.last.learn(event.client, event.at, event.last_sequence)
@@ -130,7 +130,7 @@ class LogChecker:
         self._note_epoch(seen, event)
 
     def requested(self, event: Requested) -> None:
-        """A request is stored."""
+        """Records that a request is stored."""
         seen = self._producers[event.producer]
         self._findings.count("requests")
         due = event.first_position
@@ -148,7 +148,7 @@ class LogChecker:
         seen.under_way.pop(event.client, None)
 
     def _is_there(self, event: Acked) -> bool:
-        """Whether the chunk itself is there, though some of those before it are not."""
+        """Returns whether the chunk itself is there, though some of those before it are not."""
         return self.log.place(event.position) == (event.producer, event.sequence)
 
     def _note_epoch(self, seen: _Producer, event: Acked) -> None:
@@ -166,15 +166,15 @@ class LogChecker:
             seen.acked[epoch] = max(seen.acked.get(epoch, (-inf, 0)), (at, event.sequence))
 
     def refused(self, event: Refused) -> None:
-        """The service said no to an append."""
+        """Records that the service refused an append."""
         self._findings.count("refused")
         if event.reason in ("SEQUENCE_CONTENT_CHANGED", "REQUEST_CONTENT_CHANGED"):
             self._found("unchanged", f"{event.name} {event.sequence}, sent by {event.client}")
-        # What was refused is not under way any more, and neither is what was sent behind it.
+        # What was refused is not under way any more, and neither is what was sent after it.
         self._producers[event.name].under_way.pop(event.client, None)
 
     def read_log(self, event: ReadLog) -> None:
-        """A page was read."""
+        """Records that a page was read."""
         self._findings.count("pages")
         self.heads.read(event.client, event.invoked, event.head)
         self.heads.learn(event.client, event.returned, event.head)
@@ -229,7 +229,7 @@ class LogChecker:
         self._check_expected(name, seen)
 
     def _check_epochs(self, name: str, seen: _Producer) -> None:
-        """What an opening did not find was written under its epoch, or a higher one."""
+        """Checks that what an opening did not find was written under its epoch, or a higher one."""
         begun, at, due = sorted(seen.begun), 0, -1
         known = self.log.producers.get(name)
         for sequence in range(1, (known.last if known else 0) + 1):

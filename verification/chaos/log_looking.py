@@ -65,7 +65,7 @@ def look(folder: Path) -> Looked:
 
 
 def _cut(said: str) -> str:
-    """Its beginning, and its end: where the last line of a traceback stands."""
+    """Returns its beginning, and its end: where the last line of a traceback stands."""
     if len(said) <= 2 * SHOWN_CHARACTERS:
         return said
     return f"{said[:SHOWN_CHARACTERS]} … {said[-SHOWN_CHARACTERS:]}"
@@ -76,7 +76,7 @@ def _explanation(said: str) -> str:
 
 
 def _said(path: Path) -> Iterator[str]:
-    """Everything in a log that takes an explanation."""
+    """Yields everything in a log that takes an explanation."""
     block: list[str] = []
     with path.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:

@@ -30,7 +30,7 @@ from verification.chaos.model import (
 from verification.chaos.promises import Findings
 from verification.chaos.shape_checking import check_nodes, check_vectors
 
-#: Bytes of values that are made and hashed for one memory at most. Those behind it are
+#: Bytes of values that are made and hashed for one memory at most. Those after it are
 #: compared only where the history has the whole value.
 HASHED_BYTES = 500_000_000
 
@@ -84,7 +84,7 @@ class MemoryChecker:
             self._found("applied-once", f"{chain.cursor} is applied, the log has {self._log.head}")
 
     def check_drained(self) -> None:
-        """Whether the memory has read the log to its head."""
+        """Checks that the memory has read the log to its head."""
         memory = self._memory
         if memory.status == "stalled":
             self._found("drained", f"has stalled at {memory.applied_position}")
@@ -144,7 +144,7 @@ class MemoryChecker:
         self._edits.rolled_back(event)
 
     def refused(self, event: Refused) -> None:
-        """The service said no to an edit."""
+        """Records that the service refused an edit."""
         self._findings.count("refused")
         if event.mark:
             self._edits.refused(event)

@@ -70,7 +70,7 @@ class Log:
         return self._names[self._owners[position - 1]], self._sequences[position - 1]
 
     def position(self, producer: str, sequence: int) -> int | None:
-        """Where a chunk is; None where it is not."""
+        """Returns where a chunk is; None where it is not."""
         known = self.producers.get(producer)
         if known is None or not 1 <= sequence <= known.last:
             return None
@@ -166,7 +166,7 @@ _LETTERS = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r"}
 # A path is looked at more than once while its revision is.
 @lru_cache(maxsize=10_000)
 def parse_path(text: str) -> tuple[str | int, ...]:
-    """The keys and indexes of a normalized path (RFC 9535, section 2.7)."""
+    """Returns the keys and indexes of a normalized path (RFC 9535, section 2.7)."""
     tokens: list[str | int] = []
     at = 1
     while at < len(text):
@@ -187,12 +187,12 @@ def _unescaped(key: str) -> str:
 
 
 def canonical(value: Any) -> str:
-    """The one text of a value."""
+    """Returns the one text of a value."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def fold(value: Any, amendments: Iterable[Amendment]) -> Any:
-    """The value behind the amendments; `value` is changed. Raises FoldError."""
+    """Returns the value behind the amendments; `value` is changed. Raises FoldError."""
     for path, op, text in amendments:
         tokens = parse_path(path)
         if op == "remove":
@@ -268,7 +268,7 @@ class Chain:
     def commit(
         self, *, revision: int, parent: int | None, begin: int, end: int, kind: str
     ) -> list[tuple[str, str]]:
-        """The next revision, which is taken all the same; promises that it breaks, and how."""
+        """Accepts the next revision in any case; returns which promises it breaks, and how."""
         wrong = []
         if revision != self.revision + 1:
             wrong.append(("revisions", f"revision {revision} comes behind {self.revision}"))
@@ -315,11 +315,11 @@ class Value:
         self.value = fold(self.value, amendments)
 
     def snapshot(self) -> Snapshot:
-        """What it is now."""
+        """Returns what it is now."""
         return Snapshot(text=canonical(self.value), is_ordered=self.is_ordered)
 
     def equals(self, text: str) -> bool:
-        """Whether `text` is this value; where the order of keys was not known it is now."""
+        """Returns whether `text` is this value; where the order of keys was not known it is now."""
         if self.is_ordered:
             return canonical(self.value) == text
         told = json.loads(text)
@@ -358,7 +358,7 @@ class Levels:
         return self._add(revision, 1, begin, end)
 
     def episode(self, revision: int, level: int) -> tuple[Vector | None, list[int]]:
-        """All of the level below became one of `level`: the vector, and its children."""
+        """Returns all of the level below became one of `level`: the vector, and its children."""
         if not 2 <= level <= len(self.runs) + 1 or not self.runs[level - 2]:
             return None, []
         children = self.runs[level - 2]
@@ -367,7 +367,7 @@ class Levels:
         return self._add(revision, level, begin, end), children
 
     def rollback(self, restored: int) -> None:
-        """What was in use at an earlier revision is in use again."""
+        """Restores what was in use at an earlier revision."""
         self.runs = [list(run) for run in self._past.get(restored, [[]])]
         self.has_rolled_back = True
 
@@ -376,7 +376,7 @@ class Levels:
         self._past[revision] = [list(run) for run in self.runs]
 
     def in_use(self) -> list[Vector]:
-        """One of each level that has any, the highest first."""
+        """Returns one of each level that has any, the highest first."""
         return [self._made[run[-1]] for run in reversed(self.runs) if run]
 
     def _add(self, revision: int, level: int, begin: int, end: int) -> Vector:

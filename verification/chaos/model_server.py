@@ -62,7 +62,7 @@ CHANGES = '{"changes": ['
 
 
 def reply_text(prompt: str, serial: int) -> str:
-    """What the model says to a prompt."""
+    """Returns what the model says to a prompt."""
     mark = f"[s{serial}]"
     head, found, text = prompt.rpartition("\n[TEXT]\n")
     if found and CHANGES in head:
@@ -114,7 +114,7 @@ class _Server:
         writer.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """One request; whether the connection goes on."""
+        """Serves one request; returns whether the connection goes on."""
         head = await reader.readuntil(b"\r\n\r\n")
         length = next(
             int(line.partition(b":")[2])
@@ -167,7 +167,7 @@ class _Server:
 
 
 def _asker(head: bytes) -> str:
-    """The key that it was called with: in a campaign each executor has its own."""
+    """Returns the key that it was called with: in a campaign each executor has its own."""
     for line in head.decode("latin-1").split("\r\n"):
         name, _, value = line.partition(":")
         if name.lower() == "authorization":

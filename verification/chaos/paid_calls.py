@@ -107,7 +107,7 @@ class Judge:
         )
 
     def explanation(self, call: ModelCalled, again: float) -> str:
-        """What cost a reply that the same call was made again for at `again`; or nothing."""
+        """Returns what lost a reply whose call was made again at `again`; or nothing."""
         replied = call.at + call.seconds
         until = min(again, replied + STORE_SECONDS + self._harmed(call, call.at, again))
         sent = call.at - UNREAD_SECONDS

@@ -56,7 +56,7 @@ def _points_of(tree: ast.Module) -> Iterator[Point]:
 
 
 def _of_call(node: ast.AST) -> Iterator[Point]:
-    """The points that a call reports."""
+    """Yields the points that a call reports."""
     if not isinstance(node, ast.Call):
         return
     called = node.func.attr if isinstance(node.func, ast.Attribute) else _name(node.func)

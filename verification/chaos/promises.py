@@ -10,48 +10,48 @@ PROMISES = {
     "dense": "Positions are 1, 2, 3 … up to the head.",
     "producer-order": "A producer's chunks are in the order of its sequences, each once.",
     "intact": "A chunk says what was sent.",
-    "sent-only": "Nothing is in the log that nobody sent.",
+    "sent-only": "Nothing is in the log that no client sent.",
     "acked-kept": "An acked chunk is at its position for ever.",
     "acked-through": "An ack of a sequence is one of all sequences up to it.",
-    "request": "A request is stored once, all together, however often it is sent.",
-    "server-order": "What comes without a producer is counted 1, 2, 3 … by the service.",
-    "page": "A page of the log has what is there, in order, from where it was asked for.",
-    "opened": "Opening says a last sequence that is not below what was acked before.",
-    "head": "A head that was told before is never gone back behind.",
-    "no-foresight": "Nothing is told before it was sent.",
+    "request": "A request is stored once and as a whole, however often it is sent.",
+    "server-order": "The service numbers chunks without a producer 1, 2, 3 …",
+    "page": "A page of the log has all chunks from the requested position on, in order.",
+    "opened": "Opening a producer returns a last sequence that is not below one acked before.",
+    "head": "A head never falls below one that was reported before.",
+    "no-foresight": "Nothing is reported before it was sent.",
     "fenced": "A producer's lower epoch writes nothing once a higher one was opened.",
-    "expected-head": "What was sent for an expected head stands right behind it.",
+    "expected-head": "A batch for an expected head is stored directly after it.",
     "unchanged": "A resend of the same content is never refused as other content.",
     # Memories of all kinds.
-    "kept": "Sessions and memories that somebody was told of are there.",
+    "kept": "Sessions and memories whose creation was confirmed exist.",
     "revisions": "Revisions have no gap, no repeat and no fork.",
     "applied-once": "Each position is applied once, in order: a step begins where one ended.",
-    "cursor": "A memory stands where its newest revision put it.",
-    "epochs": "A worker that lost a memory commits nothing any more.",
-    "drained": "When nothing is left to do each memory has read its log to the head.",
+    "cursor": "A memory's cursor is where its newest revision ended.",
+    "epochs": "A worker that lost a memory commits nothing to it any more.",
+    "drained": "When no work is left, each memory has read its log to the head.",
     "token": "A read with a token is never older than the token.",
-    "read": "A read has a revision that there is, and the position that it was at.",
+    "read": "A read names a revision that exists, and the position of that revision.",
     "read-monotonic": "Reads of a memory by one client never go back.",
-    "watch": "A watch tells each revision behind its start once, in order.",
+    "watch": "A watch sends each revision after its start once, in order.",
     # PRISM memories.
     "fold": "At any revision a memory is the fold of its amendments.",
-    "digest": "A memory that was read at a revision is what it is at that revision.",
-    "step-content": "A step brings what its own chunks say, and nothing of other chunks.",
+    "digest": "A memory that was read at a revision has the value of that revision.",
+    "step-content": "A step adds what its own chunks say, and nothing of other chunks.",
     "edit-kept": "An edit that was acked is in its revision.",
-    "edit-refused": "An edit that was refused is nowhere.",
-    "edit-once": "An edit is made at most as often as it was asked for.",
+    "edit-refused": "An edit that was refused is in no revision.",
+    "edit-once": "An edit is made at most as often as it was requested.",
     "edit-next": "An edit for an expected revision makes exactly the next one.",
-    "rollback": "A rollback that was acked is the revision that it said.",
+    "rollback": "A rollback that was acked is the revision that its reply named.",
     # Trees and state memories.
     "tree-cover": "Leaves cover the text without a hole or an overlap, as far as it was read.",
     "tree-parents": "Parents cover their children, and each child has one parent.",
     "vectors": "State vectors stand for the steps one after the other.",
-    "episodes": "Episodes take over all that their level has made, and nothing else.",
+    "episodes": "Episodes cover all vectors of the level below, and nothing else.",
     # Answers and calls.
     "citation": "An answer cites what is in the log.",
-    "ledger-called": "The ledger has no reply that no model gave.",
+    "ledger-called": "Each reply in the ledger came from the model.",
     "ledger-once": "A reply is in the ledger once.",
-    "ledger-kept": "What memories hold of a reply has its row in the ledger.",
+    "ledger-kept": "Each reply that memories use has its row in the ledger.",
 }
 
 #: Violations of one promise that are kept: the first ones say the most.
@@ -82,16 +82,16 @@ class Findings:
     counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, promise: str, what: str) -> None:
-        """A promise was broken."""
+        """Records that a promise was broken."""
         assert promise in PROMISES, promise
         self.counts[promise] += 1
         if self.counts[promise] <= KEPT:
             self.violations.append(Violation(promise=promise, what=what))
 
     def count(self, name: str, number: int = 1) -> None:
-        """So many of these were looked at."""
+        """Counts so many that were checked."""
         self.counts[name] += number
 
     def report(self) -> Report:
-        """All of it."""
+        """Returns all of it."""
         return Report(violations=self.violations, counts=dict(self.counts))

@@ -19,7 +19,7 @@ from verification.chaos import orders
 
 #: Of a connection that is read at once.
 READ_BYTES = 65_536
-#: What a connection is cut behind: the statement in the driver's own and in SQLAlchemy's way.
+#: What a connection is cut after: the statement in the driver's own and in SQLAlchemy's way.
 COMMIT = b"COMMIT"
 #: A close that resets.
 _NO_LINGER = struct.pack("ii", 1, 0)
@@ -152,7 +152,7 @@ class Proxy:
         self._ways[name].port = to
 
     def do(self, order: dict[str, Any]) -> dict[str, Any]:
-        """One order: `do`, `way`, and what it takes."""
+        """Returns one order: `do`, `way`, and what it takes."""
         if order["do"] == "heal":
             for way in self._ways.values():
                 self._heal(way)

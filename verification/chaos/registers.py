@@ -47,7 +47,7 @@ class Register:
                 yield self._readers[number], self._read[number], known
 
     def early(self, possible: Sequence[float]) -> Iterator[tuple[float, int]]:
-        """What was known before it could be: when, and the value.
+        """Yields what was known before it could be: when, and the value.
 
         `possible` has for each value from 1 on the time before which it cannot be.
         """

@@ -44,7 +44,7 @@ def find(
     firings: Sequence[Firing],
     sleep_seconds: float,
 ) -> Repeats:
-    """What became of the replies, with `stored` the serials that are in the ledger.
+    """Returns what became of the replies, with `stored` the serials that are in the ledger.
 
     A firing that stood still did so for `sleep_seconds`.
     """
@@ -69,7 +69,7 @@ def find(
 def _cause(
     lost: ModelCalled, firings: Sequence[Firing], used: set[int], sleep_seconds: float
 ) -> str | None:
-    """The first fault of the process that asked which can have cost the reply."""
+    """Returns the first fault of the process that asked which can have cost the reply."""
     until = lost.at + HELD_SECONDS
     for number, fired in enumerate(firings):
         if str(fired.pid) != lost.asker or fired.at < lost.at - HELD_SECONDS:

@@ -98,7 +98,7 @@ class Fault:
 
 
 def schedule(seed: int, seconds: float, points: Sequence[str], rate: float = RATE) -> list[Fault]:
-    """The faults of a run, in their order: each kind once at least, then by its weight."""
+    """Returns the faults of a run, in their order: each kind once at least, then by its weight."""
     rng = random.Random(seed)
     kinds = [kind for kind in Kind if points or kind not in _AT_POINTS]
     if not rate:

@@ -23,7 +23,7 @@ def _end(node: FinalNode) -> _Place:
 
 
 def check_nodes(memory: FinalMemory, ends: Sequence[int], found: Found) -> None:
-    """The nodes of a tree; `ends` has the position that each revision has applied."""
+    """Checks the nodes of a tree; `ends` has the position that each revision has applied."""
     levels: dict[int, list[FinalNode]] = defaultdict(list)
     for node in sorted(memory.nodes, key=lambda node: (node.level, node.index)):
         levels[node.level].append(node)
@@ -81,7 +81,7 @@ def _check_sealed(memory: FinalMemory, levels: dict[int, list[FinalNode]], found
 
 
 def check_vectors(memory: FinalMemory, restored: Container[int], found: Found) -> None:
-    """The vectors of a state memory; `restored` are the revisions that rollbacks restored."""
+    """Checks the vectors of a state memory; `restored` are revisions that rollbacks restored."""
     if memory.kind != "state":
         return
     by_revision = {one.revision: one for one in memory.vectors if one.revision}

@@ -97,24 +97,24 @@ class Switches:
         os.close(self._fired)
 
     def set(self, point: Point, action: Action, *, seconds: float = 0.0, skip: int = 0) -> None:
-        """The next process at `point` does this, once; or the one after `skip` others."""
+        """Makes the next process at `point`, or the one after `skip` others, do this once."""
         with self._locked():
             *_, reached, failed = self._read(point)
             self._write(point, action, skip, seconds, reached, failed)
 
     def is_set(self, point: Point) -> bool:
-        """Whether it has not fired since it was set."""
+        """Returns whether it has not fired since it was set."""
         with self._locked():
             return self._read(point)[0] != Action.NOTHING
 
     def counts(self, point: Point) -> Counts:
-        """What has become of `point`, in all processes together."""
+        """Returns what has become of `point`, in all processes together."""
         with self._locked():
             *_, reached, failed = self._read(point)
         return Counts(reached=reached, failed=failed)
 
     def firings(self, after: int = 0) -> list[Firing]:
-        """All that fired after the first `after`, in their order."""
+        """Returns all that fired after the first `after`, in their order."""
         with self._locked():
             size = os.fstat(self._fired).st_size
             raw = os.pread(self._fired, size, after * _FIRING.size)
@@ -124,7 +124,7 @@ class Switches:
         ]
 
     def act(self, point: Point) -> None:
-        """What a process does that is at `point`. Raises FailedOnPurpose."""
+        """Does what is set for a process at `point`. Raises FailedOnPurpose."""
         if point not in self._numbers:
             return
         with self._locked():
@@ -184,5 +184,5 @@ def environment(path: Path) -> Mapping[str, str]:
 
 
 def install() -> None:
-    """This process fails from now on where the switches of its environment say so."""
+    """Makes this process fail from now on where the switches of its environment say so."""
     fault_hook.install(Switches(Path(os.environ[SWITCHES])).act)

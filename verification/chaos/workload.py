@@ -8,7 +8,7 @@ the memory, and the checker finds it again there.
 import hashlib
 import re
 
-#: What stands behind the name of a chunk, as many of its words as the name's hash says.
+#: What is after the name of a chunk, as many of its words as the name's hash says.
 _FILLER = "the river bends where old stones hold the bridge and boats wait for rain"
 _WORDS = _FILLER.split()
 
@@ -19,7 +19,7 @@ SERIAL = re.compile(r"\[s(\d+)\]")
 
 
 def chunk_name(producer: str, sequence: int) -> str:
-    """The word by which a chunk is known; `producer` is of lower-case letters and digits."""
+    """Returns the name of a chunk; `producer` has lower-case letters and digits only."""
     return f"c{producer}x{sequence}"
 
 
@@ -33,7 +33,7 @@ def owner(producer: str, sequence: int, text: str) -> tuple[str, int]:
 
 
 def chunk_text(producer: str, sequence: int) -> str:
-    """What a chunk says; 10 to 80 characters."""
+    """Returns what a chunk says; 10 to 80 characters."""
     name = chunk_name(producer, sequence)
     length = hashlib.sha256(name.encode()).digest()[0] % len(_WORDS)
     return " ".join((name, *_WORDS[:length]))

@@ -104,7 +104,7 @@ class Zygote:
     @classmethod
     @contextmanager
     def started(cls, folder: Path) -> Iterator["Zygote"]:
-        """One that is ended with all its children."""
+        """Yields one that is ended with all its children."""
         zygote = cls(folder)
         try:
             yield zygote
@@ -135,7 +135,7 @@ class Zygote:
         self._order(order="forget", name=name)
 
     def status(self, name: str) -> Status:
-        """What has become of it."""
+        """Returns what has become of it."""
         said = self._order(order="status", name=name)
         return Status(
             pid=said["pid"],
@@ -150,7 +150,7 @@ class Zygote:
         return bool(self._order(order="signal", name=name, number=int(number))["done"])
 
     def log(self, name: str) -> str:
-        """What all runs of a process wrote so far."""
+        """Returns what all runs of a process wrote so far."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def wait_ready(self, name: str, seconds: float = READY_SECONDS) -> str:

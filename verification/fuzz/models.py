@@ -130,7 +130,7 @@ def _bodies(rng: random.Random) -> list[str]:
 
 
 def _completed(bodies: list[str]) -> bool:
-    """What the transport makes of a server's response, as litellm hands it on."""
+    """Returns what the transport makes of a server's response, as litellm hands it on."""
     litellm = litellm_library()
     values = []
     for body in bodies:
@@ -160,7 +160,7 @@ logging.getLogger("LiteLLM").setLevel(logging.ERROR)
 
 
 def _streamed(bodies: list[str]) -> bool:
-    """What comes of a stream of such parts."""
+    """Returns what comes of a stream of such parts."""
     litellm = litellm_library()
     parts = []
     for body in bodies:

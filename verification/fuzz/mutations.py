@@ -40,7 +40,7 @@ def text_of(
     *,
     most: int = MAX_CHARACTERS,
 ) -> str:
-    """An input, by chance near to one of the corpus or far from it."""
+    """Returns an input, by chance near to one of the corpus or far from it."""
     kind = rng.random()
     if kind < 0.03:
         return rng.randbytes(rng.randrange(400)).decode(errors="replace")
@@ -143,7 +143,7 @@ _VALUES: tuple[Any, ...] = (
 
 
 def value_of(rng: random.Random, corpus: Sequence[Any], words: Sequence[Any] = ()) -> Any:
-    """A value of JSON: one of the corpus with parts of it changed."""
+    """Returns a value of JSON: one of the corpus with parts of it changed."""
     value = json.loads(json.dumps(rng.choice(corpus)))
     for _ in range(rng.choice((0, 1, 1, 2, 3, 8))):
         value = _changed(rng, value, words)
@@ -151,7 +151,7 @@ def value_of(rng: random.Random, corpus: Sequence[Any], words: Sequence[Any] = (
 
 
 def _changed(rng: random.Random, value: Any, words: Sequence[Any]) -> Any:
-    """A value with one part of it changed."""
+    """Returns a value with one part of it changed."""
     if isinstance(value, dict) and value and rng.random() < 0.85:
         key = rng.choice(list(value))
         return _changed_pair(rng, value, key, words)
@@ -191,7 +191,7 @@ def _changed_pair(rng: random.Random, value: dict[str, Any], key: str, words: Se
 def json_of(
     rng: random.Random, corpus: Sequence[Any], words: Sequence[Any] = (), noise: Sequence[str] = ODD
 ) -> str:
-    """The text of such a value, now and then with its text changed as well."""
+    """Returns the text of such a value, now and then with its text changed as well."""
     try:
         text = json.dumps(value_of(rng, corpus, words), ensure_ascii=rng.random() < 0.5)
     except RecursionError:

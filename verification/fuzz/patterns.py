@@ -1,6 +1,6 @@
 """Patterns: every regular expression of the service, on the texts that are worst for it.
 
-What repeats in a pattern is repeated many times in a text, behind what may stand before it
+What repeats in a pattern is repeated many times in a text, after what may stand before it
 and in front of what does not fit. A pattern that goes back and forth over that takes time that
 grows with the square of the text, or faster; one that reads on takes as many steps as there
 are characters.
@@ -64,7 +64,7 @@ class Worst:
 
 @cache
 def patterns() -> Sequence[Held]:
-    """Every pattern that a module of the service or of the storage holds."""
+    """Returns every pattern that a module of the service or of the storage holds."""
     found: dict[tuple[str, str], Held] = {}
     for package in (service, storage):
         for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
@@ -92,7 +92,7 @@ def _asked(module: ModuleType) -> dict[str, dict[str, None]]:
 
 
 def within(value: object, around: tuple[object, ...] = ()) -> Iterator[re.Pattern[str]]:
-    """The patterns in a value, also where it holds one of those `around` it again."""
+    """Yields the patterns in a value, also where it holds one of those `around` it again."""
     if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
         yield value
     elif isinstance(value, tuple | list | dict) and not any(value is one for one in around):
@@ -132,7 +132,7 @@ def _parts(pattern: re.Pattern[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _sample(items: Any, rng: random.Random) -> str:
-    """A text that a part of a pattern fits."""
+    """Returns a text that a part of a pattern fits."""
     return "".join(_one(op, argument, rng) for op, argument in items)
 
 

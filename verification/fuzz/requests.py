@@ -103,7 +103,7 @@ class Request:
 
 @cache
 def methods() -> dict[str, tuple[MethodDescriptor, Any]]:
-    """The RPCs of every service and what handles them, by their names."""
+    """Returns the RPCs of every service and what handles them, by their names."""
     found: dict[str, tuple[MethodDescriptor, Any]] = {}
     for field, (_, descriptor) in rpc_server._REGISTER.items():
         kind = next(one.type for one in fields(rpc_server.Services) if one.name == field)
@@ -125,7 +125,7 @@ def _made_service(kind: Any) -> Any:
 
 
 def _filled(rng: random.Random, message: Message, depth: int = 0) -> Message:
-    """A message with some of its fields set, by chance to what they may hold or not."""
+    """Returns a message with some of its fields set, by chance to what they may hold or not."""
     rare = rng.choice((0.2, 0.5, 0.8, 0.95))
     for field in message.DESCRIPTOR.fields:
         is_wanted = field.name in _FITTING or field.name in ("chunks", "content", "edits")

@@ -38,7 +38,7 @@ class Broken(AssertionError):
 
 
 def size_of(made: Any) -> int:
-    """The size of an input, where it is a text, bytes or something else with a length."""
+    """Returns the size of an input, where it is a text, bytes or something else with a length."""
     return len(made) if isinstance(made, Sized) else 1
 
 
@@ -89,7 +89,7 @@ class Result:
 
 
 def seeded(target: str, seed: int, number: int) -> random.Random:
-    """The chance of one input."""
+    """Returns the chance of one input."""
     return random.Random(f"{target}:{seed}:{number}")
 
 
@@ -107,7 +107,7 @@ def run(target: Target, inputs: int, seed: int, *, first: int = 0) -> Result:
 
 
 def survey(target: Target, inputs: int, seed: int, *, first: int = 0) -> Result:
-    """As `run`, with the processor's time; goes on behind what breaks and keeps it."""
+    """As `run`, with the processor's time; goes on after what breaks and keeps it."""
     result = Result(target.name)
     for number in range(first, first + inputs):
         made = target.make(seeded(target.name, seed, number))
@@ -144,7 +144,7 @@ def _slow(target: Target, made: Any, number: int, result: Result) -> None:
 
 
 def taken(target: Target, made: Any) -> bool:
-    """Whether an input is taken; a refusal is none."""
+    """Returns whether an input is taken; a refusal is none."""
     try:
         return target.check(made)
     except target.refusals as error:
@@ -175,7 +175,7 @@ def _count(target: Target, made: Any, number: int, result: Result) -> None:
 
 
 def count_calls(work: Callable[[], object]) -> int:
-    """How many calls `work` makes, of Python's functions and of C's."""
+    """Returns how many calls `work` makes, of Python's functions and of C's."""
     calls = 0
 
     def note(_frame: object, event: str, _argument: object) -> None:
@@ -191,7 +191,7 @@ def count_calls(work: Callable[[], object]) -> int:
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
-    """The most bytes that `work` holds at once."""
+    """Returns the most bytes that `work` holds at once."""
     tracemalloc.start()
     try:
         work()

@@ -153,7 +153,7 @@ def _places_anew(plan: Any) -> Any:
 
 
 def allows(_: Any) -> Any:
-    """A check that refuses nothing."""
+    """Returns a check that refuses nothing."""
 
     def check(*_: object) -> None:
         return None

@@ -107,7 +107,7 @@ def _rewritten(changes: Sequence[Sql], may_be_idle: bool) -> Iterator[None]:
 
 
 def in_database(changes: Sequence[Change]) -> tuple[Drop | Body, ...]:
-    """Those that are made in the database itself."""
+    """Returns those that are made in the database itself."""
     return tuple(one for one in changes if isinstance(one, Drop | Body))
 
 

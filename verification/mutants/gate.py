@@ -63,7 +63,7 @@ async def _judge(servers: Servers, chains: Sequence[Chain]) -> list[Verdict]:
 
 
 def table(verdicts: Sequence[Verdict]) -> list[str]:
-    """The lines of a table in Markdown."""
+    """Returns the lines of a table in Markdown."""
     lines = [
         "| scenario | what is taken away | what counts it | what holds beneath"
         " | what breaks without that |",

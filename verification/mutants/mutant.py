@@ -58,5 +58,5 @@ class Mutant:
 
 
 def changes_of(layers: Sequence[Layer]) -> tuple[Change, ...]:
-    """Everything that takes these guards away."""
+    """Returns everything that takes these guards away."""
     return tuple(change for layer in layers for change in layer.change)

@@ -49,7 +49,7 @@ async def read_with_a_token_of_a_lost_log(world: World) -> None:
 
 
 async def question(world: World) -> WorkItem:
-    """A question to the memory of one chunk."""
+    """Asks the memory of one chunk a question."""
     await world.begin(m=PRISM)
     async with server(world, "a") as api:
         await api.append("p", 1)

@@ -56,7 +56,7 @@ def _expect_topics(world: World, number: int) -> None:
 
 
 def useless(text: str, end: End) -> Scenario:
-    """A model's first reply to a step is no use."""
+    """Returns a scenario in which a model's first reply to a step is useless."""
 
     async def scenario(world: World) -> None:
         await world.begin(m=PRISM)

@@ -112,7 +112,7 @@ class Runs:
 
 
 def _held(outcome: Outcome, layer: Layer) -> list[str]:
-    """What is not as it has to be where this guard is the first one."""
+    """Returns what is not as it has to be where this guard is the first one."""
     wrong = [f"nothing holds: {one}" for one in outcome.violations]
     if not outcome.counted[layer.counter]:
         wrong.append(f"{layer.counter} does not move, only {dict(outcome.counted)}")

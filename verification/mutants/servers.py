@@ -269,7 +269,7 @@ def _chunk(producer: str, sequence: int, text: str | None) -> SubmittedChunk:
 
 @asynccontextmanager
 async def server(world: World, name: str) -> AsyncIterator[Server]:
-    """A server that runs meanwhile."""
+    """Yields a server that runs meanwhile."""
     made = Server(world, name)
     running: list[asyncio.Task[Any]] = [
         asyncio.create_task(made.appender.run()),

@@ -45,7 +45,7 @@ COMPARED = (EPOCH, REVISION, CURSOR)
 
 
 def key(table: str, name: str, what: str) -> Layer:
-    """A key of the schema."""
+    """Returns a key of the schema."""
     return Layer(
         name=name, what=what, change=(Drop(table=table, name=name),), counter=f"key:{name}"
     )
@@ -59,7 +59,7 @@ REVISION_KEYS = (
 
 
 def taken_over(spec: MemorySpec, chunks: int = 3) -> Scenario:
-    """A worker is suspended after its model call; another takes over and gets to the head."""
+    """Returns a scenario: a suspended worker loses its memory, which reaches the head."""
 
     async def scenario(world: World) -> None:
         await world.begin(m=spec)

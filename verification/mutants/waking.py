@@ -19,7 +19,7 @@ from verification.mutants.world import PRISM, TREE, Gate, Worker, World
 
 
 def _holding(original: Any, hold: Gate) -> Any:
-    """The same, but that the first one waits."""
+    """Returns the same, but that the first one waits."""
 
     async def wait_first(*arguments: Any, **named: Any) -> Any:
         if not hold.reached.is_set():

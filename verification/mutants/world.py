@@ -106,7 +106,7 @@ class Model:
     instead: Callable[[ModelRequest], tuple[str, End] | None] | None = None
 
     async def complete(self, ask: ModelRequest, model: str, plan: CallPlan) -> Completion:
-        """A reply with its serial, which names what it was shown."""
+        """Returns a reply with its serial, which names what it was shown."""
         serial = next(self.serials)
         try:
             if self.meanwhile is not None:
@@ -210,7 +210,7 @@ class World:
             await self._superuser.close()
 
     def item(self, name: str) -> WorkItem:
-        """What a worker is woken for."""
+        """Returns what a worker is woken for."""
         return WorkItem(
             kind=WorkKind.MEMORY,
             tenant_id=DEFAULT_TENANT,
@@ -270,7 +270,7 @@ class World:
             await asyncio.sleep(0.01)
 
     async def drain(self, worker: "Worker", name: str) -> float | None:
-        """What a worker does with a wake-up; what fails for want of a database is put off."""
+        """Handles a wake-up as a worker does; backs off when the database is away."""
         try:
             return await worker.drain(self.item(name))
         except Exception as error:
@@ -295,7 +295,7 @@ class World:
         self.wrong.append("there is work that never ends")
 
     async def _waits(self) -> bool:
-        """Whether something waits for its next try."""
+        """Returns whether something waits for its next try."""
         rows = await self.run_sql(
             "SELECT count(*) FROM memory WHERE session_key = %s AND status = 'active'"
             " AND has_work AND ready_at > now() AND ready_at < now() + interval '1 second'",
@@ -329,7 +329,7 @@ class Worker:
         )
 
     async def take(self) -> list[WorkItem]:
-        """What a look at the queue finds of the session: memories and answers."""
+        """Returns what a look at the queue finds of the session: memories and answers."""
         looks = [
             QueueScan(work_class=work_class, quota=1000, after=queue.NOBODY)
             for work_class in (WorkClass.ANSWERS, WorkClass.RECENT, WorkClass.BACKLOG)
@@ -369,7 +369,7 @@ async def _lose(_: object) -> None:
 
 @contextmanager
 def counting(counted: Counter[str]) -> Iterator[None]:
-    """What the service counts of its guards, by the names that its meters have for them."""
+    """Yields what the service counts of its guards, by the names that its meters have for them."""
 
     def guard(amount: int, attributes: dict[str, str]) -> None:
         counted[attributes["guard"]] += amount

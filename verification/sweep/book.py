@@ -40,7 +40,7 @@ class Book:
             self._load(json.loads(path.read_text()))
 
     def next(self, taken: Collection[Point]) -> Pair | None:
-        """What to set next, at none of `taken`: of what has fired least. None: nothing now."""
+        """Returns the pair to set next, of those that fired least, at none of `taken`; or None."""
         open_ = [pair for pair in self._wanted() if self._fired[pair] < self._times]
         if not open_:
             return None
@@ -56,15 +56,15 @@ class Book:
         return self._fired[pair] + self._set[pair]
 
     def set(self, pair: Pair) -> None:
-        """It is set."""
+        """Records that the pair is set."""
         self._set[pair] += 1
 
     def unset(self, pair: Pair) -> None:
-        """It is not set any more, and has not fired."""
+        """Records that the pair was unset without firing."""
         self._set[pair] -= 1
 
     def fired(self, pair: Pair) -> None:
-        """It has fired, and is not set any more."""
+        """Records that the pair has fired and is no longer set."""
         self._set[pair] -= 1
         self._fired[pair] += 1
         self.run[pair] += 1
@@ -74,7 +74,7 @@ class Book:
         self._given_up.add(pair)
 
     def is_done(self) -> bool:
-        """Whether everything has fired so often."""
+        """Returns whether everything has fired so often."""
         return all(self._fired[pair] >= self._times for pair in self._wanted())
 
     def _wanted(self) -> list[Pair]:
@@ -85,7 +85,7 @@ class Book:
         return sum(max(self._times - self._fired[pair], 0) for pair in self._pairs)
 
     def least(self) -> tuple[str, int]:
-        """The pair that has fired least of all, in all runs, and how often."""
+        """Returns the pair that has fired least of all, in all runs, and how often."""
         pair = min(self._pairs, key=lambda one: self._fired[one])
         return _name(pair), self._fired[pair]
 
@@ -102,7 +102,7 @@ class Book:
         os.replace(new, self._path)
 
     def table(self) -> dict[str, dict[str, int]]:
-        """What has fired in this run, by point and action."""
+        """Returns what has fired in this run, by point and action."""
         return _table(self.run)
 
     def _load(self, table: Mapping[str, Mapping[str, int]]) -> None:
@@ -115,7 +115,7 @@ class Book:
 def pairs_of(
     seed: int, chosen: Sequence[Point], actions: Sequence[Action], *, one_each: bool
 ) -> list[Pair]:
-    """All pairs, or one for each point, as the seed chooses; in an order that it makes."""
+    """Returns all pairs, or one for each point, as the seed chooses; in an order that it makes."""
     rng = random.Random(seed)
     pairs = [
         (point, action)

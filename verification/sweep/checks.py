@@ -1,4 +1,4 @@
-"""What is there behind a sweep, and what of it is wrong: straight from the tables.
+"""What is there after a sweep, and what of it is wrong: straight from the tables.
 
 Traffic does again what failed until it is done, so that nearly all of it is known without
 a history: each session's chunks, what each memory has to hold, and that nothing is left.
@@ -89,7 +89,7 @@ def spent(url: str, paid: Path, firings: Sequence[Firing], sleep_seconds: float)
 
 
 def wrongs(url: str, told: Sequence[Told]) -> list[str]:
-    """Every broken promise, a sentence each."""
+    """Returns every broken promise, a sentence each."""
     with psycopg.connect(url, row_factory=namedtuple_row) as connection:
         sums = {name: _count(connection, query) for name, query in _SUMS.items()}
         wrong = [] if len({*sums.values()}) == 1 else [f"calls came to different sums: {sums}"]

@@ -96,7 +96,7 @@ class Deployment:
         return f"{self.name}-{name}"
 
     def exits(self) -> Counter[str]:
-        """How often the processes ended: by the kill that was meant, or otherwise."""
+        """Returns how often the processes ended: by the kill that was meant, or otherwise."""
         found: Counter[str] = Counter()
         for name in _PROCESSES:
             for code in self._zygote.status(self._of(name)).exits:
@@ -106,7 +106,7 @@ class Deployment:
 
 @contextmanager
 def deployments(count: int, slowness: float, keep: Path | None) -> Iterator[list[Deployment]]:
-    """So many, ended with everything in them; logs stay in the folder `keep`."""
+    """Yields so many, ended with everything in them; logs stay in the folder `keep`."""
     with ExitStack() as stack:
         temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="sweep-"))
         folder = keep or Path(temporary)

@@ -60,7 +60,7 @@ def run(
 ) -> dict[str, Any]:
     """Fires what the book wants; what it found, `wrong` as sentences.
 
-    Behind `seconds`, or Ctrl-C, no more is set, and what has fired is judged. `keep` is a
+    After `seconds`, or Ctrl-C, no more is set, and what has fired is judged. `keep` is a
     folder that is there, where all logs stay.
 
     On a machine that many share, leases are to be `slowness` times as long: one that gets no
@@ -89,22 +89,32 @@ def run(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `python -m verification.chaos sweep` takes."""
+    """Adds the options of `python -m verification.chaos sweep`."""
     parser.add_argument("--times", type=int, default=100, help="each point with each action")
     parser.add_argument("--seed", type=int, default=1, help="of the order, and of the traffic")
-    parser.add_argument("--points", help="their names, with commas; all")
-    parser.add_argument("--actions", default=",".join(ACTIONS), help="of raise, sleep and kill")
+    parser.add_argument("--points", help="their names, separated by commas; default: all")
+    parser.add_argument(
+        "--actions", default=",".join(ACTIONS), help="some of raise, sleep and kill"
+    )
     parser.add_argument("--one-each", action="store_true", help="an action for each point")
     parser.add_argument("--book", type=Path, help="a file that counts over several runs")
     parser.add_argument("--deployments", type=int, default=DEPLOYMENTS, help="side by side")
-    parser.add_argument("--slowness", type=float, default=1.0, help="leases so much longer")
-    parser.add_argument("--at-once", type=int, default=AT_ONCE, help="switches of each")
-    parser.add_argument("--lanes", type=int, default=LANES, help="sessions of each at a time")
+    parser.add_argument(
+        "--slowness", type=float, default=1.0, help="makes leases so many times as long"
+    )
+    parser.add_argument(
+        "--at-once", type=int, default=AT_ONCE, help="switches set at a time in each deployment"
+    )
+    parser.add_argument(
+        "--lanes", type=int, default=LANES, help="sessions at a time in each deployment"
+    )
     parser.add_argument(
         "--reach-sessions", type=int, default=REACH_SESSIONS, help="until a point is given up"
     )
-    parser.add_argument("--seconds", type=float, default=math.inf, help="it ends then, unfinished")
-    parser.add_argument("--keep", type=Path, help="where the logs of all processes stay")
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="ends after so long, unfinished"
+    )
+    parser.add_argument("--keep", type=Path, help="a folder that keeps the logs of all processes")
 
 
 def run_given(given: argparse.Namespace) -> dict[str, Any]:
@@ -232,7 +242,7 @@ class _Sweep:
         self._ended = False
 
     async def run(self, most_seconds: float) -> bool:
-        """Whether it was ended before its time."""
+        """Returns whether it was ended before its time."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._end)
@@ -349,7 +359,7 @@ def _judge(site: _Site) -> Counter[str]:
 
 
 def _violations(deployment: Deployment) -> list[str]:
-    """What the checker of histories finds."""
+    """Returns what the checker of histories finds."""
     found = gather(deployment.address, deployment.superuser_url, deployment.folder, seed=0)
     events = read([deployment.history, deployment.paid])
     report = check(events, found.final, drained=not found.undrained)
@@ -357,7 +367,7 @@ def _violations(deployment: Deployment) -> list[str]:
 
 
 def _slowest(sites: Sequence[_Site]) -> dict[str, float]:
-    """How long the pairs that waited longest did so, on average."""
+    """Returns how long the pairs that waited longest did so, on average."""
     fired = sum((site.fired for site in sites), Counter[Pair]())
     mean = {pair: sum(site.waited[pair] for site in sites) / fired[pair] for pair in fired}
     slowest = sorted(mean, key=lambda pair: -mean[pair])[:SLOWEST]

@@ -64,7 +64,7 @@ class Told:
 
 
 async def insist(call: Callable[[], Awaitable[T]]) -> T:
-    """What a call returns that may be made again."""
+    """Returns what a call returns that may be made again."""
     while True:
         try:
             async with asyncio.timeout(CALL_SECONDS):
@@ -184,7 +184,7 @@ class Traffic:
         async with Client(self._address) as own:
             stub = session_service_pb2_grpc.SessionServiceStub(own.channel)
             for sequence in range(1, CALLED + 1):
-                # Behind some of the other's, which so gets a log of its own for a while.
+                # After some of the other's, which so gets a log of its own for a while.
                 await asyncio.sleep(4 * chosen.random() * AGAIN_SECONDS)
                 chunk = chunks_pb2.Chunk(text=chunk_text(name, sequence))
                 chunk.producer_sequence, chunk.digest = sequence, digest(chunk)

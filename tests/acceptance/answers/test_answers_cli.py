@@ -29,14 +29,14 @@ def url(servers: Servers) -> str:
 
 @pytest.fixture(scope="module")
 def address(url: str) -> Iterator[str]:
-    """A service without a worker: its answers stay pending."""
+    """Yields a service without a worker: its answers stay pending."""
     with api(url) as (_, address):
         yield address
 
 
 @pytest.fixture
 def pending(address: str) -> str:
-    """An answer that is being made in the session `s`, by its id."""
+    """Returns an answer that is being made in the session `s`, by its id."""
     run("session", "create", "s", PALIMPSEST_ADDRESS=address)
     run(
         *("memory", "create", "state", "state", "-s", "s"),
@@ -94,7 +94,7 @@ def test_who_interrupts_a_question_is_told_how_to_go_on(
 
 
 def _asked(address: str, query: str) -> str:
-    """The id of the answer to a question that another process asks."""
+    """Returns the id of the answer to a question that another process asks."""
     found: list[str] = []
 
     def look() -> bool:

@@ -96,7 +96,7 @@ async def ask(
 
 
 def prompts_within(reader: Reader) -> bool:
-    """Whether each request that the server saw keeps to the window, its reply included."""
+    """Returns whether each request that the server saw keeps to the window, its reply included."""
     tokens = [
         estimate_tokens(prompt) + int(request.get("max_tokens") or request["max_completion_tokens"])
         for prompt, request in zip(reader.model.prompts, reader.model.requests, strict=True)

@@ -32,7 +32,7 @@ class Command:
         self.said = ""
 
     def address(self) -> str:
-        """Where it listens, once it does; for one whose standard output is wanted."""
+        """Returns where it listens, once it does; for one whose standard output is wanted."""
         assert self.popen.stdout is not None
         for line in self.popen.stdout:
             if line.startswith("Palimpsest listens at "):

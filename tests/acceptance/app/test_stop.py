@@ -111,7 +111,7 @@ def test_a_worker_that_stops_between_two_steps_leaves_the_rest_to_others(
 
 
 def in_hand(servers: Servers, url: str) -> object:
-    """How many items workers have in hand."""
+    """Returns how many items workers have in hand."""
     with psycopg.connect(servers.as_superuser(url)) as look:
         return look.execute("SELECT count(*) FROM claim").fetchone()
 

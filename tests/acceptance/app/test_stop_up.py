@@ -83,7 +83,7 @@ class Traffic:
 
 
 async def stop_under_traffic(up: Command, address: str, silent: Asked) -> tuple[Traffic, int]:
-    """The traffic, and the exit code."""
+    """Returns the traffic, and the exit code."""
     traffic = Traffic()
     running = asyncio.create_task(traffic.run(address))
     begun = asyncio.to_thread(

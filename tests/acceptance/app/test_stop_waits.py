@@ -29,7 +29,7 @@ FRESH = common_pb2.ReadConsistency(fully_applied=True)
 
 @asynccontextmanager
 async def serving(url: str) -> AsyncIterator[tuple[palimpsest.Client, asyncio.Event]]:
-    """A server without workers, and what stops it; it is gone at the end."""
+    """Yields a server without workers, and what stops it; it is gone at the end."""
     config = Config(database_url=url, listen="127.0.0.1:0", stop_seconds=3600)  # type: ignore[arg-type]
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
     running = asyncio.create_task(serve(config, stop, ready.set_result))

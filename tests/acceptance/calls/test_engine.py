@@ -21,7 +21,7 @@ STEPS = 6
 
 
 async def taken(servers: Servers, encoding: Encoding) -> tuple[Measured, int]:
-    """A memory's calls on an engine with an empty cache, and tokens of the longest step."""
+    """Returns a memory's calls on an engine with an empty cache, and tokens of the longest step."""
     with engine() as server:
         found = await measure(servers, server, encoding, STEPS)
         return found, longest_step(server)

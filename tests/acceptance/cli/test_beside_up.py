@@ -53,7 +53,7 @@ def model() -> Iterator[FakeModel]:
 
 
 def palimpsest(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command with none of our variables."""
+    """Returns a command with none of our variables."""
     environment = {name: one for name, one in os.environ.items() if "PALIMPSEST" not in name}
     return forking.run(arguments, environment=environment, seconds=EVENTUALLY_SECONDS)
 

@@ -23,7 +23,7 @@ FILLER = "The grey sea rolled on under the low clouds and nobody came along the 
 
 
 def dataset(folder: Path) -> Path:
-    """A document of sections and a conversation, with what is asked in one place of each."""
+    """Writes a document of sections and a conversation, each with a question in one place."""
     story = [FILLER * 12 for _ in range(12)]
     story[8] = f"{FILLER}The lighthouse keeper painted his boat with yellow varnish. {FILLER}"
     turns = [{"i": n, "speaker": "Ann", "text": FILLER * 3} for n in range(6)]
@@ -61,7 +61,7 @@ def dataset(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def place(servers: Servers) -> Iterator[dict[str, str]]:
-    """A service that is there already: its address, and the URL of its database."""
+    """Yields a service that is there already: its address, and the URL of its database."""
     url = servers.new_database()
     with api(url) as (_, address), worker(url):
         yield {"address": address, "url": url}

@@ -30,7 +30,7 @@ _TOKENS = re.compile(r"\d[\d,]{2,}(?=  |$)")
 
 
 def guided() -> tuple[list[str], list[str]]:
-    """The guide's small run: its arguments, and the table that it shows."""
+    """Returns the guide's small run: its arguments, and the table that it shows."""
     found = re.search(
         r"^    palimpsest (eval reliability --lengths 10,40 .*)\n\n((?:    .*\n)+)",
         GUIDE.read_text(),

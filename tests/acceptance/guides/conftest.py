@@ -9,7 +9,7 @@ from tests.support.harness import Servers, api, worker
 
 @pytest.fixture
 def address(servers: Servers) -> Iterator[str]:
-    """A server with nothing in it, as a guide finds it."""
+    """Yields a server with nothing in it, as a guide finds it."""
     url = servers.new_database()
     with api(url) as (_, address), worker(url):
         yield address

@@ -12,7 +12,7 @@ TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 
 
 def commands(page: str) -> list[tuple[str, list[str]]]:
-    """Each command of the page and the lines that it prints."""
+    """Returns each command of the page and the lines that it prints."""
     found: list[tuple[str, list[str]]] = []
     for line in page.partition("## From Python")[0].splitlines():
         if line.startswith("    $ "):
@@ -23,13 +23,13 @@ def commands(page: str) -> list[tuple[str, list[str]]]:
 
 
 def program(page: str) -> tuple[str, list[str]]:
-    """The program at the end, and what it prints."""
+    """Returns the program at the end, and what it prints."""
     text, _, rest = page.partition("```python\n")[2].partition("```\n")
     return text, [line[4:] for line in rest.splitlines() if line.startswith("    ")]
 
 
 def printed(command: list[str], address: str, text: str = "") -> list[str]:
-    """What a command prints for people: the result, and what was refused."""
+    """Returns what a command prints for people: the result, and what was refused."""
     path = f"{Path(forking.python()).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         command,

@@ -28,7 +28,7 @@ READS = (" list ", " show ", " context ", " revisions ", " diff ")
 
 
 def comparable(command: str, lines: list[str]) -> list[str]:
-    """What a command prints without what differs from run to run."""
+    """Returns what a command prints without what differs from run to run."""
     is_cost = command.startswith("palimpsest cost")
     for pattern, instead in (*DIFFERS, FIGURES) if is_cost else DIFFERS:
         lines = [pattern.sub(instead, line) for line in lines]
@@ -37,7 +37,7 @@ def comparable(command: str, lines: list[str]) -> list[str]:
 
 
 def says(command: str, address: str) -> list[str]:
-    """What a command prints for people, in this process: starting takes most of its time."""
+    """Runs a command in this process, since starting takes long; returns what it prints."""
     done = run(*shlex.split(command)[1:], PALIMPSEST_ADDRESS=address)
     refused = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert done.returncode == 0 or refused, done.stderr

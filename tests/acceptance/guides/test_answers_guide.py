@@ -45,13 +45,13 @@ def test_the_guide_prints_what_it_says(address: str, monkeypatch: pytest.MonkeyP
 
 
 def rows() -> dict[str, str]:
-    """The page's tables of two columns."""
+    """Returns the page's tables of two columns."""
     found = (re.split(r" \| ", line.strip("| ")) for line in PAGE.splitlines() if line[:2] == "| ")
     return {name.strip("`"): rest[0] for name, *rest in found if rest}
 
 
 def rule(message: Any, name: str) -> Any:
-    """The rules of a field of a request."""
+    """Returns the rules of a field of a request."""
     return message.DESCRIPTOR.fields_by_name[name].GetOptions().Extensions[validate_pb2.field]
 
 

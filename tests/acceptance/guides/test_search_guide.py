@@ -19,7 +19,7 @@ PAGE = (ROOT / "docs/guides/search.md").read_text()
 
 @pytest.fixture
 def address(servers: Servers) -> Iterator[str]:
-    """A server with nothing in it, as the guide finds it."""
+    """Yields a server with nothing in it, as the guide finds it."""
     with api(servers.new_database()) as (_, address):
         yield address
 

@@ -33,7 +33,7 @@ CREDIT_CHUNKS = 20
 
 @asynccontextmanager
 async def serving(url: str, **limits: Any) -> AsyncIterator[str]:
-    """A server in this process; its address."""
+    """Yields a server in this process; its address."""
     config = Config(
         database_url=url,  # type: ignore[arg-type]
         listen="127.0.0.1:0",
@@ -74,7 +74,7 @@ async def refused(call: Any) -> palimpsest.PalimpsestError:
 
 
 async def refusal(call: Any) -> palimpsest.PalimpsestError | None:
-    """Why a call is refused; None when it is not."""
+    """Returns why a call is refused; None when it is not."""
     try:
         await call
     except aio.AioRpcError as error:
@@ -191,7 +191,7 @@ async def test_reads_that_wait_are_bounded(url: str) -> None:
 
 
 async def too_many(memory: palimpsest.Memory) -> palimpsest.ResourceExhausted | None:
-    """The refusal of a read that would wait; None when it waited."""
+    """Returns the refusal of a read that would wait; None when it waited."""
     try:
         await memory.get(fully_applied=True, timeout=0.5)
     except palimpsest.ResourceExhausted as refused:

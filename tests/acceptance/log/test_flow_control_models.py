@@ -22,7 +22,7 @@ SCHEMA = "class Notes:\n    topics: dict[str, list[str]]\n"
 
 @asynccontextmanager
 async def process(run: Any, *arguments: Any) -> AsyncIterator[asyncio.Future[Any]]:
-    """One of our processes, within this one: `run` gets `stop` and `ready`."""
+    """Yields one of our processes, within this one: `run` gets `stop` and `ready`."""
     stop = asyncio.Event()
     ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -44,8 +44,8 @@ async def process(run: Any, *arguments: Any) -> AsyncIterator[asyncio.Future[Any
 async def service(
     url: str, model: UnresponsiveModel, folder: Path, **settings: Any
 ) -> AsyncIterator[palimpsest.Client]:
-    """An API, a worker and the executor that both share, with one place for one answer unless
-    the settings say otherwise."""
+    """Yields a client of an API and a worker that share an executor, with one slot for one answer
+    unless the settings say otherwise."""
     config = Config(
         database_url=url,  # type: ignore[arg-type]
         listen="127.0.0.1:0",

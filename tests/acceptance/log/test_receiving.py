@@ -37,7 +37,7 @@ def opening() -> bytes:
 
 
 async def ended(call: Any) -> palimpsest.PalimpsestError:
-    """Why a stream of raw bytes ended; each of its responses is passed over."""
+    """Returns why a stream of raw bytes ended; each of its responses is passed over."""
     try:
         while await call.read() is not aio.EOF:
             pass
@@ -71,7 +71,7 @@ async def test_malformed_messages_are_refused_with_a_reason_and_counted(
 
 
 def counted(reader: InMemoryMetricReader) -> dict[tuple[str, str], int]:
-    """How many calls there were, by method and code."""
+    """Returns how many calls there were, by method and code."""
     data: Any = reader.get_metrics_data()
     return {
         (

@@ -30,14 +30,14 @@ class HeldReplies:
         model.reply = self.reply
 
     def reply(self, number: int) -> str:
-        """What the model says to the n-th prompt, once it may."""
+        """Returns what the model says to the n-th prompt, once it may."""
         self.asked.set()
         assert self.go.wait(200)
         return self._reply(number)
 
 
 def scripted(model: FakeModel) -> dict[str, str]:
-    """The environment of a worker with that model."""
+    """Returns the environment of a worker with that model."""
     return {
         **QUICK,
         **model.settings,

@@ -107,7 +107,7 @@ def test_an_executor_that_is_gone_is_replaced_and_nothing_is_lost(
 
 
 def children(pid: int) -> list[int]:
-    """The processes that this one started."""
+    """Returns the processes that this one started."""
     found: list[int] = []
     for one in Path(f"/proc/{pid}/task").glob("*/children"):
         # Its thread may have ended meanwhile.

@@ -109,7 +109,7 @@ class Poisoned(FakeModel):
     failed = 0
 
     def respond(self, request: dict[str, Any]) -> tuple[int, dict[str, str], str]:
-        """The response to a completion request."""
+        """Returns the response to a completion request."""
         if "poison" in json.dumps(request["messages"]):
             self.failed += 1
             return OUTAGES["500"]
@@ -146,7 +146,7 @@ async def test_a_text_that_the_model_always_fails_at_holds_up_nobody_else(
 
 
 def doctor(address: str, url: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """What it says, by what it looked at."""
+    """Returns what it says, by what it looked at."""
     told = cli(address, "doctor", "--json", PALIMPSEST_DATABASE_URL=url, **settings)
     found = [json.loads(line) for line in told.stdout.splitlines()]
     return {one["name"]: one["said"] for one in found}

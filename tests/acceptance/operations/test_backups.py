@@ -35,12 +35,12 @@ CREATE ROLE palimpsest_app NOLOGIN NOSUPERUSER NOBYPASSRLS;
 CREATE ROLE palimpsest_sweeper NOLOGIN NOSUPERUSER NOBYPASSRLS;
 GRANT palimpsest_app, palimpsest_sweeper TO palimpsest;
 """
-#: Chunks that are acked before the moment that is restored, and behind it.
+#: Chunks that are acked before the moment that is restored, and after it.
 BEFORE, BEHIND = 40, 40
 
 
 def text(number: int) -> str:
-    """What the producer's n-th chunk says, from 1."""
+    """Returns what the producer's n-th chunk says, from 1."""
     return f"The museum number {number} is a ship in the harbour."
 
 
@@ -78,13 +78,13 @@ class Backups:
     archive: Path
     #: Chunks that were acked in the end.
     acked: int
-    #: Tokens of acks before the restored moment, and behind it.
+    #: Tokens of acks before the restored moment, and after it.
     before: str
     behind: str
 
 
 def servers_folder(path: Path) -> Path:
-    """An empty folder of the server's user, which others cannot enter."""
+    """Returns an empty folder of the server's user, which others cannot enter."""
     path.mkdir(mode=0o700)
     user = ServerUser.current()
     if user.other:
@@ -130,7 +130,7 @@ class Traffic:
 
 @contextmanager
 def stepping(url: str) -> Iterator[None]:
-    """A worker of the memory, in a thread: a process of its own takes long to start."""
+    """Yields a worker of the memory, in a thread: a process of its own takes long to start."""
     stop = threading.Event()
 
     async def work() -> None:

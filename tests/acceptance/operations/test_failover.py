@@ -12,7 +12,7 @@ from tests.support.harness import api, eventually
 from tests.support.replicated import Door, Node, Pair
 
 pytestmark = [pytest.mark.prove, pytest.mark.timeout(400)]
-#: Chunks that each producer has acked before a fault, and behind it.
+#: Chunks that each producer has acked before a fault, and after it.
 ACKED = 12
 
 
@@ -104,12 +104,12 @@ def it_takes_no_writes(address: str) -> None:
 
 
 def health(address: str) -> list[int]:
-    """Its health for load balancers, for orchestrators, and whether it lives."""
+    """Returns its health for load balancers, for orchestrators, and whether it lives."""
     return [asyncio.run(statuses(address, (one,))).pop() for one in ("", READY, LIVE)]
 
 
 def connections(node: Node) -> int:
-    """How many connections a server has by which our processes read and write.
+    """Returns how many connections a server has by which our processes read and write.
 
     One that only listens looks where it leads when it is lost.
     """

@@ -32,7 +32,7 @@ def taking() -> Iterator[Collector]:
 
 @pytest.fixture
 def model() -> Iterator[FakeModel]:
-    """One whose replies are no use."""
+    """Yields one whose replies are no use."""
     with fake_model() as model:
         model.reply = lambda _: f"no revision, but {TEXT}"
         yield model

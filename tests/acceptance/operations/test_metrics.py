@@ -50,13 +50,13 @@ def get(port: int, path: str, accept: str = "*/*") -> tuple[int, str]:
 
 
 def parsed(port: int) -> dict[str, Any]:
-    """Each family of a process by its name, by the parser of OpenMetrics."""
+    """Returns each family of a process by its name, by the parser of OpenMetrics."""
     said = get(port, "/metrics", OPEN)[1]
     return {one.name: one for one in open_families(said)}  # type: ignore[no-untyped-call]
 
 
 def total(family: Any, **labels: str) -> float:
-    """The sum of a family's values with these labels."""
+    """Returns the sum of a family's values with these labels."""
     wanted = labels.items()
     # Buckets and sums are about the same as the count.
     skipped = ("_bucket", "_sum", "_created")
@@ -106,7 +106,7 @@ class Deployment:
 
 
 def free_ports(count: int) -> int:
-    """The first of so many ports that are free."""
+    """Returns the first of so many ports that are free."""
     while True:
         with socket.socket() as first:
             first.bind(("127.0.0.1", 0))

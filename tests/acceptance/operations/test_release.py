@@ -35,7 +35,7 @@ def edit(path: Path, old: str, new: str) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """The project's files as they are, in a repository of their own."""
+    """Returns the project's files as they are, in a repository of their own."""
     folder = tmp_path / "repository"
     for path in tracked():
         if "tests" not in path.relative_to(ROOT).parts:

@@ -31,7 +31,7 @@ SCHEMA = "class Notes:\n    topics: dict[str, list[str]]\n"
 
 
 def git(*arguments: str) -> str:
-    """What git says; skips the test where there is no history."""
+    """Returns what git says; skips the test where there is no history."""
     try:
         done = subprocess.run(
             ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True
@@ -158,7 +158,7 @@ async def begin(address: str) -> None:
 
 
 async def applied(address: str) -> tuple[list[tuple[int, int]], list[tuple[str, int]]]:
-    """What the memory's revisions read, and whose chunks are in the log, in order."""
+    """Returns what the memory's revisions read, and whose chunks are in the log, in order."""
     async with palimpsest.connect(address) as client:
         session = client.session("s")
         memory = session.memory("m")
@@ -186,7 +186,7 @@ def model() -> Iterator[FakeModel]:
 
 @pytest.fixture
 def empty(servers: Servers) -> str:
-    """A database without a table; its URL."""
+    """Returns a database without a table; its URL."""
     name = f"upgraded_{uuid4().hex}"
     with psycopg.connect(servers.postgres.superuser_url, autocommit=True) as connection:
         connection.execute(

@@ -76,12 +76,12 @@ async def check_use(address: str, files: Files) -> None:
 
 
 def environment_of(pid: int) -> str:
-    """The variables that a process was started with, a NUL behind each."""
+    """Returns the variables that a process was started with, a NUL after each."""
     return Path(f"/proc/{pid}/environ").read_text(errors="replace")
 
 
 def commands_of(folder: Path) -> dict[str, int]:
-    """What we run with files of a folder, by its command."""
+    """Returns what we run with files of a folder, by its command."""
     found = {}
     for pid in children_of(folder):
         words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
@@ -91,7 +91,7 @@ def commands_of(folder: Path) -> dict[str, int]:
 
 
 def told_in(data_dir: Path) -> str:
-    """The settings that `up` passes to commands on the same machine."""
+    """Returns the settings that `up` passes to commands on the same machine."""
     return (data_dir / "run" / "settings.json").read_text()
 
 

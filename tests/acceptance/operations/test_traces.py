@@ -52,7 +52,7 @@ def ids(context: SpanContext) -> tuple[str, str]:
 
 @asynccontextmanager
 async def session(address: str, name: str = "s") -> AsyncIterator[palimpsest.Session]:
-    """A session with a memory `m`, which are made outside of all traces of the test."""
+    """Yields a session with a memory `m`, which are made outside of all traces of the test."""
     async with palimpsest.connect(address) as client:
         made = await client.create_session(name, exist_ok=True)
         yield made

@@ -58,7 +58,7 @@ async def fill(address: str) -> None:
         edits = [Edit.put(f"$.topics.by_hand_{n}", [f"note {n}", "x"]) for n in range(60)]
         await prism.edit(edits[:55], comment="by hand")
         await prism.edit([Edit.remove("$.topics.by_hand_3[0]"), *edits[55:58]])
-        # Behind a removal everything is in the base already.
+        # After a removal everything is in the base already.
         await prism.edit(edits[58:])
         await prism.fold()
         await prism.rollback(before)
@@ -252,7 +252,7 @@ BESIDE = (
 
 
 def rounds() -> Iterator[tuple[str, ...]]:
-    """The names that are spoilt together."""
+    """Yields the names that are spoilt together."""
     for groups in BESIDE:
         names = [[one for one in SPOILT if one.partition(".")[0] in group] for group in groups]
         for together in zip_longest(*names):

@@ -7,7 +7,7 @@ from storage.engine.database import Database
 
 
 async def verified(url: str) -> list[LocatedDifference]:
-    """All that is found in the session `s` of a database."""
+    """Returns all that is found in the session `s` of a database."""
     database = Database.connect(url, pool_size=2, name="test")
     try:
         told = Verifier(database, use_cases()).verify(DEFAULT_TENANT, "s")

@@ -31,7 +31,7 @@ MODEL = "openai/vectors"
 async def served(
     url: str, servers: Servers, model: UnresponsiveModel, **settings: Any
 ) -> AsyncIterator[palimpsest.Client]:
-    """An API on a database in which the session `s` has a vector of the model's."""
+    """Yields an API on a database in which the session `s` has a vector of the model's."""
     if not can_have_vectors(servers.as_superuser(url)):
         pytest.skip("this PostgreSQL has no pgvector")
     database = Database.connect(url, pool_size=1, name="test")
@@ -129,7 +129,7 @@ async def test_before_its_deadline_a_search_goes_by_words_and_takes_its_call_alo
         served(url, servers, model, embedding_timeout_seconds=250) as client,
         asyncio.timeout(300),
     ):
-        # litellm's import can keep a whole server waiting: that is over behind this.
+        # litellm's import can keep a whole server waiting: that is over after this.
         await until_heard(client, model, wanted("wolf", session_service_pb2.SEARCH_MODE_HYBRID))
         heard = len(model.requests)
         found = await client.session("s").search("wolf", timeout=12)

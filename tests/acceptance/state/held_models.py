@@ -25,7 +25,7 @@ class HeldModel:
         self.model.reply = self.reply
 
     def reply(self, number: int) -> str:
-        """What it says to the n-th prompt, from 1."""
+        """Returns what it says to the n-th prompt, from 1."""
         raise NotImplementedError
 
     def hold(self) -> None:
@@ -39,7 +39,7 @@ class HeldModel:
 
 
 async def finished_by_another(asking: asyncio.Task[T], url: str, settings: dict[str, str]) -> T:
-    """What was asked for, once another worker has made it."""
+    """Returns what was asked for, once another worker has made it."""
     another = worker(url, **settings)
     await asyncio.to_thread(another.__enter__)
     try:

@@ -53,7 +53,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])))
 
 
 def loop(address: str, session: str, *, kill_at: int | None = None) -> list[dict[str, Any]]:
-    """What the loop says at each step until it ends, or is killed."""
+    """Returns what the loop says at each step until it ends, or is killed."""
     numbers = (PERIOD, STEPS, 0 if kill_at is None else WAITS_AT)
     arguments = [sys.executable, "-c", LOOP, address, session, *map(str, numbers)]
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=os.environ)

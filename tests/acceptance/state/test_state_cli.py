@@ -31,7 +31,7 @@ HOSTILE = "[bold]\x1b[31mred :key:"
 
 
 def run(*arguments: str, stdin: Any = b"", **environment: Any) -> subprocess.CompletedProcess[str]:
-    """A command in this process, whose start would take longer than all that it does."""
+    """Returns a command in this process, whose start would take longer than all that it does."""
     out, err = io.StringIO(), io.StringIO()
     with (
         patch.object(sys, "argv", ["palimpsest", *arguments]),

@@ -12,7 +12,7 @@ from tests.integration.tree.test_tree_questions import TEXTS
 
 @pytest.fixture(scope="module")
 def at(address: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of commands, for a session with a tree `t` and a PRISM memory `m`."""
+    """Returns the environment of commands, for a session with a tree `t` and a PRISM memory `m`."""
     file: Path = tmp_path_factory.mktemp("text") / "town.txt"
     file.write_text("".join(TEXTS))
     environment = {"PALIMPSEST_ADDRESS": address, "SESSION": f"cli-{uuid4().hex}"}

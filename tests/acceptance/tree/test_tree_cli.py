@@ -98,7 +98,7 @@ def test_a_tree_is_printed_as_json(address: str) -> None:
 
 
 def text_range(position: int) -> dict[str, int]:
-    """A whole chunk, as JSON has it."""
+    """Returns a whole chunk, as JSON has it."""
     whole = {"first_position": position, "first_offset": 0, "last_position": position}
     return {**whole, "last_offset": 0}
 

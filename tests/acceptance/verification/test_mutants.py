@@ -1,4 +1,4 @@
-"""Guards taken away, one behind the other: each holds when its turn comes, and none is idle."""
+"""Guards are removed one after the other: each works in its turn, and none is idle."""
 
 from collections.abc import AsyncIterator
 

@@ -125,7 +125,7 @@ class Waits:
 
 
 async def until(database: Database, item: WorkItem, **wanted: Any) -> StoredAnswer:
-    """The answer, once its row is so."""
+    """Returns the answer, once its row is so."""
     async with asyncio.timeout(60):
         while True:
             stored = await read_answer(database, item)
@@ -146,7 +146,7 @@ async def expire(database: Database, item: WorkItem) -> None:
 
 
 async def runnable(database: Database) -> set[UUID]:
-    """The answers that a worker would be given."""
+    """Returns the answers that a worker would be given."""
     async with database.sweeping() as tx:
         return {one.item_id for one in await due(tx, 1000)} - {TREE}
 

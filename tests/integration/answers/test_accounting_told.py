@@ -19,7 +19,7 @@ def observed(number: int) -> str:
 async def lived(
     client: palimpsest.Client, session: str, steps: int, *, period: int, episode_vectors: int = 0
 ) -> tuple[list[WorkingContext], list[int]]:
-    """An agent's loop: the context before each step, and the tokens of each step."""
+    """Returns an agent's loop: the context before each step, and the tokens of each step."""
     contexts, sizes = [], []
     agent = client.agent(
         session, task=TASK, period=period, state_tokens=40, episode_vectors=episode_vectors

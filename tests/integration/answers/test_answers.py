@@ -15,7 +15,7 @@ SCHEMA = "class N:\n    topics: dict[str, list[str]]\n"
 
 @pytest.fixture
 async def session(client: palimpsest.Client) -> palimpsest.Session:
-    """A session with a PRISM memory `m`, over a chunk."""
+    """Returns a session with a PRISM memory `m`, over a chunk."""
     session = await client.create_session(f"answers-{uuid4().hex}")
     memory = await session.create_memory("m", schema_source=SCHEMA)
     async with session.producer("p") as producer:

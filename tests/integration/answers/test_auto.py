@@ -61,7 +61,7 @@ async def ask(database: Database, head: int, **said: Any) -> WorkItem:
 
 
 def without_browsing(database: Database, script: Script) -> Answerer:
-    """A worker's answerer that cannot browse, so that memories are all there is."""
+    """Returns a worker's answerer that cannot browse, so that memories are all there is."""
 
     def facts(_: str) -> ModelFacts:
         return ModelFacts(window_tokens=32_768, count=estimate_tokens)
@@ -70,7 +70,7 @@ def without_browsing(database: Database, script: Script) -> Answerer:
 
 
 def says(subject: str = "state", answer: str = "It is in box 7.") -> Any:
-    """A model that understands each question so, and answers it so."""
+    """Returns a model that understands each question so, and answers it so."""
 
     def reply(ask: ModelRequest, number: int) -> str:
         if ask.template == UNDERSTAND:
@@ -83,7 +83,7 @@ def says(subject: str = "state", answer: str = "It is in box 7.") -> Any:
 
 
 async def notes(database: Database, head: int) -> UUID:
-    """A PRISM memory that has read nothing yet."""
+    """Returns a PRISM memory that has read nothing yet."""
     identity = memory_id(KEY, "notes")
     await add_memory(database, identity, "notes", SPEC, head=head)
     return identity
@@ -310,7 +310,7 @@ class Browsing:
 async def browsed(
     rows: StateRows, script: Script, item: WorkItem, no_answer: NoAnswer | None = None
 ) -> tuple[MadeAnswer, list[Event], Browsing]:
-    """What the automatic reader makes of a question where logs can be browsed."""
+    """Returns what the automatic reader makes of a question where logs can be browsed."""
     database = rows.database
     calling = gateway(script, database)
     answering = AnswerCalls(database, calling)

@@ -50,7 +50,7 @@ class Parallel(Script):
     """Counts how many calls are under way at once."""
 
     now = most = 0
-    #: Behind the first, which is alone, they wait until there have been so many.
+    #: After the first, which is alone, they wait until there have been so many.
     wanted = 1
 
     async def complete(self, *arguments: Any) -> Any:

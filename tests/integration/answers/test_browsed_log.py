@@ -32,7 +32,7 @@ async def texts_of(log: BrowsedLog) -> list[list[ChunkPart]]:
 
 
 async def ranked(log: BrowsedLog, ask: RankPieces) -> tuple[int, ...]:
-    """The numbers of the pieces that fit."""
+    """Returns the numbers of the pieces that fit."""
     return tuple(frame.number for frame in await log.fetch(ask))
 
 

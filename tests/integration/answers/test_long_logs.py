@@ -61,7 +61,7 @@ def bounded(**limits: int) -> Config:
 
 
 def positions_read(sent: Iterable[Statement]) -> list[tuple[int, int]]:
-    """The ranges whose chunks were asked for."""
+    """Returns the ranges whose chunks were asked for."""
     asked = [one.values for one in sent if "AS r (after, upto)" in one and "chunk c" in one]
     return [range_ for one in asked for range_ in zip(one["after"], one["upto"], strict=True)]
 
@@ -160,7 +160,7 @@ async def exported(database: Database, memory: str, item: WorkItem) -> list[Trai
 
 
 def cutting(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """The threads in which segments are cut from now on."""
+    """Returns the threads in which segments are cut from now on."""
     threads = set[int]()
 
     def noted(work: Any) -> Any:

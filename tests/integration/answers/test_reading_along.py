@@ -31,7 +31,7 @@ TEXT = "A ship that lies in the harbour."
 
 @pytest.fixture(scope="module")
 def service(servers: Servers) -> Iterator[tuple[str, FakeModel]]:
-    """The address of a service, and its model."""
+    """Yields the address of a service, and its model."""
     url = servers.new_database()
     with fake_model() as model:
         with api(url, **model.settings) as (_, address), worker(url, **model.settings):
@@ -40,7 +40,7 @@ def service(servers: Servers) -> Iterator[tuple[str, FakeModel]]:
 
 @pytest.fixture
 def model(service: tuple[str, FakeModel]) -> FakeModel:
-    """The model, which first revises a memory and then answers."""
+    """Returns the model, which first revises a memory and then answers."""
     service[1].prompts.clear()
     service[1].streaming = Streaming(part_characters=5)
     service[1].reply = lambda n: ADD if n == 1 else REPLY
@@ -77,7 +77,7 @@ def piece_of(event: answer_service_pb2.AskEvent) -> TextPiece | None:
 async def told(
     stub: "answer_service_pb2_grpc.AnswerServiceAsyncStub", request: answer_service_pb2.AskRequest
 ) -> tuple[list[TextPiece], str]:
-    """The pieces of a question's answer, and its text."""
+    """Returns the pieces of a question's answer, and its text."""
     pieces: list[TextPiece] = []
     text = ""
     async for event in stub.Ask(request, timeout=SECONDS):

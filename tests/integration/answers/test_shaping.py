@@ -43,7 +43,7 @@ async def ask(rows: StateRows, schema: Any) -> WorkItem:
 
 
 def says(*shapes: str, answer: str = "It is in box 7.") -> Callable[[ModelRequest, int], str]:
-    """The answer, and to each ask for its form the next of `shapes`."""
+    """Returns the answer, and to each ask for its form the next of `shapes`."""
     left = list(shapes)
 
     def reply(ask: ModelRequest, number: int) -> str:

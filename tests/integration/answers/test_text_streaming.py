@@ -45,10 +45,10 @@ TEXT = "A ship that lies\nin the harbour."
 
 @dataclass
 class Writing:
-    """Writes its replies in parts; a failure in front of one breaks it behind its parts."""
+    """Writes its replies in parts; a failure in front of one breaks it after its parts."""
 
     replies: list[tuple[Sequence[str], ModelFailure | None]]
-    #: Called behind each part.
+    #: Called after each part.
     behind: Callable[[], Awaitable[None]] | None = None
     streamed: list[bool] = field(default_factory=list)
 
@@ -68,7 +68,7 @@ class Writing:
 
 @pytest.fixture
 async def memory(database: Database) -> Database:
-    """A database with a memory that knows something."""
+    """Returns a database with a memory that knows something."""
     await make(database, ["a"])
     await prism_method(database, Script()).drain(MEMORY_ITEM)
     return database
@@ -270,7 +270,7 @@ async def test_a_cancelled_answer_ends_the_call_that_is_under_way(memory: Databa
 
 
 async def failures(database: Database, item: WorkItem) -> list[str]:
-    """What the failed calls of an answer say."""
+    """Returns what the failed calls of an answer say."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         rows = await tx.fetch(
             select(call.c.failure).where(

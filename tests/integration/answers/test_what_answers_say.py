@@ -41,7 +41,7 @@ GUESSING = {"memwalker", "levels", "dciso", "auto of a memory"}
 
 @pytest.fixture(scope="module")
 def service(servers: Servers) -> Iterator[tuple[str, FakeModel]]:
-    """The address of a service, and its model."""
+    """Yields the address of a service, and its model."""
     url = servers.new_database()
     with fake_model() as model:
         with api(url, **model.settings) as (_, address), worker(url, **model.settings):
@@ -50,7 +50,7 @@ def service(servers: Servers) -> Iterator[tuple[str, FakeModel]]:
 
 @pytest.fixture
 async def session(service: tuple[str, FakeModel]) -> AsyncIterator[Session]:
-    """A session with a short log, and a memory of each kind that has read it."""
+    """Yields a session with a short log, and a memory of each kind that has read it."""
     address, model = service
     model.reply = lambda number: ADD
     async with palimpsest.connect(address) as client:
@@ -71,7 +71,7 @@ def says(service: tuple[str, FakeModel], reply: Callable[[str], str]) -> None:
 
 
 def answers(text: str) -> Callable[[str], str]:
-    """A model that answers so, in the form that each prompt asks for."""
+    """Returns a model that answers so, in the form that each prompt asks for."""
 
     def reply(prompt: str) -> str:
         if "You convert an answer into a JSON value" in prompt:
@@ -88,7 +88,7 @@ def answers(text: str) -> Callable[[str], str]:
 
 
 def is_none(answer: Answer) -> bool:
-    """Whether it says that there is no answer, in every way that it can."""
+    """Returns whether it says that there is no answer, in every way that it can."""
     assert answer.state == "done"
     assert answer.no_answer in ("not_found", "unreadable")
     assert answer.cause.startswith("There is no answer")

@@ -16,7 +16,7 @@ from tests.support.harness import Servers, api
 
 @pytest.fixture(scope="module")
 def at(servers: Servers) -> Iterator[tuple[str, str]]:
-    """A database, and the address of an API on it."""
+    """Yields a database, and the address of an API on it."""
     url = servers.new_database()
     with api(url, PALIMPSEST_MODELS="a/b,c/*,e/*,offline/*") as (_, address):
         yield url, address
@@ -48,6 +48,6 @@ def tree(client: palimpsest.Client, nodes: Sequence[Node]) -> Tree:
 
 @pytest.fixture(scope="module")
 async def by_hand(at: tuple[str, str], client: palimpsest.Client, database: Database) -> ByHand:
-    """The service, with a session `s`."""
+    """Returns the service, with a session `s`."""
     await client.create_session("s")
     return ByHand(database, at[1])

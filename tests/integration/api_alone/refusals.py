@@ -16,7 +16,7 @@ SCHEMA = "class Notes:\n    topics: dict[str, list[str]]\n"
 async def refusal(
     client: palimpsest.Client, method: Any, request: Any
 ) -> palimpsest.PalimpsestError:
-    """What a call is refused with: one line."""
+    """Returns what a call is refused with: one line."""
     with pytest.raises(palimpsest.PalimpsestError) as caught:
         await client.call(method, request, retry=False)
     assert str(caught.value)

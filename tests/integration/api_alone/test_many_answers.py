@@ -135,7 +135,7 @@ async def test_answers_are_listed_newest_first(client: palimpsest.Client) -> Non
 
 
 async def _token(stub: Any, session: str) -> str:
-    """A token of another list."""
+    """Returns a token of another list."""
     page = await stub.ListAnswers(
         answer_service_pb2.ListAnswersRequest(session=session, page_size=1)
     )

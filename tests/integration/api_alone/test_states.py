@@ -35,7 +35,7 @@ Request = state_service_pb2.GetWorkingContextRequest
 
 
 async def made(client: palimpsest.Client, database: Database, session: str) -> Keeper:
-    """A session with a state memory that is kept by hand."""
+    """Returns a session with a state memory that is kept by hand."""
     created = await client.create_session(session)
     await created.create_state(STATE, task=SPEC.task, period=3, episode_vectors=2)
     kept = Keeper(database=database, spec=SPEC, session=session, name=STATE)

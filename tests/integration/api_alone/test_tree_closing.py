@@ -1,4 +1,4 @@
-"""Closing a tree over gRPC: where it ends, and what is refused behind that."""
+"""Closing a tree over gRPC: where it ends, and what is refused after that."""
 
 from typing import Any
 from uuid import uuid4

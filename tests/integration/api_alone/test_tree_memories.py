@@ -84,7 +84,7 @@ FOR_PRISM = [
 
 
 async def rows(database: Database) -> list[Any]:
-    """All that a call could have touched."""
+    """Returns all that a call could have touched."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         found = await tx.fetch(text("SELECT memory::text FROM memory ORDER BY 1"))
         count = await tx.fetch(text("SELECT count(*) FROM revision"))

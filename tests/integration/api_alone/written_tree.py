@@ -18,7 +18,7 @@ LEAVES = [leaf(n, TextOffset(n), TextOffset(n + 1)) for n in range(1, 28)] + [
 
 
 async def write_tree(client: palimpsest.Client, database: Database) -> Sequence[Node]:
-    """A session with a tree of two revisions, and a PRISM memory; the tree's nodes."""
+    """Returns a session with a tree of two revisions, and a PRISM memory; the tree's nodes."""
     session = await client.create_session(SESSION)
     await session.create_tree(TREE, segment_tokens=64, max_children=3)
     await session.create_memory("facts", SCHEMA)
@@ -33,7 +33,7 @@ async def write_tree(client: palimpsest.Client, database: Database) -> Sequence[
 
 
 def free(nodes: Sequence[Node]) -> list[str]:
-    """The ids of those without a parent, in the order of the text."""
+    """Returns the ids of those without a parent, in the order of the text."""
     below = {f"{n.level - 1}.{n.first_child + k}" for n in nodes for k in range(n.children)}
     left = [one for one in nodes if one.node_id not in below]
     return [one.node_id for one in sorted(left, key=lambda one: one.start)]

@@ -82,7 +82,7 @@ async def test_memories_stay_where_they_are_warm_and_move_when_a_place_fails(
 
 
 def _deployments(url: str, skip: int = 0) -> dict[str, set[str]]:
-    """The deployments that have answered each memory."""
+    """Returns the deployments that have answered each memory."""
     with psycopg.connect(url) as connection:
         rows = connection.execute(
             "SELECT memory_id, deployment FROM call WHERE reply IS NOT NULL"

@@ -408,7 +408,7 @@ async def test_a_lease_that_somebody_has_in_hand_keeps_no_other_waiting(
 async def test_a_renewal_that_is_lost_with_the_server_loses_no_reply_and_no_reservation(
     database: Database, taken: bool
 ) -> None:
-    """It was not flushed: behind a crash of the server the lease is as it was before it."""
+    """It was not flushed: after a crash of the server the lease is as it was before it."""
     await make(database, ["a"])
     ledger, other = (CallLedger(database, lease_seconds=60) for _ in range(2))
     lease = await ledger.begin(SCOPE, b"k", WANTED)

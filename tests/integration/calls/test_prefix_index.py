@@ -58,19 +58,19 @@ def sent(*boundaries: tuple[bytes, int], **changes: Any) -> Sent:
 
 
 def warm(depth: int, tokens: int, touched: float = NOW) -> CachedPrefix:
-    """One boundary, fresh and the deepest."""
+    """Returns one boundary, fresh and the deepest."""
     one = Boundary(depth=depth, tokens=tokens, touched=int(touched))
     return CachedPrefix(fresh=one, deepest=one)
 
 
 def connected(url: str, **how: Any) -> RedisPrefixIndex:
-    """An index that a machine with much else to do does not take for lost."""
+    """Returns an index that a machine with much else to do does not take for lost."""
     return RedisPrefixIndex(url, timeout_seconds=60.0, **how)
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ValkeyServer]:
-    """A server that tests leave running."""
+    """Yields a server that tests leave running."""
     with tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name:
         Path(name).chmod(0o755)
         with ValkeyServer(Path(name) / "valkey") as server:
@@ -361,7 +361,7 @@ async def test_a_cluster_that_is_lost_is_no_error(
 
 @pytest.fixture
 def own_server(folder: Path) -> Iterator[ValkeyServer]:
-    """A server of the test's own, to be killed."""
+    """Yields a server of the test's own, to be killed."""
     with ValkeyServer(folder / "valkey") as server:
         yield server
 

@@ -50,13 +50,13 @@ Send = Callable[[Database], Awaitable[object]]
 
 @pytest.fixture
 def log(servers: Servers) -> PostgresLog:
-    """What PostgreSQL has logged since the test began."""
+    """Returns what PostgreSQL has logged since the test began."""
     return PostgresLog(servers)
 
 
 @pytest.fixture
 async def admin(servers: Servers, url: str) -> AsyncIterator[psycopg.AsyncConnection]:
-    """A superuser's connection to the test's database, which has a producer for chunks."""
+    """Yields a superuser's connection to the test's database, which has a producer for chunks."""
     async with await psycopg.AsyncConnection.connect(servers.as_superuser(url)) as connection:
         await make_producer(connection)
         await log_statements(connection, url)

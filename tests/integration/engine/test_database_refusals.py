@@ -28,7 +28,7 @@ RULE = "CREATE RULE sharded AS ON UPDATE TO producer DO ALSO NOTHING"
 
 @pytest.fixture
 async def appender(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Appender]:
-    """One that waits for locks for a moment only."""
+    """Yields one that waits for locks for a moment only."""
     monkeypatch.setitem(connections._SETTINGS, "lock_timeout", "100ms")
     database = Database.connect(url, pool_size=2, name="test")
     async with database.transaction(DEFAULT_TENANT) as tx:

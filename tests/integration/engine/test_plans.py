@@ -149,7 +149,7 @@ class Filled:
 
 @pytest.fixture(scope="module")
 async def filled(servers: Servers) -> AsyncIterator[Filled]:
-    """All paths run in all states."""
+    """Yields all paths run in all states."""
     url = servers.new_database()
     async with AsyncExitStack() as held:
         heard = held.enter_context(hearing())

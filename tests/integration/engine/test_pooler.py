@@ -20,7 +20,7 @@ CLIENTS = 20
 
 @pytest.fixture(params=[False, True], ids=["refuses", "drops"])
 def either(request: pytest.FixtureRequest, url: str) -> Iterator[str]:
-    """A pooler that refuses startup options, and one that drops them."""
+    """Yields a pooler that refuses startup options, and one that drops them."""
     needed()
     with pooler(url, drops_options=request.param) as through:
         yield through
@@ -28,7 +28,7 @@ def either(request: pytest.FixtureRequest, url: str) -> Iterator[str]:
 
 @pytest.fixture
 def through(url: str) -> Iterator[str]:
-    """A pooler as it is installed."""
+    """Yields a pooler as it is installed."""
     needed()
     with pooler(url, drops_options=False) as found:
         yield found

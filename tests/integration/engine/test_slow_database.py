@@ -39,7 +39,7 @@ WAYS = pytest.mark.parametrize("run", [through_core, through_rows, through_drive
 
 @pytest.fixture
 async def single(url: str) -> AsyncIterator[Database]:
-    """A pool of one connection."""
+    """Yields a pool of one connection."""
     database = Database.connect(url, pool_size=1, name="single")
     yield database
     await database.close()

@@ -212,7 +212,7 @@ def test_a_strict_umask_shuts_nobody_out(folder: Path) -> None:
 
 @pytest.fixture
 def closed_programs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An installation that the servers' user cannot get to, with more around it."""
+    """Returns an installation that the servers' user cannot get to, with more around it."""
     closed = folder / "closed"
     closed.mkdir(mode=0o700)
     found = binaries.find_postgres().parent

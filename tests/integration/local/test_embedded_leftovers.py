@@ -78,7 +78,7 @@ def test_a_start_goes_well_after_one_that_was_killed_during_initdb(
 
 
 def orphaned(server: str, home: Path) -> list[int]:
-    """What a killed run leaves where nothing ties a server to its parent, as on macOS."""
+    """Returns what a killed run leaves where nothing ties a server to its parent, as on macOS."""
     script = f"""
         import os, signal
         from pathlib import Path

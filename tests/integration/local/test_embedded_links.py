@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root writes for 
 
 @pytest.fixture
 def theirs(folder: Path) -> Path:
-    """A folder of the servers' user, with a link to a file of root's in it."""
+    """Returns a folder of the servers' user, with a link to a file of root's in it."""
     user = ServerUser.current()
     path = folder / "theirs"
     path.mkdir(mode=0o700)

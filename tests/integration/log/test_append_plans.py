@@ -91,7 +91,7 @@ async def append(appender: Appender, number: int) -> None:
 async def rows_read(
     connection: psycopg.Connection[Any], database: Database, appender: Appender, number: int
 ) -> dict[str, int]:
-    """The rows that ROUNDS rounds of appends read, keys that are checked among them, by table."""
+    """Returns the rows that ROUNDS rounds of appends read, by table, checked keys included."""
     before = await _read(connection, database)
     for each in range(number, number + ROUNDS):
         await append(appender, each)

@@ -174,7 +174,7 @@ async def test_an_id_that_another_method_takes_meanwhile_refuses_that_append_alo
             sent = request(session, *texts, request_id="r")
             taken = asyncio.ensure_future(refused(stub.Append(sent)))
             await waits(other)
-            # What is queued behind it is written with it or after it.
+            # What is queued after it is written with it or after it.
             beside = asyncio.ensure_future(stub.Append(request(session, "c", request_id="q")))
             other.commit()
             error, done = await asyncio.gather(taken, beside)

@@ -83,7 +83,7 @@ def all_memories(database: Database) -> Memories:
 
 
 async def rows_of(database: Database, key: UUID = KEY) -> dict[str, int]:
-    """How many rows each table has of a session, hidden ones among them."""
+    """Returns how many rows each table has of a session, hidden ones among them."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         await tx.execute(deleting.REMOVING)
         found: dict[str, int] = {}
@@ -96,7 +96,7 @@ async def rows_of(database: Database, key: UUID = KEY) -> dict[str, int]:
 
 
 async def spent(database: Database) -> spend.Spend:
-    """What the tenant has spent, by the ledger's sums; the budgets' sums say the same."""
+    """Returns what the tenant has spent, by the ledger's sums; the budgets' sums say the same."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         total = await spend.total(tx, SpendFilter())
         assert await sums.sums_off(tx, None) == []
@@ -114,7 +114,7 @@ async def run(database: Database, query: str) -> list[tuple[Any, ...]]:
 
 
 async def filled(database: Database) -> Script:
-    """The session `s`, with rows in as many tables as a few calls fill."""
+    """Returns the session `s`, with rows in as many tables as a few calls fill."""
     await make(database, ["a", "b", "c"])
     script = Script()
     await prism_method(database, script).drain(ITEM)
@@ -278,7 +278,7 @@ async def test_an_answer_under_way_ends_at_the_next_look(database: Database) -> 
 
 
 class Interrupted(Transaction):
-    """Its session is deleted behind its first statement."""
+    """Its session is deleted after its first statement."""
 
     async def fetch(self, statement: Any, values: Any = None, **how: Any) -> Any:
         found = await super().fetch(statement, values, **how)

@@ -65,7 +65,7 @@ async def refused(awaited: Any) -> palimpsest.PalimpsestError:
 
 
 def put(session: str, text: str, request_id: str = "") -> memory_service_pb2.EditMemoryRequest:
-    """An edit that is a revision each time that it is made."""
+    """Returns an edit that is a revision each time that it is made."""
     value = f'"{text}"'
     return memory_service_pb2.EditMemoryRequest(
         session=session,
@@ -82,14 +82,14 @@ def created(name: str, request_id: str = "") -> session_service_pb2.CreateSessio
 
 
 async def prepared(client: palimpsest.Client) -> str:
-    """A session with a PRISM memory; its name."""
+    """Returns a session with a PRISM memory; its name."""
     session = await client.create_session(f"idempotent-{uuid4().hex}")
     await session.create_memory("notes", SCHEMA)
     return session.id
 
 
 async def requests_of(client: palimpsest.Client, name: str) -> dict[str, Message]:
-    """A request of each mutating method, to be made in this order."""
+    """Returns a request of each mutating method, to be made in this order."""
     session = client.session(name)
     await session.create_tree("book")
     memory: dict[str, Any] = {"session": name, "memory": "notes"}

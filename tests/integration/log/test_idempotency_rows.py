@@ -30,7 +30,7 @@ def request(request_id: str = "r", *, digest: bytes = b"d" * 32) -> ClientReques
 
 
 async def mark(database: Database, name: str) -> str:
-    """A use case: makes a session, whose name is its result."""
+    """Makes a session as a use case would; its name is the result."""
     idempotency.serialize_with(lambda result: result.encode())
     async with database.transaction(DEFAULT_TENANT) as tx:
         await sessions.create(tx, session_key(DEFAULT_TENANT, name), name)

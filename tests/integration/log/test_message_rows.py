@@ -47,7 +47,7 @@ WHERE relname IN ('producer', 'prism_value', 'call_sum')
 
 @contextmanager
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The statements that are sent meanwhile."""
+    """Yields the statements that are sent meanwhile."""
     execute = psycopg.AsyncCursor.execute
     sent: list[str] = []
 
@@ -96,7 +96,7 @@ async def test_a_message_writes_no_more_than_it_must(
                 appended = len(sent)
                 await work(database, number)
                 assert len(sent) - appended <= MOST_STATEMENTS, sent[appended:]
-        # What did not wait for the disk is there behind this.
+        # What did not wait for the disk is there after this.
         connection.execute("CREATE TABLE flushed (n int)")
         ended = one("SELECT pg_current_wal_flush_lsn()")
         # PostgreSQL 15 does not report which tables they are about.

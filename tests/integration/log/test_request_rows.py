@@ -39,7 +39,7 @@ def requested(request_id: str, *texts: str) -> Submission:
 
 @asynccontextmanager
 async def appending(database: Database, **limits: int) -> AsyncIterator[Appender]:
-    """A server that has just been started."""
+    """Yields a server that has just been started."""
     appender = Appender(database, WakeUps(drop_wake_ups), b"token-key", Limits(**limits))
     running = asyncio.create_task(appender.run())
     yield appender

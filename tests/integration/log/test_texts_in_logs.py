@@ -37,13 +37,13 @@ WAIT_SECONDS = 90.0
 
 @pytest.fixture
 def log(servers: Servers) -> PostgresLog:
-    """What PostgreSQL has logged since the test began."""
+    """Returns what PostgreSQL has logged since the test began."""
     return PostgresLog(servers)
 
 
 @pytest.fixture
 async def admin(servers: Servers, url: str) -> AsyncIterator[psycopg.AsyncConnection]:
-    """A superuser's connection to the test's database."""
+    """Yields a superuser's connection to the test's database."""
     async with await psycopg.AsyncConnection.connect(servers.as_superuser(url)) as connection:
         yield connection
 

@@ -70,7 +70,7 @@ class Site:
         return int((await append_batch(self.stub, opening, [sent])).through_position)
 
     async def listed(self, page_size: int = 0, **wanted: Any) -> list[int]:
-        """The positions of all pages."""
+        """Returns the positions of all pages."""
         found: list[int] = []
         request = session_service_pb2.ListChunksRequest(
             session=self.session, page_size=page_size, filter=filter_of(**wanted)
@@ -110,7 +110,7 @@ def filter_of(
 
 
 def content(listed: chunks_pb2.Chunk) -> chunks_pb2.Chunk:
-    """What was appended: without what the server adds."""
+    """Returns what was appended: without what the server adds."""
     for field in ("position", "created_at", "producer_id", "producer_sequence"):
         listed.ClearField(field)
     return listed

@@ -115,7 +115,7 @@ async def test_tenants_have_turns_whatever_another_has_left_behind(
     await rows.make("one", ready=-20, tenant=tenants[2])
     found = await take(database, WorkClass.BACKLOG, total=3)
     assert await rows.names(found) == ["many1", "few1", "one1"]
-    # From the one behind the last that had its turn; and when all had theirs, what is left.
+    # From the one after the last that had its turn; and when all had theirs, what is left.
     found = await take(database, WorkClass.BACKLOG, total=4, after=tenants[0])
     assert await rows.names(found) == ["few2", "many2", "many3", "many4"]
 

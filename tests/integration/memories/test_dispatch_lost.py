@@ -168,7 +168,7 @@ async def test_wake_ups_to_a_database_that_is_gone_are_lost_quietly(
 
 @pytest.fixture
 def postgres() -> Iterator[PostgresServer]:
-    """A server of the test's own, to be crashed."""
+    """Yields a server of the test's own, to be crashed."""
     with tempfile.TemporaryDirectory(prefix="palimpsest-test-") as name:
         Path(name).chmod(0o755)
         with PostgresServer(Path(name) / "postgres") as server:

@@ -289,7 +289,7 @@ async def test_a_memory_in_place_is_shown_whole_and_answers(
 
 
 def _memory_of(prompt: str) -> str:
-    """The line behind the last [MEMORY], as long as nothing comes between."""
+    """Returns the line after the last [MEMORY], as long as nothing comes between."""
     return prompt.rpartition("[MEMORY]\n")[2].partition("\n")[0]
 
 

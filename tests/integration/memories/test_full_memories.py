@@ -55,12 +55,12 @@ def fact(number: int, size: int = FACT) -> str:
 
 
 def idle(ask: ModelRequest, number: int) -> str:
-    """A model that cannot make a memory shorter."""
+    """Returns a model that cannot make a memory shorter."""
     return NOTHING if ask.purpose is Purpose.CONSOLIDATE else fact(number)
 
 
 def tidy(ask: ModelRequest, number: int) -> str:
-    """A model that takes away all but one topic when it is asked to."""
+    """Returns a model that takes away all but one topic when it is asked to."""
     if ask.purpose is not Purpose.CONSOLIDATE:
         return fact(number)
     topics = sorted(set(re.findall(r'"(t\d+)"', ask.text)))

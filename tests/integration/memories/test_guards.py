@@ -31,7 +31,7 @@ SPEC = PrismSpec(schema_source="class N:\n    a: int\n")
 
 @pytest.fixture
 async def held(database: Database) -> Claim:
-    """A memory over three chunks, in our hands."""
+    """Returns a memory over three chunks, in our hands."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         await sessions.create(tx, KEY, "s")
     await append_texts(database, "s", ["a", "b", "c"])

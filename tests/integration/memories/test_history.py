@@ -47,7 +47,7 @@ def named(memory: palimpsest.Memory) -> dict[str, Any]:
 async def pages(
     memory: palimpsest.Memory, method: Any, request: Any, between: Callable[[], Any] | None = None
 ) -> list[Any]:
-    """Every page of a list; `between` is awaited behind the first."""
+    """Returns every page of a list; `between` is awaited after the first."""
     found = []
     while True:
         found.append(await memory._connection.call(method, request))
@@ -59,7 +59,7 @@ async def pages(
 
 
 def covers(positions: PositionRange | None, first: int, last: int) -> bool:
-    """Whether a step read one of these positions; 0 leaves an end open."""
+    """Returns whether a step read one of these positions; 0 leaves an end open."""
     if positions is None:
         return False
     return positions.last >= first and (not last or positions.first <= last)
@@ -344,7 +344,7 @@ async def test_a_path_that_is_none_is_refused(memory: palimpsest.Memory) -> None
 
 
 def flat(value: Any, at: str = "$") -> dict[str, Any]:
-    """A value's leaves by their paths."""
+    """Returns a value's leaves by their paths."""
     if isinstance(value, dict) and value:
         return {k: v for key, one in value.items() for k, v in flat(one, f"{at}['{key}']").items()}
     if isinstance(value, list) and value:

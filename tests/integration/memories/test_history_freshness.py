@@ -23,7 +23,7 @@ async def memory(client: palimpsest.Client) -> palimpsest.Memory:
 
 
 def reads(memory: palimpsest.Memory) -> list[tuple[Any, Any]]:
-    """Each read of a memory's past: its method, and its request."""
+    """Returns each read of a memory's past: its method, and its request."""
     stub: Any = memory_service_pb2_grpc.MemoryServiceStub(memory._connection.channel)
     api = memory_service_pb2
     return [

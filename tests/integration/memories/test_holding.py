@@ -95,7 +95,7 @@ async def put(
 
 
 async def ready(database: Database) -> str:
-    """When the memory is to be looked at again."""
+    """Returns when the memory is to be looked at again."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         statement = select(memory.c.ready_at.cast(memory.c.name.type), memory.c.attempts)
         row = (await tx.fetch(statement))[0]
@@ -199,7 +199,7 @@ async def test_a_budget_that_is_raised_while_a_memory_is_about_to_be_held_wakes_
         assert claim is not None
         with pytest.raises(Exhausted) as refused:
             await budgets.check(tx, scope, tokens=1, micro_usd=None)
-    # Raised behind the refusal: it finds no held memory to wake.
+    # Raised after the refusal: it finds no held memory to wake.
     assert await put(database, OF_MEMORY, TOTAL, 99) == []
     assert await hold(database, claim, refused.value) == 0.0  # type: ignore[arg-type]
     assert (await read(database)).held_reason is None

@@ -60,7 +60,7 @@ async def say(database: Database, *chunks: Chunk, first: int = 1) -> None:
 
 
 async def row(database: Database) -> tuple[Any, ...]:
-    """What a write to the memory changes, and what a flush does."""
+    """Returns what a write to the memory changes, and what a flush does."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         found = await tx.fetch(
             "SELECT xmin::text, flush_position, epoch, ready_at <= now() FROM memory"
@@ -174,7 +174,7 @@ class Woken:
         self.items += items
 
     async def memories(self) -> list[UUID]:
-        """Those so far."""
+        """Returns those so far."""
         await self.wake_ups.flush()
         return [one.item_id for one in self.items if one.kind.value == "memory"]
 
@@ -393,7 +393,7 @@ async def test_a_memory_whose_step_failed_keeps_waiting_for_its_next_try(
 
 @pytest.fixture(scope="module")
 def patient(servers: Servers) -> Iterator[str]:
-    """A service in which messages would wait for an hour."""
+    """Yields a service in which messages would wait for an hour."""
     url = servers.new_database()
     setting = {"PALIMPSEST_MESSAGE_LINGER_SECONDS": "3600"}
     with api(url) as (_, address), worker(url, **setting, **servers.redis_settings()):

@@ -52,7 +52,7 @@ async def check(read: Read, place: Callable[[Any], Any], first: Any, whole: Sequ
 
 @pytest.fixture
 async def edited(database: Database) -> Database:
-    """A memory whose revisions have values and comments of many sizes."""
+    """Returns a memory whose revisions have values and comments of many sizes."""
     await make(database, ["a"])
     memories = memories_of(
         database,
@@ -95,7 +95,7 @@ async def test_revisions(edited: Database) -> None:
 
 
 def _spare(read: Read) -> Read:
-    """One byte is also had by revisions without a comment: these come with the next one."""
+    """Reads pages of one byte, which revisions without a comment share with the next one."""
 
     async def spared(after: Any, limit: int, max_bytes: int) -> ListPage[Any]:
         return await read(after, 1 if max_bytes == 1 else limit, max_bytes)

@@ -32,7 +32,7 @@ def new_id() -> OperationId:
 
 
 async def requested(database: Database, *, goal: int) -> OperationId:
-    """A rebuild of the memory, as it is stored with it."""
+    """Returns a rebuild of the memory, as it is stored with it."""
     id = new_id()
     async with database.transaction(DEFAULT_TENANT) as tx:
         await long_operations.add(

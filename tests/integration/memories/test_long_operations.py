@@ -98,7 +98,7 @@ async def refused_by(awaited: Any) -> palimpsest.PalimpsestError:
 
 
 async def prepared(client: palimpsest.Client) -> str:
-    """A session with a PRISM memory and a chunk; its name."""
+    """Returns a session with a PRISM memory and a chunk; its name."""
     session = await client.create_session(f"operation-{uuid4().hex}")
     await session.create_memory("m", SCHEMA)
     await session.append("The ship lies in the harbour.")
@@ -107,7 +107,7 @@ async def prepared(client: palimpsest.Client) -> str:
 
 @pytest.fixture
 async def alone(url: str) -> AsyncIterator[palimpsest.Client]:
-    """A client of a server that no worker works for."""
+    """Yields a client of a server that no worker works for."""
     with api(url) as (_, address):
         async with palimpsest.connect(address) as client:
             yield client
@@ -191,7 +191,7 @@ async def test_a_schema_can_be_cancelled(alone: Any) -> None:
 
 
 async def with_tree(client: palimpsest.Client) -> str:
-    """A session with a tree and a chunk; its name."""
+    """Returns a session with a tree and a chunk; its name."""
     session = await client.create_session(f"operation-{uuid4().hex}")
     await session.create_tree("t")
     await session.append("The ship lies in the harbour.")

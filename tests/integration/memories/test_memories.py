@@ -219,7 +219,7 @@ async def test_a_setting_turns_reflection_on(servers: Servers) -> None:
 
 
 async def _reflected(channel: aio.Channel) -> list[str]:
-    """The services that a server says it has."""
+    """Returns the services that a server says it has."""
     stub = reflection_pb2_grpc.ServerReflectionStub(channel)
     question = reflection_pb2.ServerReflectionRequest(list_services="")
     names: list[str] = []

@@ -62,7 +62,7 @@ class Deployment:
         )
 
     async def make(self, number: int, text: str = "The harbour is closed.") -> WorkItem:
-        """A memory with one chunk to read."""
+        """Returns a memory with one chunk to read."""
         name = f"s{number}"
         key = session_key(DEFAULT_TENANT, name)
         async with self.database.transaction(DEFAULT_TENANT) as tx:
@@ -100,7 +100,7 @@ class Deployment:
             return list(await conditions.read(tx))
 
     async def look(self) -> set[WorkItem]:
-        """What a look woke."""
+        """Returns what a look woke."""
         await asyncio.sleep(0.005)
         await self.recovery.look()
         return await self.runnable()

@@ -428,7 +428,7 @@ async def test_any_revision_is_read_from_the_snapshot_next_to_it(database: Datab
 async def test_the_revision_at_a_position_holds_no_later_chunk(
     database: Database, position: int, revision: int
 ) -> None:
-    """Steps over (0, 2], (2, 4] and (4, 6], and a fold behind the second."""
+    """Steps over (0, 2], (2, 4] and (4, 6], and a fold after the second."""
     await make(database, ["a"] * 6)
     async with database.transaction(DEFAULT_TENANT) as tx:
         for kind, end in (("step", 2), ("step", 4), ("fold", 4), ("step", 6)):

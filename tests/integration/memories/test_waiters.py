@@ -262,7 +262,7 @@ async def test_what_is_waited_for_is_said_once_and_what_is_watched_is_not(
 async def test_what_is_still_waited_for_goes_first_again_when_that_was_forgotten(
     database: Database, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As behind a step that failed, or after a minute."""
+    """As after a step that failed, or after a minute."""
     monkeypatch.setattr(progress_watcher, "WANT_SECONDS", 0.1)
     await make(database, ["a"])
     wake_ups = WakeUps(drop_wake_ups, partial(queue.want, database))
@@ -349,7 +349,7 @@ class Told:
         database.on_change(self._words.extend)
 
     def take(self) -> list[str]:
-        """Those since the last time."""
+        """Returns those since the last time."""
         taken = self._words.copy()
         self._words.clear()
         return taken

@@ -28,7 +28,7 @@ async def rest(database: Database, ready: str) -> None:
 
 
 async def times(database: Database) -> tuple[datetime, datetime]:
-    """When the memory is ready, and when the newest chunk came."""
+    """Returns when the memory is ready, and when the newest chunk came."""
     statement = (
         "SELECT ready_at, (SELECT created_at FROM chunk ORDER BY position DESC LIMIT 1)"
         " FROM memory WHERE has_work"

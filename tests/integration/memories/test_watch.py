@@ -29,7 +29,7 @@ async def count(memory: palimpsest.Memory, *numbers: int) -> None:
 
 
 async def told(watch: palimpsest.Watch, number: int) -> list[tuple[int, Any]]:
-    """The next so many revisions, each with the value that it put there."""
+    """Returns the next so many revisions, each with the value that it put there."""
     events = [await anext(watch) for _ in range(number)]
     return [(event.revision.revision, event.amendments[0].value) for event in events]
 
@@ -165,7 +165,7 @@ def own(servers: Servers) -> Iterator[Restarted]:
 
 @pytest.fixture
 async def near(own: Restarted) -> AsyncIterator[palimpsest.Memory]:
-    """A memory of the service that can be restarted."""
+    """Yields a memory of the service that can be restarted."""
     async with palimpsest.connect(own.address) as client:
         session = await client.create_session(f"near-{uuid4().hex}")
         yield await session.create_memory("m", SCHEMA)

@@ -38,7 +38,7 @@ async def look(config: Config, *more: str) -> dict[str, list[Finding]]:
 
 
 def levels(found: dict[str, list[Finding]]) -> dict[str, list[Severity]]:
-    """What is not well, but for extensions: not every server has them (see their own test)."""
+    """Returns what is not well, but for extensions, which some servers lack (see their test)."""
     return {
         name: [one.level for one in each]
         for name, each in found.items()
@@ -186,7 +186,7 @@ async def test_work_that_waits_without_a_worker_is_bad(
 
 @contextmanager
 def endpoint(status: int) -> Iterator[str]:
-    """A server that answers everything with `status`; its base URL."""
+    """Yields a server that answers everything with `status`; its base URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

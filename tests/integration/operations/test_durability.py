@@ -1,4 +1,4 @@
-"""What an ack says is on disk: PostgreSQL is killed right behind it."""
+"""What an ack says is on disk: PostgreSQL is killed right after it."""
 
 import signal
 import tempfile
@@ -19,7 +19,7 @@ from tests.support.harness import Servers
 from verification.mutants.servers import server
 from verification.mutants.world import World
 
-#: Kills behind an ack that is not waited for, one of which has to lose something: the server
+#: Kills after an ack that is not waited for, one of which has to lose something: the server
 #: writes its log by itself after ten seconds, or sooner when it has time.
 TRIES = 5
 
@@ -57,7 +57,7 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 async def is_kept(postgres: PostgresServer, session: str) -> bool:
-    """Whether a chunk is there that was acked right before PostgreSQL was killed."""
+    """Returns whether a chunk is there that was acked right before PostgreSQL was killed."""
     world = World(postgres.url, postgres.superuser_url, session)
     try:
         await world.begin()

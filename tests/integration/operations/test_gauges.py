@@ -62,7 +62,7 @@ class Collected:
         return self._provider.get_meter("test")
 
     def points(self) -> dict[tuple[str, ...], Any]:
-        """Each point by its metric and attributes."""
+        """Returns each point by its metric and attributes."""
         data = self._reader.get_metrics_data()
         found: dict[tuple[str, ...], Any] = {}
         for resource in data.resource_metrics if data is not None else ():
@@ -74,7 +74,7 @@ class Collected:
         return found
 
     def figures(self) -> dict[tuple[str, ...], float]:
-        """The value of each gauge and counter."""
+        """Returns the value of each gauge and counter."""
         points = self.points().items()
         return {name: point.value for name, point in points if hasattr(point, "value")}
 

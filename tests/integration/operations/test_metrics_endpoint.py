@@ -50,7 +50,7 @@ Answer = tuple[int, dict[bytes, bytes], bytes]
 
 
 async def ask(port: int, request: bytes) -> Answer:
-    """The answer to what is sent as it is."""
+    """Returns the answer to what is sent as it is."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     client = h11.Connection(h11.CLIENT)
     method = b"HEAD" if request.startswith(b"HEAD") else b"GET"
@@ -131,7 +131,7 @@ async def test_many_that_say_nothing_keep_nobody_out() -> None:
             writer.write(b"GET /metrics HT")
         answers = await asyncio.gather(*(ask(port, request("/metrics")) for _ in range(20)))
         assert {status for status, *_ in answers} == {200}
-        # The oldest were ended for those that came behind them.
+        # The oldest were ended for those that came after them.
         ended = await asyncio.gather(*map(_ended, silent[: 200 - MAX_CONNECTIONS]))
         assert all(ended)
         for _, writer in silent:

@@ -74,7 +74,7 @@ TABLES = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
 
 @pytest.fixture
 def empty(servers: Servers) -> str:
-    """A database without a table; its URL."""
+    """Returns a database without a table; its URL."""
     name = f"empty_{uuid4().hex}"
     with psycopg.connect(servers.postgres.superuser_url, autocommit=True) as connection:
         connection.execute(
@@ -85,7 +85,7 @@ def empty(servers: Servers) -> str:
 
 @pytest.fixture
 def stored(servers: Servers, url: str) -> str:
-    """A database with `ROWS`; its URL."""
+    """Returns a database with `ROWS`; its URL."""
     values = {"key": KEY, "memory": MEMORY, "tenant": DEFAULT_TENANT, "spec": SPEC}
     with psycopg.connect(servers.as_superuser(url), autocommit=True) as connection:
         psycopg.ClientCursor(connection).execute(ROWS, values)

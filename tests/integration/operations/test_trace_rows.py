@@ -58,7 +58,7 @@ async def test_contexts_come_with_their_chunks_in_as_many_statements(
     monkeypatch.setattr(append_traces, "sent", lambda *_: traced.pop(0))
 
     async def sent(first: int, one: SpanContext | None) -> int:
-        """How many statements an append of two chunks takes."""
+        """Returns how many statements an append of two chunks takes."""
         traced.append(one)
         texts = [f"chunk {first}", f"chunk {first + 1}"]
         with statements() as seen:

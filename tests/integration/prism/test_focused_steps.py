@@ -63,7 +63,7 @@ def said(number: int) -> str:
 
 
 def about_itself(ask: ModelRequest, number: int) -> str:
-    """A model that begins a topic with each chunk; asked for less, it takes the first away."""
+    """Begins a topic with each chunk; asked for less, removes the first."""
     if ask.purpose is Purpose.CONSOLIDATE:
         first = re.findall(r'^\{"(\$.*?)":', ask.segments[1].text, re.MULTILINE)[0]
         return json.dumps({"changes": [{"op": "remove", "path": first, "value": ""}]})
@@ -73,7 +73,7 @@ def about_itself(ask: ModelRequest, number: int) -> str:
 
 
 async def grown(database: Database, **changes: Any) -> Script:
-    """A memory of CHUNKS topics, which is larger than its model's window."""
+    """Returns a memory of CHUNKS topics, which is larger than its model's window."""
     await make(database, [f"chunk {n + 1}" for n in range(CHUNKS)], **(FOCUSED | changes))
     script = Script(reply=about_itself)
     await prism_method(database, script, window=WINDOW).drain(ITEM)
@@ -229,7 +229,7 @@ async def test_a_memory_is_loaded_for_an_answer_beside_the_event_loop(
 
 
 def noting(work: Callable[..., Any], threads: set[int]) -> Callable[..., Any]:
-    """The same work, which says in which threads it was done."""
+    """Returns the same work, which says in which threads it was done."""
 
     def noted(*args: Any, **named: Any) -> Any:
         threads.add(threading.get_ident())

@@ -90,7 +90,7 @@ async def test_an_adaptive_memory_folds_by_itself(database: Database) -> None:
     stored = await read(database)
     assert stored.applied_position == 60
     assert stored.revision == 60 + len(folded), "a step for each chunk, and the folds"
-    # The prompt behind a fold shows a base and no amendments.
+    # The prompt after a fold shows a base and no amendments.
     shown = [[segment.kind.value for segment in ask.segments] for ask in made.asked]
     assert sum("amendments" not in kinds for kinds in shown) >= len(folded)
     async with database.transaction(DEFAULT_TENANT) as tx:

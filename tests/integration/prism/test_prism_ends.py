@@ -153,7 +153,7 @@ async def test_a_cut_group_is_read_in_halves_and_a_worker_that_takes_over_pays_n
 
 
 async def told(database: Database, script: Script) -> tuple[StoredAnswer, list[Event]]:
-    """A question to the memory at its head, what came of it, and the events."""
+    """Returns a question to the memory at its head, what came of it, and the events."""
     stored = await read(database)
     item = await store_question(
         database,
@@ -167,7 +167,7 @@ async def told(database: Database, script: Script) -> tuple[StoredAnswer, list[E
 
 
 async def asked(database: Database, script: Script) -> StoredAnswer:
-    """A question to the memory at its head, and what came of it."""
+    """Returns a question to the memory at its head, and what came of it."""
     answer, _ = await told(database, script)
     return answer
 

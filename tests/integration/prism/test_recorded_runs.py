@@ -33,7 +33,7 @@ ALL = ContextBounds(chunks=10_000, content_bytes=2**30, metadata_bytes=2**30)
 
 
 def long_reply(ask: ModelRequest, number: int) -> str:
-    """A state vector of about 420 tokens that depends on the prompt alone."""
+    """Returns a state vector of about 420 tokens that depends on the prompt alone."""
     digest = hashlib.sha256(ask.text.encode()).hexdigest() * 2
     return " ".join(f"Fact {digest[n : n + 2]} holds." for n in range(SENTENCES))
 
@@ -71,7 +71,7 @@ def made_up() -> list[dict[str, Any]]:
 
 
 async def context_at(database: Database, item: WorkItem, position: int | None) -> Context:
-    """What is read when the log ends at a position; None: now."""
+    """Returns what is read when the log ends at a position; None: now."""
     key = (item.session_key, item.item_id)
     async with database.direct(DEFAULT_TENANT) as tx:
         if position is None:

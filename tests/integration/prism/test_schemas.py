@@ -199,7 +199,7 @@ def generator(database: Database, script: Script) -> Generator:
 
 @pytest.fixture
 async def item(database: Database) -> WorkItem:
-    """A draft that waits to be made."""
+    """Returns a draft that waits to be made."""
     draft_id = uuid4()
     async with database.transaction(DEFAULT_TENANT) as tx:
         await sessions.create(tx, KEY, "s")
@@ -349,7 +349,7 @@ async def test_a_model_that_refuses_is_given_up_at_once(database: Database, item
 
 @pytest.fixture
 async def waited(database: Database) -> AsyncIterator[tuple[Schemas, LongOperations]]:
-    """The use cases with their watcher, and room for one wait."""
+    """Yields the use cases with their watcher, and room for one wait."""
     watcher = ProgressWatcher(database, reads=1)
     running = asyncio.create_task(watcher.run())
     async with database.transaction(DEFAULT_TENANT) as tx:

@@ -61,7 +61,7 @@ async def test_the_pieces_whose_words_fit_are_read(database: Database) -> None:
     assert {one.position for one in stored.citations} <= {5, 13, 18, 26}
     assert len(shown) == 2
     assert orders.asked == []
-    # What came behind the question is not found.
+    # What came after the question is not found.
     _, before = await ranked(database, orders, "Which mouse sings?", up_to=13)
     assert before != shown
 

@@ -20,7 +20,7 @@ TAIL = ("the wolf went to the sea", "a needle and a thread")
 
 
 def plain_bm25(texts: Sequence[str], query: str) -> list[float]:
-    """The formula as the books have it, over all texts."""
+    """Returns the formula as the books have it, over all texts."""
     words = [Counter(re.findall(r"\w+", text.lower())) for text in texts]
     lengths = [estimate_tokens(text) for text in texts]
     mean = sum(lengths) / len(lengths)

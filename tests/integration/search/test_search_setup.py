@@ -21,7 +21,7 @@ DIMENSIONS = 8
 
 @pytest.fixture
 def bare(servers: Servers) -> str:
-    """A migrated database without any extension; its URL."""
+    """Returns a migrated database without any extension; its URL."""
     name = f"bare_{uuid4().hex}"
     with psycopg.connect(servers.postgres.superuser_url, autocommit=True) as connection:
         connection.execute(
@@ -33,7 +33,7 @@ def bare(servers: Servers) -> str:
 
 
 def offers(url: str, extension: str) -> bool:
-    """Whether the server has the extension."""
+    """Returns whether the server has the extension."""
     with psycopg.connect(url) as connection:
         found = connection.execute(
             "SELECT 1 FROM pg_available_extensions WHERE name = %s", (extension,)

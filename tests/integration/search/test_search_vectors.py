@@ -30,7 +30,7 @@ SIZE = 8
 
 @pytest.fixture
 async def vectors(servers: Servers, url: str) -> AsyncIterator[Database]:
-    """A database that can compare vectors."""
+    """Yields a database that can compare vectors."""
     if not can_have_vectors(servers.as_superuser(url)):
         pytest.skip("this PostgreSQL has no pgvector")
     database = Database.connect(url, pool_size=3, name="test")

@@ -129,7 +129,7 @@ async def test_of_a_tail_of_large_chunks_so_many_bytes_are_read(database: Databa
     filler = "v " * 100_000
     texts = [filler + f"w{number}" for number in range(12)]
     await make_session(database, texts)
-    # Behind the first 16,383 words nothing is kept but that a word is there.
+    # After the first 16,383 words nothing is kept but that a word is there.
     assert [hit.position for hit in await find(database, "w11 w1")] == [12]
     assert (await tail_of(database, "w11")).unread == 12 - words.TAIL_BYTES // 200_003
 

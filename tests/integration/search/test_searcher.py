@@ -56,7 +56,7 @@ async def positions(made: Searcher, query: str = "wolf", **wanted: Any) -> list[
 
 @pytest.fixture
 async def both(servers: Servers, url: str) -> AsyncIterator[Database]:
-    """The session with words of all chunks, and vectors of the first three."""
+    """Yields the session with words of all chunks, and vectors of the first three."""
     if not can_have_vectors(servers.as_superuser(url)):
         pytest.skip("this PostgreSQL has no pgvector")
     database = Database.connect(url, pool_size=3, name="test")

@@ -44,7 +44,7 @@ async def test_they_are_not_tried_again_at_once_and_vectors_go_on(
     embedder = Counts()
     indexer = Indexer(database, embedder, PATIENT)
     await fail(indexer)
-    # What stands behind them has its turn, and then there is nothing to do for a while.
+    # What is after them has its turn, and then there is nothing to do for a while.
     assert await noted(database) == [ITEM]
     assert await indexer.index(ITEM) is None
     assert len(await vectors(database)) == 2

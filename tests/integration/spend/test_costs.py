@@ -44,12 +44,12 @@ def comparer(database: Database, prices: ModelPrices = PRICES) -> Comparer:
 
 
 def updates(_: Any, n: int) -> str:
-    """A reply that changes one of three topics."""
+    """Returns a reply that changes one of three topics."""
     return f'[OBJECTS FOR ADD]\n{{"$.topics.t{n % 3}": {{"add": "value {n} {"x" * 200}"}}}}'
 
 
 async def kept(database: Database, steps: int, **changes: Any) -> Script:
-    """A memory that has made so many steps."""
+    """Returns a memory that has made so many steps."""
     script = Script(reply=updates)
     await make(database, [f"chunk {n}" for n in range(steps)], **changes)
     await prism_method(database, script).drain(ITEM)
@@ -210,7 +210,7 @@ async def test_calls_are_summed_by_purpose_model_and_residual(database: Database
 
 @pytest.fixture
 async def session(client: palimpsest.Client) -> palimpsest.Session:
-    """A session with a memory that has read three chunks and answered once."""
+    """Returns a session with a memory that has read three chunks and answered once."""
     made = await client.create_session(f"costs-{uuid4().hex}")
     memory = await made.create_memory(
         "m", schema_source="class N:\n    topics: dict[str, list[str]]\n", chunk_tokens=1

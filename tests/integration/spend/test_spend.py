@@ -34,7 +34,7 @@ tokens = st.integers(0, 2**40)
 
 @st.composite
 def ledger_calls(draw: st.DrawFn) -> dict[str, Any]:
-    """A row of the ledger, of any owner, at any moment of four days."""
+    """Returns a row of the ledger, of any owner, at any moment of four days."""
     tenant_id, name, memory = draw(st.sampled_from(OWNERS))
     key = session_key(tenant_id, name)
     failed = draw(st.booleans())
@@ -65,7 +65,7 @@ def ledger_calls(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def expected(rows: list[dict[str, Any]]) -> Spend:
-    """The sums of rows, by the book."""
+    """Returns the sums of rows, by the book."""
     good = [row for row in rows if row["reply"] is not None]
     names = ("input_tokens", "predicted_cached_tokens", "output_tokens")
     maybe = ("reported_cached_tokens", "cache_write_tokens", "cost_micro_usd")
@@ -112,7 +112,7 @@ async def owners(database: Database, servers: Servers, url: str) -> Database:
 async def read(
     database: Database, tenant_id: UUID, level: SpendLevel, *, by_day: bool, size: int
 ) -> dict[tuple[str, str, date | None], Spend]:
-    """All lines, page by page."""
+    """Returns all lines, page by page."""
     found: dict[tuple[str, str, date | None], Spend] = {}
     after: tuple[str, str, str] | None = None
     while True:

@@ -125,7 +125,7 @@ async def test_a_check_reads_no_more_rows_however_much_was_spent(
 
 
 async def _rows_read_by_a_beginning(database: Database) -> int:
-    """The same of the statements that a connection keeps the plans of."""
+    """Returns the same of the statements that a connection keeps the plans of."""
     asked = Reservation(purpose=Purpose.REVISE, model="m", deployment="", tokens=1, micro_usd=None)
     async with database.direct(DEFAULT_TENANT) as tx:
         await tx.pipeline((f"SET app.tenant = '{DEFAULT_TENANT}'",))

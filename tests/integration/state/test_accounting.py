@@ -23,7 +23,7 @@ WORDS = ("", "a", "ß", "日本", "🚢", "pier", "a grey stone", "line\nline", 
 
 
 def random_chunk(random: Random) -> Chunk:
-    """A chunk of any kind; parts of a step may be empty, not all of them."""
+    """Returns a chunk of any kind; parts of a step may be empty, not all of them."""
     kind = random.choice(list(ChunkKind))
     if kind is ChunkKind.TEXT:
         return Chunk(kind=kind, text=random.choice(WORDS[1:]))
@@ -44,7 +44,7 @@ def sizes(chunks: Sequence[Chunk]) -> list[int]:
 async def accounted(
     database: Database, rows: StateRows, spec: StateSpec, chunks: Sequence[Chunk]
 ) -> tuple[Simulated, Accounting]:
-    """The accounting, after its sums have been found to be those of the plain model."""
+    """Returns the accounting, after its sums have been found to be those of the plain model."""
     stored = await rows.read()
     run = simulate(sizes(chunks), estimate_tokens(spec.task), rows.held)
     async with database.transaction(DEFAULT_TENANT) as tx:

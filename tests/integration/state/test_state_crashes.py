@@ -1,6 +1,6 @@
 """For any stream and any crashes, a state memory is the one that algorithm 1 makes in one go.
 
-Workers are killed before, within and behind their commits and wherever else they wait,
+Workers are killed before, within and after their commits and wherever else they wait,
 the model fails now and then, and steps come in any batches, also while a worker is at it.
 """
 

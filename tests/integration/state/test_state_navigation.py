@@ -56,7 +56,7 @@ async def opened(rows: StateRows) -> StateReader | None:
 
 
 async def leaves_of(reader: StateReader) -> list[tuple[NodeView, str]]:
-    """Everything that has text, from left to right."""
+    """Returns everything that has text, from left to right."""
     found: list[tuple[NodeView, str]] = []
     waiting = [reader.root]
     while waiting:

@@ -42,7 +42,7 @@ QUERY = "Where is the red key?"
 
 
 async def ask(rows: StateRows, query: str = QUERY, **navigation: Any) -> WorkItem:
-    """A question as it is stored: with the revision and the head of this moment."""
+    """Returns a question as it is stored: with the revision and the head of this moment."""
     return await store_question(
         rows.database,
         STATE,
@@ -72,7 +72,7 @@ async def answered(
 
 
 async def two_generations(database: Database) -> StateRows:
-    """Two vectors, one made from the other, and two steps since."""
+    """Returns two vectors, one made from the other, and two steps since."""
     rows = await make_state(database, STEPS)
     await rows.compress("Ann gave a map of the cellar: it shows nine boxes.", 2)
     await rows.compress("Ann gave a map: it shows nine boxes. The red key is in box 3.", 2)
@@ -149,7 +149,7 @@ async def test_sentences_of_one_answer_come_from_where_each_is_said(database: Da
 
 
 async def episodes(database: Database) -> StateRows:
-    """Two vectors become an episode, and two further ones the next, made from it."""
+    """Makes an episode of two vectors, and the next one of it and two further vectors."""
     rows = await make_state(database, STEPS, episode_vectors=2)
     await rows.compress("Ann gave a map of the cellar.", 1)
     await rows.compress("Ann gave a map of the cellar with nine boxes.", 1)

@@ -10,7 +10,7 @@ RUNS = ROOT.parent / "shared/data/agent_hotpotqa_react/dev.jsonl"
 
 
 def chunks_of(run: dict[str, Any]) -> list[Chunk]:
-    """A run's steps as an agent would record them; one of nothing is none."""
+    """Returns a run's steps as an agent would record them; one of nothing is none."""
     chunks = [
         Chunk(
             kind=ChunkKind.STEP,

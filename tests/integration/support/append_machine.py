@@ -3,7 +3,7 @@
 Two servers with guesses of their own write to sessions that share queues; producers resend,
 leave gaps, change what they sent, take over from one another and expect heads; beside them
 others append without a producer, by requests that come again, unchanged or not; connections
-are lost before and behind the commit. What the service answers must be what the model does.
+are lost before and after the commit. What the service answers must be what the model does.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Batch:
     #: Where it begins, counted from the producer's next sequence: below 0 it resends.
     begin: int
     chunks: int
-    #: Number of the chunk behind which one sequence is left out; 0: none.
+    #: Number of the chunk after which one sequence is left out; 0: none.
     gap: int
     #: Number of the chunk that says something else than before; 0: none.
     changed: int
@@ -371,7 +371,7 @@ def _chunk(producer: str, sequence: int, *, is_changed: bool) -> SubmittedChunk:
 
 
 def _due(held: Log, sent: Submission) -> Answer:
-    """What the service has to answer; then the model has the batch, if it is to."""
+    """Returns what the service has to answer; then the model has the batch, if it is to."""
     texts = [one.chunk.text for one in sent.chunks]
     try:
         if not sent.has_producer:

@@ -56,7 +56,7 @@ class Words:
 async def ask_log(
     database: Database, *, up_to: int, model: str = "", query: str = "What of it?", **wanted: Any
 ) -> WorkItem:
-    """A question to the log, as it is stored."""
+    """Returns a question to the log, as it is stored."""
     request = BrowseRequest(**{"window_tokens": WINDOW, **wanted})
     return await store_question(
         database,
@@ -71,7 +71,7 @@ async def ask_log(
 
 
 def path(events: list[Event]) -> list[tuple[str, str, str]]:
-    """What happened, and where."""
+    """Returns what happened, and where."""
     return [(event.kind.value, event.node_id, event.action.value) for event in events]
 
 

@@ -25,7 +25,7 @@ async def write(database: Database, contents: Sequence[str | Chunk]) -> None:
 
 
 def held(database: Database, up_to: int) -> LogRange:
-    """The log of the session `s`."""
+    """Returns the log of the session `s`."""
     return LogRange(database=database, tenant_id=DEFAULT_TENANT, session_key=KEY, up_to=up_to)
 
 

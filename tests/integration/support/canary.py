@@ -38,7 +38,7 @@ def chunk(position: int, sequence: int, text: str = CANARY) -> dict[str, object]
 
 
 def row(position: int) -> dict[str, object]:
-    """The same as a row of the table, for SQLAlchemy's Core."""
+    """Returns the same as a row of the table, for SQLAlchemy's Core."""
     return {
         "tenant_id": DEFAULT_TENANT,
         "session_key": KEY,

@@ -35,7 +35,7 @@ class StateRows:
     applied: int = 0
     levels: VectorLevels = field(default_factory=VectorLevels)
     vectors: dict[int, StateVector] = field(default_factory=dict)
-    #: Behind each revision.
+    #: After each revision.
     past: dict[int, VectorLevels] = field(default_factory=dict)
 
     async def steps(self, *texts: str) -> None:
@@ -44,7 +44,7 @@ class StateRows:
         self.head += len(texts)
 
     async def compress(self, text: str, steps: int) -> int:
-        """The next `steps` become a vector of level 1; its revision."""
+        """Compresses the next `steps` into a vector of level 1; returns its revision."""
         current = self.vectors[self.levels.stack()[-1]]
         begin, end = self.applied, self.applied + steps
         number = self.revision + 1
@@ -64,7 +64,7 @@ class StateRows:
         return number
 
     async def close_episode(self, text: str) -> int:
-        """The lowest level that is full becomes a vector of the next; its revision."""
+        """Compresses the lowest full level into a vector of the next; returns its revision."""
         level = self.levels.full_level(self.spec.episode_vectors)
         assert level is not None, "no level is full"
         children = self.levels.run(level)
@@ -89,7 +89,7 @@ class StateRows:
         return number
 
     async def roll_back(self, revision: int) -> int:
-        """The vectors of an earlier revision are in use again; the new revision."""
+        """Rolls back to the vectors of an earlier revision; returns the new one."""
         await self._commit("rollback", self.applied, self.past[revision], None, revision)
         return self.revision
 
@@ -130,7 +130,7 @@ class StateRows:
 
 
 async def make_state(database: Database, texts: Sequence[str] = (), **changes: Any) -> StateRows:
-    """The session with these chunks, and the memory with `changes` of the spec."""
+    """Returns the session with these chunks, and the memory with `changes` of the spec."""
     spec = replace(SPEC, **changes)
     first = first_state(spec)
     async with database.transaction(DEFAULT_TENANT) as tx:

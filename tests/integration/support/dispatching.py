@@ -63,7 +63,7 @@ class Rows:
         await self.run(_MAKE.format(name=name, count=count, ready=ready, tenant=tenant))
 
     async def names(self, items: Sequence[WorkItem]) -> list[str]:
-        """The names of the items' sessions."""
+        """Returns the names of the items' sessions."""
         found = await self.run("SELECT session_key, name FROM session")
         known = {row[0]: str(row[1]) for row in found}
         return [known[one.session_key] for one in items]

@@ -58,7 +58,7 @@ class Plan:
     tree: dict[str, Any] = field(repr=False)
 
     def wrong(self, large: set[str], *, rows: int, pages: int) -> "Wrong | None":
-        """What is wrong with it, where no scan may read more than `rows`, and all of it no more
+        """Checks it where no scan may read more than `rows`, and all of it no more
         than `pages`, and none of the `large` tables may be read from one end to the other."""
         found = [
             f"{scan.way} on {scan.relation}: {scan.rows} rows"
@@ -117,7 +117,7 @@ def _rows(node: dict[str, Any]) -> int:
 
 
 def _drawn(node: dict[str, Any], depth: int = 1) -> str:
-    """A plan in few lines."""
+    """Returns a plan in few lines."""
     shown = (
         *("Node Type", "Relation Name", "Index Name", "Index Cond", "Filter", "Actual Rows"),
         *("Rows Removed by Filter", "Actual Loops", "Shared Hit Blocks"),

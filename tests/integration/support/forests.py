@@ -51,7 +51,7 @@ def leaf(number: int, start: TextOffset, end: TextOffset) -> Node:
 
 
 def parent(level: int, number: int, below: Sequence[Node]) -> Node:
-    """The parent of consecutive nodes."""
+    """Returns the parent of consecutive nodes."""
     return Node(
         level=level,
         number=number,
@@ -67,7 +67,7 @@ def parent(level: int, number: int, below: Sequence[Node]) -> Node:
 
 
 def grown(leaves: Sequence[Node], group: int, ahead: int) -> list[Node]:
-    """The leaves, and a parent of the next `group` nodes of a level once `group + ahead` of
+    """Returns the leaves, and a parent of the next `group` nodes of a level once `group + ahead` of
     them have none, in the order in which they come."""
     free: list[list[Node]] = [[]]
     counts = [0]
@@ -121,7 +121,7 @@ async def add(tx: Transaction, batches: Sequence[Sequence[Node]], applied: int) 
 
 
 def row(node: Node, revision: int) -> dict[str, object]:
-    """A node's row."""
+    """Returns a node's row."""
     return {
         "session_key": KEY,
         "memory_id": TREE_ID,

@@ -20,7 +20,7 @@ Tree = dict[str, Node]
 
 
 async def nodes_of(database: Database, key: UUID = KEY, memory: UUID = MEMORY) -> Tree:
-    """All nodes of a tree, by id."""
+    """Returns all nodes of a tree, by id."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         levels = await views.count_levels(tx, key, memory)
         stored = [
@@ -32,7 +32,7 @@ async def nodes_of(database: Database, key: UUID = KEY, memory: UUID = MEMORY) -
 
 
 async def kinds_of(database: Database) -> list[str]:
-    """The kinds of the revisions of the tree `m`."""
+    """Returns the kinds of the revisions of the tree `m`."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         rows = await tx.fetch("SELECT kind FROM revision ORDER BY revision")
         return [row.kind for row in rows]
@@ -51,7 +51,7 @@ async def want_seal(
 async def leaves_by_hand(
     database: Database, segment_tokens: int, upto: int
 ) -> list[tuple[TextOffset, TextOffset]]:
-    """Where the leaves of the sealed tree begin and end, all text cut at once."""
+    """Returns where the leaves of the sealed tree begin and end, all text cut at once."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         chunks = await log.read(tx, KEY, 0, upto)
     segmenter = Segmenter(segment_tokens, first_piece, TextOffset(1))

@@ -91,26 +91,26 @@ class Site:
         self._next[kind] = cycle(copies)
 
     def next(self, kind: str = "prism") -> Copy:
-        """One that was not used for long."""
+        """Returns one that was not used for long."""
         return next(self._next[kind])
 
     def some(self, count: int) -> Sequence[Copy]:
-        """So many."""
+        """Returns so many."""
         return [self.next() for _ in range(count)]
 
     def producer(self) -> str:
-        """One that no session has."""
+        """Returns one that no session has."""
         return f"p{next(self._numbers)}-{uuid4().hex}"
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        """A transaction of the default tenant."""
+        """Yields a transaction of the default tenant."""
         async with self.database.transaction(DEFAULT_TENANT) as tx:
             yield tx
 
     @asynccontextmanager
     async def undone(self) -> AsyncIterator[Transaction]:
-        """The same; it leaves nothing behind."""
+        """Yields the same; it leaves nothing behind."""
         try:
             async with self.database.transaction(DEFAULT_TENANT) as tx:
                 yield tx
@@ -124,7 +124,7 @@ class _Undone(Exception):
 
 
 def item_of(copy: Copy) -> WorkItem:
-    """Its memory."""
+    """Returns its memory."""
     return WorkItem(
         kind=WorkKind.MEMORY,
         tenant_id=copy.tenant_id,
@@ -134,7 +134,7 @@ def item_of(copy: Copy) -> WorkItem:
 
 
 def key_of(copy: Copy) -> tuple[UUID, UUID]:
-    """Its memory's key."""
+    """Returns its memory's key."""
     return copy.key, item_of(copy).item_id
 
 
@@ -199,7 +199,7 @@ async def append_one(site: Site) -> None:
 
 
 def _of_thread(before: Submission, sequence: int) -> Submission:
-    """A chunk of a thread, of the same producer."""
+    """Returns a chunk of a thread, of the same producer."""
     chunk = Chunk(kind=ChunkKind.TEXT, text=TEXT, thread=THREAD, source="user:42")
     return replace(before, chunks=(submitted(sequence, chunk),))
 

@@ -122,7 +122,7 @@ class Worker:
 
 
 def worker_of(kind: str, database: Database, model: Model) -> Worker:
-    """A worker of memories of this kind, as another process has it."""
+    """Returns a worker of memories of this kind, as another process has it."""
     facts = ModelFacts(window_tokens=WINDOW_TOKENS, count=lambda text: len(text) // 4)
     calls = gateway(model, database, lease_seconds=SHORT_LEASE_SECONDS)
     return Worker(step_engine(kind, database, calls, CONFIG, facts))

@@ -42,7 +42,7 @@ class Bench:
         return self.runner.run(doing)
 
     def name(self) -> str:
-        """A name for a session that no other example has."""
+        """Returns a name for a session that no other example has."""
         return f"m{next(self._numbers)}"
 
 
@@ -91,7 +91,7 @@ class CutDatabase(Database):
 
     @classmethod
     def made(cls, url: str, name: str) -> "CutDatabase":
-        """A small pool of such connections."""
+        """Returns a small pool of such connections."""
         made = cls.connect(url, pool_size=2, name=name)
         assert isinstance(made, cls)
         return made

@@ -1,6 +1,6 @@
 """Runs memories of a kind step by step: what the state machines of all kinds share.
 
-Chunks are appended, two workers process them, the model fails and lies, workers die at any fault
+Chunks are appended, two workers process them, the model fails and lies, workers die at any fail
 point or lose a memory during a call, clients read and edit. All that they see is written down as
 in a campaign, and the checker of campaigns judges it.
 """
@@ -41,7 +41,7 @@ MOST_CHUNKS = 7
 CHUNKS = st.integers(0, MOST_CHUNKS)
 #: Fail points that a worker passes at most before it is killed.
 MOST_POINTS = 60
-#: Batches of chunks behind which the checker may look at everything again.
+#: Batches of chunks after which the checker may look at everything again.
 LOOK_BATCHES = 5
 #: How long what is left of a dead worker may take until it is cancelled.
 DEATH_SECONDS = 0.5
@@ -93,7 +93,7 @@ class MemoryMachine(Machine):
         self.memory_names.append(name)
 
     def now(self) -> float:
-        """The time of the next event."""
+        """Returns the time of the next event."""
         return float(next(self.times))
 
     def teardown(self) -> None:
@@ -137,13 +137,13 @@ class MemoryMachine(Machine):
         raise AssertionError(f"{name} never comes to its end: {await self.stored(name)}")
 
     def is_settled(self, stored: StoredMemory) -> bool:
-        """Whether nothing is left to do."""
+        """Returns whether nothing is left to do."""
         return stored.status == "sealed" or (
             stored.applied_position == stored.head and stored.consolidate_position is None
         )
 
     async def stored(self, name: str) -> StoredMemory:
-        """The memory's row."""
+        """Returns the memory's row."""
         return await self.memories.get(DEFAULT_TENANT, self.name, name)
 
     @rule(producer=st.sampled_from(PRODUCERS), chunks=st.integers(1, MOST_CHUNKS))
@@ -182,7 +182,7 @@ class MemoryMachine(Machine):
         return await self.appender.submit(DEFAULT_TENANT, sent)
 
     def pick(self, number: int) -> str:
-        """One of the memories."""
+        """Returns one of the memories."""
         return self.memory_names[number % len(self.memory_names)]
 
     @rule(memory=st.integers(0, 9), chunks=CHUNKS)

@@ -168,7 +168,7 @@ async def check_prompts(database: Database, past: Past, expected: Expected) -> N
 
 
 def _due(spec: PrismSpec, memory: PrismMemory, ask: ModelRequest) -> Sequence[Segment]:
-    """What a prompt over the same texts shows of the memory."""
+    """Returns what a prompt over the same texts shows of the memory."""
     rules = spec.rules(Limits().max_memory_bytes)
     task = revise_task(spec, rules, is_focused=spec.steps is StepScope.FOCUSED)
     bounds = StepBounds.of(WINDOW, estimate_tokens(task), rules.max_memory_bytes)
@@ -209,7 +209,7 @@ def check_told(past: Past, told: Sequence[Committed], *, complete: bool) -> None
 
 
 def lineage(past: Past, at: int) -> list[int]:
-    """The revisions that made a state, newest first."""
+    """Returns the revisions that made a state, newest first."""
     found: list[int] = []
     while at > 0:
         restored = past.revisions[at].restored_revision
@@ -222,7 +222,7 @@ def lineage(past: Past, at: int) -> list[int]:
 
 
 def writers(past: Past, text: str, at: int) -> list[int]:
-    """The revisions behind a state that wrote a value with this text in it."""
+    """Returns the revisions behind a state that wrote a value with this text in it."""
     return [
         number
         for number in lineage(past, at)
@@ -287,7 +287,7 @@ async def check_log(database: Database, key: UUID, texts: Sequence[str]) -> None
 
 
 def reply(ask: ModelRequest, number: int, texts: Sequence[str]) -> str:
-    """What the scripted model says: a line for each chunk of a log, and a list that grows.
+    """Returns what the scripted model says: a line for each chunk of a log, and a list that grows.
 
     A consolidation merges two lines and takes one of them and a list item away.
     """

@@ -117,12 +117,12 @@ async def die_in_call(
 
 
 def summary_reply(ask: ModelRequest, number: int) -> str:
-    """A summary of nine tokens that depends on the prompt alone."""
+    """Returns a summary of nine tokens that depends on the prompt alone."""
     return f"Part {hashlib.sha256(ask.text.encode()).hexdigest()[:16]} is about it."
 
 
 def vector_reply(ask: ModelRequest, number: int) -> str:
-    """A state vector of nine tokens that depends on the prompt alone."""
+    """Returns a state vector of nine tokens that depends on the prompt alone."""
     return f"State {hashlib.sha256(ask.text.encode()).hexdigest()[:16]} is reached."
 
 
@@ -143,7 +143,7 @@ def answerer(
     ranks: OpensRanks = no_ranks,
     window: int = 32_768,
 ) -> Answerer:
-    """A worker's answerer, whose model has the usual window."""
+    """Returns a worker's answerer, whose model has the usual window."""
 
     def facts(_: str) -> ModelFacts:
         return ModelFacts(window_tokens=window, count=estimate_tokens)
@@ -228,7 +228,7 @@ async def add_memory(
 
 
 async def read(database: Database) -> StoredMemory:
-    """The memory's row."""
+    """Returns the memory's row."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         stored = await memories.get(tx, KEY, MEMORY)
     assert stored is not None

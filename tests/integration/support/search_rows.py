@@ -77,13 +77,13 @@ async def write_vectors(
 
 
 def unit(*values: float) -> tuple[float, ...]:
-    """A vector of length 1."""
+    """Returns a vector of length 1."""
     length = math.sqrt(sum(one * one for one in values))
     return tuple(one / length for one in values)
 
 
 def whole(text: str, *values: float) -> list[TextVector]:
-    """The one vector of a text."""
+    """Returns the one vector of a text."""
     return [TextVector(from_character=0, to_character=len(text), values=unit(*values))]
 
 
@@ -99,7 +99,7 @@ def can_have_vectors(superuser_url: str) -> bool:
 
 
 def plain_bm25(texts: Sequence[str], query: str) -> list[float]:
-    """The formula as the books have it, over all texts; words are what blanks separate."""
+    """Returns the formula as the books have it, over all texts; words are what blanks separate."""
     words = [Counter(text.split()) for text in texts]
     lengths = [len(text.split()) for text in texts]
     mean = sum(lengths) / len(lengths)
@@ -181,7 +181,7 @@ class FixedEmbedder:
         raise NotImplementedError
 
     async def embed_query(self, text: str, *, scope: CallScope) -> tuple[float, ...]:
-        """The vector that it was made with."""
+        """Returns the vector that it was made with."""
         self.queries.append(text)
         if self._failure is not None:
             raise self._failure

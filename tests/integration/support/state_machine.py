@@ -36,7 +36,7 @@ class StateMachine(MemoryMachine):
         self.start(spec)
 
     def is_settled(self, stored: StoredMemory) -> bool:
-        """Whether what is recent is less than a period."""
+        """Returns whether what is recent is less than a period."""
         return stored.is_idle
 
     @rule()

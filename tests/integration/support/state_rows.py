@@ -81,7 +81,7 @@ class StateRows:
     async def made(
         cls, database: Database, session: str, spec: StateSpec, chunks: Sequence[Chunk]
     ) -> "StateRows":
-        """A session with these chunks, and a memory that has compressed nothing."""
+        """Returns a session with these chunks, and a memory that has compressed nothing."""
         rows = cls(database, session, spec)
         async with database.transaction(DEFAULT_TENANT) as tx:
             await sessions.create(tx, rows.key, session)
@@ -124,7 +124,7 @@ class StateRows:
         await self._commit("rollback", self._position, levels, None, restored=revision)
 
     async def read(self) -> StoredMemory:
-        """The memory's row."""
+        """Returns the memory's row."""
         async with self._database.transaction(DEFAULT_TENANT) as tx:
             stored = await memories.get(tx, self.key, self.memory)
         assert stored is not None

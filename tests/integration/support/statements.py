@@ -17,7 +17,7 @@ class Statement(str):
 
 @contextmanager
 def statements() -> Iterator[list[Statement]]:
-    """Every statement that is sent meanwhile, those around a transaction included."""
+    """Yields every statement that is sent meanwhile, those around a transaction included."""
     sent: list[Statement] = []
     execute = psycopg.AsyncCursor.execute
 

@@ -30,7 +30,7 @@ Line = tuple[int, str, int, int]
 
 
 def step(number: int) -> Chunk:
-    """What an agent saw, thought and did at its n-th step; some parts are empty."""
+    """Returns what an agent saw, thought and did at its n-th step; some parts are empty."""
     return Chunk(
         kind=ChunkKind.STEP,
         observation=f"Sign {number} says {number * 7} miles." if number % 4 else "",
@@ -40,7 +40,7 @@ def step(number: int) -> Chunk:
 
 
 async def begin(database: Database, name: str, spec: StateSpec) -> WorkItem:
-    """A session of its own with the state memory `m`, which is what a worker is given."""
+    """Returns a session of its own with the state memory `m`, which is what a worker is given."""
     key = session_key(DEFAULT_TENANT, name)
     identity = memory_id(key, "m")
     async with database.transaction(DEFAULT_TENANT) as tx:
@@ -129,12 +129,12 @@ class Plain:
         return self.texts[-1]
 
     def in_use(self) -> list[str]:
-        """The texts of the vectors in use, the highest level first."""
+        """Returns the texts of the vectors in use, the highest level first."""
         return [*(run[-1][0] for run in reversed(self.runs[1:]) if run), self.text]
 
 
 async def lines_of(database: Database, identity: UUID = MEMORY) -> list[Line]:
-    """The revisions of a memory, without the first."""
+    """Returns the revisions of a memory, without the first."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         rows = await tx.fetch(
             "SELECT revision, kind, from_position, to_position FROM revision"
@@ -145,19 +145,19 @@ async def lines_of(database: Database, identity: UUID = MEMORY) -> list[Line]:
 
 
 async def vectors_of(database: Database) -> Sequence[StateVector]:
-    """Its vectors, without the task prompt."""
+    """Returns its vectors, without the task prompt."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         return await all_vectors(tx, (KEY, MEMORY))
 
 
 async def all_vectors(tx: Transaction, key: tuple[UUID, UUID]) -> list[StateVector]:
-    """The vectors behind M_1, oldest first."""
+    """Returns the vectors after M_1, oldest first."""
     page = await vectors.list_page(tx, key, level=0, after_revision=0, limit=MANY, max_bytes=2**40)
     return [vector for vector, _ in page]
 
 
 async def state_at(database: Database, revision: int) -> State:
-    """The vectors in use at a revision."""
+    """Returns the vectors in use at a revision."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         state = await vectors.read_state(tx, KEY, MEMORY, revision)
     assert state is not None

@@ -14,7 +14,7 @@ KEY = session_key(DEFAULT_TENANT, "s")
 
 
 def item_of(answer_id: UUID) -> WorkItem:
-    """An answer, as workers receive it."""
+    """Returns an answer, as workers receive it."""
     return WorkItem(
         kind=WorkKind.ANSWER,
         tenant_id=DEFAULT_TENANT,
@@ -32,7 +32,7 @@ async def store_question(
     applied_position: int,
     **more: Any,
 ) -> WorkItem:
-    """A question to a memory, or to the log; `more` as `answers.create` takes it."""
+    """Returns a question to a memory, or to the log; `more` as `answers.create` takes it."""
     item = item_of(uuid4())
     async with database.transaction(DEFAULT_TENANT) as tx:
         await answers.create(
@@ -49,7 +49,7 @@ async def store_question(
 
 
 async def read_answer(database: Database, item: WorkItem) -> StoredAnswer:
-    """The answer as it is now."""
+    """Returns the answer as it is now."""
     stored, _ = await read_told(database, item)
     return stored
 

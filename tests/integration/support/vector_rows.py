@@ -67,7 +67,7 @@ async def append(database: Database, session: str, chunks: Sequence[Chunk], firs
 
 
 def chunk(number: int) -> Chunk:
-    """A chunk that is known by its number; every kind comes in turn."""
+    """Returns a chunk that is known by its number; every kind comes in turn."""
     match number % 3:
         case 0:
             return Chunk(kind=ChunkKind.TEXT, text=f"text {number}", metadata={"n": str(number)})
@@ -101,11 +101,11 @@ class Keeper:
         return self.states[-1]
 
     def at(self, position: int) -> State:
-        """What the newest revision has that holds nothing behind a position."""
+        """Returns what the newest revision has that holds nothing after a position."""
         return [one for one in self.states if one.applied_position <= position][-1]
 
     def context(self, position: int) -> WorkingContext:
-        """What a context is when the log ends at a position."""
+        """Returns what a context is when the log ends at a position."""
         state = self.at(position)
         recent = [
             SizedStep.of(

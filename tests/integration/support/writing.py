@@ -1,4 +1,4 @@
-"""Writing to the log without a server, for tests of what comes behind it."""
+"""Writing to the log without a server, for tests of what comes after it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ async def drop_wake_ups(_: object) -> None:
 
 
 def text_chunk(sequence: int, text: str) -> SubmittedChunk:
-    """A text chunk as a producer sends it."""
+    """Returns a text chunk as a producer sends it."""
     return submitted(sequence, Chunk(kind=ChunkKind.TEXT, text=text))
 
 
 def submitted(sequence: int, chunk: Chunk) -> SubmittedChunk:
-    """A chunk as a producer sends it."""
+    """Returns a chunk as a producer sends it."""
     return SubmittedChunk(
         sequence=sequence, chunk=chunk, digest=chunk.digest(), size_bytes=chunk.size_bytes()
     )
@@ -38,7 +38,7 @@ def submission(
     epoch: int = 0,
     expected_head: int | None = None,
 ) -> Submission:
-    """A batch of text chunks with sequences from `first` on."""
+    """Returns a batch of text chunks with sequences from `first` on."""
     return Submission(
         session=session,
         session_key=session_key(DEFAULT_TENANT, session),

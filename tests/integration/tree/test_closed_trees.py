@@ -53,7 +53,7 @@ async def row(database: Database) -> Any:
 
 
 async def append(database: Database, wake_ups: WakeUps, count: int) -> None:
-    """Appends one chunk after the other behind the two that are there."""
+    """Appends chunks one by one to the two that are there."""
     appender = Appender(database, wake_ups, b"token-key", Limits(backlog_chunks=BACKLOG))
     running = asyncio.create_task(appender.run())
     try:

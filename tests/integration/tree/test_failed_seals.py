@@ -1,4 +1,4 @@
-"""Seals that failed, and are requested again behind more text."""
+"""Seals that failed, and are requested again after more text."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 """For any stream and any crashes, the sealed tree is the one that is built in one go.
 
-Workers are killed before, within and behind their commits and wherever else they wait,
+Workers are killed before, within and after their commits and wherever else they wait,
 the model fails now and then, and chunks come in any batches, also while a worker is at it.
 """
 
@@ -156,7 +156,7 @@ async def test_a_tree_is_the_same_however_it_was_built(database: Database, story
 
 
 async def _in_one_go(story: Story, chunks: Sequence[LoggedChunk]) -> dict[str, Node]:
-    """The tree over a log that is there as a whole, without a worker or a database."""
+    """Returns the tree over a log that is there as a whole, without a worker or a database."""
     spec = _spec(story)
     segmenter = Segmenter(spec.segment_tokens, first_piece, TextOffset(1))
     plan = TreePlan((), (), (), max_children=spec.max_children)

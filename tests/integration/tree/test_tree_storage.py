@@ -20,7 +20,7 @@ TREE = TreeSpec()
 
 
 def leaf(number: int) -> Node:
-    """A leaf over the chunk at position `number`."""
+    """Returns a leaf over the chunk at position `number`."""
     return Node(
         level=0,
         number=number,
@@ -34,7 +34,7 @@ def leaf(number: int) -> Node:
 
 
 def parent(level: int, number: int, first: int, children: int, start: int, end: int) -> Node:
-    """A parent over the chunks from `start` to before `end`."""
+    """Returns a parent over the chunks from `start` to before `end`."""
     return replace(
         leaf(1),
         level=level,

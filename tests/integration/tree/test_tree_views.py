@@ -20,7 +20,7 @@ AHEAD = 2
 
 @pytest.fixture
 async def batches(database: Database) -> Sequence[Sequence[Node]]:
-    """A tree of one chunk a leaf, its nodes in batches of several sizes."""
+    """Returns a tree of one chunk a leaf, its nodes in batches of several sizes."""
     await make_tree(database, [f"text {n}" for n in range(LEAVES)])
     nodes = grown(
         [leaf(n, TextOffset(n), TextOffset(n + 1)) for n in range(1, LEAVES + 1)], GROUP, AHEAD

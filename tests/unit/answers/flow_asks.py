@@ -44,7 +44,7 @@ def spec(task: str = "Keep it.") -> PrismSpec:
 
 
 def memories(encoding: Encoding = Encoding.AMENDMENTS) -> Iterator[PrismMemory]:
-    """A memory as it grows: from nothing, by three revisions, then folded."""
+    """Yields a memory as it grows: from nothing, by three revisions, then folded."""
     memory = PrismMemory.create(parse_source(SOURCE), encoding=encoding)
     yield memory
     for number in range(1, 4):
@@ -55,7 +55,7 @@ def memories(encoding: Encoding = Encoding.AMENDMENTS) -> Iterator[PrismMemory]:
 
 
 def asks_of(flow: Flow[Any], *replies: str) -> list[ModelRequest]:
-    """What a flow asks, given these replies."""
+    """Returns what a flow asks, given these replies."""
     asks = list(next(flow))
     for reply in replies:
         asks += flow.send([ModelReply(text=reply, model="m")])
@@ -163,7 +163,7 @@ def compress_asks() -> list[ModelRequest]:
 
 
 def navigate_asks(*, beam: int = 1) -> list[ModelRequest]:
-    """Two questions on one tree, which go the same way; one with options, one that strays."""
+    """Asks one tree two questions that go the same way; one has options, one strays."""
     shape = (("alpha", "beta"), ("gamma", "delta"))
     memory = TreeSpec(working_memory_tokens=16)
     told = TreeSpec(working_memory=WorkingMemory.SUMMARIZED, working_memory_tokens=2)
@@ -184,7 +184,7 @@ def navigate_asks(*, beam: int = 1) -> list[ModelRequest]:
 
 
 def growing_asks() -> list[ModelRequest]:
-    """The root of a tree that is not whole yet, as it grows."""
+    """Returns the root of a tree that is not whole yet, as it grows."""
     return [
         run(Tree(("a", "b", "c", "d")[:size], stored=False), scripted("", "", "")).asks[0]
         for size in (2, 3, 4)
@@ -200,7 +200,7 @@ STATE: dict[str, Any] = {
 
 
 def compress_steps_asks() -> list[ModelRequest]:
-    """Behind nothing, the task prompt and a vector; each asked again where that is too long."""
+    """After nothing, the task prompt and a vector; each asked again where that is too long."""
     return [
         ask
         for spec in (
@@ -252,7 +252,7 @@ def made(number: int, text: str) -> StateVector:
 
 
 def state_answer_asks() -> list[ModelRequest]:
-    """A working context as it grows, and behind its next compression."""
+    """Returns a working context as it grows, and after its next compression."""
     above = vector(3, "Ann left.", end=20, level=2, children=(1, 2))
     stacks = ([vector(0, "Watch.")], [above], [above, vector(4, "Ben came.", begin=20, end=30)])
     return [
@@ -274,7 +274,7 @@ def state_answer_asks() -> list[ModelRequest]:
 
 
 def browse_asks() -> list[ModelRequest]:
-    """Two questions on one log, read in each way, with what is asked again on the way."""
+    """Returns two questions on one log, read in each way, with what is asked again on the way."""
     log = support.Log(("Ann came. " * 20, "Ben left. " * 20, "Cid slept."), best=(2, 1))
     note, ends = support.does("append", "Ann. " * 60), "Text: Ann"
     ways: list[tuple[BrowseRequest, list[str]]] = [
@@ -298,7 +298,7 @@ def browse_asks() -> list[ModelRequest]:
 
 
 def whole_asks() -> list[ModelRequest]:
-    """A log as it grows, over the border of a block."""
+    """Returns a log as it grows, over the border of a block."""
     chunks = [(number, f"Day {number}.") for number in range(1, 35)]
     return [
         asks_of(

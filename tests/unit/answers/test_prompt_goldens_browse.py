@@ -36,7 +36,7 @@ OFFERED = (
     BrowseAction.ANSWER,
     BrowseAction.AGGREGATION,
 )
-#: Before the question was understood, and behind that.
+#: Before the question was understood, and after that.
 NEW = BrowsePrompts(query=QUERY, window_tokens=4096, marker_key=KEY, count=estimate_tokens)
 PROMPTS = replace(NEW, look_for="Who left, and when.")
 

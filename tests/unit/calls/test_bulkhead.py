@@ -53,7 +53,7 @@ class World:
         await settle()
 
     async def look(self, at: float) -> list[bool]:
-        """What still runs after a look at a time."""
+        """Returns what still runs after a look at a time."""
         self.now = at
         await self.bulkhead.look()
         await settle()

@@ -40,7 +40,7 @@ def labels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def counted(*calls: Call) -> dict[tuple[str, ...], Any]:
-    """Each counter's value by its name and attributes."""
+    """Returns each counter's value by its name and attributes."""
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
     meters = CallMeters(provider.get_meter("test"))

@@ -70,7 +70,7 @@ def marks(
     after: ModelRequest | None = None,
     last: bool = False,
 ) -> tuple[int, ...]:
-    """The marks of a prompt, behind another that left what it marked."""
+    """Returns the marks of a prompt, after another that left what it marked."""
     warm = 0
     if after is not None:
         ids = prefix(after).ids

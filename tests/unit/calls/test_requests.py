@@ -569,7 +569,7 @@ def saying(text: str, **fields: Any) -> ModelRequest:
 async def options_at(
     ollama: Emulator, model: str, ask: ModelRequest, **more: Any
 ) -> dict[str, Any]:
-    """What Ollama is asked for in a process's first call."""
+    """Returns what Ollama is asked for in a process's first call."""
     end = ollama.endpoint(model)
     await LitellmTransport(end.config(**more)).complete(
         ask, model, CallPlan(deployment=end.deployment)

@@ -140,7 +140,7 @@ async def test_an_order_that_waited_is_renewed_before_it_is_made(left: float, re
 
 
 def shared(script: Script, ledger: Ledger, waits: list[float], deployments: int) -> Gateway:
-    """A gateway for a model with several deployments."""
+    """Returns a gateway for a model with several deployments."""
 
     async def sleep(seconds: float) -> None:
         waits.append(seconds)

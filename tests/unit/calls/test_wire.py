@@ -64,7 +64,7 @@ def config(**settings: Any) -> Config:
 
 
 def in_messages(ask: ModelRequest) -> list[dict[str, str]]:
-    """The instructions by themselves, and the rest."""
+    """Returns the instructions by themselves, and the rest."""
     first, *rest = (segment.text for segment in ask.segments)
     return [{"role": "system", "content": first}, {"role": "user", "content": "".join(rest)}]
 

@@ -38,13 +38,13 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeModel]:
 
 
 def only(folder: Path) -> Path:
-    """The only file in a folder."""
+    """Returns the only file in a folder."""
     (path,) = folder.iterdir()
     return path
 
 
 async def recorded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of one call."""
+    """Returns the file of one call."""
     monkeypatch.setenv("PALIMPSEST_RECORD", str(folder))
     with suppress(ModelFailure):
         await LitellmTransport(read_config()).complete(ASK, "openai/m")

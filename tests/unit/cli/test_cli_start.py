@@ -12,7 +12,7 @@ OTHERS = ("grpc", "palimpsest", "service.cli.commands", "service.rpc", "evaluati
 
 
 def imported(code: str, names: tuple[str, ...]) -> list[str]:
-    """Those of `names` that a process has imported once it has run `code`."""
+    """Returns those of `names` that a process has imported once it has run `code`."""
     code = f"import sys; {code}; print(*(name for name in {names!r} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.split()

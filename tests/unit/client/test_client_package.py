@@ -17,7 +17,7 @@ import palimpsest, palimpsest.sync
 
 
 def asked(folder: str) -> dict[str, str]:
-    """What a package asks for, and from which version on."""
+    """Returns what a package asks for, and from which version on."""
     project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
     matched = (re.match(r"([a-z-]+)[=>]=([\d.]+)", one) for one in project["dependencies"])
     return {one[1]: one[2] for one in matched if one is not None}

@@ -25,7 +25,7 @@ FACES = [name for name in sync.__all__ if getattr(sync, name) is not getattr(pal
 
 
 def definitions() -> dict[str, ast.stmt]:
-    """What the modules of the awaited face define, as it is written there."""
+    """Returns what the modules of the awaited face define, as it is written there."""
     found: dict[str, ast.stmt] = {}
     for path in sorted(CLIENT.glob("_*.py")) + sorted(CLIENT.glob("_async/_*.py")):
         for node in ast.parse(path.read_text()).body:
@@ -37,7 +37,7 @@ def definitions() -> dict[str, ast.stmt]:
 
 
 def lines() -> Iterator[str]:
-    """A line for each export, and for each public member of a class."""
+    """Yields a line for each export, and for each public member of a class."""
     known = definitions()
     for name in sorted(set(palimpsest.__all__) - {"__version__"}):
         node = known[name]
@@ -68,7 +68,7 @@ def _line(owner: str, node: ast.stmt) -> Iterator[str]:
 
 
 def members(cls: type) -> dict[str, Any]:
-    """What of a class is its users', without what it has from Python's own."""
+    """Returns what of a class is its users', without what it has from Python's own."""
     own = [one for one in reversed(cls.__mro__) if one.__module__.startswith("palimpsest")]
     found = {name for one in own for name in one.__dict__ if not name.startswith("_")}
     return {name: inspect.getattr_static(cls, name) for name in sorted(found)}

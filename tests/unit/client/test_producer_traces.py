@@ -50,7 +50,7 @@ class Batches:
 
 
 async def batches(traces: Sequence[int]) -> list[tuple[int, str]]:
-    """The batches of chunks that wait together, each appended in such a trace."""
+    """Returns the batches of chunks that wait together, each appended in such a trace."""
     log = Batches()
     async with serving(log.register) as port, palimpsest.connect(f"127.0.0.1:{port}") as client:
         async with client.session("s").producer("p") as producer:

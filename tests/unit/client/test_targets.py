@@ -56,7 +56,7 @@ def test_credentials_without_tls_are_refused() -> None:
 
 
 async def both(target: str, **options: Any) -> list[str]:
-    """What the session of a service is called, by either face of the client."""
+    """Returns what the session of a service is called, by either face of the client."""
 
     def plain() -> str:
         with sync.connect(target, **options) as client:
@@ -78,7 +78,7 @@ async def test_a_socket_of_this_machine(tmp_path: Path) -> None:
 
 
 def certificate(folder: Path) -> tuple[bytes, bytes]:
-    """A key for `localhost`, and its certificate, which is its own root."""
+    """Returns a key for `localhost`, and its certificate, which is its own root."""
     key, root = folder / "key.pem", folder / "root.pem"
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]

@@ -21,7 +21,7 @@ FOLDERS = {
 
 
 def entries() -> list[tuple[str, str, str]]:
-    """Each word, the anchor of its section, and its text."""
+    """Returns each word, the anchor of its section, and its text."""
     found = []
     for section in re.split(r"^##+ ", WORDS, flags=re.MULTILINE)[1:]:
         title, _, text = section.partition("\n")

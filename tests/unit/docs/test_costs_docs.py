@@ -7,7 +7,7 @@ PAGE = section("models", "Costs and budgets")
 
 
 def rows(columns: int) -> dict[str, list[str]]:
-    """The rows of the tables with so many columns, by their first cell."""
+    """Returns the rows of the tables with so many columns, by their first cell."""
     lines = PAGE.splitlines()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "|" in line]
     return {row[0].strip("`"): row for row in cells if len(row) == columns}

@@ -37,7 +37,7 @@ ROWS = {
 
 
 def examples() -> list[dict[str, str]]:
-    """The variables that each indented block sets."""
+    """Returns the variables that each indented block sets."""
     blocks = re.findall(r"(?:^ {4}.*\n)+", PAGE, re.MULTILINE)
     found = []
     for block in blocks:

@@ -21,7 +21,7 @@ ROWS = re.findall(r"^\| `(\{.*\})` \| `(/.*)` \|$", PAGE, re.MULTILINE)
 
 
 def read(language: str, text: str, folder: Path) -> Schema:
-    """The schema of a block; that of its class Museum if it is a module."""
+    """Returns the schema of a block; that of its class Museum if it is a module."""
     if language == "json":
         return parse_json_schema(text)
     if text.startswith("class"):

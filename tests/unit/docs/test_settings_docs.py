@@ -15,7 +15,7 @@ GUIDE = ROOT / "docs" / "reference" / "settings.md"
 
 
 def rows() -> list[str]:
-    """The rows of the guide, in the order of the source."""
+    """Returns the rows of the guide, in the order of the source."""
     found = []
     for name, kind in fields().items():
         if kind.default_factory is not None and kind.default_factory is not dict:

@@ -44,7 +44,7 @@ _READING = {
 
 
 def refused_parts(text: str) -> list[str]:
-    """The parts of a statement that Citus would refuse."""
+    """Returns the parts of a statement that Citus would refuse."""
     text = re.sub(r"--[^\n]*", "", text)
     if not _WRITES.search(text):
         return []
@@ -72,7 +72,7 @@ def _part(text: str, start: re.Match[str], end: str | None) -> str:
 
 
 def refused_calls(module: str, source: str) -> list[str]:
-    """The same of statements that are built with SQLAlchemy."""
+    """Returns the same of statements that are built with SQLAlchemy."""
     found = []
     for function in ast.parse(source).body:
         name = getattr(function, "name", "")
@@ -92,7 +92,7 @@ def _name(node: ast.AST) -> str:
 
 
 def _varies(node: ast.AST, function: ast.AST) -> bool:
-    """Whether an expression has such a function, also by a name that `function` gives it."""
+    """Returns whether an expression calls such a function, also by `function`'s name for it."""
     if isinstance(node, ast.Attribute):
         if node.attr == "excluded":
             return False
@@ -122,7 +122,7 @@ _MODULES = [
 
 
 def _statements() -> dict[str, str]:
-    """The texts of all statements that modules have ready, by where they stand."""
+    """Returns the texts of all statements that modules have ready, by where they stand."""
     texts = {}
     for module in _MODULES:
         for name, value in vars(module).items():

@@ -11,7 +11,7 @@ STATE_TOKENS = 200
 
 
 def by_hand(prompt: str, observations: Sequence[str]) -> dict[str, str]:
-    """What boxes hold in the end, by the words of a game alone."""
+    """Returns what boxes hold in the end, by the words of a game alone."""
     held: dict[str, str] = {}
     for sentence in prompt.replace("\n", " ").split(". "):
         words = sentence.strip(". ").split()

@@ -9,7 +9,7 @@ from service.domain.log.chunks import Chunk, ChunkKind
 
 
 def document(name: str, questions: int, **options: Any) -> Document:
-    """Two chunks, and questions whose answer is their number."""
+    """Returns two chunks, and questions whose answer is their number."""
     return Document(
         id=name,
         chunks=tuple(Chunk(kind=ChunkKind.TEXT, text=text) for text in ("One.", "Two.")),
@@ -21,7 +21,7 @@ def document(name: str, questions: int, **options: Any) -> Document:
 
 
 def walk(*, reverts: int = 0, valid: int = 2, invalid: int = 0, tokens: int = 100) -> Walk:
-    """A navigation of a text of 1,000 tokens."""
+    """Returns a navigation of a text of 1,000 tokens."""
     return Walk(
         valid_actions=valid,
         invalid_actions=invalid,
@@ -33,7 +33,7 @@ def walk(*, reverts: int = 0, valid: int = 2, invalid: int = 0, tokens: int = 10
 
 
 def result(number: int, **changes: Any) -> Result:
-    """A result of memwalker's that cost two calls."""
+    """Returns a result of memwalker's that cost two calls."""
     held = {
         "strategy": "memwalker",
         "document": "d",

@@ -167,7 +167,7 @@ def test_positions_are_those_of_the_characters(texts: list[str], data: st.DataOb
     end = data.draw(st.integers(start, len(text.whole)))
     at, expected = 0, set()
     for position, one in enumerate(texts, start=1):
-        # The line feed behind a chunk counts as its own.
+        # The line feed after a chunk counts as its own.
         if start < end and at < end and start < at + len(one) + 1:
             expected.add(position)
         at += len(one) + 1

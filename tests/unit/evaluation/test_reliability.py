@@ -145,7 +145,7 @@ def test_figures() -> None:
         game(80, 1, right=False),
     ]
     (summary,) = summarize(["another", "one"], results)
-    # Of three games at 20 one was won: what is reached behind a drop does not count.
+    # Of three games at 20 one was won: what is reached after a drop does not count.
     assert summary.horizon == 10
     assert [one.length for one in summary.lengths] == [10, 20, 40, 80]
     assert summary.lengths[1] == LengthSummary(

@@ -16,7 +16,7 @@ from palimpsest.v1 import session_service_pb2
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A clock that moves ten seconds at each reading, without sleeping."""
+    """Returns a clock that moves ten seconds at each reading, without sleeping."""
     now = [0.0]
 
     async def sleep(_: float) -> None:

@@ -46,7 +46,7 @@ def test_a_start_says_that_the_user_is_shared(
     stack = Stack(tmp_path, Config(), listen="127.0.0.1:0", on_event=said.append)
 
     class Enough(Exception):
-        """What comes behind it is no part of the test."""
+        """What comes after it is no part of the test."""
 
     def stop_here() -> str:
         raise Enough

@@ -14,7 +14,7 @@ from service.usecases.operations.strangers import strangers
 
 @pytest.fixture
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of packages with the one that is `palimpsest` on PyPI."""
+    """Returns a folder of packages with the one that is `palimpsest` on PyPI."""
     described = tmp_path / "palimpsest-0.0.2.dist-info"
     described.mkdir()
     (described / "METADATA").write_text("Metadata-Version: 2.1\nName: palimpsest\nVersion: 0.0.2\n")

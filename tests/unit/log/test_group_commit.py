@@ -41,7 +41,7 @@ class Disk:
         return [one.upper() for one in entries]
 
     def entries(self) -> list[str]:
-        """All that was written, in its order."""
+        """Returns all that was written, in its order."""
         return [one for _, entries in self.written for one in entries]
 
 

@@ -11,7 +11,7 @@ from service.usecases.memories.step_failures import trace
 
 
 def traced(error: Exception) -> dict[str, object]:
-    """The attributes of an error that was raised within a span."""
+    """Returns the attributes of an error that was raised within a span."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))

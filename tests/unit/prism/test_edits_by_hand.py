@@ -29,7 +29,7 @@ EDITS = st.lists(
 
 
 def one_by_one(proposals: list[Proposal]) -> list[Amendment]:
-    """The same, each edit for itself. Raises Refused."""
+    """Returns the same, each edit for itself. Raises Refused."""
     memory = PrismMemory.create(SCHEMA)
     amendments: list[Amendment] = []
     for number, proposal in enumerate(proposals):

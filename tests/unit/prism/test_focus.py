@@ -45,12 +45,12 @@ WISH = Wish(applied_position=9, consolidate_position=None, consolidated_tokens=0
 
 
 def held(**fields: Any) -> PrismMemory:
-    """A memory with these fields, folded."""
+    """Returns a memory with these fields, folded."""
     return PrismMemory.load(parse_source(SOURCE), base_json=canonical(fields), amendments=())
 
 
 def town(topics: int = 60, people: int = 20) -> PrismMemory:
-    """A memory of some thousand tokens, in all the ways in which one can grow."""
+    """Returns a memory of some thousand tokens, in all the ways in which one can grow."""
     return held(
         name="Ada",
         topics={f"street {n}": [f"street {n} has {n} trees", "it is quiet"] for n in range(topics)},
@@ -59,7 +59,7 @@ def town(topics: int = 60, people: int = 20) -> PrismMemory:
 
 
 def lines(view: FocusedView) -> dict[str, Json]:
-    """The entries that a view shows, by their paths."""
+    """Returns the entries that a view shows, by their paths."""
     _, _, shown = view.segments[1].text.partition("[ENTRIES]\n")
     found: dict[str, Json] = {}
     for line in shown.splitlines():
@@ -201,7 +201,7 @@ def reply(*changes: tuple[str, str, Json]) -> ModelReply:
 def step(
     memory: PrismMemory, *replies: ModelReply, **rules: Any
 ) -> tuple[Revision, list[ModelRequest]]:
-    """One step with these replies, and what was asked."""
+    """Returns one step with these replies, and what was asked."""
     flow = prism.revise(
         SPEC,
         memory,

@@ -22,7 +22,7 @@ NOTHING = Wish(applied_position=9, consolidate_position=None, consolidated_token
 
 
 def memory(*sizes: int, encoding: Encoding = Encoding.AMENDMENTS) -> PrismMemory:
-    """A memory of one topic that was given a text of each size, one after the other."""
+    """Returns a memory of one topic that was given a text of each size, one after the other."""
     made = PrismMemory.create(SPEC.schema(), encoding)
     for number, size in enumerate(sizes, start=1):
         value = f"{number}" * size

@@ -70,7 +70,7 @@ def _answer(final_task: str) -> ModelRequest:
 
 
 def _large() -> PrismMemory:
-    """A memory of which a prompt of few tokens shows a part."""
+    """Returns a memory of which a prompt of few tokens shows a part."""
     topics = [
         Amendment(path=Path(("topics", name)), op=Op.ADD, value=[f"the {name} has {what}"])
         for name, what in ((f"house {number}", f"{number} windows") for number in range(40))

@@ -98,7 +98,7 @@ def test_a_prompt_asks_only_for_what_the_rules_allow(rules: Rules) -> None:
 
 
 def examples(task: str) -> Iterator[tuple[Schema, Json, str]]:
-    """The schema, the memory and the reply of each example of a prompt."""
+    """Yields the schema, the memory and the reply of each example of a prompt."""
     schema = ""
     for shown in re.finditer(
         r"\[SCHEMA\]\n(?P<schema>(?:.+\n)+?)(?=\[MEMORY\])"

@@ -47,7 +47,7 @@ Step = list[dict[str, Any]]
 
 
 def workloads(name: str) -> dict[str, list[Step]]:
-    """The ops of each workload's steps, in order."""
+    """Returns the ops of each workload's steps, in order."""
     found: dict[str, list[tuple[int, Step]]] = {}
     for line in STREAMS[name].read_text().splitlines():
         row = json.loads(line)

@@ -14,7 +14,7 @@ from tests.unit.answers.flow_asks import FLOWS, SCOPE
 
 
 def has_unchanging_bases(ask: ModelRequest) -> bool:
-    """Whether its bases are stored texts, which never change; a memory's is rewritten."""
+    """Returns whether its bases are stored texts, which never change; a memory's is rewritten."""
     return ask.purpose is Purpose.NAVIGATE or ask.template == state.ANSWER
 
 
@@ -25,7 +25,7 @@ def ids(ask: ModelRequest) -> tuple[bytes, ...]:
 
 
 def common(one: ModelRequest, other: ModelRequest) -> int:
-    """How many of their first segments, as texts, two asks share."""
+    """Returns how many of their first segments, as texts, two asks share."""
     texts = zip(one.segments, other.segments, strict=False)
     for at, (left, right) in enumerate(texts):
         if left.text != right.text:
@@ -139,7 +139,7 @@ def test_questions_to_a_context_that_grows_share_what_was_there() -> None:
 
 
 def keys_of(asks: list[ModelRequest]) -> str:
-    """One hash over the keys of all calls."""
+    """Returns one hash over the keys of all calls."""
     keys = hashlib.sha256()
     for ask in asks:
         prefix = prefix_of(

@@ -34,7 +34,7 @@ class Client:
         await self.task
 
     async def refusal(self) -> PalimpsestError:
-        """Why it was refused."""
+        """Returns why it was refused."""
         with pytest.raises(PalimpsestError) as caught:
             await self.task
         return caught.value

@@ -81,7 +81,7 @@ def close(ours: Sequence[float], theirs: Sequence[float]) -> bool:
 def pruned(
     said: Sequence[Chunk], depth: int, begin: Sequence[ScoredChunk] = ()
 ) -> tuple[Best, int]:
-    """The best, and how many blocks were read."""
+    """Returns the best, and how many blocks were read."""
     blocks = blocks_of(said)
     best = Best(WEIGHTS, depth, begin)
     bounds, _ = best.bounds(_lists(said, blocks), len(blocks))

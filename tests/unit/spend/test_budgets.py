@@ -40,7 +40,7 @@ def standings(draw: st.DrawFn) -> Standing:
 
 
 def fits(one: Standing, asked: CallBound, *, reserved: bool) -> bool:
-    """Whether there is room for a call, with or without what is reserved."""
+    """Returns whether there is room for a call, with or without what is reserved."""
     tokens = one.spent_tokens + asked.tokens + one.reserved_tokens * reserved
     money = one.spent_micro_usd + (asked.micro_usd or 0) + one.reserved_micro_usd * reserved
     if one.limit_micro_usd is not None and asked.micro_usd is None:

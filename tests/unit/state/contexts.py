@@ -10,7 +10,7 @@ from tests.unit.support.logged import logged
 
 
 def step(position: int, text: str) -> SizedStep:
-    """A step whose text is this and nothing else."""
+    """Returns a step whose text is this and nothing else."""
     return SizedStep.of(logged(position, text))
 
 
@@ -24,7 +24,7 @@ def vector(
     level: int = 1,
     children: tuple[int, ...] = (),
 ) -> StateVector:
-    """A vector of the positions behind `begin` to `end`; revision 0 is the task prompt."""
+    """Returns a vector of the positions after `begin` to `end`; revision 0 is the task prompt."""
     return StateVector(
         revision=revision,
         level=level,
@@ -49,7 +49,7 @@ def chain(*texts: str, size: int = 10) -> list[StateVector]:
 def context(
     stack: Sequence[StateVector], recent: Sequence[str] = (), *, applied: int | None = None
 ) -> WorkingContext:
-    """The vectors in use, and the steps since."""
+    """Returns the vectors in use, and the steps since."""
     stack = tuple(stack) or (vector(0, ""),)
     applied = stack[-1].to_position if applied is None else applied
     levels = VectorLevels(

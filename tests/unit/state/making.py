@@ -15,7 +15,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def step(position: int, text: str = "text", *, seconds: float = 0) -> SizedStep:
-    """A chunk of the log as a step, written so many seconds after START."""
+    """Returns a chunk of the log as a step, written so many seconds after START."""
     return SizedStep.of(
         logged_chunk(
             position, Chunk(kind=ChunkKind.TEXT, text=text), START + timedelta(seconds=seconds)
@@ -31,7 +31,7 @@ def steps(texts: Iterable[str], first: int = 1) -> list[SizedStep]:
 def vector(
     revision: int, text: str, *, level: int = 1, begin: int = 0, end: int = 1
 ) -> StateVector:
-    """A vector of the positions behind `begin` up to `end`."""
+    """Returns a vector of the positions after `begin` up to `end`."""
     return StateVector(
         revision=revision,
         level=level,
@@ -47,7 +47,7 @@ def vector(
 def run(
     flow: Flow[Compression], *replies: str | ModelReply
 ) -> tuple[Compression, list[ModelRequest]]:
-    """What a flow makes of exactly these replies, and what it asked."""
+    """Returns what a flow makes of exactly these replies, and what it asked."""
     left = list(replies)
     made, asks = answered(flow, lambda _: left.pop(0))
     assert not left, "it asked less often"
@@ -57,7 +57,7 @@ def run(
 def answered(
     flow: Flow[Compression], answer: Callable[[ModelRequest], str | ModelReply]
 ) -> tuple[Compression, list[ModelRequest]]:
-    """What a flow makes of a model's replies, and what it asked."""
+    """Returns what a flow makes of a model's replies, and what it asked."""
     asks: list[ModelRequest] = []
     try:
         batch = next(flow)

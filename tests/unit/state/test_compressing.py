@@ -52,7 +52,7 @@ def ended(text: str, end: End, said: str = "") -> ModelReply:
 def compressed(
     *replies: str | ModelReply, current: str = "It is grey.", **changes: Any
 ) -> tuple[Compression, list[ModelRequest]]:
-    """Two steps behind a vector."""
+    """Compresses two steps after a vector."""
     flow = compress_steps(current, steps(["I saw it.", "I ran."], 11), **around(**changes))
     return run(flow, *replies)
 
@@ -373,7 +373,7 @@ def vectors_of(ask: ModelRequest) -> CompressVectorsContent:
 
 
 def read(asks: Sequence[ModelRequest]) -> list[tuple[int, str]]:
-    """What was read of each step, by position; pieces of a step put together."""
+    """Returns what was read of each step, by position; pieces of a step put together."""
     found: list[tuple[int, str]] = []
     for ask in asks:
         for position, text in steps_of(ask).steps:

@@ -29,7 +29,7 @@ def by_algorithm_1(steps: int, task_tokens: int, period: int, vector: int) -> Se
 def equal(
     steps: int, task_tokens: int, period: int, step: int, vector: int
 ) -> tuple[Simulated, Accounting]:
-    """A session of steps of one length, and its accounting."""
+    """Returns a session of steps of one length, and its accounting."""
     revisions = by_algorithm_1(steps, task_tokens, period, vector)
     run = simulate([step] * steps, task_tokens, revisions)
     sums = sums_of(run, compressions=steps // period)

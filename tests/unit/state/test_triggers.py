@@ -152,7 +152,7 @@ def test_a_full_period_does_not_wait_for_the_gap_behind_it() -> None:
     ("flush", "count", "expected"),
     [
         (0, 5, None),
-        # Behind 100, which is compressed.
+        # After 100, which is compressed.
         (100, 5, None),
         (101, 5, 1),
         (103, 5, 3),
@@ -246,7 +246,7 @@ def test_the_border_does_not_depend_on_how_much_of_the_log_is_there(
         assert len(recent) < spec.max_period
         return
     assert 1 <= taken <= spec.max_period
-    # An idle gap is only seen with the step behind it.
+    # An idle gap is only seen with the step after it.
     assert all(due(spec, known, recent[:size]) is None for size in range(taken))
     assert due(spec, known, recent[:taken]) in (taken, None)
     sizes = range(taken + 1, len(recent) + 1)

@@ -89,7 +89,7 @@ def test_the_first_episodes_of_two() -> None:
         stacks.append(tuple(one.text for one in session.state.stack))
     assert stacks == [
         ("v1",),
-        # The level begins anew behind an episode: M is the task prompt.
+        # The level begins anew after an episode: M is the task prompt.
         ("e3", "Find it."),
         ("e3", "v4"),
         ("e7", "Find it."),

@@ -28,7 +28,7 @@ START = datetime(2026, 11, 1, tzinfo=UTC)
 
 
 def step(position: int, chunk: Chunk) -> SizedStep:
-    """A step of the log, one a second."""
+    """Returns a step of the log, one a second."""
     return SizedStep.of(logged_chunk(position, chunk, START + timedelta(seconds=position)))
 
 
@@ -102,7 +102,7 @@ def test_every_vector_and_every_chunk_stands_in_it_word_for_word(
 
 
 def in_order(chunk: Chunk) -> Sequence[str]:
-    """The parts of a chunk as a text and as messages have them."""
+    """Returns the parts of a chunk as a text and as messages have them."""
     done = (chunk.text, chunk.thought, chunk.action)
     return (chunk.observation, *done) if chunk.observed_first else (*done, chunk.observation)
 

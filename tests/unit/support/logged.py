@@ -8,12 +8,12 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def logged(position: int, text: str) -> LoggedChunk:
-    """A text at a position."""
+    """Returns a text at a position."""
     return logged_chunk(position, Chunk(kind=ChunkKind.TEXT, text=text))
 
 
 def logged_chunk(position: int, chunk: Chunk, created_at: datetime = START) -> LoggedChunk:
-    """A chunk at a position, by the only producer there is."""
+    """Returns a chunk at a position, by the only producer there is."""
     return LoggedChunk(
         position=position,
         chunk=chunk,

@@ -9,7 +9,7 @@ from service.domain.prism.schemas.tree import Schema
 
 
 def taken(schema: Any) -> Schema:
-    """What the service makes of it."""
+    """Returns what the service makes of it."""
     match schema_fields(schema):
         case {"schema_source": source}:
             return parse_source(source)

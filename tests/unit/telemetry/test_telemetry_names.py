@@ -38,7 +38,7 @@ def trees() -> Iterator[tuple[Path, ast.Module]]:
 
 
 def known() -> dict[str, str]:
-    """Each name by the constant that holds it."""
+    """Returns each name by the constant that holds it."""
     return {
         f"{kind}.{constant}": value
         for kind in ("Metric", "SpanName", "Attribute", "GenAiOperation")
@@ -48,7 +48,7 @@ def known() -> dict[str, str]:
 
 
 def literals(node: ast.AST) -> Iterator[str]:
-    """What is written out as a name in an argument: itself, or a key of it."""
+    """Yields what is written out as a name in an argument: itself, or a key of it."""
     keys = node.keys if isinstance(node, ast.Dict) else [node]
     for key in keys:
         if isinstance(key, ast.Constant) and isinstance(key.value, str):

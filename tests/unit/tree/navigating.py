@@ -72,7 +72,7 @@ class Tree:
         return tuple(self.views[".".join(steps[:end])] for end in range(2, len(steps) + 1))
 
     def look(self, lookup: object) -> Any:
-        """What navigation looks up."""
+        """Returns what navigation looks up."""
         self.lookups.append(lookup)
         match lookup:
             case Children(node_id=name):
@@ -163,7 +163,7 @@ def run(
 
 
 def start(tree: Tree, **arguments: Any) -> Generator[Sequence[Any], Sequence[Any], Navigation]:
-    """The flow of a navigation."""
+    """Yields the flow of a navigation."""
     names = TreeQuestion.__dataclass_fields__
     question = {name: arguments.pop(name) for name in list(arguments) if name in names}
     defaults: dict[str, Any] = {
@@ -180,13 +180,13 @@ def start(tree: Tree, **arguments: Any) -> Generator[Sequence[Any], Sequence[Any
 
 
 def scripted(*replies: str | ModelReply) -> Model:
-    """A model that says these, one after the other."""
+    """Returns a model that says these, one after the other."""
     left = iter(replies)
     return lambda _: next(left)
 
 
 def down(*numbers: int) -> str:
-    """A triage reply."""
+    """Returns a triage reply."""
     return f"Reasoning: it fits\nAction: {', '.join(map(str, numbers))}"
 
 
@@ -194,17 +194,17 @@ UP = "Reasoning: it does not fit\nAction: -1"
 
 
 def says(answer: str) -> str:
-    """A leaf reply."""
+    """Returns a leaf reply."""
     return f"Reasoning: it is there\nAction: -2\nAnswer: {answer}"
 
 
 def leaves_of(asks: Iterable[ModelRequest]) -> list[ModelRequest]:
-    """The leaf prompts among these."""
+    """Returns the leaf prompts among these."""
     return [ask for ask in asks if ask.template.startswith("tree.leaf")]
 
 
 def notes(got: Run) -> list[str]:
-    """What stands under [NOTES] in each prompt."""
+    """Returns what stands under [NOTES] in each prompt."""
     found = []
     for ask in got.asks:
         _, _, behind = ask.text.partition("[NOTES]\n<<<data")

@@ -38,7 +38,7 @@ def cuts(count: int) -> list[Cut]:
 
 
 def tops_of(leaves: int, max_children: int) -> list[NodeView]:
-    """The nodes without a parent of a tree that grows."""
+    """Returns the nodes without a parent of a tree that grows."""
     nodes, grouped = [leaves], [0]
     parents: dict[tuple[int, int], Node] = {}
     for group in due_groups(nodes, grouped, max_children):
@@ -64,7 +64,7 @@ def forest(tops: Sequence[NodeView], tail: Sequence[NodeView], max_children: int
 
 
 def row_under(found: Forest, ids: set[str]) -> list[str]:
-    """The ids at the bottom of what was made up, in the order of the text."""
+    """Returns the ids at the bottom of what was made up, in the order of the text."""
 
     def under(view: NodeView) -> list[str]:
         if view.node_id in ids:

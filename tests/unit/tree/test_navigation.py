@@ -93,7 +93,7 @@ def test_what_was_read_cannot_be_chosen_again() -> None:
 
 def test_a_node_with_nothing_left_is_left_without_a_call() -> None:
     got = run(tree(), scripted(down(0), down(0), UP, down(1), UP, down(1), down(0), says("g")))
-    # Behind the second leaf comes the root, not r.0.
+    # After the second leaf comes the root, not r.0.
     assert got.moves()[4:6] == [("r.0.1", "revert"), ("r", "enter")]
     assert got.result.text == "g"
 

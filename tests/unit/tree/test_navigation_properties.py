@@ -170,7 +170,7 @@ def test_with_one_child_at_a_time_a_beam_changes_nothing(
 
 
 def paper_walk(tree: Tree, doings: dict[str, int]) -> list[str]:
-    """The paper's walk, as plainly as it can be said: the nodes where the model is asked."""
+    """Returns the nodes where the paper's walk asks the model, as plainly as possible."""
     asked: list[str] = []
     refuted: set[str] = set()
     node = "r"

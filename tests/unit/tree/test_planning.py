@@ -10,7 +10,7 @@ from service.domain.tree.summarizing import Summary
 
 
 def cut(number: int) -> Cut:
-    """The text of the chunk at position `number`."""
+    """Returns the text of the chunk at position `number`."""
     return Cut(
         start=TextOffset(number), end=TextOffset(number + 1), text=f"text {number}", tokens=10
     )
@@ -83,7 +83,7 @@ def test_a_plan_goes_on_where_another_one_was_left(
 
 
 def made_of(plan: TreePlan, leaves: int, most: int, first: int = 1) -> list[Node]:
-    """The first nodes of a plan over so many leaves, made one after the other."""
+    """Returns the first nodes of a plan over so many leaves, made one after the other."""
     plan.add([cut(number) for number in range(first, leaves + 1)])
     plan.close()
     found: list[Node] = []

@@ -18,7 +18,7 @@ AREAS = ("tree.", "state.", "whole.", "answer.", "schema.")
 
 
 def found() -> dict[str, ModelRequest]:
-    """The longest prompt of each template: it has most of what may be in one."""
+    """Returns the longest prompt of each template: it has most of what may be in one."""
     longest: dict[str, ModelRequest] = {}
     for name in FLOWS:
         for ask in FLOWS[name]():

@@ -59,7 +59,7 @@ def cut_up(log: Sequence[LoggedChunk], segment_tokens: int) -> list[Cut]:
 
 
 def said(log: Sequence[LoggedChunk], start: TextOffset, end: TextOffset) -> list[SegmentPiece]:
-    """The pieces of a log between two places, read from the log itself."""
+    """Returns the pieces of a log between two places, read from the log itself."""
     found = []
     for logged in log[start.position - 1 : end.last_position]:
         piece = piece_of(logged, start.offset if logged.position == start.position else 0)

@@ -27,7 +27,7 @@ def cut(text: str) -> ModelReply:
 
 
 def run(flow: Flow[Summary], *replies: str | ModelReply) -> tuple[Summary, list[ModelRequest]]:
-    """What a flow makes of these replies, and what it asked."""
+    """Returns what a flow makes of these replies, and what it asked."""
     asks: list[ModelRequest] = []
     try:
         asks += next(flow)

@@ -1,4 +1,4 @@
-"""A process is not ready behind three failures in a row, and ready again behind two successes."""
+"""A process is not ready after three failures in a row, and ready again after two successes."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +7,7 @@ from service.domain.values.readiness import Readiness
 
 
 def changes(probes: str) -> str:
-    """What changed at each probe: + and - are probes that succeed and fail."""
+    """Returns what changed at each probe: + and - are probes that succeed and fail."""
     readiness = Readiness()
     changed = [readiness.note("" if one == "+" else "gone") for one in probes]
     return "".join("x" if one else "." for one in changed)

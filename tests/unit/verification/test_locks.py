@@ -19,7 +19,7 @@ OURS = ("service", "storage", "migrations")
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """What the check reads."""
+    """Returns what the check reads."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     shutil.copytree(ROOT / "requirements", tmp_path / "requirements")
     return tmp_path
@@ -47,7 +47,7 @@ def test_the_lock_of_production_holds_no_embedded_server(tree: Path) -> None:
 
 
 def imported() -> Iterator[str]:
-    """The packages that the server imports."""
+    """Yields the packages that the server imports."""
     for path in (path for folder in OURS for path in (ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):

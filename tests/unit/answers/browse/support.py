@@ -36,7 +36,7 @@ WITHOUT_UNDERSTANDING = ALL_ACTIONS - {BrowseAction.TASK_UNDERSTANDING}
 
 
 def cut(text: str, tokens: int) -> int:
-    """The first piece of a text: so many tokens by the estimate, of ASCII."""
+    """Returns the first piece of a text: so many tokens by the estimate, of ASCII."""
     return min(len(text), 4 * tokens)
 
 
@@ -152,23 +152,23 @@ def run(log: Log, model: Model, asked: BrowseRequest, **arguments: Any) -> Run:
 
 
 def scripted(*replies: str | ModelReply) -> Model:
-    """A model that says these, one after the other."""
+    """Returns a model that says these, one after the other."""
     left = iter(replies)
     return lambda _: next(left)
 
 
 def ended(end: End, text: str = "", said: str = "") -> ModelReply:
-    """A reply that ended so."""
+    """Returns a reply that ended so."""
     return ModelReply(text=text, model="m", end=end, said=said)
 
 
 def does(action: str, text: str, *quotes: str) -> str:
-    """A reply that chooses an action."""
+    """Returns a reply that chooses an action."""
     return f"Action: {action}\n{says(text, *quotes)}"
 
 
 def says(text: str, *quotes: str) -> str:
-    """A reply where nothing is to be chosen."""
+    """Returns a reply where nothing is to be chosen."""
     lines = "".join(f"{quote}\n" for quote in quotes)
     return f"Text: {text}\n" + (f"Quotes:\n{lines}" if quotes else "")
 

@@ -27,7 +27,7 @@ ENDS = "Text: Ben\nSources: 1"
 
 
 def noting(ask: ModelRequest) -> str:
-    """A model that notes much of every piece."""
+    """Returns a model that notes much of every piece."""
     match content_of(ask):
         case PieceContent(parts=((position, _), *_)):
             return says(f"{position}: {NOTE}")
@@ -49,7 +49,7 @@ def closing_of(got: Run) -> CloseContent:
 
 
 def condensed(got: Run) -> list[int]:
-    """How many notes each prompt had that made one of several."""
+    """Returns how many notes each prompt had that made one of several."""
     return [
         len(content_of(ask).notes)
         for ask in got.asks
@@ -70,7 +70,7 @@ def test_notes_that_do_not_fit_are_made_fewer_level_by_level() -> None:
     assert len(got.batches) >= 4, "two levels and more"
     assert got.batches[1:] == sorted(got.batches[1:], reverse=True)
     assert min(condensed(got)) >= 2
-    # All pieces stand behind the answer.
+    # All pieces are after the answer.
     last = [event for event in got.events if event.kind is EventKind.AGGREGATION][-1]
     assert len(last.shown) == 30
     assert got.result.text == "Ben"

@@ -193,7 +193,7 @@ SETTINGS: dict[str, tuple[set[BrowseAction], list[int], tuple[BrowseAction, ...]
 
 
 def extracting(ask: ModelRequest) -> str:
-    """A model that takes something from every piece and answers at the end."""
+    """Returns a model that takes something from every piece and answers at the end."""
     if not isinstance(content_of(ask), PieceContent):
         return ENDS
     offers = content_of(ask).offers

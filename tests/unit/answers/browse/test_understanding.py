@@ -31,7 +31,7 @@ THREE = ("Ann came in.", "Ben left at dawn.", "Cid slept.")
 
 
 def understood(*replies: str, **changes: Any) -> tuple[Understanding, int]:
-    """What comes of these replies, and how many of them were asked for."""
+    """Returns what comes of these replies, and how many of them were asked for."""
     settled: dict[str, Any] = {
         "query": "Who left?",
         "marker_key": KEY,

@@ -24,7 +24,7 @@ from tests.unit.calls.test_streamed_replies import ASK, Heard, Writing, at_once
 
 @asynccontextmanager
 async def far(folder: Path, writing: Writing, ledger: Ledger) -> AsyncIterator[Gateway]:
-    """A gateway whose calls an executor makes at the other end of a socket."""
+    """Yields a gateway whose calls an executor makes at the other end of a socket."""
     executor = CallExecutor(
         writing, ledger, DictIndex(), prices=lambda _: BRIEF, tries=3, lease_seconds=9,
         sleep=at_once,

@@ -29,7 +29,7 @@ def test_to_start_one_loads_nothing_that_takes_long() -> None:
 
 @pytest.fixture
 def spawned() -> Iterator[tuple[Spawned, socket.socket]]:
-    """A process that is started already, and the other end of the socket to it."""
+    """Yields a process that is started already, and the other end of the socket to it."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     with theirs, subprocess.Popen(["true"]) as process:

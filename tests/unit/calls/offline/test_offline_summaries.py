@@ -32,7 +32,7 @@ MODEL: dict[str, Any] = {"marker_key": b"k", "window_tokens": 32_768, "count": e
 
 
 def asked(flow: Flow[Summary]) -> str:
-    """What it says, or what needs no model."""
+    """Returns what it says, or what needs no model."""
     try:
         (ask,) = next(flow)
     except StopIteration as end:

@@ -256,7 +256,7 @@ def _browse_good(ask: ModelRequest) -> str:
 
 
 def _noting(ask: ModelRequest) -> str:
-    """A long note of each piece."""
+    """Returns a long note of each piece."""
     if ask.template.startswith("browse.piece"):
         return _said(NOTE, action="append")
     if ask.template.startswith("browse.condense"):

@@ -131,7 +131,7 @@ _WITHOUT_IT = {
 
 
 def flows_table() -> Iterator[str]:
-    """What becomes of each prompt whose replies keep ending so, with the calls that it takes."""
+    """Yields what becomes of each prompt whose replies keep ending so, and in how many calls."""
     yield f"| asked for | {' | '.join(_HEADS.values())} |"
     yield "| --- |" + " --- |" * len(_HEADS)
     for flow, case in CASES.items():
@@ -146,7 +146,7 @@ def _cell(flow: str, want: Expected) -> str:
 
 
 def providers_table() -> Iterator[str]:
-    """What is read of each end, and where it is another one, or there is none."""
+    """Yields what is read of each end, and where it is another one, or there is none."""
     yield "| what happens | read as | but | not at |"
     yield "| --- | --- | --- | --- |"
     by_end: dict[str, dict[tuple[str, str], Outcome]] = {}

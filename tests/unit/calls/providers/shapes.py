@@ -48,7 +48,7 @@ RECURSIVE: Json = {
 
 
 def flat(properties: Json, required: list[str] | None = None) -> Json:
-    """An object of these properties, all of them required unless said otherwise."""
+    """Returns an object of these properties, all of them required unless said otherwise."""
     return {
         "type": "object",
         "properties": properties,

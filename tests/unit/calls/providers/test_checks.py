@@ -61,7 +61,7 @@ BODIES: Mapping[str, Json] = {
 
 
 def request(name: str, change: Json, **headers: str) -> Request:
-    """A right request, and a change of its body; `path` in it is the path's."""
+    """Returns a right request, and a change of its body; `path` in it is the path's."""
     path, its_headers = PATHS[name]
     change = dict(change)
     path = change.pop("path", path)

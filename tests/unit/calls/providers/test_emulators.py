@@ -82,7 +82,7 @@ MISREAD: Mapping[tuple[str, str, str], Outcome] = {}
 
 
 def turns(name: str) -> Iterator[Turn]:
-    """Everything that a provider does."""
+    """Yields everything that a provider does."""
     for scenario in PROVIDERS[name]().scenarios:
         natives = PROVIDERS[name].natives if scenario is Scenario.ODD_END else ("",)
         for native in natives:
@@ -99,7 +99,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def transports(servers: Emulators) -> dict[str, LitellmTransport]:
-    """One for each provider: litellm keeps every router."""
+    """Returns one for each provider: litellm keeps every router."""
     return {name: LitellmTransport(servers.endpoint(name).config()) for name in servers}
 
 
@@ -181,7 +181,7 @@ def assert_words(provider: Provider, scenario: Scenario, said: str) -> None:
 
 
 def _words(body: Json) -> str:
-    """The message in an error's body."""
+    """Returns the message in an error's body."""
     error = body.get("error", body)
     return str(error.get("message", error.get("detail")) if isinstance(error, dict) else error)
 

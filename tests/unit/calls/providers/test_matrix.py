@@ -181,14 +181,14 @@ def _reply(done: Completion) -> ModelReply:
 
 
 def is_well(name: str, turn: Turn) -> bool:
-    """Whether the model says all that it wants to say."""
+    """Returns whether the model says all that it wants to say."""
     # Ollama removes the middle of a prompt that is too long, and does not report it.
     well = (Scenario.OK, Scenario.THINKING)
     return turn.scenario in well or (name, turn.scenario) == ("ollama", Scenario.TOO_LONG)
 
 
 def wrong(name: str, flow: str, turn: Turn, got: Run, desk: Desk, *, stays: bool) -> Iterator[str]:
-    """What is not as it should be."""
+    """Yields what is not as it should be."""
     first, ask = got.exchanges[0], got.asks[0]
     how = STREAMED if first.is_streamed else WHOLE
     falls_back = turn.scenario is Scenario.SCHEMA_400 and desk.form(ask) is not SchemaMode.NONE
@@ -243,7 +243,7 @@ def _wrong_retries(got: Run, desk: Desk) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def desks(servers: Emulators) -> dict[str, Desk]:
-    """One transport for each provider: litellm keeps every router."""
+    """Returns one transport for each provider: litellm keeps every router."""
     found = {}
     for name, one in servers.items():
         config = one.endpoint().config()

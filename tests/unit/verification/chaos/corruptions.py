@@ -55,7 +55,7 @@ def event(kind: type[Any], change: Callable[[Any], Any], at: int = 0, **fields: 
 
 
 def added(make: Callable[[Made], Event]) -> Corrupt:
-    """Puts an event behind all others."""
+    """Puts an event after all others."""
     return lambda made: replace(made, events=[*made.events, make(made)])
 
 
@@ -123,12 +123,12 @@ def ledger(change: Callable[[list[LedgerRow]], Sequence[LedgerRow]]) -> Corrupt:
 
 
 def plus(number: int) -> Callable[[int], int]:
-    """So much more."""
+    """Returns a function that adds so much."""
     return lambda held: held + number
 
 
 def swapped(held: list[Any], one: int, other: int) -> list[Any]:
-    """Two chunks of the same producer at each other's places."""
+    """Returns two chunks of the same producer at each other's places."""
     first, second = held[one], held[other]
     held[one] = replace(first, sequence=second.sequence)
     held[other] = replace(second, sequence=first.sequence)
@@ -136,18 +136,18 @@ def swapped(held: list[Any], one: int, other: int) -> list[Any]:
 
 
 def without(held: FinalMemory, revision: int) -> FinalMemory:
-    """A memory that lost a revision."""
+    """Returns a memory that lost a revision."""
     return replace(held, revisions=tuple(r for r in held.revisions if r.revision != revision))
 
 
 def lost(held: list[FinalChunk], at: int) -> list[FinalChunk]:
-    """A log that lost a chunk, whose place others took."""
+    """Returns a log that lost a chunk, whose place others took."""
     del held[at]
     return [replace(one, position=number) for number, one in enumerate(held, start=1)]
 
 
 def one_is_another(held: list[FinalChunk]) -> list[FinalChunk]:
-    """A log where another one's chunk is where the last but one was."""
+    """Returns a log where another one's chunk is where the last but one was."""
     return [*held[:-2], replace(held[-2], producer="pc", sequence=1), held[-1]]
 
 
@@ -158,13 +158,13 @@ def late(made: Made) -> Event:
 
 
 def without_expected_head(made: Made) -> Made:
-    """All batches were sent for the empty log."""
+    """Claims that all batches were sent for the empty log."""
     events = [replace(e, expected_head=0) if isinstance(e, Sent) else e for e in made.events]
     return replace(made, events=events)
 
 
 def lower_epoch(made: Made) -> Event:
-    """An ack of what a lower epoch sent when a higher one was opened."""
+    """Returns an ack of what a lower epoch sent when a higher one was opened."""
     refused = next(one for one in made.events if isinstance(one, Refused) and one.sequence)
     (session_,) = made.final.sessions
     where = next(
@@ -184,7 +184,7 @@ def lower_epoch(made: Made) -> Event:
 
 
 def acked_instead_of_refused(made: Made) -> Made:
-    """The lower epoch wrote."""
+    """Lets the lower epoch write."""
     ack = lower_epoch(made)
     events = [
         ack if isinstance(one, Refused) and one.reason == "PRODUCER_FENCED" else one
@@ -194,7 +194,7 @@ def acked_instead_of_refused(made: Made) -> Made:
 
 
 def refused_edit(made: Made) -> Event:
-    """The refusal of an edit that was made, whose ack is gone."""
+    """Returns the refusal of an edit that was made, whose ack is gone."""
     return Refused(
         client="editor",
         session="s",
@@ -207,18 +207,18 @@ def refused_edit(made: Made) -> Event:
 
 
 def edit_refused_and_made(made: Made) -> Made:
-    """An edit was made, and reported as refused."""
+    """Reports an edit as refused that was made."""
     without_ack = event(Edited, lambda _: None, mark="m1", returned=acked_at(made))(made)
     return added(refused_edit)(without_ack)
 
 
 def acked_at(made: Made) -> float:
-    """When the first edit was acked."""
+    """Returns when the first edit was acked."""
     return next(one.returned for one in made.events if isinstance(one, Edited) and one.returned)
 
 
 def edit_made_twice(held: FinalMemory) -> FinalMemory:
-    """The last revision is an edit that is there already."""
+    """Repeats an edit in the last revision."""
     mark = ("$['edits']['m1']", "update", '"m1"')
     last = tuple(held.revisions)[-1]
     again = replace(

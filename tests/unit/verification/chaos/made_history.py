@@ -63,7 +63,7 @@ class Maker:
         self._vectors: list[FinalVector] = []
 
     def make(self) -> Made:
-        """The whole history."""
+        """Returns the whole history."""
         for name in PRODUCERS:
             self._open(name, 1)
         for number in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""What logs may say behind a run, and what they may not."""
+"""What logs may say after a run, and what they may not."""
 
 import json
 from pathlib import Path

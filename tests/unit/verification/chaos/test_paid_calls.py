@@ -24,7 +24,7 @@ def _called(serial: int, at: float, *, executor: str = "executor-1", **more: boo
 def _spending(
     *harms: Harm, end: float | None = None, events: list[Event] | None = None
 ) -> Spending:
-    """One call at 100 whose reply is not in the ledger, and the same again at 103."""
+    """Returns one call at 100 whose reply is not in the ledger, and the same again at 103."""
     ends = {"executor-1": () if end is None else (end,), "executor-2": (100.1,)}
     made = events or [_called(1, 100.0), _called(2, 103.0)]
     ledger = [LedgerRow(session="s", reply="It is so [s2].")]

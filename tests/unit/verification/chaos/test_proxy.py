@@ -1,4 +1,4 @@
-"""The proxy of a campaign: what it lets through, cuts, and swallows behind a commit."""
+"""The proxy of a campaign: what it lets through, cuts, and swallows after a commit."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @asynccontextmanager
 async def proxied(heard: list[bytes]) -> AsyncIterator[tuple[Proxy, Ends]]:
-    """A proxy to a server that says back what it hears, and a connection through it."""
+    """Yields a proxy to a server that says back what it hears, and a connection through it."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1000):

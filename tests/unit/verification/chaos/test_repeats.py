@@ -18,7 +18,7 @@ def fired(point: str, action: Action, at: float, pid: int = EXECUTOR) -> Firing:
 
 
 def found(*firings: Firing, lost: int = 1) -> Repeats:
-    """So many calls at 10, 10.1, …, whose replies are all lost."""
+    """Returns so many calls at 10, 10.1, …, whose replies are all lost."""
     calls = [called(number, 10 + number / 10) for number in range(lost)]
     return find(calls, [], firings, sleep_seconds=1.0)
 

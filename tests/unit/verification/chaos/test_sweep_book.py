@@ -1,4 +1,4 @@
-"""The book of a sweep: what is set next, and what is known behind its end."""
+"""The book of a sweep: what is set next, and what is known after its end."""
 
 import json
 from pathlib import Path

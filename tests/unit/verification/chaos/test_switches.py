@@ -143,7 +143,7 @@ def test_a_process_stands_still_as_long_as_the_switch_says(
 
 
 def _run(path: Path, point: str, *, processes: int) -> list[int | None]:
-    """How processes end that reach a point, at about the same time."""
+    """Returns how processes end that reach a point, at about the same time."""
     started = [_start(path, point) for _ in range(processes)]
     for process in started:
         process.join(HANG_SECONDS)
