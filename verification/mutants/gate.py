@@ -65,8 +65,8 @@ async def _judge(servers: Servers, chains: Sequence[Chain]) -> list[Verdict]:
 def table(verdicts: Sequence[Verdict]) -> list[str]:
     """Returns the lines of a table in Markdown."""
     lines = [
-        "| scenario | what is taken away | what counts it | what holds beneath"
-        " | what breaks without that |",
+        "| scenario | what is removed | what counts it | the next guard"
+        " | what breaks without any |",
         "| --- | --- | --- | --- | --- |",
     ]
     for one in verdicts:
