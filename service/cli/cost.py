@@ -297,9 +297,9 @@ def _print_log_costs(rows: dict[str, ReadingCost]) -> None:
 
 
 def _print_accounting(found: Accounting) -> None:
-    steps = "one step comes" if found.steps == 1 else f"{found.steps:,} steps come"
+    steps = "one step" if found.steps == 1 else f"{found.steps:,} steps"
     show()
-    show(f"what an agent's {steps} to, in tokens (PCC, section 3.3):")
+    show(f"an agent's {steps}, in tokens (PCC, section 3.3):")
     ratios = {"standard": found.standard_ratio, "recursive": found.recursive_ratio, "pcc": 1.0}
     loops: dict[str, LoopCost] = {name: getattr(found, name) for name in _LOOPS}
     show_rows(

@@ -103,7 +103,7 @@ def test_the_loops_over_an_agents_steps_are_shown(address: str) -> None:
     first = STEPS.read_text().splitlines()[0]
     succeed("state", "record", "-", *named, stdin=first.encode(), **at)
     shown = succeed("cost", "-s", session, "-m", "state", **at)
-    assert "an agent's one step comes to, in tokens" in shown
+    assert "an agent's one step, in tokens" in shown
     assert "nothing is compressed: formula and simulation take the memory's settings" in shown
     rest = "\n".join(STEPS.read_text().splitlines()[1:])
     succeed("state", "record", "-", *named, stdin=rest.encode(), **at)
