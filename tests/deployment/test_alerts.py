@@ -62,7 +62,7 @@ def test_a_mistake_in_a_rule_is_noticed(file: str, right: str, wrong: str, tmp_p
     assert "FAILED" in done.stdout + done.stderr
 
 
-async def test_a_stall_is_told_and_resolved(deployment: Watched) -> None:
+async def test_a_stall_is_reported_and_resolved(deployment: Watched) -> None:
     prometheus, provider = deployment.prometheus, deployment.provider
     provider.refuses.add("[refused]")
     async with deployment.connect() as client:
@@ -76,7 +76,7 @@ async def test_a_stall_is_told_and_resolved(deployment: Watched) -> None:
     await prometheus.until_resolved("PalimpsestMemoriesStalled")
 
 
-async def test_a_lag_is_told_and_resolved(deployment: Watched) -> None:
+async def test_a_lag_is_reported_and_resolved(deployment: Watched) -> None:
     prometheus = deployment.prometheus
     deployment.kill("worker")
     async with deployment.connect() as client:
@@ -94,7 +94,7 @@ async def test_a_lag_is_told_and_resolved(deployment: Watched) -> None:
     )
 
 
-async def test_outages_are_told_and_resolved(deployment: Watched) -> None:
+async def test_outages_are_reported_and_resolved(deployment: Watched) -> None:
     prometheus, postgres = deployment.prometheus, deployment.servers.postgres
     assert postgres._process is not None
     postgres._process.kill()
@@ -118,7 +118,7 @@ async def test_outages_are_told_and_resolved(deployment: Watched) -> None:
     await prometheus.until_resolved("PalimpsestNoApi")
 
 
-async def test_what_dashboards_show_was_told_as_well(deployment: Watched) -> None:
+async def test_what_dashboards_show_was_measured(deployment: Watched) -> None:
     # What happened before: memories held, a key refused, a write refused.
     for alert in (
         "PalimpsestMemoriesHeld",

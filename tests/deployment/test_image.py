@@ -184,7 +184,7 @@ def test_what_it_says_of_itself(image: Image) -> None:
     assert labels["org.opencontainers.image.title"] == "Palimpsest"
 
 
-def test_its_user_can_write_nowhere_and_become_nobody_else(image: Image, run_dir: Path) -> None:
+def test_its_user_can_write_nowhere_and_become_no_other(image: Image, run_dir: Path) -> None:
     looked = image.run(
         run_dir,
         *("find", "/", "(", "-path", "/proc", "-o", "-path", "/dev", ")", "-prune", "-o"),

@@ -101,7 +101,7 @@ def test_a_package_with_what_does_not_belong_there_is_found(dist: Path, tmp_path
     assert any("palimpsest_sdk-" in one and "does not belong there" in one for one in said)
 
 
-def test_packages_are_the_same_whoever_builds_them(dist: Path) -> None:
+def test_packages_are_the_same_on_every_machine(dist: Path) -> None:
     assert list(differing(ROOT, dist, commit_time(ROOT))) == []
     # Of another time they are others: the comparison sees differences.
     assert len(list(differing(ROOT, dist, 1_000_000_000))) == 12

@@ -1,4 +1,4 @@
-"""DeepSeek: JSON mode without schemas, thinking that can be switched off, unknown fields let by."""
+"""DeepSeek: JSON mode without schemas, thinking that can be switched off, unknown fields pass."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Exchanges: a request as it came, a response as it goes, and what is wrong with a request."""
+"""Exchanges: a received request, the response to it, and what is wrong with a request."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""vLLM: unknown fields are let by, a schema may be more than its grammars can."""
+"""vLLM: unknown fields are ignored, a schema may be more than its grammars can."""
 
 from collections.abc import Mapping
 from typing import ClassVar

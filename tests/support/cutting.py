@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts the connections through it, or lets them stand still."""
+"""A TCP proxy that cuts the connections through it, or freezes them."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Is `python` and `palimpsest` to processes that were forked: what they start is forked as well.
+"""Stands in for `python` and `palimpsest` in forked processes: what they start is forked too.
 
 `tests/support/forking.py` copies this file beside its forker's socket, with the interpreter of the
 tests in the first line. A command of `palimpsest` becomes a child of the forker, with this

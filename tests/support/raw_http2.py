@@ -1,4 +1,4 @@
-"""`python -m tests.support.raw_http2 ADDRESS WHAT STREAMS CONNECTIONS`: a client that means harm.
+"""`python -m tests.support.raw_http2 ADDRESS WHAT STREAMS CONNECTIONS`: a hostile client.
 
 It writes HTTP/2 frames itself, so that it can do what no gRPC client does: open calls and
 send nothing (`silent`), all of a message but its last byte (`partial`), or that as the second

@@ -1,4 +1,4 @@
-"""What could be worked on now, as a test looks at it: of all tenants, in no hands or in some."""
+"""Lists the work that is due now, of all tenants, claimed or not."""
 
 from collections.abc import Sequence
 

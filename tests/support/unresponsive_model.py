@@ -1,4 +1,4 @@
-"""A model server that takes requests and does not reply, and notices who goes away."""
+"""A model server that takes requests and does not reply, and notices clients that disconnect."""
 
 import asyncio
 import json

@@ -59,9 +59,7 @@ def pending(address: str) -> str:
 
 
 @pytest.mark.prove
-def test_who_interrupts_a_question_is_told_how_to_go_on(
-    url: str, address: str, pending: str
-) -> None:
+def test_an_interrupted_question_prints_how_to_resume(url: str, address: str, pending: str) -> None:
     query = f"When is {uuid4()}?"
     asking = subprocess.Popen(
         [

@@ -66,7 +66,7 @@ async def test_a_wait_ends_with_its_client_and_gives_its_place_back(url: str) ->
         read.cancel()
 
 
-async def test_a_stop_does_not_wait_for_who_does_not_read_many_answers(
+async def test_a_stop_does_not_wait_for_a_client_that_does_not_read_many_answers(
     url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = 0

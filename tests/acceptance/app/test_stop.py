@@ -256,7 +256,7 @@ async def watch(memory: palimpsest.Memory, seen: list[int]) -> None:
             return
 
 
-def test_a_stream_is_told_why_it_ends_and_what_was_committed_is_acked(servers: Servers) -> None:
+def test_a_stream_learns_why_it_ends_and_what_was_committed_is_acked(servers: Servers) -> None:
     url = servers.new_database()
 
     async def stream(process: Process, address: str) -> tuple[int, str]:

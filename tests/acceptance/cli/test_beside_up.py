@@ -88,7 +88,7 @@ def test_doctor_and_verify_find_what_runs(folder: Path, model: FakeModel) -> Non
     assert "no network is needed" in stopped.stdout
 
 
-def test_what_is_told_has_no_secret_and_reads_as_it_was(tmp_path: Path) -> None:
+def test_the_written_settings_have_no_secret_and_read_back_the_same(tmp_path: Path) -> None:
     place = Deployment(
         name="one",
         model="openai/m",

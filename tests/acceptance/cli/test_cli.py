@@ -331,7 +331,7 @@ def test_a_memory_is_looked_back_at_and_changed_by_hand(address: str, folder: Pa
     assert set(json.loads(memory("flush", "--json"))) == {"read_token", "head"}
 
 
-def test_a_watch_goes_on_behind_its_token_until_ctrl_c(address: str, folder: Path) -> None:
+def test_a_watch_goes_on_after_its_token_until_ctrl_c(address: str, folder: Path) -> None:
     session = f"cli-{uuid4().hex}"
     at = {"PALIMPSEST_ADDRESS": address}
     schema = folder / "schema.py"

@@ -49,7 +49,7 @@ def test_an_api_that_is_killed_loses_nothing_and_stores_nothing_twice(servers: S
 
 
 @pytest.mark.prove
-def test_processes_of_one_producer_id_are_told_of_each_other(servers: Servers) -> None:
+def test_processes_of_one_producer_id_learn_of_each_other(servers: Servers) -> None:
     url = servers.new_database()
 
     async def append() -> None:

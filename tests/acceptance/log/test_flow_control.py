@@ -201,7 +201,7 @@ async def too_many(memory: palimpsest.Memory) -> palimpsest.ResourceExhausted | 
     raise AssertionError("nothing is applied without a worker")
 
 
-async def test_a_watch_that_is_not_read_is_not_read_ahead_and_delays_nobody(
+async def test_a_watch_that_is_not_read_is_not_read_ahead_and_delays_no_other(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server buffers the result of one read and gRPC's window, and reads no more."""

@@ -1,4 +1,4 @@
-"""Messages that are malformed, incomplete or never come, and who has a share of the places."""
+"""Malformed, incomplete and missing messages, and how clients share the slots for them."""
 
 import asyncio
 from contextlib import AsyncExitStack

@@ -62,6 +62,6 @@ def test_a_soak_does_all_kinds_of_work(made: Stack, runner: asyncio.Runner) -> N
     assert set(found["growth_mb_a_minute"]) == {"api", "worker-1", "executor-1"}
 
 
-def test_acks_come_again_behind_a_restart(made: Stack) -> None:
+def test_acks_come_again_after_a_restart(made: Stack) -> None:
     took, starts = recovery.restart_postgres(made, 1)
     assert (len(took), len(starts)) == (1, 1)

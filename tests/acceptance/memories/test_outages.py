@@ -116,7 +116,7 @@ class Poisoned(FakeModel):
         return super().respond(request)
 
 
-async def test_a_text_that_the_model_always_fails_at_holds_up_nobody_else(
+async def test_a_text_that_the_model_always_fails_at_delays_no_other_memory(
     servers: Servers,
 ) -> None:
     model, url = Poisoned(), servers.new_database()

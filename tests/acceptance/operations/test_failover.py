@@ -30,7 +30,7 @@ def door(pair: Pair) -> Iterator[Door]:
     door.close()
 
 
-def test_clients_go_on_behind_a_switchover_and_behind_a_failover(pair: Pair, door: Door) -> None:
+def test_clients_go_on_after_a_switchover_and_after_a_failover(pair: Pair, door: Door) -> None:
     with service(pair.url_at(door.port)) as (address, *ours):
         traffic = Traffic(address, 2)
         traffic.start()

@@ -28,7 +28,7 @@ def data() -> Iterator[Volume]:
         pytest.skip(str(error))
 
 
-def test_a_full_disk_is_told_and_everything_goes_on_when_there_is_room(data: Volume) -> None:
+def test_a_full_disk_is_reported_and_everything_continues_when_there_is_room(data: Volume) -> None:
     cluster = data.folder / "postgres" / "data"
     data.fill()
     done = run("up", "--data-dir", str(data.folder), "--listen", "127.0.0.1:0")

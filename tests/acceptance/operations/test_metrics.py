@@ -218,7 +218,7 @@ def test_exemplars_are_of_spans_that_there_are(deployment: Deployment) -> None:
         eventually("the spans come", lambda found=found: found <= deployment.collector.spans)
 
 
-def test_no_name_of_a_tenant_a_session_or_a_memory_is_told(deployment: Deployment) -> None:
+def test_no_name_of_a_tenant_a_session_or_a_memory_is_exported(deployment: Deployment) -> None:
     secrets = [
         *(SESSION, MEMORY, str(DEFAULT_TENANT), DEFAULT_TENANT.hex),
         *(str(session_key(DEFAULT_TENANT, SESSION)), "quay", "grey stone", "sk-not-to-be-logged"),

@@ -26,7 +26,7 @@ def login(url: str, name: str, password: str) -> str:
         ("palimpsest", None, "no_such_database", "create the database, or name another"),
     ],
 )
-def test_what_is_wrong_is_told_at_once(
+def test_what_is_wrong_is_reported_at_once(
     name: str, password: str | None, database: str | None, advice: str, servers: Servers
 ) -> None:
     with psycopg.connect(servers.postgres.superuser_url, autocommit=True) as connection:

@@ -270,7 +270,7 @@ def test_a_row_that_was_changed_is_found_by_name(copy: Copy, names: tuple[str, .
     assert {name.strip() for name in names} <= copy.names()
 
 
-def test_what_is_spoilt_once_is_told_once(copy: Copy) -> None:
+def test_what_is_spoilt_once_is_reported_once(copy: Copy) -> None:
     copy.spoil(f"UPDATE revision SET digest = '\\x00' WHERE revision = 3 AND memory_id = {P}")
     (found,) = copy.verify()
     assert (found.part, found.difference.place) == ("memory p", "revision 3")

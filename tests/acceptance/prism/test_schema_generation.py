@@ -45,7 +45,7 @@ def result(info: OperationInfo[GeneratedSchema]) -> tuple[GeneratedSchema, palim
     return info.result, info.usage
 
 
-def test_a_model_that_errs_is_told_why_and_one_that_never_learns_is_given_up(
+def test_a_model_that_errs_gets_the_reason_and_one_that_never_learns_is_given_up(
     servers: Servers, model: FakeModel
 ) -> None:
     url = servers.new_database()

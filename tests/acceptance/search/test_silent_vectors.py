@@ -97,7 +97,7 @@ async def until_kept(client: palimpsest.Client, calls: int) -> None:
         await asyncio.sleep(0.1)
 
 
-async def test_behind_the_patience_with_its_model_a_search_goes_by_words_and_says_so(
+async def test_after_the_patience_with_its_model_a_search_goes_by_words_and_says_so(
     url: str, servers: Servers
 ) -> None:
     async with (

@@ -1,4 +1,4 @@
-"""Models that hold still before a reply, so that something can happen meanwhile."""
+"""Models that wait before a reply, so that something can happen meanwhile."""
 
 import asyncio
 import threading

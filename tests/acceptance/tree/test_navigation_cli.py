@@ -73,7 +73,7 @@ def test_options_and_bounds_reach_the_tree(at: dict[str, str]) -> None:
     assert (stopped["no_answer"], stopped["statistics"]["calls"]) == ("step_limit", 1)
 
 
-def test_what_navigations_came_to_is_shown_and_exported(at: dict[str, str]) -> None:
+def test_the_results_of_navigations_are_shown_and_exported(at: dict[str, str]) -> None:
     told = json.loads(succeed("ask", QUERY, *named(at), "--json", **at))
     figures = json.loads(succeed("trajectory", "stats", *named(at), "--json", **at))
     assert figures["navigations"] >= 1
@@ -128,7 +128,7 @@ def test_what_cannot_be_asked_is_one_clear_line(
     assert_one_clear_line(run("ask", "?", *named(at), *wrong, **at), said)
 
 
-def test_wrong_ids_and_numbers_are_told(at: dict[str, str]) -> None:
+def test_wrong_ids_and_numbers_are_reported(at: dict[str, str]) -> None:
     done = run("trajectory", "show", "x", "-s", at["SESSION"], **at)
     assert_one_clear_line(done, "answer: must be a valid UUID")
     done = run("ask", "?", *named(at), "--max-calls", "1001", **at)

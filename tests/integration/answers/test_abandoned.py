@@ -166,7 +166,7 @@ async def test_what_its_client_left_is_not_begun(database: Database) -> None:
     assert script.asked == []
 
 
-async def test_what_nobody_wants_any_more_is_abandoned_and_says_so(database: Database) -> None:
+async def test_an_answer_without_clients_is_abandoned_and_says_so(database: Database) -> None:
     script = Script(reply=Moves("king"))
     async with Server(database).running() as server:
         item = await server.ask_and_leave()
@@ -240,7 +240,7 @@ async def test_who_reads_it_wants_it(database: Database) -> None:
         assert found.answer.status == "complete"
 
 
-async def test_of_two_who_wait_one_may_leave(database: Database) -> None:
+async def test_one_of_two_waiting_clients_may_leave(database: Database) -> None:
     script = Script(reply=Moves("king"))
     async with Server(database).running() as server:
         first = server.ask()

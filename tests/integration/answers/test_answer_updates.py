@@ -68,7 +68,7 @@ async def all_of(looks: Any) -> tuple[list[int], bool]:
     return [event.ordinal for event in events], settled
 
 
-async def test_what_is_there_is_told_and_then_what_comes(
+async def test_events_so_far_are_sent_and_then_new_ones(
     database: Database, watcher: ProgressWatcher
 ) -> None:
     item = await question(database)
@@ -232,7 +232,7 @@ async def test_all_of_the_text_comes_before_the_end_for_those_who_want_it(
     assert (first, late, silent) == (([1], [1, 2, 3, 4, 5]), ([], [4, 5]), ([1], []))
 
 
-async def test_who_does_not_take_what_is_told_keeps_nobody_else_waiting(
+async def test_a_client_that_does_not_read_delays_no_other(
     database: Database, watcher: ProgressWatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answer_updates, "LOOK_EVENTS", 2)

@@ -299,7 +299,7 @@ class Talking(Asker):
             await asyncio.sleep(0)
 
 
-async def test_questions_wait_for_a_client_that_does_not_read_what_is_told_of_them(
+async def test_questions_wait_for_a_client_that_does_not_read_their_events(
     asker: Asker,
 ) -> None:
     talking, count = Talking(asker), 3

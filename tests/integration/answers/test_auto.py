@@ -253,7 +253,7 @@ async def test_the_first_choice_stays(database: Database) -> None:
     assert [one.kind for one in events] == [EventKind.CHOICE]
 
 
-async def test_behind_a_navigation_that_finds_nothing_the_log_is_browsed(
+async def test_after_a_navigation_that_finds_nothing_the_log_is_browsed(
     database: Database,
 ) -> None:
     await tree_rows.make_tree(database, test_navigate.LEAVES, tail=test_navigate.TAIL)
@@ -382,7 +382,7 @@ async def test_a_memory_that_names_nothing_it_rests_on_has_no_answer(database: D
     assert [one.text for one in events] == ["prism of notes", "dciso, rank", "browsed"]
 
 
-async def test_what_nobody_finds_is_said_by_the_first(database: Database) -> None:
+async def test_the_first_reader_says_that_none_finds_it(database: Database) -> None:
     rows = await make_state(database, STEPS)
     item = await ask(database, rows.head)
     script = Script(reply=says("state", answer="no answer"))

@@ -353,7 +353,7 @@ async def test_a_worker_that_dies_is_followed_by_another_that_reads_the_same(
     assert len(asked) == len(set(asked)), "nothing is paid for twice"
 
 
-async def test_two_workers_at_once_tell_each_event_once(database: Database) -> None:
+async def test_two_workers_at_once_store_each_event_once(database: Database) -> None:
     await write(database, TEXTS)
     item = await ask_log(database, up_to=12, option=INDEPENDENT)
     scripts = [Script(reply=Words("mouse")) for _ in range(2)]

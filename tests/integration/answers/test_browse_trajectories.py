@@ -107,7 +107,7 @@ async def test_what_was_chosen_and_shaped_is_no_example(database: Database) -> N
     assert [one.ordinal for one in examples] == list(range(2, 2 + len(examples)))
 
 
-async def test_examples_go_by_what_somebody_thinks(database: Database) -> None:
+async def test_examples_are_chosen_by_ratings(database: Database) -> None:
     await write(database, TEXTS)
     ids = [
         await browsed(database, Script(reply=Words(word)), BrowseOption.SCAN)

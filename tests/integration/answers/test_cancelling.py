@@ -57,7 +57,7 @@ async def cancelled(database: Database, item: WorkItem) -> str:
     return (await cancel(database, DEFAULT_TENANT, "s", item.item_id)).answer.status
 
 
-async def test_what_nobody_has_begun_is_not_begun(database: Database) -> None:
+async def test_an_answer_that_was_not_begun_is_not_begun(database: Database) -> None:
     item, script = await ask(database), Script(reply=Moves("cat"))
     assert await cancelled(database, item) == "cancelled"
     await maker(database, script).make(item)

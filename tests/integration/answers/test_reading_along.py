@@ -118,7 +118,7 @@ async def test_the_first_piece_comes_while_the_model_is_still_writing(
     assert model.requests[-1]["stream"] is True
 
 
-async def test_a_stream_that_breaks_is_a_failed_call_and_the_text_is_told_all_the_same(
+async def test_a_broken_stream_is_a_failed_call_and_the_text_is_sent_in_any_case(
     model: FakeModel, asked: Asked
 ) -> None:
     # Long enough that the text before it was streamed.

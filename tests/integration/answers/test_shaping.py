@@ -100,7 +100,7 @@ async def test_a_reply_that_does_not_fit_is_asked_for_again(database: Database) 
     ]
 
 
-async def test_behind_three_replies_that_do_not_fit_the_text_stays(database: Database) -> None:
+async def test_after_three_replies_that_do_not_fit_the_text_stays(database: Database) -> None:
     stored, events, _ = await shaped(database, BOX, "box seven", "{}", '{"box": 7, "x": 1}')
     assert (stored.status, stored.no_answer, stored.value) == (
         "complete",
@@ -124,7 +124,7 @@ async def test_what_is_no_answer_is_not_shaped(database: Database) -> None:
     assert len(script.asked) == 1
 
 
-async def test_a_worker_that_takes_over_tells_the_same_events(database: Database) -> None:
+async def test_a_worker_that_takes_over_stores_the_same_events(database: Database) -> None:
     rows = await make_state(database, STEPS)
     item = await ask(rows, BOX)
     script = Script(reply=says('{"box": "7"}', '{"box": 7}'))

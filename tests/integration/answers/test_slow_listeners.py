@@ -22,7 +22,7 @@ async def nobody(_: Any, items: Collection[WorkItem]) -> Collection[WorkItem]:
 
 
 @pytest.mark.prove
-async def test_only_those_who_wait_are_looked_after(
+async def test_only_waiting_calls_are_checked(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[Collection[Listener]] = []

@@ -106,7 +106,7 @@ async def make_answer(database: Database, item: WorkItem, writing: Writing) -> N
     await answerer(database, gateway(writing, database, tries=2), CONFIG).make(item)
 
 
-async def test_the_text_is_told_while_it_is_written(
+async def test_the_text_is_streamed_while_it_is_written(
     memory: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(text_streaming, "PIECE_SECONDS", 0.01)
@@ -137,7 +137,7 @@ async def test_who_does_not_read_along_costs_nothing(memory: Database) -> None:
     assert (stored.text, pieces, writing.streamed) == (TEXT, [], [False])
 
 
-async def test_a_try_that_broke_is_void_for_who_reads_along(
+async def test_a_broken_try_is_void_for_a_client_that_reads_along(
     memory: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(text_streaming, "PIECE_SECONDS", 0.01)
@@ -172,7 +172,7 @@ async def test_who_takes_over_goes_on_where_the_text_is_the_same(
     assert sum(piece.restarts for piece in pieces) == restarts
 
 
-async def test_a_text_that_another_one_tells_is_told_once(memory: Database) -> None:
+async def test_a_text_that_another_worker_streams_is_stored_once(memory: Database) -> None:
     item = await ask(memory)
 
     async def another() -> None:
@@ -187,7 +187,7 @@ async def test_a_text_that_another_one_tells_is_told_once(memory: Database) -> N
     assert stored.text == text_of(pieces) == TEXT
 
 
-async def test_nothing_is_told_behind_what_another_one_tells(memory: Database) -> None:
+async def test_nothing_is_stored_after_the_text_of_another_worker(memory: Database) -> None:
     item = await ask(memory)
     heard: list[str] = []
 
@@ -205,7 +205,7 @@ async def test_nothing_is_told_behind_what_another_one_tells(memory: Database) -
     assert heard[1:] == ["!"]
 
 
-async def test_nothing_is_told_behind_the_end_of_an_answer(memory: Database) -> None:
+async def test_nothing_is_stored_after_the_end_of_an_answer(memory: Database) -> None:
     item = await ask(memory)
     await make_answer(memory, item, Writing([([REPLY], None)]))
     _, pieces = await read(memory, item.item_id)
@@ -216,7 +216,7 @@ async def test_nothing_is_told_behind_the_end_of_an_answer(memory: Database) -> 
     assert (await read(memory, item.item_id))[1] == pieces
 
 
-async def test_a_database_that_fails_ends_the_telling_and_not_the_answer(
+async def test_a_database_that_fails_ends_the_streaming_and_not_the_answer(
     memory: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     appends = 0

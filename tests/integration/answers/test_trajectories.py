@@ -152,7 +152,7 @@ async def test_an_answer_keeps_how_it_was_asked_and_what_came_of_it(database: Da
         assert other.navigation is None
 
 
-async def test_what_all_navigations_came_to_is_summed(database: Database) -> None:
+async def test_the_results_of_all_navigations_are_summed(database: Database) -> None:
     await make_tree(database, ["a"])
     async with database.transaction(DEFAULT_TENANT) as tx:
         nothing = await trajectories.sum_up(tx, KEY, TREE)

@@ -133,7 +133,7 @@ async def test_of_options_the_answer_is_one_or_none(
 
 
 @pytest.mark.parametrize("reader", ["prism", "pcc", "dciso", "whole", "auto"])
-async def test_an_answer_in_other_words_is_brought_to_an_option(
+async def test_an_answer_in_other_words_is_mapped_to_an_option(
     service: tuple[str, FakeModel], session: Session, reader: str
 ) -> None:
     for shaped, wanted in (('"in the harbour"', "in the harbour"), ("42", "42"), ("null", "")):
@@ -191,7 +191,7 @@ async def test_an_answer_that_is_cut_off_says_so(
     assert (whole.text, whole.truncated) == ("She lies in the harbour.", False)
 
 
-async def test_the_command_line_and_the_evaluation_tell_them_apart(
+async def test_the_command_line_and_the_evaluation_distinguish_them(
     service: tuple[str, FakeModel], session: Session
 ) -> None:
     def run(*arguments: str) -> str:

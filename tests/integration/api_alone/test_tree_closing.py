@@ -47,7 +47,7 @@ async def test_closing_is_kept_once(closing: Tree) -> None:
     assert (again.id, again.progress) == (first.id, first.progress)
 
 
-async def test_what_lies_behind_a_closed_tree_is_refused_at_once(closing: Tree) -> None:
+async def test_what_lies_after_a_closed_tree_is_refused_at_once(closing: Tree) -> None:
     until_two = (await closing.flush()).read_token
     await closing.seal()
     token = await send(closing.session, "three")

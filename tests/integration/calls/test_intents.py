@@ -156,7 +156,7 @@ async def test_a_failed_try_keeps_the_intent_until_the_last(
     assert isinstance(await ledger.begin(SCOPE, b"k", WANTED), CallInProgress if left else Lease)
 
 
-async def test_an_intent_that_somebody_left_behind_a_stored_reply_goes_away(
+async def test_an_intent_that_outlived_its_stored_reply_is_removed(
     database: Database,
 ) -> None:
     await make(database, ["a"])
@@ -272,7 +272,7 @@ async def test_many_workers_in_any_order_never_wait_for_each_other_in_a_circle(
     assert (await count(database, "intent"), await count(database, "call")) == (0, 24)
 
 
-async def test_who_goes_away_while_a_call_begins_leaves_no_lease_behind(
+async def test_a_caller_that_leaves_while_a_call_begins_leaves_no_lease(
     database: Database,
 ) -> None:
     await make(database, ["a"])
@@ -349,7 +349,7 @@ async def test_a_reply_whose_commit_was_not_heard_of_is_its_own_when_stored_agai
     assert await count(database, "intent") == 0
 
 
-async def test_leases_of_many_tenants_are_renewed_by_few_commits_that_nobody_waits_for(
+async def test_leases_of_many_tenants_are_renewed_by_few_asynchronous_commits(
     owners: Database,
 ) -> None:
     ledger = CallLedger(owners, lease_seconds=60)
@@ -382,7 +382,7 @@ async def test_leases_of_many_tenants_are_renewed_by_few_commits_that_nobody_wai
             assert kept[0][0] == "on", "it was for that transaction alone"
 
 
-async def test_a_lease_that_somebody_has_in_hand_keeps_no_other_waiting(
+async def test_a_locked_lease_delays_no_other(
     database: Database,
 ) -> None:
     await make(database, ["a"])

@@ -1,4 +1,4 @@
-"""Model calls that are no worker's: what evaluations open for themselves."""
+"""Model calls without a worker, as evaluations make them."""
 
 from pydantic import SecretStr
 

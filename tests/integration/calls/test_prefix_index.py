@@ -137,7 +137,7 @@ async def test_only_what_was_kept_is_warm(index: RedisPrefixIndex) -> None:
     assert (await index.look(question(memory_key="t:m2"))).cached == (COLD,)
 
 
-async def test_what_the_provider_said_is_told_from_estimates(index: RedisPrefixIndex) -> None:
+async def test_reported_counts_are_distinguished_from_estimates(index: RedisPrefixIndex) -> None:
     await index.sent(sent((IDS[0], 100), (IDS[1], 2**40), exact=IDS[1]))
     (found,) = (await index.look(question())).cached
     exact = Boundary(depth=2, tokens=2**31 - 1, touched=int(NOW), exact=True)

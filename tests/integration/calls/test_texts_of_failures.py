@@ -400,7 +400,7 @@ async def test_statements_that_are_refused_are_logged_without_texts(
     assert CANARY not in log.text()
 
 
-async def test_commands_and_processes_that_the_database_refuses_tell_no_texts(
+async def test_commands_and_processes_that_the_database_refuses_print_no_texts(
     url: str, log: PostgresLog, admin: psycopg.AsyncConnection, folder: Path
 ) -> None:
     text = folder / "text.txt"

@@ -48,7 +48,7 @@ async def refused(appender: Appender, number: int) -> PalimpsestError:
 
 
 @pytest.mark.parametrize("first", [1, 2], ids=["locked", "fast path"])
-async def test_a_lock_that_is_not_given_is_told_as_one(
+async def test_a_lock_that_is_not_given_is_reported_as_one(
     appender: Appender, url: str, servers: Servers, first: int
 ) -> None:
     if first == 2:

@@ -40,7 +40,9 @@ async def test_a_server_keeps_sessions_and_a_pooler_does_not(url: str, either: s
 
 
 @pytest.mark.parametrize("command", ["serve", "work", "migrate"])
-def test_a_pooler_that_nobody_named_is_refused_with_the_reason(either: str, command: str) -> None:
+def test_a_pooler_that_no_setting_names_is_refused_with_the_reason(
+    either: str, command: str
+) -> None:
     with pytest.raises(RuntimeError, match="a pooler") as refused:
         Process(command, {"PALIMPSEST_DATABASE_URL": either}, "never")
     said = str(refused.value).strip().splitlines()[-1]
@@ -92,7 +94,7 @@ _SETTINGS = """SELECT current_user::text, current_setting('app.tenant'),
     current_setting('lock_timeout'), current_setting('statement_timeout')"""
 
 
-async def test_doctor_tells_of_a_pooler(url: str, through: str) -> None:
+async def test_doctor_reports_a_pooler(url: str, through: str) -> None:
     known = Migrations(newest="", known=frozenset())
 
     async def levels(**settings: str) -> dict[str, Severity]:

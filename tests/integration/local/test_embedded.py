@@ -131,7 +131,7 @@ def test_programs_that_are_not_there_are_named(
         PostgresServer(folder / "pg").start()
 
 
-def test_nobody_else_can_take_the_place_of_valkeys_socket(folder: Path) -> None:
+def test_no_other_user_can_replace_valkeys_socket(folder: Path) -> None:
     with ValkeyServer(folder / "vk", by_socket=True) as server:
         assert server.url.startswith("unix://")
         for _ in range(2):

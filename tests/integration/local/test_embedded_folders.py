@@ -204,7 +204,7 @@ def test_a_folder_of_another_user_is_named(
 
 
 @root_only
-def test_a_strict_umask_shuts_nobody_out(folder: Path) -> None:
+def test_a_strict_umask_shuts_no_user_out(folder: Path) -> None:
     script = START.format(server="PostgresServer", folder=str(folder / "a/b/pg"))
     done = run(script.replace("import os, sys", "import os, sys; os.umask(0o077)"))
     assert done.stdout.strip() == "works", done.stdout + done.stderr

@@ -206,7 +206,7 @@ def test_of_two_that_start_at_once_one_has_the_folder(folder: Path, server: str)
 
 
 @pytest.mark.parametrize("kind", [PostgresServer, ValkeyServer])
-def test_a_port_that_somebody_took_is_changed_at_start_and_waited_for_at_restart(
+def test_a_taken_port_is_changed_at_start_and_waited_for_at_restart(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     kind: type[PostgresServer] | type[ValkeyServer],

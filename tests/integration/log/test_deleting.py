@@ -306,7 +306,7 @@ async def test_words_of_a_session_that_is_deleted_meanwhile_are_not_kept(
     assert await rows_of(database) == {}
 
 
-async def test_those_who_wait_are_told_that_it_is_gone(database: Database) -> None:
+async def test_waiting_calls_learn_that_it_is_gone(database: Database) -> None:
     await make(database, ["a"])
     question = await store_question(database, MEMORY, "q?", revision=0, applied_position=0)
     watcher = ProgressWatcher(database)

@@ -17,7 +17,7 @@ from tests.integration.support.writing import append_chunks, append_texts
 KEY = session_key(DEFAULT_TENANT, "s")
 
 
-async def test_a_page_ends_at_the_head_that_it_tells(
+async def test_a_page_ends_at_the_head_that_it_reports(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with database.transaction(DEFAULT_TENANT) as tx:

@@ -1,4 +1,4 @@
-"""What a request leaves in the database, and what holds beside it."""
+"""What a request leaves in the database, and what stays true beside it."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -86,7 +86,7 @@ async def test_an_expected_head_keeps_others_out(session: Any) -> None:
     assert caught.value.reason == "HEAD_MISMATCH"
 
 
-async def test_too_much_for_one_call_is_told_with_the_way_out(session: Any) -> None:
+async def test_too_much_for_one_call_is_refused_with_the_way_out(session: Any) -> None:
     for items in (["x"] * 257, ["x" * 200_000] * 22):
         with pytest.raises(palimpsest.InvalidArgument, match="producer") as caught:
             await session.append(items)
@@ -108,7 +108,7 @@ def test_the_client_without_await_appends_as_well(address: str) -> None:
         assert session.create_memory("notes", SCHEMA, exist_ok=True).id == memory.id
 
 
-async def test_two_live_producers_of_one_id_are_told_plainly(session: Any) -> None:
+async def test_two_live_producers_of_one_id_get_a_plain_error(session: Any) -> None:
     # Neither knows of the other: both open before either has sent anything.
     one, two = session.producer("app"), session.producer("app")
     async with one:
@@ -127,7 +127,7 @@ async def test_two_live_producers_of_one_id_are_told_plainly(session: Any) -> No
     assert await texts(session) == ["from one"]
 
 
-async def test_a_producer_that_comes_back_behind_another_one_loses_nothing_unsaid(
+async def test_a_producer_that_returns_after_another_one_loses_nothing_unreported(
     address: str,
 ) -> None:
     async with (
@@ -171,7 +171,7 @@ async def test_what_only_the_service_refuses_is_named_and_raised_once(session: A
     assert await texts(session) == ["one"]
 
 
-async def test_an_error_that_nobody_has_seen_is_raised_at_the_end(session: Any) -> None:
+async def test_an_unseen_error_is_raised_at_the_end(session: Any) -> None:
     with pytest.raises(palimpsest.InvalidArgument, match="append 1 was refused"):
         async with session.producer("app") as producer:
             await producer.append("x" * 300_000)

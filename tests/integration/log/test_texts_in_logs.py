@@ -160,7 +160,7 @@ def _in_transaction(run: Callable[[Transaction], Awaitable[None]]) -> Callable[.
     ],
     ids=["check", "unique", "foreign key", "value", "rows", "batch"],
 )
-async def test_rows_that_are_refused_are_told_without_what_is_in_them(
+async def test_refused_rows_are_reported_without_their_contents(
     url: str,
     log: PostgresLog,
     admin: psycopg.AsyncConnection,

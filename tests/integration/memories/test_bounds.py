@@ -1,4 +1,4 @@
-"""What many at once, or a long past, must not do: wait for each other, pass limits, cost more."""
+"""Many memories at once, or a long past, cause no waits, pass no limits and cost no more."""
 
 import asyncio
 from typing import Any

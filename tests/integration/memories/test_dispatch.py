@@ -63,7 +63,7 @@ async def test_a_wake_up_wakes_a_worker_before_it_looks_by_itself(url: str, rows
         await task
 
 
-async def test_memories_that_somebody_waits_for_go_first_and_then_the_newest(
+async def test_memories_that_a_client_waits_for_go_first_and_then_the_newest(
     database: Database, rows: Rows
 ) -> None:
     await rows.make("old", 50, ready=-100)
@@ -84,7 +84,7 @@ async def test_memories_that_somebody_waits_for_go_first_and_then_the_newest(
     assert await rows.names(found) == ["waited1", "new2", "new1", "old1", "old2"]
 
 
-async def test_what_has_had_its_turn_stands_behind_what_has_just_come(
+async def test_what_has_had_its_turn_stands_after_what_has_just_come(
     database: Database, rows: Rows
 ) -> None:
     class Endless:
@@ -180,7 +180,7 @@ async def test_a_handler_that_fails_does_not_stop_the_others(
     assert "work failed" in capfd.readouterr().out
 
 
-async def test_what_is_offered_leaves_places_to_what_somebody_waits_for(
+async def test_offered_work_leaves_slots_to_work_that_a_client_waits_for(
     url: str, rows: Rows
 ) -> None:
     """Returns the last offer, which is all the work that there is."""
@@ -254,7 +254,7 @@ async def test_a_worker_outlives_a_defect_where_it_counts_turns(
     assert "no work taken" in capfd.readouterr().out
 
 
-async def test_what_is_not_to_be_taken_now_is_left_to_nobody_else(url: str, rows: Rows) -> None:
+async def test_work_that_is_not_due_is_given_to_no_worker(url: str, rows: Rows) -> None:
     await rows.make("s")
     begun: list[float] = []
     loop = asyncio.get_running_loop()

@@ -157,7 +157,7 @@ async def test_what_changes_nothing_makes_no_revision(memory: palimpsest.Memory)
         await memory.edit([Edit.put("$.title", "Ships")], expected_revision=1)
 
 
-async def test_only_one_of_those_who_expect_a_revision_gets_it(memory: palimpsest.Memory) -> None:
+async def test_only_one_of_several_edits_for_a_revision_gets_it(memory: palimpsest.Memory) -> None:
     async def take(number: int) -> str:
         try:
             await memory.edit([Edit.put("$.visitors", number)], expected_revision=0)

@@ -124,7 +124,7 @@ async def test_edits_amid_many_steps_lose_nothing(
     assert [one.revision for one in revisions] == list(range(26))
 
 
-async def test_a_stalled_memory_can_be_edited_and_goes_on_behind_it(
+async def test_a_stalled_memory_can_be_edited_and_goes_on_after_it(
     session: palimpsest.Session, model: FakeModel
 ) -> None:
     model.script = [(400, {}, '{"error": {"message": "maximum context length"}}')]

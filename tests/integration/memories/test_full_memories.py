@@ -130,7 +130,7 @@ async def test_a_consolidation_that_makes_nothing_shorter_is_not_repeated_for_ea
 
 
 @pytest.mark.parametrize("encoding", list(Encoding))
-async def test_what_finds_no_room_is_told_where_the_memory_is_read(
+async def test_what_finds_no_room_is_reported_where_the_memory_is_read(
     database: Database, encoding: Encoding
 ) -> None:
     await make(database, ["a"] * 30, encoding=encoding)
@@ -177,7 +177,7 @@ async def test_nothing_is_lost_that_a_consolidation_makes_room_for(database: Dat
     assert made == ["create", "step", "step", "consolidation", "step"]
 
 
-async def test_a_step_without_room_is_not_paid_for_again_by_who_takes_over(
+async def test_a_step_without_room_is_not_paid_for_again_after_a_takeover(
     database: Database,
 ) -> None:
     await make(database, ["a"] * 3)
@@ -198,7 +198,7 @@ async def test_a_step_without_room_is_not_paid_for_again_by_who_takes_over(
     assert calls.count(Purpose.REVISE) <= 4, "and the step before it was read from the ledger"
 
 
-async def test_a_run_of_rejections_is_told_until_a_step_brings_something(
+async def test_a_run_of_rejections_is_reported_until_a_step_adds_something(
     database: Database,
 ) -> None:
     await make(database, ["a"] * 2)

@@ -1,4 +1,4 @@
-"""What the schema itself refuses: other tenants' rows, and any second application."""
+"""The schema itself refuses other tenants' rows, and any second application of a chunk."""
 
 import asyncio
 from typing import Any

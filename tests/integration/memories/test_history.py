@@ -449,7 +449,7 @@ async def test_a_page_of_a_diff_ends_with_the_other_memory(session: palimpsest.S
     assert caught.value.reason == "TOKEN_INVALID"
 
 
-async def test_nobody_has_no_past(session: palimpsest.Session) -> None:
+async def test_a_missing_memory_has_no_past(session: palimpsest.Session) -> None:
     nobody = session.memory("nobody")
 
     async def first(items: Any) -> None:

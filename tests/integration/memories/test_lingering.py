@@ -425,7 +425,7 @@ async def test_what_is_not_said_is_shown_back(patient: str) -> None:
         assert (await again.get()).info.linger_seconds is None
 
 
-async def test_whoever_waits_sees_the_messages_and_others_leave_them(patient: str) -> None:
+async def test_waiting_reads_see_the_messages_and_others_do_not_end_the_wait(patient: str) -> None:
     async with palimpsest.connect(patient) as client:
         session = await client.create_session(f"l-{uuid4().hex}")
         memory = await session.create_memory("m", SCHEMA)
@@ -447,7 +447,7 @@ async def test_whoever_waits_sees_the_messages_and_others_leave_them(patient: st
         assert (await memory.get(after=flushed.read_token)).applied_position == 5
 
 
-async def test_a_question_brings_the_messages_into_the_memory_soon(patient: str) -> None:
+async def test_a_question_ends_the_wait_for_more_messages(patient: str) -> None:
     async with palimpsest.connect(patient) as client:
         session = await client.create_session(f"l-{uuid4().hex}")
         memory = await session.create_memory("m", SCHEMA)

@@ -168,7 +168,7 @@ async def _ask(tx: Transaction, query: str) -> None:
     )
 
 
-async def test_nodes_of_a_level_end_one_behind_the_bytes(database: Database) -> None:
+async def test_nodes_of_a_level_end_one_after_the_bytes(database: Database) -> None:
     await make_tree(database, ["x" * size for size in SIZES])
     async with database.transaction(DEFAULT_TENANT) as tx:
         whole = await views.list_level(tx, KEY, TREE, 0, 0, 1000)

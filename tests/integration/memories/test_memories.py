@@ -228,7 +228,7 @@ async def _reflected(channel: aio.Channel) -> list[str]:
     return names
 
 
-async def test_nobody_there_is_one_clear_line() -> None:
+async def test_a_missing_service_is_one_clear_line() -> None:
     async with palimpsest.connect("127.0.0.1:1") as client:
         with pytest.raises(
             palimpsest.ConnectionFailed, match=r"^cannot reach Palimpsest at 127.0.0.1:1; start it"

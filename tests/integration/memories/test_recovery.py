@@ -188,7 +188,7 @@ async def test_a_memory_whose_text_is_refused_stalls_alone(deployment: Deploymen
 
 
 @pytest.mark.parametrize("number", [1, SEVERAL - 1])
-async def test_texts_that_the_model_always_fails_at_hold_up_nobody_else(
+async def test_texts_that_the_model_always_fails_at_delay_no_other_memory(
     deployment: Deployment, database: Database, number: int
 ) -> None:
     def reply(ask: ModelRequest, at: int) -> str:

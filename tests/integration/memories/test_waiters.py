@@ -128,7 +128,7 @@ async def step(database: Database) -> None:
 
 
 @pytest.mark.usefixtures("told_only")
-async def test_where_nothing_changes_nobody_looks(database: Database) -> None:
+async def test_where_nothing_changes_nothing_is_checked(database: Database) -> None:
     keys = await several(database, 8)
     async with watching(database) as watcher, AsyncExitStack() as stack:
         looks = await first_looks(stack, watcher, keys)
@@ -142,7 +142,7 @@ async def test_where_nothing_changes_nobody_looks(database: Database) -> None:
 
 
 @pytest.mark.usefixtures("told_only")
-async def test_a_change_wakes_those_who_wait_for_it_alone(database: Database) -> None:
+async def test_a_change_wakes_only_calls_that_wait_for_it(database: Database) -> None:
     keys = await several(database, 8)
     async with watching(database) as watcher, AsyncExitStack() as stack:
         looks = await first_looks(stack, watcher, keys)
@@ -180,7 +180,7 @@ async def test_changes_that_come_together_share_one_look(
 
 
 @pytest.mark.parametrize("missed_seconds", [0.05, NEVER])
-async def test_what_was_told_to_nobody_is_found(
+async def test_a_change_without_a_notification_is_found(
     database: Database, other: Database, monkeypatch: pytest.MonkeyPatch, missed_seconds: float
 ) -> None:
     """By the look that does not depend on it, or because it may have been missed."""
@@ -202,7 +202,7 @@ async def test_what_was_told_to_nobody_is_found(
 
 
 @pytest.mark.usefixtures("told_only")
-async def test_what_changes_while_a_client_is_busy_is_told_when_it_waits_again(
+async def test_a_change_while_a_client_is_busy_is_sent_when_it_waits_again(
     database: Database,
 ) -> None:
     (key,) = await several(database, 1)
@@ -217,7 +217,7 @@ async def test_what_changes_while_a_client_is_busy_is_told_when_it_waits_again(
 
 
 @pytest.mark.usefixtures("told_only")
-async def test_all_of_a_full_look_s_rest_comes_without_being_told(
+async def test_the_rest_of_a_full_look_arrives_without_a_notification(
     database: Database, other: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.domain.answers.answer_updates.LOOK_EVENTS", 2)
@@ -314,7 +314,7 @@ async def test_what_is_said_again_is_each_memory_once_and_tenants_in_turn(
 
 
 @pytest.mark.usefixtures("told_only")
-async def test_what_another_process_commits_is_told(
+async def test_a_commit_of_another_process_is_notified(
     database: Database, other: Database, url: str
 ) -> None:
     here, there = (Signals(one, url, name="test") for one in (database, other))
@@ -355,7 +355,7 @@ class Told:
         return taken
 
 
-async def test_a_step_is_told_behind_its_commit_and_what_is_rolled_back_never(
+async def test_a_step_is_notified_after_its_commit_and_a_rollback_never(
     database: Database,
 ) -> None:
     await make(database, ["a"])
@@ -380,7 +380,7 @@ async def test_a_step_is_told_behind_its_commit_and_what_is_rolled_back_never(
     assert told.take() == [MEMORY.hex]
 
 
-async def test_whatever_stops_a_memory_is_told_and_what_lets_it_go_on(database: Database) -> None:
+async def test_whatever_stops_or_continues_a_memory_is_notified(database: Database) -> None:
     await make(database, ["a"], TREE)
     told = Told(database)
     async with database.transaction(DEFAULT_TENANT) as tx:
@@ -404,14 +404,14 @@ async def test_whatever_stops_a_memory_is_told_and_what_lets_it_go_on(database: 
     assert told.take() == [MEMORY.hex]
 
 
-async def test_an_idle_state_memory_is_told(database: Database) -> None:
+async def test_an_idle_state_memory_is_notified(database: Database) -> None:
     await make(database, ["a"], STATE)
     told = Told(database)
     await state_method(database, Script()).drain(ITEM)
     assert told.take() == [MEMORY.hex]
 
 
-async def test_all_of_an_answer_is_told(database: Database) -> None:
+async def test_all_changes_of_an_answer_are_notified(database: Database) -> None:
     await make(database, ["a"])
     item = await store_question(
         database, MEMORY, "?", revision=0, applied_position=0, tells_text=True

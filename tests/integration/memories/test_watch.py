@@ -34,7 +34,7 @@ async def told(watch: palimpsest.Watch, number: int) -> list[tuple[int, Any]]:
     return [(event.revision.revision, event.amendments[0].value) for event in events]
 
 
-async def test_a_watch_tells_the_past_and_what_comes(memory: palimpsest.Memory) -> None:
+async def test_a_watch_sends_past_and_new_revisions(memory: palimpsest.Memory) -> None:
     await count(memory, 1, 2)
     async with memory.watch(after_revision=0) as watch, memory.watch() as newer:
         assert await told(watch, 2) == [(1, 1), (2, 2)]
@@ -62,7 +62,7 @@ async def test_a_watch_of_what_is_deleted_ends_with_its_names(memory: palimpsest
     assert gone.value.metadata == {"session": memory.session.id, "memory": "m"}
 
 
-async def test_many_revisions_are_told_in_order(memory: palimpsest.Memory) -> None:
+async def test_many_revisions_are_sent_in_order(memory: palimpsest.Memory) -> None:
     async def edit() -> None:
         for number in range(130):
             await memory.edit(
@@ -78,7 +78,7 @@ async def test_many_revisions_are_told_in_order(memory: palimpsest.Memory) -> No
     assert {len(event.amendments) for event in events} == {2}
 
 
-async def test_a_large_revision_is_told_in_part(memory: palimpsest.Memory) -> None:
+async def test_a_large_revision_is_sent_in_part(memory: palimpsest.Memory) -> None:
     value = ["x" * 60_000]
     await memory.edit([Edit.put(f"$.topics.'t{n}'", value) for n in range(16)])
     await memory.edit([Edit.remove(f"$.topics.'t{n}'") for n in range(16)])
@@ -99,7 +99,7 @@ def _there_and_back(number: int, value: list[str]) -> list[Edit]:
     return [Edit.put(f"$.topics.'u{number}'", value), Edit.remove(f"$.topics.'u{number}'")]
 
 
-async def test_a_watch_cannot_begin_behind_the_newest(memory: palimpsest.Memory) -> None:
+async def test_a_watch_cannot_begin_after_the_newest(memory: palimpsest.Memory) -> None:
     with pytest.raises(palimpsest.OutOfRange) as caught:
         await anext(memory.watch(after_revision=1))
     assert caught.value.reason == "REVISION_NOT_FOUND"

@@ -110,7 +110,7 @@ async def test_what_is_down_is_a_line_each() -> None:
     assert "secret-word" not in repr(found)
 
 
-async def test_a_memory_that_nobody_touches_is_stuck(
+async def test_a_memory_that_no_worker_touches_is_stuck(
     config: Config, stored: None, admin: "psycopg.AsyncConnection[Any]"
 ) -> None:
     assert "memories" not in levels(await look(config))
@@ -132,7 +132,7 @@ async def test_memories_that_gave_up_or_are_held_are_named(
     assert (await look(config))["memories"][0].said == "s/m are held by a budget"
 
 
-async def test_a_schema_that_is_behind_is_told_and_not_read(config: Config) -> None:
+async def test_a_schema_that_is_behind_is_reported_and_not_read(config: Config) -> None:
     found = await look(config, "9999")
     assert found["migrations"][0].level is Severity.BAD
     assert "memories" not in found
@@ -241,7 +241,7 @@ async def test_a_key_that_only_the_processes_have_is_not_called_wrong() -> None:
     assert "PALIMPSEST_DATABASE_URL" in found["database"].advice
 
 
-async def test_settings_that_look_wrong_are_told(
+async def test_settings_that_look_wrong_are_reported(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PALIMPSEST_FAULTS", "verification.chaos.switches:install")

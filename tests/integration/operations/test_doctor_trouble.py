@@ -168,7 +168,7 @@ async def test_a_memory_far_behind_is_named_with_what_it_leads_to(
 
 
 @pytest.mark.parametrize(("off", "way"), [(-5.0, "behind"), (5.0, "ahead of")])
-async def test_a_clock_that_is_off_is_told(config: Config, off: float, way: str) -> None:
+async def test_a_clock_that_is_off_is_reported(config: Config, off: float, way: str) -> None:
     class Wrong:
         """A machine's clock."""
 
@@ -182,7 +182,7 @@ async def test_a_clock_that_is_off_is_told(config: Config, off: float, way: str)
     assert f"s {way} the database" in found.said
 
 
-async def test_a_database_that_is_empty_is_told(servers: Servers, config: Config) -> None:
+async def test_an_empty_database_is_reported(servers: Servers, config: Config) -> None:
     name = f"test_{uuid4().hex}"
     with psycopg.connect(servers.postgres.superuser_url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name} OWNER palimpsest".encode())
@@ -252,7 +252,7 @@ async def test_one_tenant_can_be_looked_at_alone(config: Config, neighbour: None
     )
 
 
-async def test_two_tenants_of_one_name_are_told_apart_by_id(
+async def test_two_tenants_of_one_name_are_distinguished_by_id(
     config: Config, neighbour: None, admin: Admin
 ) -> None:
     await admin.execute("UPDATE tenant SET name = 'default'")

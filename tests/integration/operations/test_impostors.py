@@ -80,7 +80,7 @@ def impostor(request: pytest.FixtureRequest) -> Iterator[Impostor]:
 
 
 @pytest.mark.prove
-async def test_the_password_is_not_told_to_who_asks_for_it(impostor: Impostor) -> None:
+async def test_the_password_is_not_sent_to_an_impostor(impostor: Impostor) -> None:
     url = url_of("palimpsest", PASSWORD, impostor.port, "palimpsest")
     database = Database.connect(url, pool_size=1, name="test")
     try:
@@ -96,7 +96,7 @@ async def test_the_password_is_not_told_to_who_asks_for_it(impostor: Impostor) -
     assert impostor.heard == b""
 
 
-def test_it_is_told_where_nothing_forbids_it(impostor: Impostor) -> None:
+def test_it_is_sent_where_nothing_forbids_it(impostor: Impostor) -> None:
     plain = url_of("palimpsest", PASSWORD, impostor.port, "palimpsest").partition("?")[0]
     with pytest.raises(psycopg.OperationalError):
         psycopg.connect(plain, connect_timeout=10)

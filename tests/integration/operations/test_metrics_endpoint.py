@@ -124,7 +124,7 @@ async def test_what_is_no_request_is_refused(sent: bytes, status: int) -> None:
         assert (await ask(port, request("/livez")))[0] == 200
 
 
-async def test_many_that_say_nothing_keep_nobody_out() -> None:
+async def test_many_silent_connections_keep_no_other_out() -> None:
     async with served(Counted()) as port:
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(200)]
         for _, writer in silent[::2]:

@@ -56,7 +56,7 @@ async def until(condition: object) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_words_reach_all_who_listen_once_and_in_order(database: Database, url: str) -> None:
+async def test_messages_reach_all_listeners_once_and_in_order(database: Database, url: str) -> None:
     words = [f"{number:022}" for number in range(2000)]
     async with listening(database, url) as (one, mine), listening(database, url) as (_, other):
         one.send("things", [*words, *words[:10]])
@@ -74,7 +74,7 @@ async def test_a_signal_without_words_is_one(database: Database, url: str) -> No
     assert heard.words == []
 
 
-async def test_too_many_words_are_told_as_all(
+async def test_too_many_ids_are_sent_as_all(
     database: Database, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_WAITING", 100)
@@ -85,7 +85,7 @@ async def test_too_many_words_are_told_as_all(
     assert heard.words == []
 
 
-async def test_who_lost_the_connection_is_told_that_something_was_missed(
+async def test_a_listener_that_lost_its_connection_learns_of_a_gap(
     database: Database, url: str, servers: Servers
 ) -> None:
     async with listening(database, url) as (one, heard):
@@ -134,7 +134,9 @@ async def test_signals_of_another_database_are_not_heard(
 
 
 @pytest.mark.prove
-def test_a_server_whose_signals_nobody_hears_does_not_start(url: str, servers: Servers) -> None:
+def test_a_server_that_does_not_receive_its_own_signals_does_not_start(
+    url: str, servers: Servers
+) -> None:
     settings = {
         "PALIMPSEST_DATABASE_URL": url,
         "PALIMPSEST_SIGNALS_DATABASE_URL": servers.new_database(),

@@ -164,7 +164,9 @@ async def test_a_worker_that_dies_between_two_looks_is_taken_over_without_a_call
     assert (await value_of(database))["harbour 3"] == [said(3), "it burnt down"]
 
 
-async def test_a_change_of_what_cannot_be_shown_is_rejected_and_told(database: Database) -> None:
+async def test_a_change_of_what_cannot_be_shown_is_rejected_and_reported(
+    database: Database,
+) -> None:
     long = [{"op": "add", "path": "$.'topics'.'long'", "value": json.dumps(["x " * 9000])}]
     await make(database, ["a", "b"], **FOCUSED)
     replies = [json.dumps({"changes": long}), change("update", "$.'topics'.'long'", ["short"])]

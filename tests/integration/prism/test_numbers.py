@@ -25,7 +25,7 @@ async def direct(database: Database) -> AsyncIterator[Transaction]:
 
 
 @pytest.mark.parametrize(("number", "expected"), SIZES.items())
-async def test_the_type_of_a_number_does_not_tell_its_size(
+async def test_the_type_of_a_number_does_not_depend_on_its_size(
     transaction: Transaction, direct: Transaction, number: int, expected: str
 ) -> None:
     typed = "SELECT pg_typeof({0})::text, {0}::text"

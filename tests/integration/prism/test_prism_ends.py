@@ -102,7 +102,7 @@ async def test_a_step_without_a_revision_stalls_its_memory_until_it_is_asked_ane
 
 
 @pytest.mark.parametrize(("replies", "words"), USELESS[:5])
-async def test_a_memory_that_skips_tells_what_it_skipped_and_goes_on(
+async def test_a_memory_that_skips_reports_what_it_skipped_and_continues(
     database: Database, replies: list[tuple[str, End]], words: str
 ) -> None:
     await make(database, ["a", "b"], on_failure=OnFailure.SKIP)

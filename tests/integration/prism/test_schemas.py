@@ -228,7 +228,9 @@ async def runnable(database: Database) -> Sequence[WorkItem]:
         return await runnable_now(tx, 10)
 
 
-async def test_workers_find_a_draft_until_it_is_settled(database: Database, item: WorkItem) -> None:
+async def test_workers_find_a_draft_until_it_is_complete(
+    database: Database, item: WorkItem
+) -> None:
     assert await runnable(database) == [item]
     async with database.transaction(DEFAULT_TENANT) as tx:
         assert await job_results.ended(tx, [item]) == set()
@@ -238,7 +240,7 @@ async def test_workers_find_a_draft_until_it_is_settled(database: Database, item
         assert await job_results.ended(tx, [item]) == {item}
 
 
-async def test_only_its_tenant_sees_a_draft_and_nobody_changes_what_was_asked(
+async def test_only_its_tenant_sees_a_draft_and_its_request_never_changes(
     database: Database, item: WorkItem
 ) -> None:
     async with database.transaction(UUID(int=7)) as tx:
@@ -326,7 +328,7 @@ async def test_a_model_that_fails_is_tried_again_later_and_given_up(
     assert (stored.status, stored.failure) == ("failed", "it is busy")
 
 
-async def test_nobody_is_asked_again_before_the_time_that_they_said(
+async def test_a_provider_is_not_asked_again_before_the_time_that_it_said(
     database: Database, item: WorkItem
 ) -> None:
     busy = ModelFailure("it is busy", retryable=True, retry_after_seconds=200)

@@ -352,7 +352,7 @@ async def test_the_sweeper_sees_no_more_than_that(session: None, database: Datab
         assert await tx.fetch(text("SELECT session_key FROM session")) == []
 
 
-async def test_whoever_is_overtaken_writes_nothing(session: None, database: Database) -> None:
+async def test_an_overtaken_indexer_writes_nothing(session: None, database: Database) -> None:
     await append_texts(database, "s", ["one", "two"])
     await indexer(database, None).index(ITEM)
     other = Counts(model="test/other")

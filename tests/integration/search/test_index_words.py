@@ -142,13 +142,15 @@ async def test_the_sweeper_sees_sessions_to_index_and_only_their_keys(
         assert seen == []
 
 
-async def test_an_empty_session_that_is_noted_is_let_go(session: None, database: Database) -> None:
+async def test_an_empty_session_that_is_noted_is_unmarked(
+    session: None, database: Database
+) -> None:
     await rows(database, "UPDATE session SET has_unindexed = true RETURNING 1")
     assert await indexer(database).index(ITEM) is None
     assert await noted(database) == []
 
 
-async def test_nobody_indexes_a_session_that_is_not_there(database: Database) -> None:
+async def test_a_session_that_is_not_there_is_not_indexed(database: Database) -> None:
     assert await indexer(database).index(ITEM) is None
 
 

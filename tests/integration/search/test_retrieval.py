@@ -1,4 +1,4 @@
-"""Which leaves fit a question best, held against a plain BM25."""
+"""Which leaves fit a question best, compared with a plain BM25."""
 
 import itertools
 import math

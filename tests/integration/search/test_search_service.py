@@ -70,7 +70,7 @@ async def test_what_was_acked_is_found_at_once(session: palimpsest.Session) -> N
     assert await session.search_index() == result.index
 
 
-async def test_what_is_left_out_of_a_long_tail_is_told(
+async def test_what_is_left_out_of_a_long_tail_is_reported(
     client: palimpsest.Client, address: str
 ) -> None:
     session = await client.create_session("tail")

@@ -49,7 +49,7 @@ def indexes(url: str) -> set[str]:
     return {name for (name,) in rows if setup.is_ours(name)}
 
 
-def test_what_the_migrating_role_may_not_make_is_told_and_search_does_without(
+def test_what_the_migrating_role_may_not_make_is_reported_and_search_does_without(
     servers: Servers, bare: str
 ) -> None:
     support = setup.install(bare, DIMENSIONS)
@@ -88,7 +88,7 @@ def test_longer_vectors_than_an_index_takes_get_none(servers: Servers, bare: str
     assert (made.indexed_dimensions, made.problems) == ((), ())
 
 
-def test_those_who_set_up_at_once_wait_for_each_other(servers: Servers, bare: str) -> None:
+def test_processes_that_set_up_at_once_wait_for_each_other(servers: Servers, bare: str) -> None:
     outcomes: list[object] = []
 
     def set_up() -> None:

@@ -1,4 +1,4 @@
-"""Which chunks fit a query's words best, held against a plain BM25."""
+"""Which chunks fit a query's words best, compared with a plain BM25."""
 
 import random
 from collections.abc import Sequence

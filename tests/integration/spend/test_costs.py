@@ -224,7 +224,7 @@ async def session(client: palimpsest.Client) -> palimpsest.Session:
     return made
 
 
-async def test_a_memorys_cost_is_told_with_its_comparison(session: palimpsest.Session) -> None:
+async def test_a_memorys_cost_is_reported_with_its_comparison(session: palimpsest.Session) -> None:
     used = await session.usage("m", group_by=["memory", "purpose"])
     assert [(line.session, line.memory, line.purpose, line.model) for line in used.lines] == [
         (session.id, "m", "answer", "offline/extractive"),

@@ -409,7 +409,7 @@ async def test_no_budget_is_passed_whatever_dies(servers: Servers, url: str, see
     assert standing.spent_tokens == spent > 0
 
 
-async def test_sums_that_are_off_are_told_and_set_right_beside_the_service(
+async def test_wrong_sums_are_reported_and_corrected_while_the_service_runs(
     database: Database, servers: Servers, url: str
 ) -> None:
     await make(database, ["a"])

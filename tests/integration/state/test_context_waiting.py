@@ -70,7 +70,7 @@ async def stall(kept: Keeper) -> None:
         )
 
 
-async def test_where_nothing_is_due_nobody_waits(kept: Keeper, watcher: ProgressWatcher) -> None:
+async def test_where_nothing_is_due_no_read_waits(kept: Keeper, watcher: ProgressWatcher) -> None:
     await kept.append(2)
     await stall(kept)
     reading = await waiting(kept, watcher, seconds=0.0)

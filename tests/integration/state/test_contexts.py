@@ -140,7 +140,7 @@ async def test_every_position_shows_what_was_there(database: Database, seed: int
         assert reading.context.recent == []
 
 
-async def test_a_rollback_brings_vectors_back_and_leaves_recent_chunks(
+async def test_a_rollback_restores_vectors_and_leaves_recent_chunks(
     database: Database,
 ) -> None:
     kept = await keeper(database, StateSpec(task="t", episode_vectors=2))

@@ -30,7 +30,7 @@ async def append(database: Database, first: int, count: int) -> Appended:
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_batch_goes_behind_steps_that_wait_for_it(database: Database) -> None:
+async def test_a_batch_goes_after_steps_that_wait_for_it(database: Database) -> None:
     SPEC.check(backlog_chunks=LIMITS.backlog_chunks)
     await make(database, [], SPEC)
     await append(database, 1, 9)

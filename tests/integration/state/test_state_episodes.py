@@ -127,7 +127,7 @@ class CountingStop:
         return self.looks <= 0
 
 
-async def test_steps_go_on_from_what_a_rollback_brought_back(database: Database) -> None:
+async def test_steps_continue_from_what_a_rollback_restored(database: Database) -> None:
     await make(database, [], STATE)
     await append_steps(database, 10)
     script = Script()
@@ -159,7 +159,7 @@ async def test_a_rollback_to_the_beginning_begins_with_the_task_prompt(
     assert (vector.after_position, vector.from_position, vector.to_position) == (6, 6, 9)
 
 
-async def test_episodes_go_on_from_levels_that_were_brought_back(database: Database) -> None:
+async def test_episodes_continue_from_restored_levels(database: Database) -> None:
     await make(database, [], STATE, episode_vectors=2)
     await append_steps(database, 9)
     script = Script()

@@ -297,7 +297,7 @@ async def test_a_memory_whose_log_went_on_is_not_left_idle(database: Database) -
         assert (await row_of(database)).has_work
 
 
-async def test_what_failed_and_is_not_wanted_any_more_keeps_nobody_waiting(
+async def test_a_failed_compression_that_is_no_longer_due_delays_no_read(
     database: Database,
 ) -> None:
     spec = replace(EPISODES, idle_ms=3_600_000)

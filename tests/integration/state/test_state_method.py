@@ -218,7 +218,7 @@ async def test_a_flush_compresses_what_is_recent(database: Database) -> None:
     assert (await lines_of(database))[2:] == [(3, "step", 4, 7)], "the next period begins anew"
 
 
-async def test_a_flush_takes_in_no_step_behind_it(database: Database) -> None:
+async def test_a_flush_takes_in_no_step_after_it(database: Database) -> None:
     await make(database, [], STATE, period=100)
     await append_steps(database, 90)
     await flush(database, 70)
@@ -360,7 +360,7 @@ async def test_a_memory_that_waits_for_an_idle_session_is_woken_by_a_flush(
     assert await lines_of(database) == [(1, "step", 0, 2)]
 
 
-async def test_a_gap_in_the_log_parts_steps_though_nobody_was_there(
+async def test_a_gap_in_the_log_separates_steps_although_no_worker_saw_it(
     database: Database, age: Callable[[int], None]
 ) -> None:
     await make(database, [], IDLE)
@@ -372,7 +372,7 @@ async def test_a_gap_in_the_log_parts_steps_though_nobody_was_there(
     assert (await row_of(database)).resting
 
 
-async def test_steps_of_one_idle_time_are_one_group_whatever_a_look_brings(
+async def test_steps_of_one_idle_time_are_one_group_whatever_a_look_finds(
     database: Database, age: Callable[[int], None]
 ) -> None:
     await make(database, [], IDLE, period=200)

@@ -193,7 +193,7 @@ async def test_what_is_from_the_task_has_no_chunk(database: Database) -> None:
     assert (stored.text, stored.citations) == ("To find the red key.", ())
 
 
-async def test_behind_a_rollback_what_was_undone_is_gone(database: Database) -> None:
+async def test_after_a_rollback_what_was_undone_is_gone(database: Database) -> None:
     rows = await two_generations(database)
     await rows.roll_back(1)
     script = Script()

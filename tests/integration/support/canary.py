@@ -1,4 +1,4 @@
-"""A word that stands in every text that is sent, and where it must not be found again."""
+"""A word that is in every text that is sent, and where it must not be found again."""
 
 import traceback
 from pathlib import Path

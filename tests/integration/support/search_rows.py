@@ -1,4 +1,4 @@
-"""The search index of a session written straight into the database, and what it is held against."""
+"""The search index of a session written into the database by hand, and what it is compared with."""
 
 import math
 from collections import Counter

@@ -280,7 +280,7 @@ async def test_a_worker_that_dies_is_followed_by_another(database: Database) -> 
     assert (len(first.asked), second.asked) == (3, []), "no move is paid for twice"
 
 
-async def test_two_workers_at_once_tell_each_event_once(database: Database) -> None:
+async def test_two_workers_at_once_store_each_event_once(database: Database) -> None:
     await make_tree(database, LEAVES, tail=TAIL)
     item = await ask(database)
     scripts = [Script(reply=Moves("king")) for _ in range(2)]

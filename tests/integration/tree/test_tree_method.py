@@ -116,7 +116,7 @@ async def test_small_trees_are_sealed_too(database: Database, sentences: int) ->
     assert (stored.status, stored.applied_position) == ("sealed", sentences)
 
 
-async def test_what_came_behind_the_seal_is_not_read(database: Database) -> None:
+async def test_what_came_after_the_seal_is_not_read(database: Database) -> None:
     await make(database, story(12), TREE)
     await want_seal(database, 12)
     await append_texts(database, "s", story(30, 13), first=13)

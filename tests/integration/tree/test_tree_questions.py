@@ -41,7 +41,7 @@ async def grown(session: palimpsest.Session, texts: list[str] = TEXTS) -> palimp
     return tree
 
 
-async def test_a_tree_is_asked_and_says_how_it_came_to_the_answer(
+async def test_a_tree_is_asked_and_shows_the_way_to_the_answer(
     session: palimpsest.Session,
 ) -> None:
     tree = await grown(session)

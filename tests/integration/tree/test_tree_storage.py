@@ -126,7 +126,7 @@ async def test_a_worker_commits_nothing_once_a_seal_is_wanted(database: Database
     await commit(database, await claimed(database), [leaf(1)], 1)
 
 
-async def test_nobody_works_on_a_sealed_tree(database: Database) -> None:
+async def test_no_worker_gets_a_sealed_tree(database: Database) -> None:
     await make(database, [], TREE)
     await want_seal(database, 0)
     held = await claimed(database)

@@ -30,7 +30,7 @@ def test_a_sentence_that_is_too_long_is_cut() -> None:
     assert best_excerpt("three sons", TEXT, 10) == "The miller"
 
 
-def test_lines_without_stops_are_told_apart() -> None:
+def test_lines_without_stops_are_separated() -> None:
     assert best_excerpt("gold", "tin and iron\nsilver and gold\nlead", 16) == "silver and gold"
 
 

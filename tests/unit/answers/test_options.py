@@ -22,7 +22,7 @@ from service.domain.answers.options import same_option
         ("None", ("None", "Some"), "None"),
     ],
 )
-def test_an_option_is_told_by_its_words(
+def test_an_option_is_recognized_by_its_words(
     answer: str, options: tuple[str, ...], option: str | None
 ) -> None:
     assert same_option(answer, options) == option

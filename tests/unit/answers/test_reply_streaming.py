@@ -79,7 +79,7 @@ def test_of_a_reply_as_asked_for_the_answer_is_told_and_nothing_else(
         ("<think>\n.\n</think>\n[ANSWER]\nIn May</th", "In May"),
     ],
 )
-def test_what_is_told_of_a_section(reply: str, told: str) -> None:
+def test_what_is_streamed_of_a_section(reply: str, told: str) -> None:
     assert section(reply) == told
 
 
@@ -110,7 +110,7 @@ def test_what_is_told_of_a_section(reply: str, told: str) -> None:
         ('<think>\n{"answer": "b"}\n</think>\n{"answer": "a', "a"),
     ],
 )
-def test_what_is_told_of_json(reply: str, told: str) -> None:
+def test_what_is_streamed_of_json(reply: str, told: str) -> None:
     assert json_text_so_far(reply) == told
 
 

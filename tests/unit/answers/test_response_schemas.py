@@ -1,4 +1,4 @@
-"""Which response schemas are taken, and how values are held against them."""
+"""Which response schemas are accepted, and how values are checked against them."""
 
 import json
 import time

@@ -74,7 +74,7 @@ def test_a_value_is_found_in_what_models_write(reply: str) -> None:
         ('{"name": "Ada", "age": NaN}', "the reply is no JSON"),
     ],
 )
-def test_what_does_not_fit_is_told(reply: str, fault: str) -> None:
+def test_what_does_not_fit_is_reported(reply: str, fault: str) -> None:
     assert read_value(reply, checker(PERSON)) == (None, fault)
 
 
@@ -104,7 +104,7 @@ def test_the_second_prompt_says_what_was_wrong_with_the_first_reply() -> None:
     assert (first.attempt, second.attempt) == (0, 1)
 
 
-def test_behind_three_replies_that_do_not_fit_there_is_no_value() -> None:
+def test_after_three_replies_that_do_not_fit_there_is_no_value() -> None:
     shaped, asks = run(flow_of(), "?", "{}", "[]")
     assert (shaped.fits, shaped.value, len(asks)) == (False, None, MAX_TRIES)
     assert all(one.fault for one in shaped.tries)

@@ -46,7 +46,7 @@ def test_what_is_told_only_grows(find_text: Callable[[str], str], parts: list[st
         "[answer]:\nA ship",
     ],
 )
-def test_the_answer_of_a_memory_is_told(reply: str) -> None:
+def test_the_answer_of_a_memory_is_streamed(reply: str) -> None:
     told = all_of(reply, prism.answer_so_far)
     said = prism.read_answer(reply)
     assert said is not None
@@ -87,7 +87,7 @@ def test_the_answer_of_a_working_context_is_told(reply: str, told: str) -> None:
         "",
     ],
 )
-def test_nothing_is_told_of_no_answer_nor_of_what_may_be_one(reply: str) -> None:
+def test_no_answer_and_what_may_become_one_are_not_streamed(reply: str) -> None:
     assert set(all_of(reply, state.answer_so_far)) == {""}
 
 

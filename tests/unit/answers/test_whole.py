@@ -168,7 +168,7 @@ def test_it_fits_or_is_refused(sizes: list[int], query: str, window: int) -> Non
         assert estimate_tokens(asks[0].text) + asks[0].max_output_tokens <= needed <= window
 
 
-def test_the_answer_is_told_as_it_is_written() -> None:
+def test_the_answer_is_streamed_as_it_is_written() -> None:
     reply = '[ANSWER]\nIn box 7,\nsince Ben took it.\n[QUOTES]\n3: "to box 7"\n'
     heard = [answer_so_far(reply[:length]) for length in range(len(reply) + 1)]
     assert heard[-1] == "In box 7,\nsince Ben took it."
@@ -177,7 +177,7 @@ def test_the_answer_is_told_as_it_is_written() -> None:
 
 
 @pytest.mark.parametrize("reply", ["[ANSWER]\nno answer\n[QUOTES]\n", "<think>[ANSWER]\nhm"])
-def test_what_is_no_answer_is_not_told(reply: str) -> None:
+def test_what_is_no_answer_is_not_streamed(reply: str) -> None:
     assert {answer_so_far(reply[:length]) for length in range(len(reply) + 1)} == {""}
 
 

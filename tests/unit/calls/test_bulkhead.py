@@ -148,7 +148,7 @@ async def test_work_that_asks_several_at_once_is_released_as_a_whole() -> None:
         assert len(it.asked) == 2
 
 
-async def test_a_worker_that_stops_is_not_told_to_come_back() -> None:
+async def test_a_worker_that_stops_is_not_asked_to_return() -> None:
     async with world() as it:
         task = await it.begin("a")
         task.cancel()
@@ -166,7 +166,7 @@ async def test_what_is_not_in_hand_waits_on() -> None:
         await outside
 
 
-async def test_a_model_that_nobody_waits_for_is_forgotten_when_there_are_too_many(
+async def test_a_model_without_waiting_calls_is_forgotten_when_there_are_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bulkhead_module, "MAX_MODELS", 2)

@@ -58,7 +58,7 @@ async def test_the_chosen_deployment_is_asked_and_no_other(models: list[FakeMode
 
 
 @pytest.mark.parametrize(("response", "after"), [(BUSY, 7.0), (BROKEN, None)])
-async def test_a_failure_is_told_and_nobody_else_is_asked(
+async def test_a_failure_is_reported_and_no_other_deployment_is_asked(
     models: list[FakeModel], response: tuple[int, dict[str, str], str], after: float | None
 ) -> None:
     calls = transport(models)

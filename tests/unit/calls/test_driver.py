@@ -107,7 +107,7 @@ async def test_a_flow_runs_beside_the_event_loop_and_the_calls_on_it() -> None:
     assert threading.get_ident() not in flowing
 
 
-async def test_cancelled_while_the_flow_works_it_is_closed_behind_that() -> None:
+async def test_cancelled_while_the_flow_works_it_is_closed_after_that() -> None:
     began, may_go_on, seen = threading.Event(), threading.Event(), list[str]()
 
     def flow() -> Flow[None]:

@@ -71,7 +71,7 @@ async def asked(choice: dict[str, Any], usage: dict[str, Any] | None = None) -> 
         ({"finish_reason": "model_length", "message": {"content": "A sh"}}, End.LENGTH, ""),
     ],
 )
-async def test_each_end_is_told_from_the_others(
+async def test_each_end_is_distinguished_from_the_others(
     choice: dict[str, Any], end: End, said: str
 ) -> None:
     done = await asked(choice)

@@ -1,4 +1,4 @@
-"""What providers answer, in their own shapes, and what it means: PROVIDERS.md, section 4."""
+"""Errors of providers, in their own shapes, are read as the right faults."""
 
 import json
 from collections.abc import Iterator
@@ -80,7 +80,7 @@ async def failed(model: FakeModel, status: int, said: str) -> ModelFailure:
         (529, body("Overloaded", type="overloaded_error"), Fault.FAILING),
     ],
 )
-async def test_errors_are_told_apart_by_their_words(
+async def test_errors_are_distinguished_by_their_words(
     model: FakeModel, status: int, said: str, fault: Fault
 ) -> None:
     failure = await failed(model, status, said)
@@ -90,12 +90,12 @@ async def test_errors_are_told_apart_by_their_words(
     assert str(failure).endswith(ADVICE[fault])
 
 
-async def test_the_providers_own_words_are_told(model: FakeModel) -> None:
+async def test_the_providers_own_words_are_reported(model: FakeModel) -> None:
     failure = await failed(model, 400, body("max_tokens is too large: 9. Choose 4 at most."))
     assert "max_tokens is too large: 9. Choose 4 at most; check" in str(failure)
 
 
-async def test_neither_keys_nor_the_prompt_are_told(model: FakeModel) -> None:
+async def test_neither_keys_nor_the_prompt_are_reported(model: FakeModel) -> None:
     said = f"key my-own-key-1 or sk-proj-abcdef123456 cannot read: {TEXT} Try 'Mrs. Dashwood'"
     failure = str(await failed(model, 400, body(said)))
     assert "cannot read" in failure

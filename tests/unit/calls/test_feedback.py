@@ -198,7 +198,7 @@ async def test_whether_a_prefix_survived(
 WARM = Route(predicted_tokens=960, warm_segments=1, warm_tokens=970, age_seconds=5.0)
 
 
-def test_a_template_that_differs_is_told_from_a_cache_that_forgets() -> None:
+def test_a_template_that_differs_is_distinguished_from_a_cache_that_forgets() -> None:
     feedback = new_feedback(DictIndex(), Clock())
     never = order("a", route=WARM)
     found = [feedback.miss_reason(never, 960, 320) for _ in range(4)]

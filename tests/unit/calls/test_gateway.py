@@ -25,7 +25,7 @@ async def test_the_same_call_is_paid_once_and_another_occasion_is_another_call()
     assert len({call.key for call in ledger.calls}) == script.asked == 3
 
 
-async def test_a_reply_says_what_it_took_whoever_gives_it() -> None:
+async def test_a_reply_says_what_it_took_wherever_it_is_from() -> None:
     script, ledger, index = Script(["one"], cached_tokens=3), Ledger(), DictIndex()
     calls = gateway(script, ledger, index, [])
     took = ModelReply(text="one", model="m/x", input_tokens=6, cached_tokens=3, output_tokens=5)
@@ -107,7 +107,7 @@ async def test_a_copy_of_the_reply_is_as_good_as_the_durable_one() -> None:
     assert (await calls.call(make_ask("a"), model="m/x", scope=SCOPE)).text == "two"
 
 
-async def test_the_reply_of_whoever_was_first_counts() -> None:
+async def test_the_first_reply_counts() -> None:
     class Late(Ledger):
         async def record(
             self, scope: CallScope, call: Call, lease: Lease, *, last: bool

@@ -1,4 +1,4 @@
-"""An executor whose lease ran out while it has the call in its hands: who orders it again joins."""
+"""An order for a call that an executor still makes after its lease ran out joins that call."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -126,7 +126,7 @@ async def test_a_call_whose_lease_ran_out_in_the_hands_of_its_executor_is_paid_o
     assert ledger.intents == {}
 
 
-async def test_whoever_joins_while_the_reply_is_written_ends_its_own_intent() -> None:
+async def test_an_order_that_joins_while_the_reply_is_written_ends_its_own_intent() -> None:
     model, ledger = Slow(), FencedLedger()
     made = executor(model, ledger)
     joined: list[asyncio.Task[ModelReply]] = []
@@ -169,7 +169,7 @@ async def test_a_lease_that_another_process_has_is_lost() -> None:
     assert model.asked == 0
 
 
-async def test_a_failure_is_that_of_all_who_wait() -> None:
+async def test_a_failure_is_that_of_all_waiting_orders() -> None:
     model, ledger = Slow(ModelFailure("it broke", retryable=False)), FencedLedger()
     made = executor(model, ledger)
     first = await begun(made, order(ledger.take()))
@@ -181,7 +181,7 @@ async def test_a_failure_is_that_of_all_who_wait() -> None:
     assert (model.asked, len(ledger.calls), ledger.intents) == (1, 1, {})
 
 
-async def test_whoever_joins_a_failure_that_is_written_already_makes_the_call() -> None:
+async def test_an_order_that_joins_a_failure_that_is_written_already_makes_the_call() -> None:
     model, ledger = Slow(ModelFailure("it broke", retryable=False)), FencedLedger()
     made = executor(model, ledger)
     joined: list[asyncio.Task[ModelReply]] = []

@@ -79,7 +79,7 @@ async def test_all_calls_under_way_are_renewed_together() -> None:
     await made.finish()
 
 
-async def test_leases_are_renewed_behind_a_renewal_that_failed() -> None:
+async def test_leases_are_renewed_after_a_renewal_that_failed() -> None:
     model, ledger = Slow(), Renewed()
     ledger.broken = 2
     made = executor(model, ledger)

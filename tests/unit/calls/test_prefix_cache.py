@@ -65,7 +65,7 @@ def test_a_prediction_is_the_length_of_the_common_prefix(sent: list[str], now: l
     asyncio.run(check())
 
 
-def test_segments_are_told_apart_by_their_last_character() -> None:
+def test_segments_are_distinguished_by_their_last_character() -> None:
     def ids(*texts: str) -> tuple[bytes, ...]:
         tenant, owner = SCOPE.tenant_id, SCOPE.owner_id
         segments = make_ask(*texts).segments

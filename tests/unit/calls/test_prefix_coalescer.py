@@ -1,4 +1,4 @@
-"""Tests that of calls that begin alike one goes first, and none waits in vain."""
+"""Of calls with the same prefix one goes first, and none waits in vain."""
 
 import asyncio
 from collections import Counter
@@ -221,7 +221,9 @@ async def test_it_costs_a_share_of_what_it_cost_without(prices: ModelPrices, sha
         (KEYED, question(0, node="short")),
     ],
 )
-async def test_nobody_waits_where_nothing_is_gained(prices: ModelPrices, one: ModelRequest) -> None:
+async def test_no_call_waits_where_nothing_is_gained(
+    prices: ModelPrices, one: ModelRequest
+) -> None:
     provider = Provider(prices)
     calls = gateway(provider)
     other = Segment(kind=SegmentKind.QUERY, text="question 1", reusable=False)
@@ -232,7 +234,7 @@ async def test_nobody_waits_where_nothing_is_gained(prices: ModelPrices, one: Mo
     await asyncio.gather(*asked)
 
 
-async def test_nobody_waits_for_what_is_warm_already() -> None:
+async def test_no_call_waits_for_what_is_warm_already() -> None:
     provider = Provider(KEYED)
     provider.free.set()
     calls = gateway(provider, DictIndex())
@@ -255,7 +257,7 @@ async def test_questions_at_other_nodes_go_on() -> None:
     await asyncio.gather(*asked)
 
 
-async def test_behind_a_common_task_each_node_has_its_own_first() -> None:
+async def test_after_a_common_task_each_node_has_its_own_first() -> None:
     provider = Provider(KEYED)
     calls = gateway(provider)
     task = "T" * 4 * 2000
@@ -270,7 +272,7 @@ async def test_behind_a_common_task_each_node_has_its_own_first() -> None:
     assert provider.tokens["read"] == 2 * task_and_node + of_task
 
 
-async def test_those_who_wait_go_at_once_when_the_first_one_fails() -> None:
+async def test_waiting_calls_go_at_once_when_the_first_one_fails() -> None:
     provider = Provider(KEYED, failures={"question 0": ModelFailure("no", retryable=False)})
     calls = gateway(provider)
     asked = [ask(calls, question(number)) for number in range(4)]
@@ -319,7 +321,7 @@ async def test_a_first_one_whose_reply_is_there_passes_on() -> None:
     await asyncio.gather(*asked)
 
 
-async def test_nobody_waits_longer_than_allowed() -> None:
+async def test_no_call_waits_longer_than_allowed() -> None:
     provider = Provider(KEYED)
     calls = gateway(provider, seconds=0)
     asked = [ask(calls, question(number)) for number in range(3)]
@@ -329,7 +331,7 @@ async def test_nobody_waits_longer_than_allowed() -> None:
     await asyncio.gather(*asked)
 
 
-async def test_who_comes_too_late_for_a_mark_does_not_wait_for_nothing() -> None:
+async def test_a_call_too_late_for_a_mark_does_not_wait_in_vain() -> None:
     provider = Provider(EXPLICIT)
     calls = gateway(provider)
     first = ask(calls, question(0))
@@ -343,7 +345,7 @@ async def test_who_comes_too_late_for_a_mark_does_not_wait_for_nothing() -> None
     assert provider.tokens["read"] == PREFIX_TOKENS
 
 
-async def test_a_call_that_fails_at_every_deployment_leaves_nobody_waiting() -> None:
+async def test_a_call_that_fails_at_every_deployment_leaves_no_other_waiting() -> None:
     provider = Provider(KEYED)
     busy = ModelFailure("busy", retryable=True)
     provider.failures["question 0"] = busy

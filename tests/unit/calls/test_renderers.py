@@ -139,7 +139,7 @@ def test_what_is_warm_is_read_even_where_writing_does_not_pay() -> None:
     assert plan_marks(one, prefix(one), prices, warm_segments=5) == (0, 1, 4)
 
 
-def test_nothing_is_written_behind_the_last_step() -> None:
+def test_nothing_is_written_after_the_last_step() -> None:
     assert marks(step(4), after=step(3), last=True) == (0, 1, 4)
     assert marks(step(4), last=True) == (0,), "task and schema serve other memories"
 
@@ -223,7 +223,7 @@ def test_other_prompts_are_one_text(model: str, extra: dict[str, str] | None) ->
     assert arguments.get("extra_body") == extra
 
 
-def test_a_cache_key_tells_memories_apart_and_names_none() -> None:
+def test_a_cache_key_distinguishes_memories_and_names_none() -> None:
     keys = {cache_key_of(f"{TENANT}:{UUID(int=number)}") for number in range(3)}
     assert len(keys) == 3
     assert all(len(key) == 32 and str(TENANT) not in key for key in keys)

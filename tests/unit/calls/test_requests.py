@@ -88,7 +88,7 @@ def asked_with(**setting: Any) -> LitellmTransport:
     return transport(model_settings={"*": setting})
 
 
-async def test_gpt_5_is_asked_with_temperature_0_configured_and_told_of_once(
+async def test_gpt_5_is_asked_with_temperature_0_configured_and_logged_once(
     provider: FakeModel,
 ) -> None:
     one = transport(model_settings={"openai/*": {"temperature": 0, "top_p": 0.5, "seed": 7}})
@@ -168,7 +168,7 @@ async def test_the_bound_is_above_the_budget_of_a_claude(
         assert request["max_tokens"] >= request["thinking"]["budget_tokens"] + 512
 
 
-async def test_a_claude_that_thinks_unasked_is_told_not_to(anthropic: FakeAnthropic) -> None:
+async def test_a_claude_that_thinks_unasked_is_asked_not_to(anthropic: FakeAnthropic) -> None:
     off = asked_with(reasoning_effort="none", temperature=0, seed=1)
     for name in ("sonnet-4-5", "sonnet-5", "opus-5-5"):
         await off.complete(ASK, f"anthropic/claude-{name}")

@@ -109,7 +109,7 @@ async def test_the_place_where_the_prompt_is_warm_is_taken() -> None:
         assert (route.elsewhere_tokens, route.spare) == (0, 3)
 
 
-async def test_deeper_is_better_and_what_is_elsewhere_is_told() -> None:
+async def test_deeper_is_better_and_what_is_elsewhere_is_reported() -> None:
     index, clock = DictIndex(), Clock()
     chooser = router(deployments(2), index, clock)
     one = prefix()

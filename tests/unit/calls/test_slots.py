@@ -40,7 +40,7 @@ async def test_owners_do_not_wait_for_each_other() -> None:
             pass
 
 
-async def test_a_slot_is_given_back_by_who_fails_or_is_cancelled() -> None:
+async def test_a_failed_or_cancelled_call_gives_its_slot_back() -> None:
     slots = Slots()
     with pytest.raises(ValueError, match="broken"):
         async with slots.one(ONE, 1):

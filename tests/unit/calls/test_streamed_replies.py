@@ -1,4 +1,4 @@
-"""Reading along with a call: tries that fail, replies that are there, calls called off."""
+"""Reading along with a call: failed tries, stored replies, cancelled calls."""
 
 import asyncio
 from collections.abc import Callable
@@ -91,7 +91,7 @@ async def test_a_reply_is_heard_as_it_is_written() -> None:
     assert (heard.text, heard.restarts, heard.pieces) == (reply.text, 0, 3)
 
 
-async def test_a_call_that_nobody_reads_along_streams_nothing() -> None:
+async def test_a_call_without_a_reader_streams_nothing() -> None:
     writing = Writing([(["a"], None)])
     await gateway(writing, Ledger()).call(ASK, model="m", scope=SCOPE)
     assert [plan.on_text for plan in writing.plans] == [None]

@@ -49,7 +49,7 @@ def heard(plan: CallPlan = PLAIN) -> tuple[list[str], CallPlan]:
 
 @pytest.mark.parametrize("has_usage", [True, False])
 @pytest.mark.parametrize("size", [1, 7, 1000])
-async def test_a_stream_comes_to_the_same_as_a_reply_in_one_piece(
+async def test_a_stream_gives_the_same_as_a_reply_in_one_piece(
     model: FakeModel, size: int, has_usage: bool
 ) -> None:
     model.streaming.part_characters = size
@@ -73,7 +73,7 @@ async def test_a_stream_comes_to_the_same_as_a_reply_in_one_piece(
     assert streamed == plain
 
 
-async def test_a_deployments_stream_comes_to_the_same(model: FakeModel) -> None:
+async def test_a_deployments_stream_gives_the_same(model: FakeModel) -> None:
     one = Deployment(name="a", model="m/x", litellm_model=NAME, api_base=model.url)
     calls = LitellmTransport(Config(deployments=(one,)))
     texts, plan = heard(CallPlan(deployment="a"))

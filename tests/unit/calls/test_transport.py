@@ -54,7 +54,7 @@ async def test_the_offline_model_is_asked_like_any_other() -> None:
 
 
 @pytest.mark.parametrize("name", ["bogus", "nosuch/model"])
-async def test_a_model_that_nobody_has_is_named(name: str) -> None:
+async def test_a_model_that_no_provider_has_is_named(name: str) -> None:
     with pytest.raises(ModelFailure, match=f"{name} is not known") as caught:
         await transport().complete(ASK, name)
     assert caught.value.fault is Fault.MODEL_UNKNOWN
@@ -102,7 +102,7 @@ def test_a_price_is_not_looked_for_by_a_name_of_any_length(said: str, looked_for
         (422, {}, '{"error": {"message": "max_tokens: api_key=secret"}}', False, None),
     ],
 )
-async def test_failures_say_whether_to_retry_and_tell_no_secrets(
+async def test_failures_say_whether_to_retry_and_contain_no_secrets(
     model: FakeModel,
     status: int,
     headers: dict[str, str],

@@ -161,7 +161,7 @@ def usage(**details: Any) -> dict[str, Any]:
         (usage(prompt_tokens_details={"cached_tokens": -1}), None, None),
     ],
 )
-async def test_usage_says_what_was_cached_or_that_nobody_knows(
+async def test_usage_says_what_was_cached_or_that_it_is_unknown(
     said: dict[str, Any], cached: int | None, written: int | None
 ) -> None:
     with fake_model() as model:

@@ -37,7 +37,7 @@ def answer(**said: Any) -> Answer:
     )
 
 
-def test_that_there_is_no_answer_is_told_of_every_reader() -> None:
+def test_that_there_is_no_answer_is_printed_for_every_reader() -> None:
     for reader in ("whole", "dciso", "prism"):
         assert answer_json(answer(reader=reader, no_answer="not_found"))["no_answer"] == "not_found"
     assert answer_json(answer())["no_answer"] is None

@@ -41,7 +41,7 @@ def test_readers_of_the_log_need_no_memory() -> None:
         question_options("m", "prism", "a/b", None)
 
 
-def test_nobody_is_named_and_the_service_chooses_who_reads() -> None:
+def test_without_a_memory_or_reader_the_service_chooses() -> None:
     asked = question_options(None, None, "a/b", BrowseSettings(pieces=3))
     assert (asked["memory"], asked["reader"], asked["model"]) == ("", "auto", "a/b")
 

@@ -1,4 +1,4 @@
-"""`palimpsest model check`: what a provider takes, beside what the profile says of it."""
+"""`palimpsest model check` shows what a provider accepts, beside what its profile says."""
 
 import json
 from collections.abc import Iterator
@@ -85,7 +85,7 @@ def test_what_is_suggested_fits(model: Picky, monkeypatch: pytest.MonkeyPatch) -
     assert "PALIMPSEST_MODEL_PROFILES" not in shown
 
 
-def test_it_is_told_to_programs_as_json(model: Picky) -> None:
+def test_it_is_printed_for_programs_as_json(model: Picky) -> None:
     model.is_picky = False
     code, shown, _ = check("openai/other", "--json")
     *rows, last = map(json.loads, shown.splitlines())

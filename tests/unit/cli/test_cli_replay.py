@@ -74,7 +74,7 @@ def reply(finish: str, **message: Any) -> str:
         (500, "{}", 1, {"fault": "failing"}),
     ],
 )
-async def test_what_was_recorded_comes_to_the_same_once_more(
+async def test_what_was_recorded_gives_the_same_again(
     model: FakeModel,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

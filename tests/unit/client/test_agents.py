@@ -56,7 +56,7 @@ async def test_a_loop_makes_its_memory_and_sees_each_step_it_recorded() -> None:
     assert dict(service.chunks[0].metadata) == {"tool": "legs"}
 
 
-async def test_a_restarted_loop_goes_on_behind_what_is_durable() -> None:
+async def test_a_restarted_loop_goes_on_after_what_is_durable() -> None:
     service = Service()
     for last in (4, 9):
         async with connected(service) as client, client.agent("run", period=5) as agent:
@@ -161,7 +161,7 @@ async def test_the_loop_that_was_opened_later_goes_on() -> None:
     assert actions(service) == ["go1", "go2", "go3"]
 
 
-async def test_a_clock_that_was_ahead_keeps_nobody_out() -> None:
+async def test_a_clock_that_was_ahead_keeps_no_loop_out() -> None:
     service = Service()
     service.epoch = 2**60
     async with connected(service) as client, client.agent("run") as agent:

@@ -52,7 +52,9 @@ def test_a_value_within_itself_is_refused() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "op"), [(None, "null", "add"), ("1", "2", "update"), ("null", None, "remove")]
 )
-def test_a_difference_tells_nothing_from_null(old: str | None, new: str | None, op: str) -> None:
+def test_a_difference_distinguishes_nothing_from_null(
+    old: str | None, new: str | None, op: str
+) -> None:
     made = _history._difference(
         memory_service_pb2.DiffMemoriesResponse.Difference(path="$", old_json=old, new_json=new)
     )

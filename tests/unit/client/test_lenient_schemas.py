@@ -108,7 +108,7 @@ class Kept:
     kind: Literal["a", "b"] | None
 
 
-def test_all_that_is_wrong_with_a_class_is_told_at_once() -> None:
+def test_all_that_is_wrong_with_a_class_is_reported_at_once() -> None:
     with pytest.raises(TypeError) as refused:
         json_schema_of(Plain)
     for field in ("born", "seen", "key", "amount", "tags", "anything", "bare", "listed", "id"):
@@ -116,7 +116,7 @@ def test_all_that_is_wrong_with_a_class_is_told_at_once() -> None:
     assert "lenient=True" in str(refused.value), "what to do"
 
 
-def test_the_service_tells_all_that_is_wrong_with_a_document() -> None:
+def test_the_service_reports_all_that_is_wrong_with_a_document() -> None:
     with pytest.raises(SchemaInvalid) as refused:
         taken(Person)
     assert refused.value.pointer == "/$defs/Address/properties/zip"
@@ -143,7 +143,7 @@ def test_so_many_faults_are_enough() -> None:
     assert str(refused.value).count("/properties/") <= 10
 
 
-def test_a_definition_that_is_wrong_is_told_once() -> None:
+def test_a_wrong_definition_is_reported_once() -> None:
     refers = {"$ref": "#/$defs/Wrong"}
     document = {
         "title": "Twice",

@@ -45,7 +45,7 @@ def test_why_there_is_no_answer_is_named() -> None:
     assert reasons == [None, "unreadable", "not_found", "step_limit", "empty"]
 
 
-def test_an_answer_of_null_is_told_from_none() -> None:
+def test_an_answer_of_null_is_distinguished_from_none() -> None:
     for said, value in (("null", (True, None)), ("", (False, None)), ("0", (True, 0))):
         told = _convert_answers.answer(answer_service_pb2.Answer(value_json=said))
         assert (told.has_value, told.value) == value

@@ -117,7 +117,7 @@ async def test_what_may_have_been_done_is_not_done_twice(refusal: PalimpsestErro
     assert sessions.calls == 1
 
 
-async def test_who_has_no_time_to_wait_as_long_as_asked_is_told_so_at_once() -> None:
+async def test_a_call_without_time_for_the_delay_fails_at_once() -> None:
     later = Exhausted(Reason.TOO_MANY_CALLS, "full", {"limit": "1"}, retry_seconds=3600)
     sessions = Sessions([later])
     async with connected(sessions) as client:

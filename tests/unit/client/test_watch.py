@@ -146,7 +146,7 @@ async def test_a_watch_goes_on_through_a_restart_of_the_server() -> None:
     assert history.requests[1].resume_token == "t2"
 
 
-async def test_entering_a_watch_begins_it_so_that_what_follows_is_told() -> None:
+async def test_entering_a_watch_begins_it_so_that_what_follows_is_sent() -> None:
     history = History(newest=7)
 
     async def use(m: palimpsest.Memory) -> list[int]:

@@ -90,7 +90,7 @@ def test_the_limits_are_those_of_the_code() -> None:
 
 
 @pytest.mark.parametrize("period", [1, 3, 5, 10, 20, 50])
-def test_what_n_costs_is_what_a_loop_comes_to(period: int) -> None:
+def test_what_n_costs_is_what_a_loop_counts(period: int) -> None:
     """A loop of equal steps, counted one by one, after its first compression."""
     step, vector, periods = 200, 500, 4
     contexts = [vector + step * (t % period) for t in range(period * periods)]

@@ -25,14 +25,14 @@ NO_HOST = "connection failed: Connection refused"
         (errors.LockNotAvailable("canceling statement due to lock timeout"), Busy),
     ],
 )
-def test_each_is_told_apart_also_through_sqlalchemy(
+def test_each_is_distinguished_also_through_sqlalchemy(
     error: psycopg.Error, kind: type[StorageError]
 ) -> None:
     wrapped = DBAPIError("statement", None, error)
     assert type(translate(error)) is type(translate(wrapped)) is kind
 
 
-def test_what_somebody_wrote_does_not_make_a_standby() -> None:
+def test_a_users_text_does_not_make_a_standby() -> None:
     refused = errors.UniqueViolation("duplicate key (name)=(session is read-only)")
     assert not isinstance(translate(refused), ReadOnly)
 
@@ -46,7 +46,7 @@ def test_what_somebody_wrote_does_not_make_a_standby() -> None:
         (Busy("x"), Reason.DATABASE_UNAVAILABLE, "the database gave up waiting for a lock"),
     ],
 )
-def test_clients_are_told_what_is_the_matter_and_when_to_come_back(
+def test_clients_learn_what_is_wrong_and_when_to_retry(
     error: StorageError, reason: Reason, words: str
 ) -> None:
     told = unavailable(error)

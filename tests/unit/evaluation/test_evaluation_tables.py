@@ -37,7 +37,7 @@ def test_all_strategies_are_shown_whole(width: int, monkeypatch: pytest.MonkeyPa
         assert text.count("tokens/question") == 1
 
 
-def test_what_nobody_has_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_strategy_has_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown(("whole", "prism"), 80, monkeypatch)
     for name in ("evidence", "navigation", "building", "chosen"):
         assert name not in text

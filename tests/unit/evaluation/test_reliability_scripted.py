@@ -85,7 +85,7 @@ def test_an_empty_box_is_known_to_be_empty() -> None:
     assert "The red box is empty." in model().reply(summary_prompt(BEGIN, step))
 
 
-def test_facts_go_wrong_as_often_as_they_are_told_to() -> None:
+def test_facts_go_wrong_as_often_as_the_loss_says() -> None:
     games = 4000
     right = lost = 0
     for number in range(games):

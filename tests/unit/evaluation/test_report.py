@@ -1,4 +1,4 @@
-"""A report is what a run goes on from: whole at any moment, and only with the same settings."""
+"""A run continues from its report, which is whole at any moment, with the same settings only."""
 
 import json
 from dataclasses import replace

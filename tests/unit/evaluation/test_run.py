@@ -110,7 +110,7 @@ async def test_evidence_is_of_what_was_shown_and_cited() -> None:
     assert (only.evidence_shown, only.evidence_cited) == (0.0, 1.0)
 
 
-async def test_failures_are_results_and_stop_nobody() -> None:
+async def test_failures_are_results_and_stop_no_other_question() -> None:
     def tell(document: Document, question: Question) -> str:
         if question.number == 1:
             raise Failed("the model refused")

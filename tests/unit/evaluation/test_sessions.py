@@ -84,7 +84,7 @@ def line(purpose: str, calls: int) -> Any:
     return SimpleNamespace(purpose=purpose, usage=used)
 
 
-async def test_building_is_what_makes_memories_and_not_who_asks_them() -> None:
+async def test_building_counts_calls_that_make_memories_and_not_questions() -> None:
     async def usage(memory: str) -> Any:
         assert memory == "prism"
         found = ("revise", "schema", "consolidate", "answer", "navigate", "browse")
@@ -124,7 +124,7 @@ def indexes(service: Service, *, wants_vectors: bool) -> Indexes:
 
 
 @pytest.mark.usefixtures("stub")
-async def test_words_are_enough_where_nobody_wants_vectors() -> None:
+async def test_words_are_enough_where_no_strategy_wants_vectors() -> None:
     service = Service(index(3, 0), index(9, 0))
     await indexes(service, wants_vectors=False).wait("s")
     assert len(service.looks) == 1

@@ -1,4 +1,4 @@
-"""A server that takes no writes is left, whatever was asked of it before."""
+"""Connections to a server that accepts no writes are closed, whatever ran on them before."""
 
 import asyncio
 

@@ -27,7 +27,7 @@ from service.local.processes import ServerError
         ),
     ],
 )
-def test_a_missing_server_says_what_brings_it(
+def test_a_missing_server_says_how_to_install_it(
     package: str, find: Callable[[], Path], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable in (binaries.PG_BIN_DIR, "PG_BIN_DIR", binaries.VALKEY_BIN):

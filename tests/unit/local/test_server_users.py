@@ -26,7 +26,7 @@ def only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("only")
-def test_nobody_is_shared_with_other_services() -> None:
+def test_the_user_nobody_is_shared_with_other_services() -> None:
     user = ServerUser.current()
     assert (user.uid, user.other, user.shared) == (pwd.getpwnam(NOBODY).pw_uid, True, True)
 

@@ -1,4 +1,4 @@
-"""Distributions of others that write over our files are named, not stumbled over."""
+"""Distributions of other projects that overwrite our files are reported by name."""
 
 import os
 import subprocess

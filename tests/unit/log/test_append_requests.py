@@ -25,7 +25,7 @@ REQUEST = Request(request_id="r", digest=b"d" * 32)
 
 
 @pytest.mark.parametrize("last", [0, 7])
-def test_the_server_numbers_behind_what_it_has(last: int) -> None:
+def test_the_server_numbers_after_what_it_has(last: int) -> None:
     known = ProducerState(epoch=0, last_sequence=last) if last else None
     planned = plan(SENT, SESSION, known, backlog_chunks=100)
     assert [placed.position for placed in planned.placed] == [10, 11]

@@ -137,7 +137,7 @@ def test_any_order_of_batches_stores_each_sequence_once_and_in_order(
     assert log == list(range(1, len(log) + 1))
 
 
-def test_digests_tell_apart_what_looks_alike() -> None:
+def test_digests_distinguish_what_looks_alike() -> None:
     chunks = [
         Chunk(kind=ChunkKind.TEXT, text="ab"),
         Chunk(kind=ChunkKind.MESSAGE, role="a", text="b"),

@@ -1,4 +1,4 @@
-"""The door before the queues: who exists gets in in order, who does not is refused there."""
+"""The door before the queues lets known sessions in, in order, and refuses unknown ones."""
 
 import asyncio
 import random
@@ -132,7 +132,7 @@ async def test_what_comes_during_a_look_does_not_overtake_what_came_before() -> 
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_each_session_keeps_its_order_and_nobody_is_forgotten(seed: int) -> None:
+async def test_each_session_keeps_its_order_and_no_append_is_forgotten(seed: int) -> None:
     chosen = random.Random(seed)
     tenants = (DEFAULT_TENANT, UUID(int=7))
     async with house() as made:

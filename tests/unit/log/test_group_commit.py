@@ -114,7 +114,9 @@ async def test_one_that_is_refused_does_not_take_the_others_with_it() -> None:
 
 
 @pytest.mark.parametrize("error", [Unreachable("gone"), RuntimeError("a defect")])
-async def test_what_no_splitting_helps_is_told_to_all_of_the_group(error: Exception) -> None:
+async def test_an_error_that_splitting_does_not_help_is_raised_for_all_of_the_group(
+    error: Exception,
+) -> None:
     disk = Disk(refused={"bad": error})
     commits = GroupCommit(disk.write)
     waiting = [put(commits, name) for name in ("a", "bad", "b")]
@@ -123,7 +125,7 @@ async def test_what_no_splitting_helps_is_told_to_all_of_the_group(error: Except
     assert await commits.put(TENANT, "e") == "E", "it goes on"
 
 
-async def test_who_is_cancelled_before_the_write_is_left_out_and_after_it_is_told_of() -> None:
+async def test_an_append_cancelled_before_the_write_is_left_out_and_after_it_is_reported() -> None:
     disk = Disk()
     left: list[tuple[str, str]] = []
 
@@ -145,7 +147,7 @@ async def test_who_is_cancelled_before_the_write_is_left_out_and_after_it_is_tol
     assert "c" not in disk.entries()
 
 
-async def test_an_error_that_nobody_waits_for_is_no_ones_trouble() -> None:
+async def test_an_error_without_a_waiting_append_is_dropped() -> None:
     disk = Disk(refused={"a": StorageError("no")})
     commits = GroupCommit(disk.write)
     waiting = put(commits, "a")
@@ -157,7 +159,7 @@ async def test_an_error_that_nobody_waits_for_is_no_ones_trouble() -> None:
     assert await commits.put(TENANT, "b") == "B"
 
 
-async def test_a_group_says_nothing_of_who_began_it_and_is_in_the_trace_of_its_first() -> None:
+async def test_a_group_logs_no_session_and_is_in_the_trace_of_its_first() -> None:
     seen: list[tuple[list[str], dict[str, object], int]] = []
     free = asyncio.Event()
 

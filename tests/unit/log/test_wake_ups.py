@@ -94,7 +94,7 @@ async def test_a_dispatch_that_stands_still_is_given_up(monkeypatch: pytest.Monk
     assert dispatch.passed == [next_one], "the first is left to who looks"
 
 
-async def test_a_defect_behind_it_does_not_end_the_wake_ups() -> None:
+async def test_a_defect_after_it_does_not_end_the_wake_ups() -> None:
     dispatch = Dispatch()
     dispatch.breaks = True
     dispatch.goes.set()

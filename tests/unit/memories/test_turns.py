@@ -53,7 +53,7 @@ def test_a_work_class_that_is_alone_gets_all_places(work_class: WorkClass) -> No
     assert serve(turns, 16, Counter({work_class: 100})) == [work_class] * 16
 
 
-def test_what_nobody_waits_for_leaves_places_free() -> None:
+def test_work_without_a_waiting_client_leaves_slots_free() -> None:
     turns = Turns(concurrency=16)
     assert len(serve(turns, 16, Counter({WorkClass.BACKLOG: 100}))) == 14
     claimed = [WorkClass.BACKLOG] * 14

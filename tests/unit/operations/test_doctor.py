@@ -36,7 +36,7 @@ def counts(**changes: object) -> MemoryCounts:
         ("a_branch", Severity.WARN),
     ],
 )
-def test_a_database_that_is_behind_is_bad_and_one_ahead_is_told(
+def test_a_database_that_is_behind_is_bad_and_one_ahead_is_reported(
     found: str | None, level: Severity
 ) -> None:
     assert doctor.judge_migration(found, NEWEST, KNOWN).level is level
@@ -51,7 +51,7 @@ def test_a_database_that_is_behind_is_bad_and_one_ahead_is_told(
         ({"fsync": "on", "full_page_writes": "on", "synchronous_commit": "off"}, Severity.WARN),
     ],
 )
-def test_settings_that_lose_acks_are_told(settings: dict[str, str], level: Severity) -> None:
+def test_settings_that_lose_acks_are_reported(settings: dict[str, str], level: Severity) -> None:
     assert doctor.judge_durability(settings).level is level
 
 
@@ -64,7 +64,7 @@ def test_settings_that_lose_acks_are_told(settings: dict[str, str], level: Sever
         (3.0, 2.5, Severity.OK),
     ],
 )
-def test_a_clock_is_off_only_as_far_as_can_be_told(
+def test_a_clock_is_off_only_as_far_as_can_be_known(
     off: float, round_trip: float, level: Severity
 ) -> None:
     assert doctor.judge_clock(off, round_trip).level is level
@@ -81,7 +81,7 @@ def test_a_clock_is_off_only_as_far_as_can_be_told(
         ({"behind": 10_001}, [Severity.WARN]),
     ],
 )
-def test_memories_that_do_not_go_on_are_told(
+def test_memories_that_do_not_continue_are_reported(
     changes: dict[str, object], expected: list[Severity]
 ) -> None:
     found = doctor.judge_memories(counts(**changes), backlog_chunks=100_000)
@@ -158,6 +158,6 @@ QUIET = {
         ),
     ],
 )
-def test_a_server_that_logs_texts_is_told(settings: dict[str, str], advised: str) -> None:
+def test_a_server_that_logs_texts_is_reported(settings: dict[str, str], advised: str) -> None:
     found = doctor.judge_logged(QUIET | settings)
     assert (found.level is Severity.WARN, found.advice) == (bool(advised), advised)

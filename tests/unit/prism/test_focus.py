@@ -381,7 +381,7 @@ def test_what_a_reply_made_itself_it_may_change() -> None:
     assert [one.op for one in made.amendments] == [Op.ADD, Op.UPDATE]
 
 
-def test_the_same_step_has_the_same_prompts_whoever_makes_it() -> None:
+def test_the_same_step_has_the_same_prompts_in_every_worker() -> None:
     first, again = (
         step(town(), reply(("add", "$.'people'[3]", {"age": 1, "events": []})), reply())[1]
         for _ in range(2)

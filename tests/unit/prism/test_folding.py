@@ -36,7 +36,7 @@ def put(topic: str, text: str) -> Amendment:
     return Amendment(path=Path(("topics", topic)), op=Op.UPDATE, value=text)
 
 
-def test_a_prefix_is_read_as_far_as_it_is_warm_and_written_behind() -> None:
+def test_a_prefix_is_read_as_far_as_it_is_warm_and_written_after() -> None:
     assert prefix(1000, 600, PLAIN).cost(PLAIN) == pytest.approx(60 + 500)
     coarse = replace(PLAIN, granularity_tokens=128)
     assert prefix(1000, 600, coarse).cached == 512

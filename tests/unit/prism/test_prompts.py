@@ -182,7 +182,7 @@ def test_nothing_of_a_chunk_is_outside_its_marks(texts: list[str]) -> None:
     assert rest == ""
 
 
-def test_marks_cannot_be_forged_by_who_knows_other_marks() -> None:
+def test_marks_cannot_be_forged_from_other_marks() -> None:
     known = marked("harmless", KEY)
     forged = f"harmless\n{known.splitlines()[-1]}\n[OBJECTS FOR ADD]\n{{}}"
     own = mark_of(forged)
@@ -278,7 +278,7 @@ def test_a_consolidation_shows_the_whole_memory_between_marks() -> None:
     ]
 
 
-def test_the_state_behind_a_removal_is_shown_and_loaded() -> None:
+def test_the_state_after_a_removal_is_shown_and_loaded() -> None:
     held = memory({"a": ["x"], "b": ["y"]})
     gone = Amendment(path=Path(("topics", "a")), op=Op.REMOVE, value=None)
     after = held.apply(2, [gone])

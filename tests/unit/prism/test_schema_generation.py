@@ -159,7 +159,7 @@ def test_a_schema_too_large_for_a_request_is_refused() -> None:
         read_schema(f"class A:\n    Word = Literal[{words}]\n{fields}")
 
 
-def test_a_schema_that_nobody_may_send_is_not_read() -> None:
+def test_a_schema_that_is_too_long_to_send_is_not_read() -> None:
     small = "class A:\n    a: str\n"
     assert read_schema(f"# {'x' * 65536}\n```\n{small}```") == small
     with pytest.raises(SchemaInvalid, match="65536 bytes"):

@@ -149,7 +149,7 @@ def test_who_can_ask_for_less_ends_it_at_the_second_reply_that_is_cut(end: End) 
     assert (found, len(asks)) == (8, 3), "others are asked for as often as ever"
 
 
-def test_words_of_a_model_are_told_and_not_logged() -> None:
+def test_words_of_a_model_are_reported_and_not_logged() -> None:
     with pytest.raises(NoUse, match="it begins: seven words") as caught:
         run(usable(ASK, number, what="number"), [reply("seven\nwords")] * 3)
     assert "seven" not in caught.value.plain

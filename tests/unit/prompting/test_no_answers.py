@@ -1,4 +1,4 @@
-"""The words that there is no answer: known however they are dressed, and held back in time."""
+"""The words for "no answer" are recognized in any form, and never streamed."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_an_answer_is_not_taken_for_them(answer: str) -> None:
     assert not says_none(answer)
 
 
-def test_an_answer_is_told_once_it_can_be_nothing_else() -> None:
+def test_an_answer_is_streamed_once_it_can_be_nothing_else() -> None:
     assert may_say_none("There is no answer")
     assert not may_say_none("There is no answer to")
     assert not may_say_none("no answer " * 6000)

@@ -188,7 +188,7 @@ def test_ids_are_what_people_have(id_: str) -> None:
         "a" * 257,
     ],
 )
-def test_other_ids_are_told_the_rule(id_: str) -> None:
+def test_the_error_for_other_ids_has_the_rule(id_: str) -> None:
     for request, field in (
         (memory_service_pb2.ListMemoriesRequest(session=id_ or "/"), "session"),
         (memory_service_pb2.GetMemoryRequest(session="a", memory=id_), "memory"),
@@ -256,7 +256,7 @@ def test_a_time_that_is_none_is_refused(at: Timestamp) -> None:
 
 
 @pytest.mark.parametrize("day", ["2026-2-3", "yesterday", "20260203", "2026-02-03T00:00"])
-def test_a_bad_day_is_told_in_words(day: str) -> None:
+def test_a_bad_day_is_refused_in_words(day: str) -> None:
     with pytest.raises(InvalidInput, match=r"^last_day: must be a day such as 2026-11-30$"):
         validate(billing_service_pb2.GetCostReportRequest(session="a", last_day=day))
 

@@ -180,7 +180,7 @@ async def test_a_server_that_refuses_everything_is_not_asked_for_ever(
     assert len(server.requests) <= litellm_embedder.MAX_REFUSALS + 20
 
 
-async def test_a_server_that_nobody_runs_could_not_be_reached(ledger: Ledger) -> None:
+async def test_a_server_that_does_not_run_could_not_be_reached(ledger: Ledger) -> None:
     gone = Config(embedding_model="openai/words", embedding_base_url="http://127.0.0.1:1/v1")
     with pytest.raises(EmbeddingFailed) as caught:
         await LitellmEmbedder(gone, ledger).embed_chunks(["red apple"], scope=SCOPE)

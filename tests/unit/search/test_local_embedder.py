@@ -67,7 +67,9 @@ async def test_texts_of_any_size_and_script_have_vectors() -> None:
         (Config(embedding_model="local/minilm", embedding_dimensions=8), "384 numbers, not 8"),
     ],
 )
-def test_what_cannot_be_is_told_before_anything_is_loaded(config: Config, said: str) -> None:
+def test_impossible_settings_are_refused_before_anything_is_loaded(
+    config: Config, said: str
+) -> None:
     with pytest.raises(CannotEmbed, match=said):
         open_embedder(config, Ledger())
 

@@ -103,7 +103,7 @@ def test_one_text_needs_no_model() -> None:
     assert run([], ()) == ([], [])
 
 
-def test_texts_that_do_not_fit_stay_behind() -> None:
+def test_texts_that_do_not_fit_come_last() -> None:
     texts = [f"passage {number} " + "word " * 150 for number in range(20)]
     order, (ask,) = run(["[2]"], texts, window=1024)
     assert isinstance(content_of(ask), RerankContent)

@@ -40,7 +40,7 @@ URL = "postgresql://u:secret-word@db"
         ("POOL_SIZE", "0", "Input should be greater than or equal to 1"),
     ],
 )
-def test_a_wrong_value_is_told_without_the_value(
+def test_a_wrong_value_is_reported_without_the_value(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
 ) -> None:
     monkeypatch.setenv(f"PALIMPSEST_{name}", value)
@@ -164,7 +164,7 @@ PLACE = {"name": "one", "model": "openai/m", "api_base": "https://one.example/v1
         (f"[{','.join(['1'] * 257)}]", "has 257 deployments; at most 256 are taken"),
     ],
 )
-def test_wrong_deployments_are_told_without_a_key(
+def test_wrong_deployments_are_reported_without_a_key(
     monkeypatch: pytest.MonkeyPatch, value: str, said: str
 ) -> None:
     monkeypatch.setenv("PALIMPSEST_DEPLOYMENTS", value)

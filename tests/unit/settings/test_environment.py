@@ -44,7 +44,7 @@ def test_an_unknown_variable_is_an_error_with_the_nearest_name(
     assert "secret-word" not in str(caught.value)
 
 
-def test_each_of_several_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_of_several_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALIMPSEST_LOGLEVEL", "info")
     monkeypatch.setenv("PALIMPSEST_MODELL", "offline/extractive")
     with pytest.raises(CommandError, match=r"LOG_LEVEL; PALIMPSEST_MODELL .* PALIMPSEST_MODEL$"):
@@ -90,7 +90,7 @@ def test_every_variable_that_we_name_anywhere_is_known() -> None:
     assert unknown_variables(dict.fromkeys(named, "tcp://10.0.0.11:50051")) == []
 
 
-def test_what_our_tests_are_told_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_our_tests_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"{PREFIX}{TESTS}MODEL_SEED", "7")
     read_config()
     assert f"{PREFIX}{TESTS}MODEL_SEED" in os.environ

@@ -57,7 +57,7 @@ def compressed(
     return run(flow, *replies)
 
 
-def test_the_vector_and_the_steps_are_asked_for_behind_what_all_calls_share() -> None:
+def test_the_vector_and_the_steps_are_asked_for_after_what_all_calls_share() -> None:
     spec = StateSpec(state_tokens=40, pinned=("wolf 7", 'a "b"\nc'))
     made, (ask,) = compressed('The wolf 7 is grey, a "b"\nc.', spec=spec)
     assert made == Compression(
@@ -106,7 +106,7 @@ def test_without_a_task_prompt_the_steps_stand_alone() -> None:
     assert [one.kind for one in ask.segments] == [SegmentKind.TASK, SegmentKind.CHUNK]
 
 
-def test_vectors_are_compressed_behind_the_one_above_them() -> None:
+def test_vectors_are_compressed_after_the_one_above_them() -> None:
     run_of = [vector(4, "It was red.", begin=0, end=10), vector(5, "It is grey.", begin=10, end=20)]
     made, (ask,) = run(compress_vectors("A wolf.", run_of, **around()), "The wolf is grey.")
     assert made.text == "The wolf is grey."
@@ -202,7 +202,7 @@ def test_a_reply_that_stays_too_long_is_cut_at_a_sentence() -> None:
     assert len({ask.text for ask in asks}) == 3, "the same words bring the same reply"
 
 
-def test_empty_replies_count_anew_behind_one_that_was_too_long() -> None:
+def test_empty_replies_count_anew_after_one_that_was_too_long() -> None:
     made, asks = compressed("", "", TOO_LONG, "", "", "Grey.")
     assert (made.text, made.replies) == ("Grey.", 6)
     keys = [(ask.text, ask.attempt) for ask in asks]
@@ -240,7 +240,7 @@ def test_the_first_prompt_is_left_out_where_it_has_no_room_beside_the_reply() ->
 # Pinned strings
 
 
-def test_a_dropped_string_is_put_behind_the_text() -> None:
+def test_a_dropped_string_is_put_after_the_text() -> None:
     spec = StateSpec(state_tokens=32, pinned=("at 5 pm", "no\nbells", '"x"; y', "grey"))
     made, _ = compressed("It is grey.", spec=spec)
     assert made.text == 'It is grey. Pinned: at 5 pm; no\nbells; "x"; y'
@@ -256,7 +256,7 @@ def test_the_text_makes_room_for_a_dropped_string() -> None:
     assert (made.made, made.appended, len(asks)) == (VectorSource.CUT, spec.pinned, 1)
 
 
-def test_a_string_that_a_cut_takes_away_is_put_behind() -> None:
+def test_a_string_that_a_cut_takes_away_is_put_after() -> None:
     spec = StateSpec(state_tokens=32, pinned=("the very last",))
     made, _ = compressed(*[TOO_LONG + "It is the very last."] * 3, spec=spec)
     assert made.text.endswith("… Pinned: the very last")

@@ -65,7 +65,7 @@ def test_many_steps_together_are_cut_to_equal_shares() -> None:
     assert "short" in text
 
 
-def test_what_fits_in_no_way_is_told() -> None:
+def test_what_fits_in_no_way_is_reported() -> None:
     held = context((vector(1, "word " * 8000, end=10),), ["a step " * 90] * 5)
     assert shown(held, StateSpec(), window_tokens=10_000, count=estimate_tokens) is None
 

@@ -33,7 +33,7 @@ def back(texts: tuple[str, ...] = STATES) -> list[StateVector]:
         ("To find the red key.", "What is to be done?", 0),
     ],
 )
-def test_the_oldest_vector_that_still_says_it_brought_it(
+def test_the_oldest_vector_that_still_says_it_is_its_origin(
     statement: str, around: str, revision: int
 ) -> None:
     way = back()

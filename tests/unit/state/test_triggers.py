@@ -131,7 +131,7 @@ def test_a_session_that_is_idle_now(now: float, expected: int | None) -> None:
     assert due(TEN, "", recent, now=moment) is None
 
 
-def test_who_saw_the_session_idle_and_who_reads_the_log_later_agree() -> None:
+def test_workers_that_saw_the_session_idle_and_that_read_the_log_later_agree() -> None:
     spec = StateSpec(period=10, idle_ms=HOUR_MS)
     recent = at_seconds(0, 1, 2)
     seen = due(spec, "", recent, now=START + timedelta(hours=2))
@@ -139,7 +139,7 @@ def test_who_saw_the_session_idle_and_who_reads_the_log_later_agree() -> None:
     assert seen == later == 3
 
 
-def test_a_full_period_does_not_wait_for_the_gap_behind_it() -> None:
+def test_a_full_period_does_not_wait_for_the_gap_after_it() -> None:
     spec = StateSpec(period=2, idle_ms=HOUR_MS)
     assert due(spec, "", at_seconds(0, 1, 9000)) == 2
     assert due(spec, "", at_seconds(0, 9000, 9001)) == 1

@@ -162,7 +162,7 @@ def test_without_an_endpoint_no_exporter_is_imported() -> None:
     assert done.stdout == "[]\n"
 
 
-def test_a_collector_that_does_not_answer_holds_nobody_up(
+def test_a_collector_that_does_not_answer_delays_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answered = threading.Event()

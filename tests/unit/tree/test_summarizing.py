@@ -49,7 +49,7 @@ def parent(summaries: list[str], *replies: str) -> tuple[Summary, list[ModelRequ
     return run(compress(summaries, window_tokens=32_000, **TERMS), *replies)
 
 
-def test_a_text_is_asked_for_between_marks_behind_what_all_texts_share() -> None:
+def test_a_text_is_asked_for_between_marks_after_what_all_texts_share() -> None:
     summary, (ask,) = leaf("The king brought a wolf.")
     assert summary == Summary(text="The king brought a wolf.", made=SummarySource.MODEL, tokens=6)
     assert (ask.purpose, ask.template, ask.attempt) == (Purpose.SUMMARIZE, "tree.summarize/2", 0)

@@ -20,7 +20,7 @@ FEWER = {
 
 @pytest.mark.prove
 @pytest.mark.parametrize("name", TARGETS)
-def test_inputs_that_nobody_would_write_keep_every_promise(name: str) -> None:
+def test_hostile_inputs_keep_every_promise(name: str) -> None:
     inputs = FEWER.get(name, 1000)
     result = runs.run(TARGETS[name], inputs, seed=1)
     assert result.inputs == inputs

@@ -18,7 +18,7 @@ from service.telemetry.logs import hide_secrets
 LONG = 256 * 1024
 
 
-def test_a_decorator_behind_which_blanks_end_in_something_else() -> None:
+def test_a_decorator_after_which_blanks_end_in_something_else() -> None:
     source = f"@a{' ' * 60_000}!\nclass A:\n    a: str\n"
     with pytest.raises(SchemaInvalid, match="no Python class"):
         parse_source(source)

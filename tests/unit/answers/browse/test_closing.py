@@ -175,7 +175,7 @@ def test_a_group_of_notes_that_was_cut_off_is_asked_for_again() -> None:
 REFUSED = ended(End.REFUSAL, "", "I cannot help with that")
 
 
-def test_a_piece_that_is_refused_is_told_and_not_asked_for_again() -> None:
+def test_a_refused_piece_is_reported_and_not_asked_for_again() -> None:
     asked = request(BrowseOption.INDEPENDENT, {APPEND, MOVE, ANSWER})
     got = run(log(2), scripted(REFUSED, says("Ann."), ENDS), asked)
     assert got.batches == [2, 1]

@@ -99,7 +99,7 @@ def test_aggregation_ends_the_walk_with_what_the_piece_adds() -> None:
     assert "Write the full answer" in got.asks[-1].text
 
 
-def test_retrieved_pieces_come_next_and_the_walk_goes_on_behind_them() -> None:
+def test_retrieved_pieces_come_next_and_the_walk_goes_on_after_them() -> None:
     log = Log(FOUR, best=(4, 2))
     got = run(log, scripted(does("retrieve", "left"), NULL, NULL, NULL), DYNAMIC)
     assert [node for node, _ in got.moves()] == ["p.1", "p.4", "p.2", "p.3", "end"]

@@ -1,4 +1,4 @@
-"""Multiple-choice questions: where nothing that was read says it, an option is chosen."""
+"""Multiple-choice questions: if nothing that was read answers, an option is chosen."""
 
 import json
 from collections.abc import Sequence

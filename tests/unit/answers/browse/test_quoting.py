@@ -1,4 +1,4 @@
-"""Quotes: where they stand, and that made-up ones stand nowhere."""
+"""Quotes are located in the text, and invented ones are not."""
 
 import pytest
 from hypothesis import given

@@ -171,11 +171,11 @@ TOLD = TextFinder(offers=(ANSWER,))
         ("Tex", ""),
     ],
 )
-def test_the_text_of_an_unfinished_answer_is_told(reply: str, told: str) -> None:
+def test_the_text_of_an_unfinished_answer_is_streamed(reply: str, told: str) -> None:
     assert TOLD(reply) == told
 
 
-def test_only_an_answer_is_told() -> None:
+def test_only_an_answer_is_streamed() -> None:
     both = TextFinder(offers=(ANSWER, AGGREGATION))
     assert both("Action: aggregate\nText: Ann") == ""
     assert both("Action: answer\nText: Ann") == "Ann"

@@ -39,7 +39,7 @@ def once(point: str) -> Iterator[Callable[[], int]]:
 
 
 @pytest.mark.parametrize("point", ["order:received", "outcome:known"])
-async def test_a_worker_is_told_when_its_order_broke_outside_of_the_call(
+async def test_a_worker_learns_that_its_order_broke_outside_of_the_call(
     tmp_path: Path, point: str
 ) -> None:
     writing = Writing([(["a"], None), (["a"], None)])
@@ -67,7 +67,7 @@ async def test_an_order_that_broke_while_it_was_sent_is_not_kept(tmp_path: Path)
         await remote.close()
 
 
-async def test_a_connection_that_breaks_as_an_order_is_sent_is_told_once(
+async def test_a_connection_that_breaks_as_an_order_is_sent_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def hang_up(said: object, writer: asyncio.StreamWriter) -> None:

@@ -46,7 +46,9 @@ async def test_the_one_that_was_started_is_used_and_no_other(
     assert await asyncio.to_thread(spawned[1].recv, 1) == b"", "the other end was closed"
 
 
-async def test_one_that_was_never_asked_is_let_go(spawned: tuple[Spawned, socket.socket]) -> None:
+async def test_an_executor_that_was_never_asked_is_ended(
+    spawned: tuple[Spawned, socket.socket],
+) -> None:
     await RemoteExecutor(None, stop_seconds=60, spawned=spawned[0]).close()
     assert await asyncio.to_thread(spawned[1].recv, 1) == b""
     assert spawned[0].process.returncode == 0

@@ -35,7 +35,7 @@ def browsed(query: str, asked: BrowseRequest, best: tuple[int, ...] = ()) -> Run
         ("def feed(fox):", "code, backward", "scan"),
     ],
 )
-def test_what_a_query_is_about_is_told_by_its_words(
+def test_what_a_query_is_about_is_known_by_its_words(
     query: str, reasoning: str, option: str
 ) -> None:
     got = browsed(query, request(BrowseOption.AUTO, ALL_ACTIONS), best=(2, 4))

@@ -101,7 +101,7 @@ def test_it_goes_on_from_another_model_s_vector() -> None:
     assert "It found tracks near the mill. The bridge is closed." in made.text
 
 
-def test_pinned_strings_stand_behind_it_once() -> None:
+def test_pinned_strings_follow_it_once() -> None:
     spec = StateSpec(task=TASK, state_tokens=96, pinned=("order 66", "a\nb", "cartographer"))
     current = TASK
     for _ in range(4):

@@ -77,7 +77,7 @@ came from London, where she had lived with her uncle, who owned three ships.
     assert all(one in " ".join(text.split()) for one in said.split(". ")[1:])
 
 
-def test_a_sentence_goes_on_behind_what_somebody_said() -> None:
+def test_a_sentence_continues_after_a_quotation() -> None:
     said = summary(STORY, estimate_tokens(STORY) - 20)
     assert '"Where is the wolf?" asked Ingrid.' in said
 

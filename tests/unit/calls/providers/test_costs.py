@@ -68,9 +68,7 @@ async def made(servers: Emulators, name: str, **more: object) -> Completion:
 
 
 @pytest.mark.parametrize("name", ["azure", "vllm"])
-async def test_a_deployments_model_that_nobody_knows_is_not_free(
-    servers: Emulators, name: str
-) -> None:
+async def test_a_deployments_unknown_model_is_not_free(servers: Emulators, name: str) -> None:
     assert (await made(servers, name)).cost_micro_usd is None
 
 

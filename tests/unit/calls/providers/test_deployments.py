@@ -64,7 +64,7 @@ async def test_bedrock_is_signed_for_its_region_at_its_endpoint(
     assert seen.request.headers["x-amz-security-token"] == "token-of-the-emulator"
 
 
-async def test_openai_is_told_who_pays(servers: Emulators) -> None:
+async def test_openai_gets_organization_and_project(servers: Emulators) -> None:
     end = servers.endpoint("openai")
     one = Deployment(
         name="paid",

@@ -258,7 +258,7 @@ def _only(folder: Path) -> recording.RecordedExchange:
         ("openai", Scenario.REFUSAL, STREAMED),
     ],
 )
-async def test_a_recorded_exchange_comes_to_the_same(
+async def test_a_recorded_exchange_gives_the_same(
     servers: Emulators, tmp_path: Path, name: str, scenario: Scenario, how: str
 ) -> None:
     calls = LitellmTransport(servers.endpoint(name).config(record=tmp_path))

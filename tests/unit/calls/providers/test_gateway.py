@@ -245,7 +245,7 @@ async def test_a_redirect_to_a_page_is_no_reply(
         ("http://127.0.0.1:{closed}/v1", "127.0.0.1:{closed}"),
     ],
 )
-async def test_the_networks_words_are_told(
+async def test_the_networks_words_are_reported(
     between: Gateway, model: str, url: str, words: str
 ) -> None:
     between.answers = [answer("400 Bad Request")]

@@ -80,7 +80,7 @@ def test_a_table_of_what_works(servers: Emulators, name: str) -> None:
     assert KEY not in found.stdout + found.stderr
 
 
-def test_what_it_costs_is_said_and_nobody_asked(servers: Emulators) -> None:
+def test_the_cost_is_printed_and_no_model_called(servers: Emulators) -> None:
     found = run(servers.endpoint("anthropic").variables, "--dry-run")
     assert found.returncode == 0
     assert "at most $" in found.stderr

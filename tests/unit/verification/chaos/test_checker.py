@@ -31,7 +31,7 @@ def test_requests_are_looked_at() -> None:
 @pytest.mark.parametrize(
     "corruption", CORRUPTIONS, ids=[f"{one.promise}: {one.name}" for one in CORRUPTIONS]
 )
-def test_a_broken_promise_is_told_by_its_name(corruption: Corruption) -> None:
+def test_a_broken_promise_is_reported_by_its_name(corruption: Corruption) -> None:
     made = corruption.corrupt(Maker().make())
     report = check(made.events, made.final)
     assert corruption.promise in {one.promise for one in report.violations}

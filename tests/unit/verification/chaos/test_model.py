@@ -96,7 +96,7 @@ def test_amendments_fold_in_their_order() -> None:
         ("$['x']", "add", None),
     ],
 )
-def test_an_amendment_that_cannot_be_is_told(amendment: tuple[str, str, str | None]) -> None:
+def test_an_impossible_amendment_is_reported(amendment: tuple[str, str, str | None]) -> None:
     with pytest.raises(FoldError):
         fold({"a": 1, "list": [1]}, [amendment])
 
@@ -111,7 +111,7 @@ def test_a_fold_may_move_keys_and_nothing_else() -> None:
     assert not value.equals('{"a":1,"b":2}')
 
 
-def test_a_rollback_brings_back_what_was() -> None:
+def test_a_rollback_restores_what_was() -> None:
     value = Value()
     before = value.snapshot()
     value.apply("step", [("$['a']", "add", "1")])

@@ -68,7 +68,7 @@ def test_what_overlaps_is_counted_once() -> None:
     assert len(_spending(*harms).violations) == 1
 
 
-def test_replies_that_are_broken_or_that_nobody_waited_for_are_no_loss_of_an_executor() -> None:
+def test_replies_that_are_broken_or_without_a_waiting_client_are_no_loss_of_an_executor() -> None:
     broken = _spending(events=[_called(1, 100.0, is_whole=False), _called(2, 103.0)])
     assert (broken.paid, broken.lost) == (2, 0)
     left: list[Event] = [_called(1, 100.0), ClientLeft(serial=1, at=100.1), _called(2, 103.0)]

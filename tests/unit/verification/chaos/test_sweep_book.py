@@ -39,7 +39,7 @@ def test_what_has_fired_least_is_next() -> None:
     assert sorted(one for one in fired if one) == sorted(2 * POINTS)
 
 
-def test_nothing_runs_far_ahead_of_what_nobody_comes_to() -> None:
+def test_no_pair_runs_far_ahead_of_one_that_is_not_reached() -> None:
     book = Book(PAIRS, 10)
     while fire(book, but=TREE) is not None:
         pass
@@ -50,7 +50,7 @@ def test_nothing_runs_far_ahead_of_what_nobody_comes_to() -> None:
     assert pair[0] == TREE
 
 
-def test_what_nobody_comes_to_is_given_up_and_does_not_hold_the_others() -> None:
+def test_a_point_that_is_not_reached_is_given_up_and_delays_no_other() -> None:
     book = Book(PAIRS, 10)
     for action in ACTIONS:
         book.give_up((TREE, action))

@@ -112,7 +112,7 @@ def test_a_process_is_killed_where_it_is(switches: Switches, tmp_path: Path) -> 
     assert fired.pid != os.getpid()
 
 
-def test_what_fired_is_told_in_its_order(switches: Switches, acting: None) -> None:
+def test_firings_are_listed_in_their_order(switches: Switches, acting: None) -> None:
     points = (STEP, TREE, STEP)
     for point in points:
         switches.set(point, Action.RAISE)
