@@ -49,6 +49,23 @@ def test_every_word_says_where_it_lives() -> None:
         assert set(where[1].split(", ")) <= ROOMS | FOLDERS, word
 
 
+def test_every_class_that_a_word_names_exists() -> None:
+    named = {
+        name
+        for _, _, entry in entries()
+        for inside in re.findall(r"^\*\*[^*]+\*\* \(([^)]*)\)", entry)
+        for name in re.findall(r"\b[A-Z]\w*[a-z][A-Z]\w*", inside)
+    }
+    classes = {
+        name
+        for layer in ("service", "storage", "evaluation")
+        for path in (ROOT / layer).rglob("*.py")
+        for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE)
+    }
+    assert len(named) > 15
+    assert named <= classes
+
+
 def test_every_table_has_its_row_and_no_other_has() -> None:
     cells = re.findall(r"^\| ((?:`\w+`,? ?)+) \|", WORDS, re.MULTILINE)
     listed = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
