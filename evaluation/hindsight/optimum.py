@@ -1,4 +1,4 @@
-"""The optimum: the cheapest times to fold a memory at, for who knows its log in advance."""
+"""The optimum: the cheapest times to fold a memory at, if its log is known in advance."""
 
 from service.domain.prism.folding import prefix
 from service.domain.spend.prices import CacheFamily, ModelPrices

@@ -1,4 +1,4 @@
-"""What a model call costs besides the model: CALLS calls of a model that takes 200 ms.
+"""Measures what a model call costs besides the model: CALLS calls of a model that takes 200 ms.
 
 Through the real gateway, with lease, ledger and record in a real PostgreSQL and the
 prefix index in a real Valkey, CONCURRENCY at once. `value` is the wall time divided by the

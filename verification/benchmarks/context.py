@@ -1,4 +1,4 @@
-"""How fast a working context is read over gRPC, against a service that could do no less.
+"""Measures how fast a working context is read over gRPC, against a service that could do no less.
 
 `value` is the median of GetWorkingContext divided by that of a bare gRPC service, which
 runs one SELECT of the same vectors and chunks and sends as many bytes as the real reply

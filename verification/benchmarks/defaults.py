@@ -1,4 +1,4 @@
-"""What a conversation costs by the defaults of `linger` and `memory_tokens`.
+"""Measures what a conversation costs by the defaults of `linger` and `memory_tokens`.
 
 `value` is the dollars for 1,000 turns of 680, at the price of gpt-4.1-mini, with the defaults,
 divided by that without a linger and with half of the window as the budget. One message is

@@ -1,4 +1,4 @@
-"""How much one slow session and one poisoned session delay the others.
+"""Measures how much one slow session and one poisoned session delay the others.
 
 `--sessions` normal sessions append a chunk now and then; measured is from the append until a
 read with the ack's token says that it is applied. In half of the rounds two more sessions are

@@ -1,4 +1,4 @@
-"""What a real inference engine computes for a memory, in deployment and as amendments.
+"""Measures what a real inference engine computes for a memory, in place and as amendments.
 
 The same stream is kept by two memories, through the whole service: the flows, the
 gateway, the renderers, litellm, and llama.cpp's server with a small model. What the

@@ -1,4 +1,4 @@
-"""What it costs the database that calls are under way: commits a second with CALLS of them.
+"""Measures what calls in progress cost the database: commits a second with CALLS of them.
 
 Their model does not reply, so that nothing happens but that their leases are renewed. `value` is
 the commits a second of the database by pg_stat_database, ours among them; `flushes` are those of

@@ -1,4 +1,4 @@
-"""What a message costs PostgreSQL, from its append until its memory has it; and what memories cost.
+"""Measures what a message costs PostgreSQL until its memory has it, and what memories cost.
 
 Sessions with one PRISM memory each, the offline model, one worker. `value` is the bytes of
 write-ahead log for a message that is appended, applied and indexed, in steady state: no page is

@@ -1,4 +1,4 @@
-"""How soon a chunk is taken up that comes soon after a step, or after a pause.
+"""Measures how soon a chunk is taken up that arrives soon after a step, or after a pause.
 
 One quiet API and one worker, whose model takes a time of its own. A client appends a chunk,
 reads the memory that has it, waits for a while and appends the next one. Measured is from the

@@ -1,4 +1,4 @@
-"""What folding by price costs, against every fixed policy and the offline optimum.
+"""Measures what folding by price costs, against every fixed policy and the offline optimum.
 
 `value` is the mean of the cost of `adaptive` divided by that of the best schedule for who
 knows the stream in advance; over the recorded streams, or the made-up ones when there are

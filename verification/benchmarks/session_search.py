@@ -1,4 +1,4 @@
-"""How long a search by words takes in one long session, against a short one.
+"""Measures how long a search by words takes in one long session, against a short one.
 
 Two sessions of made-up chunks, 10,000 and 1,000,000 (`--small`, `--large`), are indexed as a
 worker does it, and searched by the same queries in turns: for one common word, several common

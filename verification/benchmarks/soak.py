@@ -1,4 +1,4 @@
-"""Steady mixed traffic for a while, and whether any process grows by it.
+"""Runs steady mixed traffic for a while, and measures whether any process grows by it.
 
 Agents append steps to sessions that each have a PRISM memory and a state memory; others read
 the memory, its log and its working context, search, ask, and watch (one watch stays, others

@@ -1,4 +1,4 @@
-"""How long a start takes, of everything and of its parts, until the first chunk is applied.
+"""Measures a start, and its parts, until the first chunk is applied.
 
 - `up`: `palimpsest up` on data that is there already, with a server's model (`far`) and with
   the offline one (`near`): until it says where it listens, and until a chunk that is appended

@@ -1,4 +1,4 @@
-"""What a PRISM step costs outside the model call, early and late in a long log.
+"""Measures what a PRISM step costs outside the model call, early and late in a long log.
 
 `value` is the median time of a step about revision 10,000 divided by that about
 revision 10: a step must not cost more because the log is longer. The model answers at

@@ -1,4 +1,4 @@
-"""How long a summary tree takes to be built, against what its model calls take at best.
+"""Measures how long a summary tree takes to be built, against what its model calls take at best.
 
 1,000,000 tokens of text, a model that takes 200 ms, 32 calls at once. The time until the
 tree has all of it, divided by the ideal one, calls x 200 ms / 32, twice:

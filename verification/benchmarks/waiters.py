@@ -1,4 +1,4 @@
-"""What it costs to wait: reads, and watches, each of a memory of its own.
+"""Measures what waiting costs: reads, and watches, each of a memory of its own.
 
 An API and a worker as processes. First `--watches` memories are watched: the CPU of the API
 and of PostgreSQL while nothing happens, and the time from the append of a chunk until the watch

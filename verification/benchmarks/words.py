@@ -1,4 +1,4 @@
-"""How fast the words of chunks are indexed, and what that costs those who append meanwhile.
+"""Measures how fast the words of chunks are indexed, and what that costs concurrent appends.
 
 `value` is chunks a second of the indexer (2 KB chunks, one session, one after the other)
 divided by those of one bare INSERT … SELECT to_tsvector over the same chunks. `appends` is

@@ -1,4 +1,4 @@
-"""The checker: whether a history, and what is there in the end, keep the promises.
+"""Checks whether a history and the final state keep the promises.
 
 It knows nothing of the service but what the guides promise, and what `model` makes of it.
 Time and room are linear: a million chunks take seconds, since chunks are read from the

@@ -1,4 +1,4 @@
-"""What is there in the end of one session, read from its tables.
+"""Reads the final state of one session from its tables.
 
 As the superuser, whom row-level security hides nothing from; the value that a PRISM memory
 had at a revision is asked of the service itself.

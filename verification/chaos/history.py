@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opened:
-    """A producer was opened, and the service said where it stands."""
+    """A producer was opened, and the service returned its last sequence and the head."""
 
     client: str
     session: str

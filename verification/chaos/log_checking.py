@@ -1,4 +1,4 @@
-"""The log of a session, as it is in the end, against what its clients saw of it."""
+"""Checks the final log of a session against what its clients saw of it."""
 
 from array import array
 from collections import defaultdict, deque

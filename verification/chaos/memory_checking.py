@@ -1,4 +1,4 @@
-"""A memory, as it is in the end, against what its clients saw of it."""
+"""Checks the final state of a memory against what its clients saw of it."""
 
 import hashlib
 import json

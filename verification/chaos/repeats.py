@@ -23,7 +23,7 @@ LOSES_GROUP = ("calls.record:statement", "calls.record:commit")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Repeats:
-    """Replies that were paid and are in no row: who wanted them paid again."""
+    """Paid replies that are in no row, by the fault that explains each."""
 
     #: Replies that the model server wrote.
     paid: int

@@ -1,4 +1,4 @@
-"""The shapes of trees and of state memories: what covers the log, and nothing twice."""
+"""Checks that trees and state memories cover the log, and nothing of it twice."""
 
 from collections import defaultdict
 from collections.abc import Callable, Container, Sequence

@@ -1,4 +1,4 @@
-"""Forms: the JSON Schemas that clients want answers in, and values held against them."""
+"""Forms: the JSON Schemas that clients want answers in, and values checked against them."""
 
 import random
 from collections.abc import Sequence

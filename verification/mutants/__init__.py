@@ -1,1 +1,1 @@
-"""The gate that the tests have teeth: guards are taken away, and the checker must notice."""
+"""Removes guards one by one, and checks that the tests notice."""

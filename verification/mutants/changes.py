@@ -22,7 +22,7 @@ class Stale(AssertionError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sql:
-    """A part of a statement is left out, or is another one."""
+    """Leaves out or replaces a part of a statement."""
 
     #: A regular expression that is found in the statement, and in no other.
     of: str
@@ -33,7 +33,7 @@ class Sql:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drop:
-    """A key, a check or an index is not there, nor what depends on it.
+    """Drops a key, a check or an index, and what depends on it.
 
     An index that is not in `public` is named with its schema, as its table is.
     """
@@ -44,7 +44,7 @@ class Drop:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Body:
-    """A function of the database has another text."""
+    """Changes the text of a function of the database."""
 
     function: str
     cut: str
@@ -53,7 +53,7 @@ class Body:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Patch:
-    """A function of the service is another one."""
+    """Replaces a function of the service."""
 
     #: The module or the class, and the name that it has there.
     where: Any

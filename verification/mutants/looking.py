@@ -1,4 +1,4 @@
-"""What is wrong with what is there in the end."""
+"""Checks the final state of a world."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a mutant is: a guard, how it is taken away, and where that would be seen."""
+"""Mutants: guards, how each of them is removed, and what would show that."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass

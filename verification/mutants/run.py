@@ -1,4 +1,4 @@
-"""Running mutants: a chain with its first guards gone, one after the other, until none holds."""
+"""Runs mutants: each chain without its first guards, one more at a time, until none is left."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence

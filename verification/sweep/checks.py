@@ -1,4 +1,4 @@
-"""What is there after a sweep, and what of it is wrong: straight from the tables.
+"""Checks the tables after a sweep.
 
 Traffic does again what failed until it is done, so that nearly all of it is known without
 a history: each session's chunks, what each memory has to hold, and that nothing is left.
