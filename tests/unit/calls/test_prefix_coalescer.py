@@ -1,4 +1,4 @@
-"""Of calls with the same prefix one goes first, and none waits in vain."""
+"""Calls with the same prefix wait for the first of them, and none waits in vain."""
 
 import asyncio
 from collections import Counter
