@@ -143,14 +143,10 @@ class Producing:
 
     def _opened(self, suffix: str = "") -> Recorded:
         client = self._rng.choice(self._desk.clients)
-        made = Recorded(
-            client._connection,
-            self._room.session,
-            self._producer,
-            epoch=self.epoch,
-            expected_head=None,
-            give_up_seconds=GIVE_UP_SECONDS,
+        opening = session_service_pb2.AppendChunksRequest.Open(
+            session=self._room.session, producer_id=self._producer, epoch=self.epoch
         )
+        made = Recorded(client._connection, opening, GIVE_UP_SECONDS)
         made.desk, made.room, made.client = self._desk, self._room, self._client + suffix
         return made
 

@@ -1,7 +1,7 @@
 """What all conversions between the proto's messages and plain values share."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -14,14 +14,15 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from palimpsest._errors import PalimpsestError, from_parts
-from palimpsest._values_common import OperationState
 from palimpsest.v1 import common_pb2, errors_pb2
 
 Value = TypeVar("Value")
-_Message = TypeVar("_Message")
+_Message = TypeVar("_Message", bound=Message)
 
 #: Of a value that an error shows, in characters.
 SHOWN_CHARACTERS = 60
+#: The client's names for the number 0 of an enum, by the fields that may have it.
+_ZEROS = {"mode": "auto", "op": "put", "order": "auto", "reply_format": "auto", "strategy": "auto"}
 
 
 def value_of(kind: Callable[..., Value], message: Message, /, **others: Any) -> Value:
@@ -93,14 +94,19 @@ def _namer(enum: Any, hint: Any) -> _Reader:
     A number without a name there is of a newer service: it is "unknown" or "" where the type
     has these, else the first name. Where the type is `str`, it has all names, and 0 is "".
     """
-    prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
-    known = {one.number: one.name.removeprefix(prefix).lower() for one in enum.values}
+    known = _names(enum)
     if hint is str:
         return lambda number: known.get(number, "unknown") if number else ""
     is_enum = isinstance(hint, type) and issubclass(hint, Enum)
     names = {str(one): one for one in (hint if is_enum else get_args(hint))}
     other = next(names[one] for one in ("unknown", "", *names) if one in names)
     return lambda number: names.get(known.get(number, ""), other)
+
+
+def _names(enum: Any) -> dict[int, str]:
+    """Returns the names of an enum without their prefix, by their numbers."""
+    prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    return {one.number: one.name.removeprefix(prefix).lower() for one in enum.values}
 
 
 def _same(value: Any) -> Any:
@@ -119,22 +125,6 @@ def consistency(after: str, fully_applied: bool) -> common_pb2.ReadConsistency |
     return common_pb2.ReadConsistency(at_least=after, fully_applied=fully_applied)
 
 
-def numbers_of(enum: Any, prefix: str, unset: str = "") -> dict[Any, Any]:
-    """Returns the numbers of an enum of the proto by their names without `prefix`.
-
-    `unset` is the name of the number 0, which has none otherwise.
-    """
-    names = {name.removeprefix(prefix).lower(): number for name, number in enum.items() if number}
-    return {unset: 0, **names} if unset else names
-
-
-#: States to list by; None: any.
-STATES: dict[OperationState | None, Any] = {
-    None: common_pb2.OPERATION_STATE_UNSPECIFIED,
-    **numbers_of(common_pb2.OperationState, "OPERATION_STATE_"),
-}
-
-
 def error_of(message: errors_pb2.ErrorStatus) -> PalimpsestError:
     """Returns the error that a call would raise."""
     try:
@@ -145,25 +135,18 @@ def error_of(message: errors_pb2.ErrorStatus) -> PalimpsestError:
     return from_parts(message.code, message.message, reason, dict(message.metadata))
 
 
-def number_of(setting: str, table: Mapping[Any, Any], given: object) -> Any:
-    """Returns what the proto calls a setting's value. Raises ValueError."""
-    # Not `given in table`, which fails for what has no hash.
-    for name, number in table.items():
-        if name == given:
-            return number
-    allowed = " or ".join(repr(name) for name in table if name is not None)
-    raise ValueError(f"{setting} must be {allowed}, not {given!r}")
+def message_of(kind: type[_Message], /, **given: Any) -> _Message:
+    """Returns a message of these fields, with the numbers of enums that are given by name.
 
-
-def message_of(kind: Callable[..., _Message], **given: Any) -> _Message:
-    """Returns a message of these fields. Raises TypeError and ValueError that name the field.
-
-    Those of protobuf say what is wrong with a value, and not which one it is.
+    Raises TypeError and ValueError that name the field. Those of protobuf say what is wrong
+    with a value, and not which one it is.
     """
+    known = kind.DESCRIPTOR.fields_by_name
+    sent = {name: _sent(known[name], value) for name, value in given.items()}
     try:
-        return kind(**given)
+        return kind(**sent)
     except (TypeError, ValueError):
-        for name, value in given.items():
+        for name, value in sent.items():
             shown = repr(value)
             if len(shown) > SHOWN_CHARACTERS:
                 shown = f"{shown[:SHOWN_CHARACTERS]}…"
@@ -180,13 +163,42 @@ def message_of(kind: Callable[..., _Message], **given: Any) -> _Message:
         raise
 
 
-def milliseconds(given: float | timedelta, setting: str) -> int:
+def _sent(field: Any, value: Any) -> Any:
+    """Returns the value of a field as protobuf takes it. Raises ValueError."""
+    is_repeated = field.default_value == []
+    if is_repeated and field.message_type is None and isinstance(value, str):
+        # Each of its letters would be one.
+        raise ValueError(f"{field.name} must be a collection of strings, not one string")
+    if field.enum_type is None or value is None:
+        return value
+    return [_number(field, one) for one in value] if is_repeated else _number(field, value)
+
+
+def _number(field: Any, given: object) -> int:
+    names = _names(field.enum_type)
+    names[0] = _ZEROS.get(field.name, "")
+    for number, name in names.items():
+        if name and name == given:
+            return number
+    allowed = " or ".join(repr(name) for name in names.values() if name)
+    raise ValueError(f"{field.name} must be {allowed}, not {given!r}")
+
+
+def refuse_unknown(what: str, given: Iterable[str], known: type) -> None:
+    """Raises TypeError for a name that a TypedDict of options does not have."""
+    names = known.__annotations__
+    for name in given:
+        if name not in names:
+            raise TypeError(f"there is no {what} {name!r}; there are {', '.join(names)}")
+
+
+def duration(given: float | timedelta, setting: str) -> timedelta:
     """Returns a duration, given in seconds or as a timedelta, in whole milliseconds.
 
     Raises ValueError for what is no duration; the service bounds it.
     """
     seconds = given.total_seconds() if isinstance(given, timedelta) else given
     # False for NaN as well.
-    if not 0 <= seconds <= timedelta.max.total_seconds():
+    if not 0 <= seconds < timedelta.max.total_seconds():
         raise ValueError(f"{setting} must be a number of seconds from 0 on, not {given!r}")
-    return round(seconds * 1000)
+    return timedelta(milliseconds=round(seconds * 1000))

@@ -3,12 +3,12 @@
 import hashlib
 import json
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar, Unpack, cast
 from uuid import uuid4
 
-from palimpsest._convert import message_of, number_of, numbers_of, value_of
+from palimpsest._convert import message_of, refuse_unknown, value_of
 from palimpsest._errors import (
     Aborted,
     AlreadyExists,
@@ -16,9 +16,10 @@ from palimpsest._errors import (
     InvalidArgument,
     NotFound,
     PalimpsestError,
+    reworded,
 )
 from palimpsest._transport import MAX_SENT_BYTES
-from palimpsest._values_log import Ack, Chunk, ChunkFilterOptions, ChunkKind, ChunkLabels
+from palimpsest._values_log import Ack, Chunk, ChunkFilterOptions, ChunkLabels
 from palimpsest.v1 import chunks_pb2, common_pb2, session_service_pb2
 
 Range = TypeVar("Range", common_pb2.PositionRange, common_pb2.TimeRange)
@@ -86,6 +87,7 @@ def step_chunk(
 
 
 def _labels(labels: ChunkLabels) -> dict[str, Any]:
+    refuse_unknown("label", labels, ChunkLabels)
     given = {name: value for name, value in labels.items() if value}
     if labels.get("occurred_at") is not None:
         given["occurred_at"] = instant("occurred_at", labels["occurred_at"])
@@ -266,13 +268,11 @@ REFUSED = (Aborted, AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
 
 def may_be_stored(error: PalimpsestError, request_id: str) -> PalimpsestError:
     """Returns the error with the id under which the same can be appended again."""
-    return type(error)(
+    return reworded(
+        error,
         f"{error}; it may be stored: append the same again with request_id={request_id!r},"
         " which stores it once",
-        reason=error.reason,
-        metadata={**error.metadata, "request_id": request_id},
-        fields=error.fields,
-        retry_seconds=error.retry_seconds,
+        request_id=request_id,
     )
 
 
@@ -367,9 +367,6 @@ def _content(chunk: Chunk) -> str:
     return chunk.text
 
 
-_KINDS: dict[ChunkKind, Any] = numbers_of(chunks_pb2.ChunkKind, "CHUNK_KIND_")
-
-
 def chunk_filter(
     *,
     from_position: int = 0,
@@ -377,18 +374,12 @@ def chunk_filter(
     **options: Unpack[ChunkFilterOptions],
 ) -> chunks_pb2.ChunkFilter:
     """Returns which chunks are wanted. Raises TypeError and ValueError that name the setting."""
-    for name in options:
-        if name not in ChunkFilterOptions.__annotations__:
-            known = ", ".join(ChunkFilterOptions.__annotations__)
-            raise TypeError(f"there is no filter {name!r}; there are {known}")
-    ids = {}
+    refuse_unknown("filter", options, ChunkFilterOptions)
+    ids: dict[str, Any] = {}
     for name in ("kinds", "threads", "excluded_threads", "sources"):
         given = options.get(name, ())
-        if isinstance(given, str):
-            # Each of its letters would be one.
-            raise ValueError(f"{name} must be a collection of strings, not one string")
-        ids[name] = list(dict.fromkeys(given))  # type: ignore[call-overload]
-    ids["kinds"] = [number_of("kinds", _KINDS, kind) for kind in ids["kinds"]]
+        # One string is refused as a whole below.
+        ids[name] = given if isinstance(given, str) else list(dict.fromkeys(given))  # type: ignore[call-overload]
     return message_of(
         chunks_pb2.ChunkFilter,
         positions=_range(common_pb2.PositionRange, first=from_position, last=to_position),
@@ -407,7 +398,7 @@ def _times(start: str, end: str, options: Mapping[str, Any]) -> common_pb2.TimeR
     )
 
 
-def _range(kind: Callable[..., Range], **ends: Any) -> Range | None:
+def _range(kind: type[Range], **ends: Any) -> Range | None:
     """Returns a range; None where both of its ends are open."""
     return message_of(kind, **ends) if any(ends.values()) else None
 

@@ -9,7 +9,7 @@ PalimpsestError
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import grpc
 from google.rpc import error_details_pb2
@@ -88,6 +88,8 @@ class ProducerClosed(PalimpsestError):
     """A producer was used after it was closed, or had ended with an error that was raised."""
 
 
+Error = TypeVar("Error", bound=PalimpsestError)
+
 _CLASSES: dict[grpc.StatusCode, type[PalimpsestError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument,
     grpc.StatusCode.NOT_FOUND: NotFound,
@@ -114,6 +116,17 @@ class Ended(Protocol):
 
     def trailing_metadata(self) -> Any:
         """Returns what the service sent last."""
+
+
+def reworded(error: Error, message: str, **metadata: str) -> Error:
+    """Returns the same error with another message and more metadata."""
+    return type(error)(
+        message,
+        reason=error.reason,
+        metadata={**error.metadata, **metadata},
+        fields=error.fields,
+        retry_seconds=error.retry_seconds,
+    )
 
 
 def from_parts(

@@ -53,7 +53,6 @@ from palimpsest._schemas import (
     schema_fields,
 )
 from palimpsest._search import FoundChunk, SearchedBy, SearchIndex, SearchMode, SearchResult
-from palimpsest._sessions import SessionInfo
 from palimpsest._specs import (
     AgentSettings,
     AllowedOps,
@@ -126,7 +125,15 @@ from palimpsest._values_common import (
     PositionRange,
     ReadPoint,
 )
-from palimpsest._values_log import Ack, Appended, Chunk, ChunkFilterOptions, ChunkKind, ChunkLabels
+from palimpsest._values_log import (
+    Ack,
+    Appended,
+    Chunk,
+    ChunkFilterOptions,
+    ChunkKind,
+    ChunkLabels,
+    SessionInfo,
+)
 
 __all__ = [
     "MAX_JSON_BYTES",

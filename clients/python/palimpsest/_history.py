@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from palimpsest._convert import numbers_of, value_of
+from palimpsest._convert import message_of, value_of
 from palimpsest._convert_chunks import chunk
 from palimpsest._memories import MemoryInfo, memory
 from palimpsest._values_common import PositionRange, ReadPoint
 from palimpsest._values_log import Chunk
-from palimpsest.v1 import memories_pb2, memory_service_pb2
+from palimpsest.v1 import memory_service_pb2
 
 #: What an amendment does at its path; "unknown" only where the service is newer.
 Op = Literal["add", "update", "remove", "unknown"]
@@ -194,12 +194,9 @@ class Folded:
     folded: bool
 
 
-_EDIT_OPS: dict[str, Any] = numbers_of(memories_pb2.AmendmentOp, "AMENDMENT_OP_", "put")
-
-
 def edit_message(edit: Edit) -> memory_service_pb2.Edit:
     """Returns an edit as the proto has it. Raises ValueError for a value that is no JSON."""
-    message = memory_service_pb2.Edit(op=_EDIT_OPS[edit.op], path=edit.path)
+    message = message_of(memory_service_pb2.Edit, op=edit.op, path=edit.path)
     if edit.op != "remove":
         try:
             _check_keys(edit.value)

@@ -8,12 +8,13 @@ from typing import Any, Literal
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from palimpsest._convert import common_fields, number_of, numbers_of, value_of
+from palimpsest._convert import common_fields, value_of
 from palimpsest._errors import (
     AlreadyExists,
     FailedPrecondition,
     PalimpsestError,
     ResourceExhausted,
+    reworded,
 )
 from palimpsest._specs import (
     AllowedOps,
@@ -142,20 +143,6 @@ class Flushed:
     head: int
 
 
-_STATUSES: dict[MemoryStatus | None, Any] = {
-    None: memories_pb2.Memory.STATUS_UNSPECIFIED,
-    **{
-        MemoryStatus(name): number
-        for name, number in numbers_of(memories_pb2.Memory.Status, "STATUS_").items()
-    },
-}
-
-
-def memory_status(given: MemoryStatus | str | None) -> Any:
-    """Returns the status to list memories by. Raises ValueError for what is none."""
-    return number_of("status", _STATUSES, given)
-
-
 def memory(message: memories_pb2.Memory) -> MemoryInfo:
     """Returns a memory without its value."""
     kind: MemoryKind = message.WhichOneof("spec") or "prism"
@@ -227,12 +214,11 @@ def settings_that_differ(
 
 def existing_differs(id: str, others: Iterable[str], error: AlreadyExists) -> AlreadyExists:
     """Returns the error for a memory that exists with other settings than the wanted ones."""
-    return AlreadyExists(
+    return reworded(
+        error,
         f"memory {id!r} exists already, and {'; '.join(others)}. Use it"
         " as it is (session.memory, session.tree or session.state), choose another id, or"
         " build one with these settings from the whole log (rebuild)",
-        reason=error.reason,
-        metadata=error.metadata,
     )
 
 

@@ -7,12 +7,11 @@ from typing import Any, Generic, Literal, TypeVar
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from palimpsest._convert import STATES, number_of, numbers_of, value_of
+from palimpsest._convert import message_of, value_of
 from palimpsest._errors import Cancelled, DeadlineExceeded, NotFound, PalimpsestError
 from palimpsest._memories import Blocked, MemoryInfo, MemoryKind
 from palimpsest._memories import memory as memory_info
 from palimpsest._schemas import schema_fields
-from palimpsest._specs import number_of as setting
 from palimpsest._specs import state_spec, tree_spec
 from palimpsest._spend import Usage
 from palimpsest._values_common import OperationState
@@ -83,15 +82,6 @@ class OperationInfo(Generic[Result]):
     created_at: datetime
     #: When its end was first reported; None before.
     ended_at: datetime | None
-
-
-_Message = operations_pb2.Operation
-
-#: Kinds to list by; None: any.
-_KINDS: dict[OperationKind | None, Any] = {
-    None: _Message.KIND_UNSPECIFIED,
-    **numbers_of(_Message.Kind, "KIND_"),
-}
 
 
 def operation(message: operations_pb2.Operation) -> OperationInfo[Any]:
@@ -184,11 +174,12 @@ def list_request(
     session: str, memory: str, kind: OperationKind | None, state: OperationState | None
 ) -> operation_service_pb2.ListOperationsRequest:
     """Returns the request of a list. Raises ValueError."""
-    return operation_service_pb2.ListOperationsRequest(
+    return message_of(
+        operation_service_pb2.ListOperationsRequest,
         session=session,
         memory=memory,
-        kind=number_of("kind", _KINDS, kind),
-        state=number_of("state", STATES, state),
+        kind=kind,
+        state=state,
         page_size=1000,
     )
 
@@ -208,17 +199,15 @@ def rebuild_request(
     settings = given.pop("settings", None)
     if "schema" in given:
         given |= schema_fields(given.pop("schema"))
-    for name in ("encoding", "allowed_ops", "steps"):
-        if name in given:
-            given[name] = setting(name, given[name])
     new = memories_pb2.Memory(session=named["session"], id=new_id)
     spec = getattr(new, kind)
+    changed = message_of(type(spec), **given)
     paths = [f"{kind}.{name}" for name in given]
     if settings is not None:
         spec.CopyFrom(tree_spec(settings) if kind == "tree" else state_spec(settings))
         paths = [kind]
-    for name, value in given.items():
-        setattr(spec, name, value)
+    for name in given:
+        setattr(spec, name, getattr(changed, name))
     return memory_service_pb2.RebuildMemoryRequest(
         **named, new_memory=new, update_mask=FieldMask(paths=paths), request_id=request_id
     )

@@ -1,12 +1,12 @@
 """What a search finds, and how far its index is, to and from the proto's messages."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, Unpack
+from typing import Literal
 
-from palimpsest._convert import consistency, message_of, number_of, numbers_of, value_of
-from palimpsest._convert_chunks import chunk, chunk_filter, text_of
+from palimpsest._convert import value_of
+from palimpsest._convert_chunks import chunk, text_of
 from palimpsest._values_common import CharacterRange, ReadPoint
-from palimpsest._values_log import Chunk, ChunkFilterOptions
+from palimpsest._values_log import Chunk
 from palimpsest.v1 import session_service_pb2
 
 #: By what chunks are found; "auto": by both where vectors can be searched, else by words.
@@ -75,36 +75,6 @@ class SearchResult:
     unread_chunks: int = 0
     #: What was read: its token lets a later search see at least as much.
     read_point: ReadPoint
-
-
-_MODES: dict[SearchMode, Any] = numbers_of(session_service_pb2.SearchMode, "SEARCH_MODE_", "auto")
-
-
-def search_request(
-    session: str,
-    query: str,
-    *,
-    limit: int,
-    mode: SearchMode,
-    rerank: bool,
-    after: str,
-    fully_applied: bool,
-    from_position: int,
-    to_position: int,
-    **options: Unpack[ChunkFilterOptions],
-) -> session_service_pb2.SearchChunksRequest:
-    """Returns the request of a search. Raises TypeError and ValueError that name the field."""
-    wanted = chunk_filter(from_position=from_position, to_position=to_position, **options)
-    return message_of(
-        session_service_pb2.SearchChunksRequest,
-        session=session,
-        query=query,
-        limit=limit,
-        mode=number_of("mode", _MODES, mode),
-        filter=wanted,
-        rerank=rerank,
-        consistency=consistency(after, fully_applied),
-    )
 
 
 def search_result(message: session_service_pb2.SearchChunksResponse) -> SearchResult:

@@ -5,7 +5,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from palimpsest._convert_chunks import BATCH_CHUNKS, ack, check, digest, size_bytes
-from palimpsest._errors import InvalidArgument, PalimpsestError
+from palimpsest._errors import InvalidArgument, PalimpsestError, reworded
 from palimpsest._transport import MAX_SENT_BYTES, trace_of, traceparent
 from palimpsest._values_log import Ack
 from palimpsest.v1 import chunks_pb2, session_service_pb2
@@ -157,11 +157,9 @@ class SendQueue:
             number = str(self._under_way[0].chunk.producer_sequence + int(found[1]))
         if number is None:
             return error
-        return type(error)(
+        return reworded(
+            error,
             f"append {number} was refused: {error}. It has ended this producer; what was"
             f" appended up to {self.acked_sequence} is durable",
-            reason=error.reason,
-            metadata={**error.metadata, "producer_sequence": number},
-            fields=error.fields,
-            retry_seconds=error.retry_seconds,
+            producer_sequence=number,
         )

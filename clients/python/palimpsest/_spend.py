@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any, Literal
+from typing import Literal
 
-from palimpsest._convert import message_of, number_of, numbers_of, value_of
+from palimpsest._convert import value_of
 from palimpsest._values_common import PositionRange
 from palimpsest.v1 import billing_service_pb2 as pb
 from palimpsest.v1 import common_pb2
@@ -242,40 +242,11 @@ class CostReport:
     accounting: Accounting | None
 
 
-_PERIODS: dict[BudgetPeriod, Any] = numbers_of(pb.BudgetPeriod, "BUDGET_PERIOD_")
-_GROUPINGS: dict[Grouping, Any] = numbers_of(pb.ListUsageRequest.Grouping, "GROUPING_")
-
-
-def budget_period(period: BudgetPeriod) -> Any:
-    """Returns a period as the proto has it. Raises ValueError."""
-    return number_of("period", _PERIODS, period)
-
-
 def budget_limit(name: str, limit: int | None) -> int | None:
     """Returns a limit that can be sent. Raises ValueError."""
     if limit is not None and not 0 <= limit <= MAX_LIMIT:
         raise ValueError(f"{name} is from 0 to {MAX_LIMIT}, not {limit}")
     return limit
-
-
-def usage_request(
-    *,
-    group_by: Sequence[Grouping],
-    first_day: date | None,
-    last_day: date | None,
-    session: str = "",
-    memory: str = "",
-) -> pb.ListUsageRequest:
-    """Returns the request of what was used. Raises ValueError."""
-    return message_of(
-        pb.ListUsageRequest,
-        session=session,
-        memory=memory,
-        group_by=[number_of("group_by", _GROUPINGS, one) for one in group_by],
-        first_day=day(first_day),
-        last_day=day(last_day),
-        page_size=1000,
-    )
 
 
 def day(given: date | None) -> str:

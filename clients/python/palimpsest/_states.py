@@ -1,11 +1,10 @@
 """State vectors and working contexts, to and from the proto's messages."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
-from palimpsest._convert import number_of, numbers_of, value_of
+from palimpsest._convert import value_of
 from palimpsest._convert_chunks import chunk
 from palimpsest._memories import Blocked
 from palimpsest._values_common import ChatMessage, PositionRange, ReadPoint
@@ -76,16 +75,6 @@ class WorkingContext:
     def tokens(self) -> int:
         """The tokens of all of it."""
         return self.memory_tokens + self.recent_tokens
-
-
-_Request = state_service_pb2.GetWorkingContextRequest
-
-_FORMS: dict[ContextForm, Any] = numbers_of(_Request.Form, "FORM_")
-
-
-def form_numbers(forms: Sequence[ContextForm]) -> list[Any]:
-    """Returns what the proto calls forms of a context. Raises ValueError."""
-    return [number_of("form", _FORMS, form) for form in forms]
 
 
 def working_context(message: state_service_pb2.WorkingContext) -> WorkingContext:

@@ -60,11 +60,10 @@ SCHEMA_SECONDS = 120.0
 MAX_CALL_SECONDS = 365 * 86_400.0
 #: Of a message to the service, in bytes; the service takes no larger one.
 MAX_SENT_BYTES = 4 * 1024 * 1024
-#: Wait before the second try of a call; doubles with each further one, up to MAX_BACKOFF_SECONDS:
+#: Wait before the second try of a call, which doubles with each further one, and the longest:
 #: a longer wait would end long after the service is back.
-BACKOFF_SECONDS = 0.1
-MAX_BACKOFF_SECONDS = 5.0
-#: As BACKOFF_SECONDS and MAX_BACKOFF_SECONDS, of streams.
+BACKOFF_SECONDS = (0.1, 5.0)
+#: As BACKOFF_SECONDS, of streams.
 STREAM_BACKOFF_SECONDS = (0.05, 5.0)
 #: Given to a reply of the service's own deadline to arrive before ours.
 SLACK_SECONDS = 0.5
@@ -154,13 +153,26 @@ class Reach:
         return seconds if self.reached else min(seconds, self._seconds)
 
 
-def pause_seconds(wait: float, error: PalimpsestError) -> float:
-    """Returns how long to pause where `wait` seconds are due: not less than the service asks.
+class Backoff:
+    """The pauses between the tries of a call."""
 
-    With jitter in any case, so that clients that were refused together do not return together.
-    """
-    jitter = random.uniform(0.5, 1.0)
-    return max(wait * jitter, (error.retry_seconds or 0.0) * (0.5 + jitter))
+    def __init__(self, seconds: tuple[float, float]) -> None:
+        self._first, self._longest = seconds
+        self.restart()
+
+    def restart(self) -> None:
+        """Makes the next pause the shortest again."""
+        self._wait = self._first
+
+    def pause_seconds(self, error: PalimpsestError) -> float:
+        """Returns how long to pause after an error: not less than the service asks.
+
+        With jitter in any case, so that clients that were refused together do not return together.
+        """
+        jitter = random.uniform(0.5, 1.0)
+        pause = self._wait * jitter
+        self._wait = min(self._wait * 2, self._longest)
+        return max(pause, (error.retry_seconds or 0.0) * (0.5 + jitter))
 
 
 #: Refusals of a service that is full, which come before it has begun anything.

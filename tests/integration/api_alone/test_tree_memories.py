@@ -232,7 +232,7 @@ async def test_a_choice_that_there_is_not_is_refused_before_it_is_sent(
     client: palimpsest.Client,
 ) -> None:
     wrong: dict[str, Any] = {"working_memory": "all"}
-    with pytest.raises(ValueError, match="working_memory must be 'cut' or 'off' or 'summarized'"):
+    with pytest.raises(ValueError, match="working_memory must be 'off' or 'cut' or 'summarized'"):
         await client.session("nobody").create_tree("t", **wrong)
 
 

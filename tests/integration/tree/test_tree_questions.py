@@ -192,7 +192,7 @@ async def test_what_cannot_be_asked_is_one_clear_error(
 
 async def test_what_is_not_there_is_refused(session: palimpsest.Session) -> None:
     tree = await session.create_tree("t")
-    with pytest.raises(ValueError, match="list of texts"):
+    with pytest.raises(ValueError, match="must be a collection of strings"):
         await tree.ask("?", options="abc")
     for events, reason in (
         (tree.trajectory(str(uuid4())), "ANSWER_NOT_FOUND"),

@@ -177,6 +177,12 @@ async def test_steps_of_several_tasks_come_one_after_the_other() -> None:
     assert actions(service) == [f"go{n}" for n in range(1, 21)]
 
 
+async def test_a_setting_that_there_is_not_is_refused_whatever_its_value() -> None:
+    async with palimpsest.connect("127.0.0.1:1") as client:
+        with pytest.raises(TypeError, match="there is no setting 'perid'; there are task, period"):
+            client.agent("s", perid=0)  # type: ignore[call-arg]
+
+
 def state_memory(**settings: Any) -> memories_pb2.Memory:
     return memories_pb2.Memory(id="state", state=memories_pb2.StateSpec(**settings))
 

@@ -8,7 +8,7 @@ import pytest
 from palimpsest import Question, TrajectoryEvent, _convert_answers
 from palimpsest._async._runtime import gather
 from palimpsest._convert import value_of
-from palimpsest.v1 import answer_service_pb2
+from palimpsest.v1 import answer_service_pb2, common_pb2
 
 _Message = answer_service_pb2.TrajectoryEvent
 
@@ -51,10 +51,17 @@ def test_an_answer_of_null_is_distinguished_from_none() -> None:
         assert (told.has_value, told.value) == value
 
 
+def test_usage_that_is_not_reported_is_a_number_and_is_marked() -> None:
+    usage = common_pb2.Usage(calls=2, unreported_calls=2, unpriced_calls=2)
+    found = _convert_answers.answer(answer_service_pb2.Answer(usage=usage)).usage
+    assert (found.reported_cached_tokens, found.cost_micro_usd) == (0, 0)
+    assert (found.is_reported, found.is_priced) == (False, False)
+
+
 def test_a_question_without_wishes_sends_none() -> None:
-    assert _convert_answers.navigation(0, 0, 0) is None
-    sent = _convert_answers.navigation(0, 2, 0)
-    assert sent is not None
+    asked = _convert_answers.request_of("s", Question(query="Which?"))
+    assert (asked.HasField("navigation"), asked.HasField("filter")) == (False, False)
+    sent = _convert_answers.request_of("s", Question(query="Which?", beam=2)).navigation
     assert (sent.hybrid_leaves, sent.beam, sent.max_calls) == (0, 2, 0)
 
 
@@ -63,7 +70,7 @@ def test_options_are_of_the_question_and_navigate_nothing() -> None:
         "s", Question(query="Which?", memory="m", options=("a", "b"))
     )
     assert (list(sent.options), sent.HasField("navigation")) == (["a", "b"], False)
-    with pytest.raises(ValueError, match="list of texts"):
+    with pytest.raises(ValueError, match="options must be a collection of strings"):
         _convert_answers.request_of("s", Question(query="Which?", options="ab"))
 
 
@@ -83,10 +90,6 @@ async def test_no_more_questions_than_allowed_run_at_once() -> None:
 
 
 def test_a_question_navigates_when_it_says_so() -> None:
-    assert _convert_answers.navigation(0, 0, 0) is None
-    assert (
-        _convert_answers.navigation(0, 0, 0, navigate=True)
-        == answer_service_pb2.NavigationOptions()
-    )
-    wanted = answer_service_pb2.NavigationOptions(hybrid_leaves=1, beam=2, max_calls=3)
-    assert _convert_answers.navigation(1, 2, 3) == wanted
+    asked = _convert_answers.request_of("s", Question(query="Which?", navigate=True))
+    assert asked.HasField("navigation")
+    assert asked.navigation == answer_service_pb2.NavigationOptions()

@@ -76,7 +76,7 @@ async def wait(service: Service) -> tuple[Any, list[int | None]]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palimpsest._async._operation.BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr("palimpsest._async._operation.BACKOFF_SECONDS", (0.001, 0.01))
 
 
 async def test_its_result_is_returned_when_it_is_done() -> None:

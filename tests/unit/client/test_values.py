@@ -1,30 +1,33 @@
 """What the client makes of the proto's messages, and of a caller's values."""
 
 import json
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import palimpsest
-from palimpsest import _memories, _operations, _specs
+from palimpsest import _history, _memories, _operations, _specs
+from palimpsest._convert_answers import verdict
+from palimpsest._convert_chunks import append_request
 from palimpsest.v1 import common_pb2
 from palimpsest.v1 import memories_pb2 as v1
 
-SETTINGS: list[tuple[str, dict[Any, Any]]] = [
-    ("encoding", _specs.ENCODINGS),
-    ("allowed_ops", _specs.ALLOWED_OPS),
-    ("coercion", _specs.COERCIONS),
-    ("reply_format", _specs.REPLY_FORMATS),
-    ("steps", _specs.STEPS),
+SETTINGS: list[tuple[str, tuple[str, ...]]] = [
+    ("encoding", get_args(palimpsest.Encoding)),
+    ("allowed_ops", get_args(palimpsest.AllowedOps)),
+    ("coercion", get_args(palimpsest.Coercion)),
+    ("reply_format", get_args(palimpsest.ReplyFormat)),
+    ("steps", get_args(palimpsest.Steps)),
 ]
-CHOICES = {name: st.sampled_from([None, *table]) for name, table in SETTINGS}
+CHOICES = {name: st.sampled_from([None, *names]) for name, names in SETTINGS}
 
 
 def spec(**given_: Any) -> v1.PrismSpec:
-    wanted = {"choices": {}, "linger": 0, "skip_failures": False, **given_}
+    wanted = {"linger": 0, "skip_failures": False, **given_}
     return _specs.prism_spec("class A:\n    x: str", **wanted)
 
 
@@ -38,23 +41,56 @@ def test_settings_come_back_as_they_were_given(
     choices: dict[str, str | None], linger: int | None, skip: bool, tokens: int
 ) -> None:
     made = spec(
-        choices=choices,
+        **choices,
         linger=None if linger is None else timedelta(milliseconds=linger),
         skip_failures=skip,
         memory_tokens=tokens,
     )
     info = _memories.memory(v1.Memory(prism=made))
-    for name, table in SETTINGS:
-        assert getattr(info, name) == (choices[name] or next(iter(table)))
+    for name, names in SETTINGS:
+        assert getattr(info, name) == (choices[name] or names[0])
     assert info.linger_seconds == (None if linger is None else linger / 1000)
     assert (info.skip_failures, info.memory_tokens) == (skip, tokens)
 
 
-@pytest.mark.parametrize(("name", "table"), SETTINGS)
-def test_a_setting_that_is_none_is_one_clear_error(name: str, table: dict[str, int]) -> None:
-    first, second, *_ = table
-    with pytest.raises(ValueError, match=f"^{name} must be '{first}' or '{second}'.*, not 'no'$"):
-        spec(choices={name: "no"})
+@pytest.mark.parametrize(("name", "names"), SETTINGS)
+@pytest.mark.parametrize("wrong", ["no", "unspecified", "", 1, []])
+def test_a_setting_that_is_none_is_one_clear_error(
+    name: str, names: tuple[str, ...], wrong: object
+) -> None:
+    with pytest.raises(ValueError, match=f"^{name} must be ") as caught:
+        spec(**{name: wrong})
+    allowed, _, shown = str(caught.value).removeprefix(f"{name} must be ").partition(", not ")
+    assert sorted(allowed.split(" or ")) == sorted(map(repr, names))
+    assert shown == repr(wrong)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "said"),
+    [
+        (
+            lambda: append_request("s", "x", {"foo": 0}, None, None),  # type: ignore[typeddict-unknown-key]
+            TypeError,
+            "there is no label 'foo'; there are thread, source, occurred_at, metadata",
+        ),
+        (
+            lambda: append_request("s", "x", {"metadata": "ab"}, None, None),  # type: ignore[typeddict-item]
+            ValueError,
+            "item 1: metadata cannot be 'ab'",
+        ),
+        (lambda: verdict("maybe"), TypeError, "good must be True or False, not 'maybe'"),  # type: ignore[arg-type]
+        (
+            lambda: _history.edit_message(palimpsest.Edit("set", "$", 1)),  # type: ignore[arg-type]
+            ValueError,
+            "op must be 'put' or 'add' or 'update' or 'remove', not 'set'",
+        ),
+    ],
+)
+def test_a_value_that_cannot_be_sent_is_one_clear_error(
+    make: Callable[[], object], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        make()
 
 
 @pytest.mark.parametrize("linger", [-1, float("nan"), float("inf"), timedelta(seconds=-1)])

@@ -17,7 +17,7 @@ from palimpsest._async._listening import (
     last,
 )
 from palimpsest._async._log import SessionLog
-from palimpsest._convert import STATES, number_of, value_of
+from palimpsest._convert import message_of, value_of
 from palimpsest._errors import PalimpsestError
 from palimpsest._transport import ASK_SECONDS
 from palimpsest._values_answers import (
@@ -132,10 +132,11 @@ class SessionAnswers(SessionLog):
 
         Raises NotFound.
         """
-        request = answer_service_pb2.ListAnswersRequest(
+        request = message_of(
+            answer_service_pb2.ListAnswersRequest,
             session=self.id,
             memory=memory,
-            state=number_of("state", STATES, state),
+            state=state,
             page_size=1000,
         )
         method = self._connection.answers.ListAnswers
@@ -180,8 +181,11 @@ class SessionAnswers(SessionLog):
 
         `expected` is what would have been right. Raises NotFound, FailedPrecondition.
         """
-        rating = answer_service_pb2.Rating(
-            verdict=convert.VERDICTS[good], comment=comment, expected=expected
+        rating = message_of(
+            answer_service_pb2.Rating,
+            verdict=convert.verdict(good),
+            comment=comment,
+            expected=expected,
         )
         request = answer_service_pb2.RateAnswerRequest(
             session=self.id, answer=answer_id, rating=rating, request_id=request_id
@@ -209,11 +213,12 @@ class SessionAnswers(SessionLog):
     async def _export(
         self, memory: str, answer_ids: Iterable[str], good: bool | None
     ) -> AsyncIterator[TrainingExample]:
-        request = answer_service_pb2.ExportTrajectoriesRequest(
+        request = message_of(
+            answer_service_pb2.ExportTrajectoriesRequest,
             session=self.id,
             memory=memory,
             answers=list(answer_ids),
-            verdict=convert.VERDICTS[good],
+            verdict=convert.verdict(good),
         )
         method = self._connection.answers.ExportTrajectories
         async for message in self._connection.stream(method, request):

@@ -7,23 +7,22 @@ from typing import Any, Unpack
 
 import grpc
 
-from palimpsest import _memories
 from palimpsest._async._agent import WAIT_SECONDS, Agent
 from palimpsest._async._connection import Connection
 from palimpsest._async._operation import Operation
 from palimpsest._async._resource import Resource
 from palimpsest._async._runtime import Channel
 from palimpsest._async._session import Session
-from palimpsest._convert import value_of
-from palimpsest._memories import MemoryInfo, MemoryStatus
+from palimpsest._convert import message_of, value_of
+from palimpsest._memories import MemoryInfo, MemoryStatus, memory
 from palimpsest._operations import OperationKind, list_request
 from palimpsest._schemas import MAX_JSON_BYTES, MAX_SOURCE_BYTES, bounded
-from palimpsest._sessions import SessionInfo
 from palimpsest._specs import AgentSettings
 from palimpsest._spend import Budget, Grouping, UsageReport
 from palimpsest._transport import REACH_SECONDS
 from palimpsest._values_answers import Answer, ResumeOptions
 from palimpsest._values_common import OperationState
+from palimpsest._values_log import SessionInfo
 from palimpsest.v1 import memory_service_pb2, operation_service_pb2, session_service_pb2
 
 
@@ -158,11 +157,9 @@ class Client(Resource):
 
     def memories(self, *, status: MemoryStatus | str | None = None) -> AsyncIterator[MemoryInfo]:
         """Yields the memories of all sessions, or those of one status, without an order."""
-        request = memory_service_pb2.ListMemoriesRequest(
-            status=_memories.memory_status(status), page_size=1000
-        )
+        request = message_of(memory_service_pb2.ListMemoriesRequest, status=status, page_size=1000)
         method = self._connection.memories.ListMemories
-        return self._connection.all_of(method, request, "memories", _memories.memory)
+        return self._connection.all_of(method, request, "memories", memory)
 
     async def retry_stalled(self, session: str = "", *, request_id: str = "") -> int:
         """Retries all stalled memories, of a session or of all; returns how many.
@@ -244,7 +241,7 @@ class Client(Resource):
         `group_by` says what gets a line of its own: each "session", or each "memory", each
         "day"; nothing makes one line. Sessions have the same method for theirs.
         """
-        return await self._read_usage(group_by=group_by, first_day=first_day, last_day=last_day)
+        return await self._read_usage(first_day, last_day, group_by=group_by)
 
     async def check_schema(self, source: str = "", *, json_schema: str = "") -> str:
         """Checks class source, or a JSON Schema; the schema as models will be shown it.

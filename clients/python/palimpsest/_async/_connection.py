@@ -11,10 +11,10 @@ from palimpsest._errors import from_rpc
 from palimpsest._transport import (
     BACKOFF_SECONDS,
     CALL_SECONDS,
-    MAX_BACKOFF_SECONDS,
     OPTIONS,
     REACH_SECONDS,
     SLACK_SECONDS,
+    Backoff,
     Reach,
     deadline_of,
     headers,
@@ -22,7 +22,6 @@ from palimpsest._transport import (
     may_pass,
     may_repeat,
     parse_target,
-    pause_seconds,
 )
 from palimpsest.v1.answer_service_pb2_grpc import AnswerServiceStub
 from palimpsest.v1.billing_service_pb2_grpc import BillingServiceStub
@@ -85,7 +84,7 @@ class Connection:
         """
         seconds = self.seconds(timeout, default)
         since = time.monotonic()
-        wait = BACKOFF_SECONDS
+        backoff = Backoff(BACKOFF_SECONDS)
         while True:
             try:
                 left = max(since + seconds - time.monotonic(), 0.001)
@@ -94,7 +93,7 @@ class Connection:
                 known = self.reach.failure(error)
                 may = may_pass if broken else may_repeat
                 again = may(known, error.code()) if retry else is_unbegun(known)
-                pause = pause_seconds(wait, known)
+                pause = backoff.pause_seconds(known)
                 until = since + self.reach.try_seconds(seconds)
                 if not again or time.monotonic() + pause > until:
                     raise known from error
@@ -102,7 +101,6 @@ class Connection:
                 self.reach.reached = True
                 return response
             await sleep(pause)
-            wait = min(wait * 2, MAX_BACKOFF_SECONDS)
 
     async def responses(
         self, method: Callable[..., Any], request: Any, *, timeout: float | None = None
@@ -112,7 +110,7 @@ class Connection:
         `timeout` None bounds only how long it may take to begin. Raises RpcError.
         """
         until = time.monotonic() + (CALL_SECONDS if timeout is None else timeout)
-        wait = BACKOFF_SECONDS
+        backoff = Backoff(BACKOFF_SECONDS)
         while True:
             left = max(until - time.monotonic(), 0.001) + SLACK_SECONDS
             call = method(request, timeout=None if timeout is None else left, **headers())
@@ -123,14 +121,13 @@ class Connection:
                 return
             except RpcError as error:
                 known = self.reach.failure(error)
-                pause = pause_seconds(wait, known)
+                pause = backoff.pause_seconds(known)
                 if not is_unbegun(known) or time.monotonic() + pause > until:
                     raise
             finally:
                 # Also where the caller stops before the end.
                 call.cancel()
             await sleep(pause)
-            wait = min(wait * 2, MAX_BACKOFF_SECONDS)
 
     async def stream(self, method: Callable[..., Any], request: Any) -> AsyncIterator[Any]:
         """Yields the responses of a call without a deadline. Raises PalimpsestError."""

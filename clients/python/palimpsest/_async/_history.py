@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from palimpsest import _history as convert
 from palimpsest._async._connection import Connection
 from palimpsest._async._resource import Resource
 from palimpsest._async._runtime import Interrupted, RpcError, is_cancelled, sleep
-from palimpsest._convert import consistency, value_of
+from palimpsest._convert import consistency, message_of, value_of
 from palimpsest._errors import PalimpsestError, Unavailable
 from palimpsest._history import (
     Amendment,
@@ -24,7 +24,7 @@ from palimpsest._history import (
     Revision,
 )
 from palimpsest._memories import MemoryInfo, memory
-from palimpsest._transport import STREAM_BACKOFF_SECONDS, headers, may_pass, pause_seconds
+from palimpsest._transport import STREAM_BACKOFF_SECONDS, Backoff, headers, may_pass
 from palimpsest._values_common import ReadPoint
 from palimpsest.v1 import common_pb2, memory_service_pb2
 
@@ -63,14 +63,6 @@ class Provenance:
         #: The value.
         self.value: Any = json.loads(first.value_json) if self.exists else None
 
-    @classmethod
-    async def _read(
-        cls, connection: Connection, request: memory_service_pb2.GetProvenanceRequest
-    ) -> "Provenance":
-        """Reads the first page."""
-        first = await connection.call(connection.memories.GetProvenance, request)
-        return cls(connection, request, first)
-
     async def __aiter__(self) -> AsyncIterator[ProvenanceEntry]:
         """Yields the entries."""
         for message in self._first.entries:
@@ -101,25 +93,16 @@ class Watch:
     def __init__(
         self,
         connection: Connection,
-        named: Mapping[str, Any],
-        *,
-        after_revision: int | None,
-        resume_token: str,
+        request: memory_service_pb2.WatchMemoryRequest,
         give_up_seconds: float,
     ) -> None:
-        if after_revision is not None and resume_token:
-            raise ValueError("give after_revision or resume_token, not both")
         self._connection = connection
-        self._request = memory_service_pb2.WatchMemoryRequest(**named)
-        if after_revision is not None:
-            self._request.after_revision = after_revision
-        elif resume_token:
-            self._request.resume_token = resume_token
+        self._request = request
         self._give_up_seconds = give_up_seconds
         self._call: Any = None
         self._responses: AsyncIterator[memory_service_pb2.WatchMemoryResponse] | None = None
         self._closed = False
-        self._wait = STREAM_BACKOFF_SECONDS[0]
+        self._backoff = Backoff(STREAM_BACKOFF_SECONDS)
         #: When the service was lost, on the monotonic clock; None while it is there.
         self._lost_at: float | None = None
 
@@ -193,7 +176,7 @@ class Watch:
         response = await self._next(self._responses)
         event = value_of(Committed, response)
         self._reached(response)
-        self._wait = STREAM_BACKOFF_SECONDS[0]
+        self._backoff.restart()
         return event
 
     async def _next(
@@ -216,11 +199,10 @@ class Watch:
             return
         now = time.monotonic()
         self._lost_at = now if self._lost_at is None else self._lost_at
-        pause = pause_seconds(self._wait, error)
+        pause = self._backoff.pause_seconds(error)
         if now + pause > self._lost_at + self._connection.reach.try_seconds(self._give_up_seconds):
             raise error
         await sleep(pause)
-        self._wait = min(self._wait * 2, STREAM_BACKOFF_SECONDS[1])
 
     def _drop(self) -> None:
         call, self._call, self._responses = self._call, None, None
@@ -303,7 +285,8 @@ class MemoryHistory(Resource):
             revision=revision,
             consistency=consistency(after, fully_applied),
         )
-        return await Provenance._read(self._connection, request)
+        first = await self._connection.call(self._connection.memories.GetProvenance, request)
+        return Provenance(self._connection, request, first)
 
     async def diff(
         self,
@@ -345,13 +328,15 @@ class MemoryHistory(Resource):
         service was away for `give_up_seconds`, sooner when it was never reached (see
         `connect`).
         """
-        return Watch(
-            self._connection,
-            self._named,
+        if after_revision is not None and resume_token:
+            raise ValueError("give after_revision or resume_token, not both")
+        request = message_of(
+            memory_service_pb2.WatchMemoryRequest,
+            **self._named,
             after_revision=after_revision,
-            resume_token=resume_token,
-            give_up_seconds=give_up_seconds,
+            resume_token=resume_token or None,
         )
+        return Watch(self._connection, request, give_up_seconds)
 
     async def edit(
         self,

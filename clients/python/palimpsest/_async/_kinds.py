@@ -13,7 +13,6 @@ from palimpsest._states import (
     ContextForm,
     StateVector,
     WorkingContext,
-    form_numbers,
     working_context,
 )
 from palimpsest._trees import TextPart, TreeNode, TreeOutline, tree_outline
@@ -175,7 +174,7 @@ class State(Memory):
             **self._named,
             position=position,
             consistency=consistency(after, fully_applied),
-            forms=form_numbers(forms),
+            forms=forms,
         )
         method = self._connection.states.GetWorkingContext
         return working_context(await self._connection.call(method, request, timeout=timeout))

@@ -10,12 +10,7 @@ from palimpsest._async._runtime import RpcError, gather, sleep
 from palimpsest._convert import error_of
 from palimpsest._convert_answers import AnswerProgress, request_of
 from palimpsest._errors import PalimpsestError, from_rpc
-from palimpsest._transport import (
-    BACKOFF_SECONDS,
-    MAX_BACKOFF_SECONDS,
-    may_resume,
-    pause_seconds,
-)
+from palimpsest._transport import BACKOFF_SECONDS, Backoff, may_resume
 from palimpsest._values_answers import Answer, AskEvent, Question, TextPiece
 from palimpsest.v1 import answer_service_pb2
 
@@ -74,7 +69,7 @@ class Listening:
         self._seconds = seconds
         #: The time counts from the first call, which a stream makes when it is iterated.
         self._until: float | None = None
-        self._wait = BACKOFF_SECONDS
+        self._backoff = Backoff(BACKOFF_SECONDS)
         #: Whether the last call was lost, and another can be made.
         self._lost = False
 
@@ -111,7 +106,7 @@ class Listening:
                 event = progress.new_event(response)
                 if event is not None:
                     # It works again.
-                    self._wait = BACKOFF_SECONDS
+                    self._backoff.restart()
                     yield event
         except RpcError as error:
             await self._pause(error, progress)
@@ -126,12 +121,11 @@ class Listening:
     async def _pause(self, error: RpcError, progress: AnswerProgress) -> None:
         """Waits before the next try. Raises PalimpsestError where there is none."""
         known = from_rpc(error, self._connection.address)
-        pause = pause_seconds(self._wait, known)
+        pause = self._backoff.pause_seconds(known)
         time_is_up = pause > self._left()
         if not progress.answer_id or time_is_up or not may_resume(known, error.code()):
             raise known from error
         await sleep(pause)
-        self._wait = min(self._wait * 2, MAX_BACKOFF_SECONDS)
 
 
 class ManyQuestions:

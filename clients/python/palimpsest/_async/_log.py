@@ -6,7 +6,7 @@ from typing import Unpack
 from palimpsest._async._connection import Connection
 from palimpsest._async._producer import Producer
 from palimpsest._async._resource import Resource
-from palimpsest._convert import message_of, value_of
+from palimpsest._convert import consistency, message_of, value_of
 from palimpsest._convert_chunks import (
     REFUSED,
     Appendable,
@@ -15,17 +15,16 @@ from palimpsest._convert_chunks import (
     chunk_filter,
     may_be_stored,
 )
-from palimpsest._errors import AlreadyExists, OutOfRange, PalimpsestError
-from palimpsest._search import (
-    SearchIndex,
-    SearchMode,
-    SearchResult,
-    search_request,
-    search_result,
-)
-from palimpsest._sessions import SessionInfo, new_session
+from palimpsest._errors import AlreadyExists, OutOfRange, PalimpsestError, reworded
+from palimpsest._search import SearchIndex, SearchMode, SearchResult, search_result
 from palimpsest._transport import APPEND_SECONDS
-from palimpsest._values_log import Appended, Chunk, ChunkFilterOptions, ChunkLabels
+from palimpsest._values_log import (
+    Appended,
+    Chunk,
+    ChunkFilterOptions,
+    ChunkLabels,
+    SessionInfo,
+)
 from palimpsest.v1 import session_service_pb2
 
 #: Chunks of a page; the service gives no more.
@@ -50,7 +49,9 @@ class SessionLog(Resource):
         """Creates it. See `Client.create_session`."""
         request = message_of(
             session_service_pb2.CreateSessionRequest,
-            session=new_session(self.id, language, metadata),
+            session=message_of(
+                session_service_pb2.Session, id=self.id, language=language, metadata=metadata
+            ),
             request_id=request_id,
         )
         method = self._connection.sessions.CreateSession
@@ -61,11 +62,10 @@ class SessionLog(Resource):
                 raise
             existing = (await self.info()).language if language else language
             if existing != language:
-                raise AlreadyExists(
+                raise reworded(
+                    error,
                     f"session {self.id!r} is there already, and its language is {existing!r},"
                     f" not {language!r}: leave the language out, or choose another id",
-                    reason=error.reason,
-                    metadata=error.metadata,
                 ) from error
 
     async def info(self) -> SessionInfo:
@@ -85,7 +85,9 @@ class SessionLog(Resource):
         """
         request = message_of(
             session_service_pb2.UpdateSessionRequest,
-            session=new_session(self.id, "", metadata, etag),
+            session=message_of(
+                session_service_pb2.Session, id=self.id, metadata=metadata, etag=etag
+            ),
             update_mask={"paths": ["metadata"]},
             request_id=request_id,
         )
@@ -158,14 +160,10 @@ class SessionLog(Resource):
         streams off. It fails when the service went away, or took nothing, for
         `give_up_seconds`; sooner when it was never reached (see `connect`).
         """
-        return Producer(
-            self._connection,
-            self.id,
-            producer_id,
-            epoch=epoch,
-            expected_head=expected_head,
-            give_up_seconds=give_up_seconds,
+        opening = session_service_pb2.AppendChunksRequest.Open(
+            session=self.id, producer_id=producer_id, epoch=epoch, expected_head=expected_head
         )
+        return Producer(self._connection, opening, give_up_seconds)
 
     async def chunks(
         self,
@@ -242,17 +240,15 @@ class SessionLog(Resource):
         FailedPrecondition (VECTORS_UNAVAILABLE, RERANK_FAILED), Unavailable
         (EMBEDDING_FAILED), DeadlineExceeded (NOT_APPLIED_IN_TIME), ResourceExhausted.
         """
-        request = search_request(
-            self.id,
-            query,
+        request = message_of(
+            session_service_pb2.SearchChunksRequest,
+            session=self.id,
+            query=query,
             limit=limit,
             mode=mode,
-            from_position=from_position,
-            to_position=to_position,
+            filter=chunk_filter(from_position=from_position, to_position=to_position, **options),
             rerank=rerank,
-            after=after,
-            fully_applied=fully_applied,
-            **options,
+            consistency=consistency(after, fully_applied),
         )
         # With a model in it, it costs: not repeated.
         response = await self._connection.call(

@@ -10,10 +10,9 @@ from palimpsest._errors import DeadlineExceeded
 from palimpsest._operations import OperationInfo, OperationView, Result
 from palimpsest._transport import (
     BACKOFF_SECONDS,
-    MAX_BACKOFF_SECONDS,
+    Backoff,
     deadline_of,
     may_pass,
-    pause_seconds,
 )
 from palimpsest.v1 import operation_service_pb2, operations_pb2
 
@@ -59,14 +58,15 @@ class Operation(OperationView[Result]):
             await self.refresh()
         until = None if timeout is None else time.monotonic() + deadline_of(timeout, 0.0)
         give_up: float | None = None
-        pause = BACKOFF_SECONDS
+        backoff = Backoff(BACKOFF_SECONDS)
         while not self.has_ended:
             try:
                 left = None if until is None else max(until - time.monotonic(), 0.001)
                 request = operation_service_pb2.WaitOperationRequest(operation=self.id)
                 method = self._connection.operations.WaitOperation
                 async for message in self._connection.responses(method, request, timeout=left):
-                    give_up, pause = None, BACKOFF_SECONDS
+                    give_up = None
+                    backoff.restart()
                     self._take(message)
                     if on_progress is not None:
                         on_progress(self.info)
@@ -77,14 +77,13 @@ class Operation(OperationView[Result]):
                 if give_up is None:
                     tried = self._connection.reach.try_seconds(GIVE_UP_SECONDS)
                     give_up = time.monotonic() + tried
-                seconds = pause_seconds(pause, known)
-                after = time.monotonic() + seconds
+                pause = backoff.pause_seconds(known)
+                after = time.monotonic() + pause
                 if not may_pass(known, error.code()) or after > give_up:
                     raise known from error
                 if until is not None and after > until:
                     raise self._late() from error
-                await sleep(seconds)
-                pause = min(pause * 2, MAX_BACKOFF_SECONDS)
+                await sleep(pause)
         return self._ended()
 
     async def cancel(self, *, request_id: str = "") -> OperationInfo[Result]:

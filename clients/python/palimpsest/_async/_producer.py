@@ -16,12 +16,7 @@ from palimpsest._async._runtime import (
 )
 from palimpsest._errors import PalimpsestError, ProducerClosed, Unavailable
 from palimpsest._send_queue import SendQueue
-from palimpsest._transport import (
-    STREAM_BACKOFF_SECONDS,
-    headers,
-    may_pass,
-    pause_seconds,
-)
+from palimpsest._transport import STREAM_BACKOFF_SECONDS, Backoff, headers, may_pass
 from palimpsest._values_log import Ack, Chunk, ChunkLabels
 from palimpsest.v1 import chunks_pb2, session_service_pb2
 
@@ -49,17 +44,11 @@ class Producer:
     def __init__(
         self,
         connection: Connection,
-        session: str,
-        producer_id: str,
-        *,
-        epoch: int,
-        expected_head: int | None,
+        opening: session_service_pb2.AppendChunksRequest.Open,
         give_up_seconds: float,
     ) -> None:
         self._connection = connection
-        self._opening = session_service_pb2.AppendChunksRequest.Open(
-            session=session, producer_id=producer_id, epoch=epoch, expected_head=expected_head
-        )
+        self._opening = opening
         self._give_up_seconds = give_up_seconds
         self._queue = SendQueue()
         self._failure: PalimpsestError | None = None
@@ -212,7 +201,7 @@ class Producer:
                 self._changed.notify_all()
 
     async def _keep_open(self) -> None:
-        wait = STREAM_BACKOFF_SECONDS[0]
+        backoff = Backoff(STREAM_BACKOFF_SECONDS)
         progress = self._queue.acked_sequence
         since = time.monotonic()
         while not self._closing:
@@ -221,13 +210,12 @@ class Producer:
             idle = self._streaming and self._queue.is_empty
             if idle or self._queue.acked_sequence > progress:
                 progress, since = self._queue.acked_sequence, time.monotonic()
-                wait = STREAM_BACKOFF_SECONDS[0]
+                backoff.restart()
             self._streaming = False
             seconds = self._connection.reach.try_seconds(self._give_up_seconds)
             if time.monotonic() - since > seconds:
                 raise error
-            await self._pause(pause_seconds(wait, error))
-            wait = min(wait * 2, STREAM_BACKOFF_SECONDS[1])
+            await self._pause(backoff.pause_seconds(error))
 
     async def _pause(self, seconds: float) -> None:
         """Waits before the next stream, or until the producer is closed."""

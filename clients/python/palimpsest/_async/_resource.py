@@ -1,12 +1,13 @@
 """What a client, a session and a memory have in common: budgets, and what was used."""
 
 from collections.abc import AsyncIterator
+from datetime import date
 from functools import partial
 from typing import Any
 
 from palimpsest import _spend as convert
 from palimpsest._async._connection import Connection
-from palimpsest._convert import value_of
+from palimpsest._convert import message_of, value_of
 from palimpsest._spend import Budget, BudgetPeriod, UsageReport
 from palimpsest.v1 import billing_service_pb2, common_pb2
 
@@ -35,17 +36,16 @@ class Resource:
         still those. Raises NotFound, Aborted for another etag, ValueError for a limit that
         cannot be.
         """
-        request = billing_service_pb2.SetBudgetRequest(
-            budget=billing_service_pb2.Budget(
-                session=self._of_session,
-                memory=self._of_memory,
-                period=convert.budget_period(period),
-                limit_tokens=convert.budget_limit("limit_tokens", limit_tokens),
-                limit_micro_usd=convert.budget_limit("limit_micro_usd", limit_micro_usd),
-                etag=etag,
-            ),
-            request_id=request_id,
+        budget = message_of(
+            billing_service_pb2.Budget,
+            session=self._of_session,
+            memory=self._of_memory,
+            period=period,
+            limit_tokens=convert.budget_limit("limit_tokens", limit_tokens),
+            limit_micro_usd=convert.budget_limit("limit_micro_usd", limit_micro_usd),
+            etag=etag,
         )
+        request = billing_service_pb2.SetBudgetRequest(budget=budget, request_id=request_id)
         # Repeated with an etag, what was done the first time would be ETAG_MISMATCH.
         retry = not etag or bool(request_id)
         method = self._connection.billing.SetBudget
@@ -58,10 +58,11 @@ class Resource:
 
         Raises NotFound; with `missing_ok` not when there is none.
         """
-        request = billing_service_pb2.DeleteBudgetRequest(
+        request = message_of(
+            billing_service_pb2.DeleteBudgetRequest,
             session=self._of_session,
             memory=self._of_memory,
-            period=convert.budget_period(period),
+            period=period,
             allow_missing=missing_ok,
             request_id=request_id,
         )
@@ -74,8 +75,16 @@ class Resource:
         method = self._connection.billing.ListBudgets
         return self._connection.all_of(method, request, "budgets", partial(value_of, Budget))
 
-    async def _read_usage(self, **wanted: Any) -> UsageReport:
-        request = convert.usage_request(**wanted)
+    async def _read_usage(
+        self, first_day: date | None, last_day: date | None, **wanted: Any
+    ) -> UsageReport:
+        request = message_of(
+            billing_service_pb2.ListUsageRequest,
+            first_day=convert.day(first_day),
+            last_day=convert.day(last_day),
+            page_size=1000,
+            **wanted,
+        )
         lines: list[billing_service_pb2.ListUsageResponse.Line] = []
         total = common_pb2.Usage()
         async for page in self._connection.pages(self._connection.billing.ListUsage, request):

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
+from palimpsest._convert import refuse_unknown
 from palimpsest._convert_chunks import shortened
 from palimpsest._errors import (
     Aborted,
@@ -20,6 +21,7 @@ from palimpsest._errors import (
     PalimpsestError,
     ProducerClosed,
     Unavailable,
+    reworded,
 )
 from palimpsest._specs import AgentSettings, state_settings_of, state_spec
 from palimpsest._states import ContextForm, WorkingContext
@@ -71,6 +73,8 @@ class Agent:
             for name, given in settings.items()
             if given or (name == "period_tokens" and given is not None)
         }
+        # Names of settings are checked whatever their values.
+        refuse_unknown("setting", settings, AgentSettings)
         self._spec = state_spec(state_settings_of(**self._given))
         # Not so for NaN.
         if not wait_seconds >= 0:
@@ -203,7 +207,11 @@ class Agent:
             except PalimpsestError as error:
                 self._failure = error
                 if error.reason == "PRODUCER_FENCED":
-                    raise self._taken_over(error) from error
+                    raise reworded(
+                        error,
+                        f"another loop has taken over session {self.session.id!r} as producer"
+                        f" {self._producer_id!r}; this one must end",
+                    ) from error
                 raise
             assert ack is not None, "what was flushed has been acked"
             self._head = max(self._head, ack.position)
@@ -238,11 +246,3 @@ class Agent:
             self._producer_id, epoch=self._epoch, give_up_seconds=self._give_up_seconds
         )
         return producer.__enter__()
-
-    def _taken_over(self, error: PalimpsestError) -> Aborted:
-        return Aborted(
-            f"another loop has taken over session {self.session.id!r} as producer"
-            f" {self._producer_id!r}; this one must end",
-            reason=error.reason,
-            metadata=error.metadata,
-        )

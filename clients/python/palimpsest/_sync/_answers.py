@@ -8,7 +8,7 @@ from typing import Unpack
 from uuid import uuid4
 
 from palimpsest import _convert_answers as convert
-from palimpsest._convert import STATES, number_of, value_of
+from palimpsest._convert import message_of, value_of
 from palimpsest._errors import PalimpsestError
 from palimpsest._sync._listening import (
     MANY_QUESTIONS,
@@ -131,10 +131,11 @@ class SessionAnswers(SessionLog):
 
         Raises NotFound.
         """
-        request = answer_service_pb2.ListAnswersRequest(
+        request = message_of(
+            answer_service_pb2.ListAnswersRequest,
             session=self.id,
             memory=memory,
-            state=number_of("state", STATES, state),
+            state=state,
             page_size=1000,
         )
         method = self._connection.answers.ListAnswers
@@ -179,8 +180,11 @@ class SessionAnswers(SessionLog):
 
         `expected` is what would have been right. Raises NotFound, FailedPrecondition.
         """
-        rating = answer_service_pb2.Rating(
-            verdict=convert.VERDICTS[good], comment=comment, expected=expected
+        rating = message_of(
+            answer_service_pb2.Rating,
+            verdict=convert.verdict(good),
+            comment=comment,
+            expected=expected,
         )
         request = answer_service_pb2.RateAnswerRequest(
             session=self.id, answer=answer_id, rating=rating, request_id=request_id
@@ -208,11 +212,12 @@ class SessionAnswers(SessionLog):
     def _export(
         self, memory: str, answer_ids: Iterable[str], good: bool | None
     ) -> Iterator[TrainingExample]:
-        request = answer_service_pb2.ExportTrajectoriesRequest(
+        request = message_of(
+            answer_service_pb2.ExportTrajectoriesRequest,
             session=self.id,
             memory=memory,
             answers=list(answer_ids),
-            verdict=convert.VERDICTS[good],
+            verdict=convert.verdict(good),
         )
         method = self._connection.answers.ExportTrajectories
         for message in self._connection.stream(method, request):

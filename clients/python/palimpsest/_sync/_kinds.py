@@ -12,7 +12,6 @@ from palimpsest._states import (
     ContextForm,
     StateVector,
     WorkingContext,
-    form_numbers,
     working_context,
 )
 from palimpsest._sync._memory import Memory
@@ -176,7 +175,7 @@ class State(Memory):
             **self._named,
             position=position,
             consistency=consistency(after, fully_applied),
-            forms=form_numbers(forms),
+            forms=forms,
         )
         method = self._connection.states.GetWorkingContext
         return working_context(self._connection.call(method, request, timeout=timeout))

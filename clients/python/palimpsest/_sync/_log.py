@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Unpack
 
-from palimpsest._convert import message_of, value_of
+from palimpsest._convert import consistency, message_of, value_of
 from palimpsest._convert_chunks import (
     REFUSED,
     Appendable,
@@ -13,20 +13,19 @@ from palimpsest._convert_chunks import (
     chunk_filter,
     may_be_stored,
 )
-from palimpsest._errors import AlreadyExists, OutOfRange, PalimpsestError
-from palimpsest._search import (
-    SearchIndex,
-    SearchMode,
-    SearchResult,
-    search_request,
-    search_result,
-)
-from palimpsest._sessions import SessionInfo, new_session
+from palimpsest._errors import AlreadyExists, OutOfRange, PalimpsestError, reworded
+from palimpsest._search import SearchIndex, SearchMode, SearchResult, search_result
 from palimpsest._sync._connection import Connection
 from palimpsest._sync._producer import Producer
 from palimpsest._sync._resource import Resource
 from palimpsest._transport import APPEND_SECONDS
-from palimpsest._values_log import Appended, Chunk, ChunkFilterOptions, ChunkLabels
+from palimpsest._values_log import (
+    Appended,
+    Chunk,
+    ChunkFilterOptions,
+    ChunkLabels,
+    SessionInfo,
+)
 from palimpsest.v1 import session_service_pb2
 
 #: Chunks of a page; the service gives no more.
@@ -51,7 +50,9 @@ class SessionLog(Resource):
         """Creates it. See `Client.create_session`."""
         request = message_of(
             session_service_pb2.CreateSessionRequest,
-            session=new_session(self.id, language, metadata),
+            session=message_of(
+                session_service_pb2.Session, id=self.id, language=language, metadata=metadata
+            ),
             request_id=request_id,
         )
         method = self._connection.sessions.CreateSession
@@ -62,11 +63,10 @@ class SessionLog(Resource):
                 raise
             existing = (self.info()).language if language else language
             if existing != language:
-                raise AlreadyExists(
+                raise reworded(
+                    error,
                     f"session {self.id!r} is there already, and its language is {existing!r},"
                     f" not {language!r}: leave the language out, or choose another id",
-                    reason=error.reason,
-                    metadata=error.metadata,
                 ) from error
 
     def info(self) -> SessionInfo:
@@ -86,7 +86,9 @@ class SessionLog(Resource):
         """
         request = message_of(
             session_service_pb2.UpdateSessionRequest,
-            session=new_session(self.id, "", metadata, etag),
+            session=message_of(
+                session_service_pb2.Session, id=self.id, metadata=metadata, etag=etag
+            ),
             update_mask={"paths": ["metadata"]},
             request_id=request_id,
         )
@@ -159,14 +161,10 @@ class SessionLog(Resource):
         streams off. It fails when the service went away, or took nothing, for
         `give_up_seconds`; sooner when it was never reached (see `connect`).
         """
-        return Producer(
-            self._connection,
-            self.id,
-            producer_id,
-            epoch=epoch,
-            expected_head=expected_head,
-            give_up_seconds=give_up_seconds,
+        opening = session_service_pb2.AppendChunksRequest.Open(
+            session=self.id, producer_id=producer_id, epoch=epoch, expected_head=expected_head
         )
+        return Producer(self._connection, opening, give_up_seconds)
 
     def chunks(
         self,
@@ -243,17 +241,15 @@ class SessionLog(Resource):
         FailedPrecondition (VECTORS_UNAVAILABLE, RERANK_FAILED), Unavailable
         (EMBEDDING_FAILED), DeadlineExceeded (NOT_APPLIED_IN_TIME), ResourceExhausted.
         """
-        request = search_request(
-            self.id,
-            query,
+        request = message_of(
+            session_service_pb2.SearchChunksRequest,
+            session=self.id,
+            query=query,
             limit=limit,
             mode=mode,
-            from_position=from_position,
-            to_position=to_position,
+            filter=chunk_filter(from_position=from_position, to_position=to_position, **options),
             rerank=rerank,
-            after=after,
-            fully_applied=fully_applied,
-            **options,
+            consistency=consistency(after, fully_applied),
         )
         # With a model in it, it costs: not repeated.
         response = self._connection.call(

@@ -7,9 +7,9 @@ from datetime import date, timedelta
 from typing import Unpack
 from uuid import uuid4
 
-from palimpsest import _memories, _specs, _spend
-from palimpsest._convert import value_of
-from palimpsest._memories import Flushed, MemoryInfo, MemoryStatus
+from palimpsest import _specs, _spend
+from palimpsest._convert import message_of, value_of
+from palimpsest._memories import Flushed, MemoryInfo, MemoryStatus, memory
 from palimpsest._operations import GeneratedSchema
 from palimpsest._schemas import Schema
 from palimpsest._specs import (
@@ -78,13 +78,11 @@ class Session(SessionAnswers):
             raise ValueError("give schema or schema_source, exactly one of them")
         spec = _specs.prism_spec(
             schema_source if schema is None else schema,
-            choices={
-                "encoding": encoding,
-                "allowed_ops": allowed_ops,
-                "coercion": coercion,
-                "reply_format": reply_format,
-                "steps": steps,
-            },
+            encoding=encoding,
+            allowed_ops=allowed_ops,
+            coercion=coercion,
+            reply_format=reply_format,
+            steps=steps,
             linger=linger,
             skip_failures=skip_failures,
             task=task,
@@ -153,11 +151,9 @@ class Session(SessionAnswers):
 
     def memories(self, *, status: MemoryStatus | str | None = None) -> Sequence[MemoryInfo]:
         """Returns the session's memories, or those of one status, by id. Raises NotFound."""
-        request = memory_service_pb2.ListMemoriesRequest(
-            session=self.id, status=_memories.memory_status(status)
-        )
+        request = message_of(memory_service_pb2.ListMemoriesRequest, session=self.id, status=status)
         method = self._connection.memories.ListMemories
-        listed = self._connection.all_of(method, request, "memories", _memories.memory)
+        listed = self._connection.all_of(method, request, "memories", memory)
         return [one for one in listed]
 
     def flush(self, *, request_id: str = "") -> Flushed:
@@ -220,11 +216,7 @@ class Session(SessionAnswers):
         Raises NotFound.
         """
         return self._read_usage(
-            session=self.id,
-            memory=memory,
-            group_by=group_by,
-            first_day=first_day,
-            last_day=last_day,
+            first_day, last_day, session=self.id, memory=memory, group_by=group_by
         )
 
     def cost_report(
