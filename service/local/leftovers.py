@@ -5,7 +5,6 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -16,27 +15,8 @@ from service.local.processes import ServerError
 SIGNAL_SECONDS = 5.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProcessInfo:
-    """A process, as the system shows it."""
-
-    #: The user that it runs as.
-    uid: int
-    #: File name of its program, for example `postgres`.
-    program: str
-    #: What it was started with, or has put in that place since; the program first.
-    arguments: tuple[str, ...]
-    #: Its working folder, without links.
-    folder: Path
-
-    def value_of(self, option: str) -> str:
-        """Returns the argument after `option`; empty when it is not there."""
-        follows = dict(zip(self.arguments, self.arguments[1:], strict=False))
-        return follows.get(option, "")
-
-
-#: Returns whether a process is one of our servers.
-IsOurs = Callable[[ProcessInfo], bool]
+#: Returns whether a process is one of our servers. It may raise psutil.Error.
+IsOurs = Callable[[psutil.Process], bool]
 
 
 def end_leftovers(programs: Iterable[str], is_ours: IsOurs, first_signal: int) -> None:
@@ -70,21 +50,17 @@ def _find(programs: frozenset[str], is_ours: IsOurs) -> list[psutil.Process]:
         # Gone meanwhile, a zombie, or closed to this user: not ours.
         with suppress(psutil.Error, OSError):
             process = psutil.Process(pid)
-            if pid != os.getpid() and _program(process) in programs and is_ours(look(process)):
+            if pid != os.getpid() and program_of(process) in programs and is_ours(process):
                 found.append(process)
     return found
 
 
-def look(process: psutil.Process) -> ProcessInfo:
-    """Returns what the system shows of a process. Raises psutil.Error."""
-    return ProcessInfo(
-        uid=process.uids().effective,
-        program=_program(process),
-        arguments=tuple(one for one in process.cmdline() if one),
-        folder=Path(process.cwd()),
-    )
+def arguments_of(process: psutil.Process) -> list[str]:
+    """Returns the program and what it was started with, or has put in that place since."""
+    return [one for one in process.cmdline() if one]
 
 
-def _program(process: psutil.Process) -> str:
+def program_of(process: psutil.Process) -> str:
+    """Returns the file name of the program of a process, for example `postgres`."""
     # macOS knows no path of a program that was deleted.
     return Path(process.exe() or process.name()).name

@@ -2,14 +2,16 @@
 
 import os
 import signal
+from itertools import pairwise
 from pathlib import Path
 
+import psutil
 import psycopg
 from psycopg import sql
 
 from service.local import binaries, disk, leftovers, processes
 from service.local.folder import read_servers
-from service.local.leftovers import ProcessInfo
+from service.local.leftovers import arguments_of, program_of
 from service.local.processes import ServerError, deferred
 from service.local.server import EmbeddedServer
 
@@ -123,18 +125,19 @@ class PostgresServer(EmbeddedServer):
     def _end_leftovers(self) -> None:
         leftovers.end_leftovers(("postgres", "initdb"), self._is_ours, signal.SIGQUIT)
 
-    def _is_ours(self, one: ProcessInfo) -> bool:
+    def _is_ours(self, one: psutil.Process) -> bool:
         """Returns whether a process with the name of one of PostgreSQL's programs uses our data."""
         ours = {os.path.realpath(self._cluster), os.path.realpath(self._folder / _PART)}
-        if one.uid != self._user.uid:
+        if one.uids().effective != self._user.uid:
             return False
-        if one.program == "initdb":
-            return f"--pgdata={self._folder / _PART}" in one.arguments
-        named = one.value_of("-D")
+        arguments = arguments_of(one)
+        if program_of(one) == "initdb":
+            return f"--pgdata={self._folder / _PART}" in arguments
+        named = dict(pairwise(arguments)).get("-D", "")
         if os.path.isabs(named) and os.path.isdir(named):
             # It is about to go there, wherever it was started.
             return os.path.realpath(named) in ours
-        return str(one.folder) in ours
+        return one.cwd() in ours
 
     def _has_cluster(self) -> bool:
         """Returns whether there is data. Raises ServerError for anything else in its place."""

@@ -5,8 +5,10 @@ import signal
 from pathlib import Path
 from urllib.parse import quote
 
+import psutil
+
 from service.local import binaries, leftovers, processes
-from service.local.leftovers import ProcessInfo
+from service.local.leftovers import arguments_of
 from service.local.processes import deferred
 from service.local.server import EmbeddedServer
 
@@ -52,7 +54,7 @@ class ValkeyServer(EmbeddedServer):
     @property
     def url(self) -> str:
         """redis:// or unix:// URL, with the password."""
-        return url_of(self._password, self._socket or self._port)
+        return url_of(self._password, self.place)
 
     @property
     def place(self) -> Path | int:
@@ -76,12 +78,12 @@ class ValkeyServer(EmbeddedServer):
         self._process.kill()
         self._process.wait()
 
-    def _is_ours(self, one: ProcessInfo) -> bool:
+    def _is_ours(self, one: psutil.Process) -> bool:
         """Returns whether a process with the name of a server was started with our settings."""
         return (
-            one.uid == self._user.uid
-            and str(one.folder) == os.path.realpath(self._folder)
-            and one.arguments[-1:] == (str(self._folder / _SETTINGS),)
+            self._user.uid == one.uids().effective
+            and os.path.realpath(self._folder) == one.cwd()
+            and arguments_of(one)[-1:] == [str(self._folder / _SETTINGS)]
         )
 
     def _launch_once(self, log_begin: int) -> None:

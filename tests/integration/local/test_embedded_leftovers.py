@@ -8,14 +8,15 @@ import subprocess
 import threading
 import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import psycopg
 import pytest
 
-from service.local import leftovers, processes
+from service.local import processes
 from service.local.folder import OwnFolder
 from service.local.postgres import PostgresServer
 from service.local.processes import ServerError
@@ -139,13 +140,20 @@ def test_a_server_on_other_data_is_none_of_ours(folder: Path) -> None:
     with PostgresServer(folder / "one") as one, PostgresServer(folder / "two") as two:
         assert one._process is not None
         assert two._process is not None
-        mine = leftovers.look(psutil.Process(one._process.pid))
-        other = leftovers.look(psutil.Process(two._process.pid))
+        mine = psutil.Process(one._process.pid)
+        other = psutil.Process(two._process.pid)
         assert one._is_ours(mine)
         assert not one._is_ours(other)
-        assert not one._is_ours(replace(mine, uid=mine.uid + 1))
+        stranger = SimpleNamespace(effective=mine.uids().effective + 1)
+        assert not one._is_ours(shown(mine, uids=lambda: stranger))
         # Started from a shell in our data, on the way to its own.
-        assert not one._is_ours(replace(other, folder=mine.folder))
+        assert not one._is_ours(shown(other, cwd=mine.cwd))
+
+
+def shown(process: psutil.Process, **others: Any) -> Any:
+    """A process as the system shows it, but for these methods."""
+    names = ("uids", "exe", "name", "cmdline", "cwd")
+    return SimpleNamespace(**{**{name: getattr(process, name) for name in names}, **others})
 
 
 def test_a_backend_that_hangs_does_not_stop_a_restart(folder: Path) -> None:

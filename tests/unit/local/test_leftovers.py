@@ -10,5 +10,5 @@ def test_a_program_that_was_deleted_has_the_name_of_its_process() -> None:
     # As macOS says it; Linux keeps the path.
     gone: Any = SimpleNamespace(exe=lambda: "", name=lambda: "postgres")
     there: Any = SimpleNamespace(exe=lambda: "/x/valkey-server", name=lambda: "valkey-serve")
-    assert leftovers._program(gone) == "postgres"
-    assert leftovers._program(there) == "valkey-server"
+    assert leftovers.program_of(gone) == "postgres"
+    assert leftovers.program_of(there) == "valkey-server"
