@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from uuid import UUID
 
 from google.protobuf.empty_pb2 import Empty
 
@@ -77,7 +78,7 @@ class AnswerService(answer_service_pb2_grpc.AnswerServiceServicer):
     ) -> answer_service_pb2.Answer:
         """Reads a stored answer."""
         answered = await self._asker.look_up(
-            current_tenant(), request.session, common.uuid(request.answer)
+            current_tenant(), request.session, UUID(request.answer)
         )
         return self._messages.answer(answered)
 
@@ -108,7 +109,7 @@ class AnswerService(answer_service_pb2_grpc.AnswerServiceServicer):
         events = self._asker.resume(
             current_tenant(),
             request.session,
-            common.uuid(request.answer),
+            UUID(request.answer),
             after_event=request.after_event,
             after_piece=request.after_text,
             deadline=deadline_of(context),
@@ -122,7 +123,7 @@ class AnswerService(answer_service_pb2_grpc.AnswerServiceServicer):
         self, request: answer_service_pb2.CancelAnswerRequest, context: Context
     ) -> answer_service_pb2.Answer:
         """Cancels an answer."""
-        answer_id = common.uuid(request.answer)
+        answer_id = UUID(request.answer)
         return await reply(
             stored_answers.cancel(self._database, current_tenant(), request.session, answer_id),
             self._messages.answer,
@@ -135,7 +136,7 @@ class AnswerService(answer_service_pb2_grpc.AnswerServiceServicer):
         deleted = self._deleter.delete_answer(
             current_tenant(),
             request.session,
-            common.uuid(request.answer),
+            UUID(request.answer),
             allow_missing=request.allow_missing,
         )
         return await reply(deleted, lambda _: Empty())
@@ -175,7 +176,7 @@ class AnswerService(answer_service_pb2_grpc.AnswerServiceServicer):
             self._database,
             current_tenant(),
             request.session,
-            common.uuid(request.answer),
+            UUID(request.answer),
             good=IS_GOOD[said.verdict] is True,
             comment=said.comment,
             expected=said.expected,
@@ -186,7 +187,7 @@ class AnswerService(answer_service_pb2_grpc.AnswerServiceServicer):
         self, request: answer_service_pb2.ListTrajectoryEventsRequest, context: Context
     ) -> answer_service_pb2.ListTrajectoryEventsResponse:
         """Lists what a reader read and did."""
-        answer_id = common.uuid(request.answer)
+        answer_id = UUID(request.answer)
         scope = f"trajectory/{request.session}/{answer_id}"
         found = await self._trajectories.events(
             current_tenant(),
@@ -221,7 +222,7 @@ class AnswerService(answer_service_pb2_grpc.AnswerServiceServicer):
             current_tenant(),
             request.session,
             request.memory,
-            [common.uuid(one) for one in request.answers],
+            [UUID(one) for one in request.answers],
             good=IS_GOOD[request.verdict],
         )
         async with aclosing(until_stopped(examples, self._stopping)) as found:

@@ -8,12 +8,13 @@ from contextlib import aclosing
 from google.protobuf import empty_pb2
 
 from palimpsest.v1 import chunks_pb2, common_pb2, session_service_pb2, session_service_pb2_grpc
+from service.domain.values.errors import InvalidInput
 from service.domain.values.fault_hook import boundary
+from service.domain.values.reasons import Reason
 from service.rpc import appends
 from service.rpc.convert import chunks as convert_chunks
 from service.rpc.convert import common
 from service.rpc.convert import search as convert_search
-from service.rpc.convert import sessions as convert
 from service.rpc.interceptors.base import Context, deadline_of
 from service.rpc.interceptors.idempotency import reply
 from service.rpc.interceptors.tenancy import current_tenant
@@ -26,6 +27,7 @@ from service.usecases.log.append import Appender
 from service.usecases.operations.deleting import Deleter
 from service.usecases.search.consistent import ConsistentSearch
 from storage.engine.database import Database
+from storage.log.sessions import StoredSession
 
 
 class SessionService(session_service_pb2_grpc.SessionServiceServicer):
@@ -62,16 +64,16 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
             current_tenant(),
             request.session.id,
             language=request.session.language or self._language,
-            metadata=convert.metadata(request.session),
+            metadata=_metadata(request.session),
         )
-        return await reply(created, convert.session)
+        return await reply(created, _session)
 
     async def GetSession(  # noqa: N802
         self, request: session_service_pb2.GetSessionRequest, context: Context
     ) -> session_service_pb2.Session:
         """Returns a session."""
         stored = await sessions.get(self._database, current_tenant(), request.session)
-        return convert.session(stored)
+        return _session(stored)
 
     async def ListSessions(  # noqa: N802
         self, request: session_service_pb2.ListSessionsRequest, context: Context
@@ -81,7 +83,7 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
         size = self._pages.size(request.page_size)
         found = await sessions.list_after(self._database, current_tenant(), after, size + 1)
         page, token = self._pages.cut(
-            [convert.session(one) for one in found[:size]],
+            [_session(one) for one in found[:size]],
             "sessions",
             lambda one: one.id,
             more=len(found) > size,
@@ -96,10 +98,10 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
             self._database,
             current_tenant(),
             request.session.id,
-            convert.metadata(request.session),
+            _metadata(request.session),
             etag=request.session.etag,
         )
-        return await reply(updated, convert.session)
+        return await reply(updated, _session)
 
     async def DeleteSession(  # noqa: N802
         self, request: session_service_pb2.DeleteSessionRequest, context: Context
@@ -221,3 +223,16 @@ def _scope(request: session_service_pb2.ListChunksRequest) -> str:
         return f"chunks/{request.session}"
     content = request.filter.SerializeToString(deterministic=True)
     return f"chunks/{request.session}/{hashlib.sha256(content).hexdigest()}"
+
+
+def _session(stored: StoredSession) -> session_service_pb2.Session:
+    return common.message_of(session_service_pb2.Session, stored, id=stored.name)
+
+
+def _metadata(message: session_service_pb2.Session) -> dict[str, str]:
+    """Returns the client's own values. Raises InvalidInput for what the database cannot store."""
+    values = dict(message.metadata)
+    if any("\0" in text for pair in values.items() for text in pair):
+        field = "session.metadata"
+        raise InvalidInput(Reason.FIELD_INVALID, f"{field} has a NUL character", field=field)
+    return values

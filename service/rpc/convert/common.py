@@ -5,7 +5,6 @@ from dataclasses import is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, TypeVar
-from uuid import UUID
 
 from google.protobuf import message_factory
 from google.protobuf.message import Message
@@ -121,8 +120,3 @@ def usage(lines: Iterable[UsageLine]) -> common_pb2.Usage:
         else:
             total.cost_micro_usd += line.cost_micro_usd
     return total
-
-
-def uuid(text: str) -> UUID:
-    """Returns an id whose form the proto's rules have checked."""
-    return UUID(text)

@@ -1,12 +1,14 @@
-"""The base of interceptors: each runs around every call, unary or streaming. Deadlines."""
+"""The base of interceptors, which run around every call; deadlines, and what a call is about."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass
 from inspect import isasyncgen
 from typing import Any
 
 import grpc
+from google.protobuf.message import Message
 from grpc import aio
 
 Context = aio.ServicerContext[Any, Any]
@@ -105,3 +107,24 @@ def deadline_of(context: Context) -> float | None:
         return None
     kept = min(max(remaining * _SHARE, _MIN_SECONDS), _MAX_SECONDS)
     return asyncio.get_running_loop().time() + max(remaining - kept, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subject:
+    """The ids in a request; empty where it has none."""
+
+    session: str = ""
+    memory: str = ""
+
+
+def subject_of(request: Any) -> Subject:
+    """Returns what a request names, itself or in the resource that it creates or changes."""
+    session, memory = getattr(request, "session", ""), getattr(request, "memory", "")
+    if isinstance(session, Message):
+        # The Session of CreateSession and UpdateSession.
+        return Subject(session=getattr(session, "id", ""))
+    if isinstance(memory, Message):
+        # The Memory of CreateMemory and UpdateMemory.
+        return Subject(session=getattr(memory, "session", ""), memory=getattr(memory, "id", ""))
+    budget = getattr(request, "budget", None)
+    return Subject(session=session, memory=memory) if budget is None else subject_of(budget)

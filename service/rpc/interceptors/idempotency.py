@@ -10,9 +10,8 @@ from google.protobuf.message import Message
 
 from service.domain.log.appending import ClientRequest
 from service.domain.values.tenancy import session_key
-from service.rpc.interceptors.base import Around, Context
+from service.rpc.interceptors.base import Around, Context, subject_of
 from service.rpc.interceptors.tenancy import current_tenant
-from service.rpc.subjects import subject_of
 from service.usecases.log import idempotency
 from storage.engine.database import Database
 

@@ -10,9 +10,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from service.domain.values.tenancy import memory_id, session_key
-from service.rpc.interceptors.base import Around, Context
+from service.rpc.interceptors.base import Around, Context, subject_of
 from service.rpc.interceptors.tenancy import current_tenant
-from service.rpc.subjects import subject_of
 from storage.engine.database import Database
 from storage.log import sessions
 

@@ -9,9 +9,8 @@ from opentelemetry.context import Context as TraceContext
 from opentelemetry.trace import Span, SpanKind, StatusCode
 
 from service.domain.values.tenancy import memory_id, session_key
-from service.rpc.interceptors.base import Around, Context, status_of
+from service.rpc.interceptors.base import Around, Context, status_of, subject_of
 from service.rpc.interceptors.tenancy import current_tenant
-from service.rpc.subjects import subject_of
 from service.telemetry import logs, tracer, tracing
 from service.telemetry.names import Attribute
 

@@ -24,8 +24,8 @@ from palimpsest.v1 import (
     session_service_pb2,
     tree_service_pb2,
 )
+from service.rpc.interceptors.base import subject_of
 from service.rpc.server import _REGISTER
-from service.rpc.subjects import subject_of
 from tests.support.harness import Servers, api
 from verification.chaos.switches import Action, Switches, environment
 

@@ -14,8 +14,8 @@ from palimpsest.v1 import (
 )
 from service.domain.values.tenancy import DEFAULT_TENANT, memory_id, session_key
 from service.rpc.interceptors import tenancy, tracing
+from service.rpc.interceptors.base import Subject, subject_of
 from service.rpc.interceptors.idempotency import identified
-from service.rpc.subjects import Subject, subject_of
 from service.telemetry import logs
 
 SESSION = session_service_pb2.Session(id="s")
