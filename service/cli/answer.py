@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from palimpsest import Answer, Session
-from service.cli.app import new_group
-from service.cli.command import Json, Limit, MissingOk, OnlyMemory, add_commands
+from service.cli.command import Json, Limit, MissingOk, OnlyMemory, add_group
 from service.cli.drawing import statistics_json
 from service.cli.output import (
     CommandError,
@@ -35,9 +34,8 @@ AnswerId = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    group = new_group("Answers: list, show, cancel, rate, delete.")
-    add_commands(group, list_, show_, cancel, rate, delete)
-    app.add_typer(group, name="answer")
+    summary = "Answers: list, show, cancel, rate, delete."
+    add_group(app, "answer", summary, list_, show_, cancel, rate, delete)
 
 
 async def list_(

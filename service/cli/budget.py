@@ -7,8 +7,7 @@ import typer
 
 import palimpsest
 from palimpsest import Budget, Client
-from service.cli.app import new_group
-from service.cli.command import LAST, Json, MissingOk, add_commands, new_request_id
+from service.cli.command import LAST, Json, MissingOk, add_group, new_request_id
 from service.cli.output import MICRO, CommandError, plain_json, show, show_json, show_list
 
 Period = Literal["day", "total"]
@@ -20,9 +19,8 @@ OfMemory = Annotated[str, typer.Option("--memory", "-m", help="This memory of th
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    group = new_group("Budgets: bound what model calls may cost, a day or in total.")
-    add_commands(group, set_, list_, delete)
-    app.add_typer(group, name="budget")
+    summary = "Budgets: bound what model calls may cost, a day or in total."
+    add_group(app, "budget", summary, set_, list_, delete)
 
 
 async def set_(

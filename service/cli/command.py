@@ -10,6 +10,7 @@ from uuid import uuid4
 import typer
 
 import palimpsest
+from service.cli.app import new_group
 from service.cli.output import CommandError
 
 #: The largest revision or position that there can be.
@@ -171,6 +172,13 @@ def add_commands(group: typer.Typer, *works: _Work) -> None:
     """Adds commands that have the names of their functions."""
     for work in works:
         command(group, work.__name__.strip("_"), work)
+
+
+def add_group(app: typer.Typer, noun: str, summary: str, *works: _Work) -> None:
+    """Adds a noun of the command line, with a verb for each function."""
+    group = new_group(summary)
+    add_commands(group, *works)
+    app.add_typer(group, name=noun)
 
 
 async def _run(work: _Work, shared: Mapping[str, _Make], given: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import date
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
 import typer
 
@@ -45,11 +45,6 @@ _LOOPS = {
 #: Purposes of the calls that read a log.
 _READING = ("revise", "consolidate", "summarize", "compress")
 _DAY: tuple[Grouping] = ("day",)
-
-
-class _Days(TypedDict):
-    first_day: date | None
-    last_day: date | None
 
 
 def register(app: typer.Typer) -> None:
@@ -125,7 +120,7 @@ async def cost(
     _print_cost(found, report, memory, as_json)
 
 
-def _days(day: str, first: str, last: str) -> _Days:
+def _days(day: str, first: str, last: str) -> dict[str, date | None]:
     if day and (first or last):
         raise CommandError("give --day, or --from and --to")
     named = {"--day": day} if day else {"--from": first, "--to": last}
@@ -222,8 +217,10 @@ def _print_cost(found: CostReport, report: UsageReport, memory: str, as_json: bo
         show_json(_cost_json(found, report))
         return
     names = ("purpose", "model") if memory else ("memory", "purpose", "model")
+    # Calls of no memory are the session's.
+    blank = {"memory": "(session)"}
     lines = [
-        ([getattr(line, name) or "(session)" for name in names], line.usage)
+        ([getattr(line, name) or blank.get(name, "") for name in names], line.usage)
         for line in report.lines
     ]
     _print_usage(names, lines, found.total)

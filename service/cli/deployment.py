@@ -62,11 +62,6 @@ def find_deployment(data_dir: Path | None) -> Installation:
     return Installation(config=config, hidden=frozenset(hidden), source=source)
 
 
-def find_config(data_dir: Path | None) -> Config:
-    """Returns the settings of what a command looks at, as `find_deployment`."""
-    return find_deployment(data_dir).config
-
-
 def database_url_of(config: Config) -> str:
     """Returns the URL of its database. Raises CommandError when there is none."""
     if config.database_url is None:

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from palimpsest import Client, GeneratedSchema, MemoryInfo, Operation, OperationInfo
-from service.cli.app import new_group
-from service.cli.command import DAY, Json, Limit, OnlyMemory, add_commands
+from service.cli.command import DAY, Json, Limit, OnlyMemory, add_group
 from service.cli.output import (
     CommandError,
     error_json,
@@ -29,9 +28,8 @@ OperationArgument = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    group = new_group("Long work: list, show, wait, cancel.")
-    add_commands(group, list_, show_, wait, cancel)
-    app.add_typer(group, name="operation")
+    summary = "Long work: list, show, wait, cancel."
+    add_group(app, "operation", summary, list_, show_, wait, cancel)
 
 
 async def list_(

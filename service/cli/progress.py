@@ -62,12 +62,14 @@ class Bar:
     def show_operation(self, info: palimpsest.OperationInfo[Any]) -> None:
         """Shows how far the operation is, and once why it does not go on."""
         if info.progress is not None:
-            self._show(info.progress.completed, info.progress.total)
+            # The work on a schema has no size.
+            self._show(info.progress.completed, info.progress.total or None)
             self._say_why("waiting", info.progress.blocked)
 
-    def _show(self, done: int, total: int, note: str = "") -> None:
-        self._progress.update(self._task, completed=done, total=total or None, note=note)
-        if done < total and not err.is_terminal and time.monotonic() - self._shown > LINE_SECONDS:
+    def _show(self, done: int, total: int | None, note: str = "") -> None:
+        self._progress.update(self._task, completed=done, total=total, note=note)
+        is_due = time.monotonic() - self._shown > LINE_SECONDS
+        if total is not None and done < total and is_due and not err.is_terminal:
             self._shown = time.monotonic()
             say(f"{self._what}: {done} of {total}{note}")
 

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from palimpsest import Client, GeneratedSchema, JsonText, Operation
-from service.cli.app import new_group
-from service.cli.command import DEFAULT_NAME, Json, Model, SessionName, Timeout, add_commands
+from service.cli.command import DEFAULT_NAME, Json, Model, SessionName, Timeout, add_group
 from service.cli.files import read_schema
 from service.cli.output import CommandError, plain_json, say, show_json
 from service.cli.progress import follow_operation, ticking
@@ -17,9 +16,8 @@ Out = Annotated[Path | None, typer.Option("--out", "-o", help="A new file for th
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    group = new_group("Schemas: generate, check.")
-    add_commands(group, generate, check)
-    app.add_typer(group, name="schema")
+    summary = "Schemas: generate, check."
+    add_group(app, "schema", summary, generate, check)
 
 
 async def generate(

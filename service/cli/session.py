@@ -6,14 +6,13 @@ from typing import Annotated, Any
 import typer
 
 from palimpsest import Client, SearchIndex, SessionInfo
-from service.cli.app import new_group
 from service.cli.command import (
     LAST,
     Json,
     Labels,
     MissingOk,
     NamedSession,
-    add_commands,
+    add_group,
     new_request_id,
 )
 from service.cli.output import CommandError, cut, plain_json, say, show, show_json, show_list
@@ -26,9 +25,8 @@ Pairs = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    group = new_group("Sessions: create, show, list, update, delete, and their search index.")
-    add_commands(group, create, list_, show_, update, delete, index)
-    app.add_typer(group, name="session")
+    summary = "Sessions: create, show, list, update, delete, and their search index."
+    add_group(app, "session", summary, create, list_, show_, update, delete, index)
 
 
 async def create(

@@ -6,8 +6,7 @@ from uuid import uuid4
 import typer
 
 from palimpsest import Chunk, Session, State, StateVector, WorkingContext
-from service.cli.app import new_group
-from service.cli.command import LAST, Freshness, Json, Timeout, add_commands
+from service.cli.command import LAST, Freshness, Json, Timeout, add_group
 from service.cli.files import Step, read_steps
 from service.cli.output import (
     CommandError,
@@ -40,9 +39,8 @@ _ORIGINS = {
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    group = new_group("State memories: the working context, vectors, steps.")
-    add_commands(group, context, list_, show_, record)
-    app.add_typer(group, name="state")
+    summary = "State memories: the working context, vectors, steps."
+    add_group(app, "state", summary, context, list_, show_, record)
 
 
 async def context(

@@ -5,17 +5,15 @@ from typing import Annotated, Any, Literal
 import typer
 
 from palimpsest import Memory, NavigationStatistics, Session, TrainingExample
-from service.cli.app import new_group
-from service.cli.command import DEFAULT_NAME, Json, MemoryName, add_commands
+from service.cli.command import DEFAULT_NAME, Json, MemoryName, add_group
 from service.cli.drawing import draw, drawing_console, statistics_json
 from service.cli.output import plain_json, show, show_json
 
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    group = new_group("What readers did, navigating or browsing: show, sum up, export.")
-    add_commands(group, show_, stats, export)
-    app.add_typer(group, name="trajectory")
+    summary = "What readers did, navigating or browsing: show, sum up, export."
+    add_group(app, "trajectory", summary, show_, stats, export)
 
 
 async def show_(

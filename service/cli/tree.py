@@ -7,8 +7,7 @@ import typer
 from rich.tree import Tree as Drawing
 
 from palimpsest import MemoryStatus, TextPart, TextRange, Tree, TreeNode, TreeOutline
-from service.cli.app import new_group
-from service.cli.command import AtRevision, Freshness, Json, add_commands
+from service.cli.command import AtRevision, Freshness, Json, add_group
 from service.cli.memory.output import memory_json, problem_lines, show_memory
 from service.cli.operation import operation_json
 from service.cli.output import (
@@ -43,9 +42,8 @@ NodeArgument = Annotated[str, typer.Argument(help="The node as level.number, suc
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    group = new_group("Summary trees: draw, look into, read, close.")
-    add_commands(group, show_, node, list_, text, seal)
-    app.add_typer(group, name="tree")
+    summary = "Summary trees: draw, look into, read, close."
+    add_group(app, "tree", summary, show_, node, list_, text, seal)
 
 
 async def show_(

@@ -10,7 +10,7 @@ import typer
 
 from service.cli.app import SettingsPath
 from service.cli.command import Json
-from service.cli.deployment import DataDir, TenantName, database_url_of, find_config
+from service.cli.deployment import DataDir, TenantName, database_url_of, find_deployment
 from service.cli.output import CommandError, plain_json, say, show, show_json
 from service.domain.values.errors import PalimpsestError
 from service.domain.values.tenancy import DEFAULT_TENANT
@@ -83,7 +83,7 @@ def verify(
         raise CommandError("name one SESSION (and a --memory of it), or give --all")
     if repair and memory is not None:
         raise CommandError("--repair is for sessions or --all: leave --memory out")
-    config = find_config(data_dir)
+    config = find_deployment(data_dir).config
     url = database_url_of(config)
     wanted = VerifyScope(
         session=session, memory=memory, tenant=tenant, as_json=as_json, repair=repair

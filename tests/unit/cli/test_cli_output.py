@@ -11,8 +11,13 @@ from rich.console import Console
 from rich.table import Table
 
 import palimpsest
-from service.cli import output
+from palimpsest._convert import value_of
+from palimpsest._memories import memory
+from palimpsest._spend import usage_report
+from palimpsest.v1 import billing_service_pb2, memories_pb2
+from service.cli import cost, output
 from service.cli.memory.output import revision_line
+from service.cli.progress import Bar
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b2J\rfine"
 
@@ -154,3 +159,22 @@ async def test_a_piped_list_is_whole_and_as_json_has_every_field(
         "value_digest": "01" * 32,
         "created_at": "2026-01-01T00:00:00+00:00",
     }
+
+
+def test_calls_of_no_memory_are_the_sessions_and_other_blanks_stay(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = billing_service_pb2.CostReport()
+    line = billing_service_pb2.ListUsageResponse.Line(purpose="CALL_PURPOSE_ANSWER")
+    used = usage_report(report.total, [line, billing_service_pb2.ListUsageResponse.Line()])
+    cost._print_cost(value_of(palimpsest.CostReport, report), used, "", False)
+    _, answer, nothing, *_ = capsys.readouterr().out.splitlines()
+    assert answer.split()[:3] == ["(session)", "answer", "0"]
+    assert nothing.split()[:2] == ["(session)", "0"]
+
+
+def test_an_empty_log_is_read_and_not_of_unknown_length() -> None:
+    with Bar("revising") as bar:
+        bar.show_memory(memory(memories_pb2.Memory(id="m")), 0)
+        (task,) = bar._progress.tasks
+        assert (task.completed, task.total) == (0, 0)
