@@ -10,9 +10,15 @@ from google.protobuf.empty_pb2 import Empty
 from palimpsest.v1 import answer_service_pb2, answer_service_pb2_grpc
 from service.llm.gateway.allowed import AllowedModels
 from service.rpc.convert import common, questions
-from service.rpc.convert.answers import IS_GOOD, STATUS_OF, AnswerMessages, training_example
+from service.rpc.convert.answers import (
+    IS_GOOD,
+    STATUS_OF,
+    AnswerMessages,
+    statistics,
+    training_example,
+    trajectory_event,
+)
 from service.rpc.convert.chunks import chunk_filter
-from service.rpc.convert.trajectories import statistics, trajectory_event
 from service.rpc.interceptors.base import Context, deadline_of
 from service.rpc.interceptors.idempotency import reply
 from service.rpc.interceptors.tenancy import current_tenant

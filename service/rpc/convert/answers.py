@@ -1,4 +1,4 @@
-"""Converts answers, and the events while they are written, to their messages."""
+"""Converts answers, their events and their trajectories to messages."""
 
 import json
 from collections.abc import Mapping
@@ -8,14 +8,13 @@ from google.protobuf import json_format, struct_pb2
 
 from palimpsest.v1 import answer_service_pb2, common_pb2
 from service.domain.answers.answer_updates import TextPiece
-from service.domain.answers.trajectory import Event
+from service.domain.answers.trajectory import Event, NoAnswer
 from service.domain.log.read_tokens import ReadToken
 from service.domain.prism.losses import losses_of
 from service.domain.values.errors import PalimpsestError
 from service.rpc.convert import common
 from service.rpc.convert.memories import loss
 from service.rpc.convert.questions import READER_MESSAGES, STRATEGY_MESSAGES
-from service.rpc.convert.trajectories import NO_ANSWER, statistics_of, trajectory_event
 from service.rpc.errors import error_status
 from service.usecases.answers.ask import AskDone, AskEvent, AskStarted, AskWaiting, failure_of
 from service.usecases.answers.trajectories import TrainingExample
@@ -23,6 +22,7 @@ from service.usecases.log.database_words import unavailable
 from storage.answers.answers import Chosen, StoredAnswer, StoredCitation
 from storage.answers.headings import Heading
 from storage.answers.ratings import StoredRating
+from storage.answers.trajectories import NavigationTotals
 from storage.engine.errors import StorageError
 
 #: Levels of lists and objects of `Answer.value`. Each takes up to three of a message, and
@@ -42,6 +42,11 @@ STATUS_OF: Mapping[common_pb2.OperationState.ValueType, tuple[str | None, bool |
     common_pb2.OPERATION_STATE_PENDING: ("pending", False),
     common_pb2.OPERATION_STATE_RUNNING: ("pending", True),
     **{state: (status, None) for status, state in _STATES.items()},
+}
+#: Why there is no answer, as the proto has it.
+_NO_ANSWERS: dict[Any, Any] = {
+    None: 0,
+    **common.numbers_of(NoAnswer, answer_service_pb2.NoAnswer, "NO_ANSWER_"),
 }
 #: What a verdict means; None: none was given.
 IS_GOOD = {
@@ -68,7 +73,7 @@ class AnswerMessages:
             state=_state(stored),
             text=stored.text,
             citations=[_citation(cited, stored.headings) for cited in stored.citations],
-            no_answer=NO_ANSWER[stored.no_answer],
+            no_answer=_NO_ANSWERS[stored.no_answer],
             guessed=stored.guessed,
             truncated=stored.truncated,
             read_point=self._read_point(stored),
@@ -76,7 +81,7 @@ class AnswerMessages:
             choice=None if stored.chosen is None else _choice(stored.chosen),
             model=stored.model,
             usage=common.usage(answered.usage),
-            statistics=statistics_of(stored),
+            statistics=_statistics_of(stored),
             left_out=None if stored.left_out is None else common.positions(*stored.left_out),
             losses=[loss(one) for one in losses_of(stored.losses)],
             rating=None if stored.rating is None else rating(stored.rating),
@@ -198,4 +203,37 @@ def training_example(example: TrainingExample) -> answer_service_pb2.TrainingExa
             common_pb2.ChatMessage(role="assistant", content=example.reply),
         ],
         rating=None if example.rating is None else rating(example.rating),
+    )
+
+
+def trajectory_event(told: Event) -> answer_service_pb2.TrajectoryEvent:
+    """Returns an event, without what the model replied."""
+    return common.message_of(
+        answer_service_pb2.TrajectoryEvent,
+        told,
+        node=told.node_id,
+        positions=common.positions(told.from_position, told.to_position),
+    )
+
+
+def _statistics_of(stored: StoredAnswer) -> answer_service_pb2.NavigationStatistics | None:
+    """Returns the sums of a navigation; None of other readers, and until it is done."""
+    if stored.statistics is None:
+        return None
+    answered = stored.no_answer is None and not stored.guessed
+    return statistics(
+        NavigationTotals.of_one(stored.statistics, answered=answered, guessed=stored.guessed)
+    )
+
+
+def statistics(summed: NavigationTotals) -> answer_service_pb2.NavigationStatistics:
+    """Returns the sums of navigations."""
+    return common.message_of(
+        answer_service_pb2.NavigationStatistics,
+        summed.statistics,
+        navigations=summed.navigations,
+        answered=summed.answered,
+        guessed=summed.guessed,
+        stray=summed.stray,
+        stray_answered=summed.stray_answered,
     )

@@ -1,6 +1,6 @@
 """What several rooms share: times, ranges, read points, usage."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -30,16 +30,19 @@ def message_of(kind: type[_Message], value: object, /, **others: Any) -> _Messag
     Chunks are written by hand: they are too many for a loop over fields.
     """
     for field in kind.DESCRIPTOR.fields:
-        if field.name not in others:
-            others[field.name] = _as_field(field, getattr(value, field.name))
+        given = others[field.name] if field.name in others else getattr(value, field.name)
+        others[field.name] = _as_field(field, given)
     return kind(**others)
 
 
 def _as_field(field: Any, value: Any) -> Any:
     """Returns a value as a message's constructor takes it."""
     if isinstance(value, Enum):
-        prefix = field.enum_type.values[0].name.removesuffix("UNSPECIFIED")
-        return field.enum_type.values_by_name[f"{prefix}{value.name}"].number
+        names = field.enum_type.values_by_name
+        prefix = _prefix(field.enum_type)
+        # Where the proto has no name for it, what is unset is AUTO.
+        is_unset = value.name == "AUTO" and f"{prefix}AUTO" not in names
+        return 0 if is_unset else names[f"{prefix}{value.name}"].number
     if isinstance(value, datetime):
         return timestamp(value)
     if is_dataclass(value):
@@ -57,9 +60,17 @@ def numbers_of(
     return {one: 0 if one is unset else enum.Value(f"{prefix}{one.name}") for one in members}
 
 
-def choices_of(numbers: Mapping[_Member, Any], default: _Member) -> dict[Any, _Member]:
-    """Returns the member of each number; of 0, which the client did not set, the default."""
-    return {0: default, **{number: one for one, number in numbers.items()}}
+def member_of(message: Message, name: str, default: _Member) -> _Member:
+    """Returns the member that a field names; the default where the client did not set it."""
+    enum: Any = message.DESCRIPTOR.fields_by_name[name].enum_type
+    number = getattr(message, name)
+    if not number:
+        return default
+    return type(default)[enum.values_by_number[number].name.removeprefix(_prefix(enum))]
+
+
+def _prefix(enum: Any) -> str:
+    return str(enum.values[0].name.removesuffix("UNSPECIFIED"))
 
 
 def timestamp(at: datetime) -> Timestamp:

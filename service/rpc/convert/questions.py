@@ -16,7 +16,7 @@ from service.domain.answers.browse.spec import (
 from service.domain.answers.navigation_request import DEFAULT_CALLS as NAVIGATION_CALLS
 from service.domain.answers.navigation_request import NavigationRequest
 from service.domain.values.memory_specs import ReaderName
-from service.rpc.convert.common import choices_of, numbers_of
+from service.rpc.convert.common import member_of, numbers_of
 
 _Browse = answer_service_pb2.BrowsingOptions
 
@@ -29,13 +29,11 @@ _READERS = {number: reader for reader, number in READER_MESSAGES.items()}
 _ACTIONS = {
     number: action for action, number in numbers_of(BrowseAction, _Browse.Action, "ACTION_").items()
 }
-_STRATEGY_NUMBERS = numbers_of(BrowseOption, _Browse.Strategy, "STRATEGY_", BrowseOption.AUTO)
-_STRATEGIES = choices_of(_STRATEGY_NUMBERS, BrowseOption.AUTO)
 #: As the proto has them; None: nothing is browsed.
-STRATEGY_MESSAGES: dict[Any, Any] = {None: 0, **_STRATEGY_NUMBERS}
-_ORDERS = choices_of(
-    numbers_of(ReadingOrder, _Browse.Order, "ORDER_", ReadingOrder.AUTO), ReadingOrder.AUTO
-)
+STRATEGY_MESSAGES: dict[Any, Any] = {
+    None: 0,
+    **numbers_of(BrowseOption, _Browse.Strategy, "STRATEGY_", BrowseOption.AUTO),
+}
 
 
 def reader(message: answer_service_pb2.Reader.ValueType) -> ReaderName | None:
@@ -55,9 +53,9 @@ def navigation(message: answer_service_pb2.NavigationOptions) -> NavigationReque
 def browsing(message: answer_service_pb2.BrowsingOptions) -> BrowseRequest:
     """Returns how a log is to be browsed; zeros are the defaults."""
     return BrowseRequest(
-        option=_STRATEGIES[message.strategy],
+        option=member_of(message, "strategy", BrowseOption.AUTO),
         actions=frozenset(_ACTIONS[one] for one in message.actions) or ALL_ACTIONS,
-        order=_ORDERS[message.order],
+        order=member_of(message, "order", ReadingOrder.AUTO),
         window_tokens=message.window_tokens or DEFAULT_WINDOW_TOKENS,
         pieces=message.pieces or DEFAULT_PIECES,
         max_calls=message.max_calls or DEFAULT_CALLS,

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from palimpsest.v1 import common_pb2, memories_pb2
+from palimpsest.v1 import memories_pb2
 from service.domain.prism.schemas.json_source import parse_json_schema
 from service.domain.prism.schemas.limits import bounded
 from service.domain.prism.schemas.source import parse_source
@@ -24,37 +24,12 @@ from service.domain.state.spec import DEFAULT_PERIOD_TOKENS, Period, StateSpec
 from service.domain.tree.spec import TreeSpec, WorkingMemory
 from service.domain.values.errors import InvalidInput
 from service.domain.values.memory_specs import MemorySpec, OnFailure, ReplyFormat
-from service.rpc.convert.common import choices_of, message_of, numbers_of
+from service.rpc.convert.common import member_of, message_of
 
 #: What an unset number of a PrismSpec means; the proto's comments say the same.
 DEFAULT_CHUNK_TOKENS = 2000
 
-_Message = memories_pb2.PrismSpec
-
-_ON_FAILURE = choices_of(
-    numbers_of(OnFailure, common_pb2.OnFailure, "ON_FAILURE_"), OnFailure.STALL
-)
-_ENCODINGS = choices_of(numbers_of(Encoding, _Message.Encoding, "ENCODING_"), Encoding.ADAPTIVE)
-_ALLOWED_OPS = choices_of(
-    numbers_of(Operations, _Message.AllowedOps, "ALLOWED_OPS_"), Operations.ADD_AND_UPDATE
-)
-_COERCIONS = choices_of(numbers_of(Coercion, _Message.Coercion, "COERCION_"), Coercion.REFUSE)
 _Tree = memories_pb2.TreeSpec
-_REASONING = {
-    _Tree.REASONING_UNSPECIFIED: True,
-    _Tree.REASONING_ON: True,
-    _Tree.REASONING_OFF: False,
-}
-_WORKING_MEMORIES = choices_of(
-    numbers_of(WorkingMemory, _Tree.WorkingMemory, "WORKING_MEMORY_"), WorkingMemory.CUT
-)
-_State = memories_pb2.StateSpec
-_PERIODS = choices_of(numbers_of(Period, _State.Period, "PERIOD_"), Period.FIXED)
-_REPLY_FORMATS = choices_of(
-    numbers_of(ReplyFormat, common_pb2.ReplyFormat, "REPLY_FORMAT_", ReplyFormat.AUTO),
-    ReplyFormat.AUTO,
-)
-_STEPS = choices_of(numbers_of(StepScope, _Message.Steps, "STEPS_"), StepScope.WHOLE)
 
 
 @contextmanager
@@ -91,13 +66,13 @@ def tree_spec(message: memories_pb2.TreeSpec) -> TreeSpec:
         segment_tokens=message.segment_tokens or default.segment_tokens,
         max_children=message.max_children or default.max_children,
         summary_tokens=message.summary_tokens or default.summary_tokens,
-        reasoning=_REASONING[message.reasoning],
-        working_memory=_WORKING_MEMORIES[message.working_memory],
+        reasoning=message.reasoning != _Tree.REASONING_OFF,
+        working_memory=member_of(message, "working_memory", WorkingMemory.CUT),
         working_memory_tokens=message.working_memory_tokens or default.working_memory_tokens,
         model=message.model,
         navigation_model=message.navigation_model,
-        reply_format=_REPLY_FORMATS[message.reply_format],
-        on_failure=_ON_FAILURE[message.on_failure],
+        reply_format=member_of(message, "reply_format", ReplyFormat.AUTO),
+        on_failure=member_of(message, "on_failure", OnFailure.STALL),
     )
 
 
@@ -106,8 +81,7 @@ def tree_message(spec: TreeSpec) -> memories_pb2.TreeSpec:
     return message_of(
         _Tree,
         spec,
-        reasoning=_named(_REASONING, spec.reasoning),
-        reply_format=_named(_REPLY_FORMATS, spec.reply_format),
+        reasoning=_Tree.REASONING_ON if spec.reasoning else _Tree.REASONING_OFF,
     )
 
 
@@ -118,26 +92,21 @@ def state_spec(message: memories_pb2.StateSpec) -> StateSpec:
     return StateSpec(
         task=message.task,
         period=message.period or default.period,
-        period_kind=_PERIODS[message.period_kind],
+        period_kind=member_of(message, "period_kind", Period.FIXED),
         period_tokens=message.period_tokens if has_bound else DEFAULT_PERIOD_TOKENS,
         idle_ms=message.idle.ToMilliseconds(),
         state_tokens=message.state_tokens or default.state_tokens,
         pinned=tuple(message.pinned),
         episode_vectors=message.episode_vectors,
         model=message.model,
-        reply_format=_REPLY_FORMATS[message.reply_format],
-        on_failure=_ON_FAILURE[message.on_failure],
+        reply_format=member_of(message, "reply_format", ReplyFormat.AUTO),
+        on_failure=member_of(message, "on_failure", OnFailure.STALL),
     )
 
 
 def state_message(spec: StateSpec) -> memories_pb2.StateSpec:
     """Returns a spec as the proto has it."""
-    message = message_of(
-        _State,
-        spec,
-        idle=None,
-        reply_format=_named(_REPLY_FORMATS, spec.reply_format),
-    )
+    message = message_of(memories_pb2.StateSpec, spec, idle=None)
     message.idle.FromMilliseconds(spec.idle_ms)
     return message
 
@@ -147,7 +116,7 @@ def prism_spec(message: memories_pb2.PrismSpec) -> PrismSpec:
     source = bounded(message.schema_source)
     if message.json_schema:
         source = render(schema_of("", message.json_schema))
-    encoding = _ENCODINGS[message.encoding]
+    encoding = member_of(message, "encoding", Encoding.ADAPTIVE)
     return PrismSpec(
         schema_source=source,
         task=message.task,
@@ -155,39 +124,33 @@ def prism_spec(message: memories_pb2.PrismSpec) -> PrismSpec:
         encoding=encoding,
         chunk_tokens=message.chunk_tokens or DEFAULT_CHUNK_TOKENS,
         model=message.model,
-        on_failure=_ON_FAILURE[message.on_failure],
+        on_failure=member_of(message, "on_failure", OnFailure.STALL),
         fold_tokens=message.fold_tokens or default_fold_tokens(encoding),
-        operations=_ALLOWED_OPS[message.allowed_ops],
-        coercion=_COERCIONS[message.coercion],
-        reply_format=_REPLY_FORMATS[message.reply_format],
+        operations=member_of(message, "allowed_ops", Operations.ADD_AND_UPDATE),
+        coercion=member_of(message, "coercion", Coercion.REFUSE),
+        reply_format=member_of(message, "reply_format", ReplyFormat.AUTO),
         memory_tokens=message.memory_tokens or MEMORY_TOKENS,
         linger_ms=message.linger.ToMilliseconds()
         if message.HasField("linger")
         else SERVICE_LINGER_MS,
         final_task=message.final_task,
-        steps=_STEPS[message.steps],
+        steps=member_of(message, "steps", StepScope.WHOLE),
     )
 
 
 def prism_message(spec: PrismSpec) -> memories_pb2.PrismSpec:
     """Returns a spec as the proto has it, with the schema as models are shown it."""
     message = message_of(
-        _Message,
+        memories_pb2.PrismSpec,
         spec,
         schema_source=spec.shown_schema(),
         json_schema=None,
-        allowed_ops=_named(_ALLOWED_OPS, spec.operations),
-        reply_format=_named(_REPLY_FORMATS, spec.reply_format),
+        allowed_ops=spec.operations,
         linger=None,
     )
     if spec.linger_ms != SERVICE_LINGER_MS:
         message.linger.FromMilliseconds(spec.linger_ms)
     return message
-
-
-def _named(table: dict[Any, Any], value: object) -> Any:
-    """Returns the proto's name of a value: the last, since the first may be UNSPECIFIED."""
-    return [key for key, held in table.items() if held is value][-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,6 @@ PERIODS = {
     pb.BUDGET_PERIOD_DAY: BudgetPeriod.DAY,
     pb.BUDGET_PERIOD_TOTAL: BudgetPeriod.TOTAL,
 }
-_PERIOD_NUMBERS = {period: number for number, period in PERIODS.items()}
 
 
 def cost_query(request: pb.ListUsageRequest | pb.GetCostReportRequest) -> CostQuery:
@@ -135,7 +134,6 @@ def budget(standing: Standing) -> pb.Budget:
         standing,
         session=standing.owner.session,
         memory=standing.owner.memory,
-        period=_PERIOD_NUMBERS[standing.period],
         etag=standing.limits.etag(),
         resets_at=timestamp(standing.day_end) if standing.period is BudgetPeriod.DAY else None,
     )

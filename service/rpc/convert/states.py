@@ -4,7 +4,7 @@ from collections.abc import Collection
 from datetime import datetime
 
 from palimpsest.v1 import common_pb2, state_service_pb2
-from service.domain.state.vectors import StateVector, VectorSource
+from service.domain.state.vectors import StateVector
 from service.domain.state.working_context import as_messages, as_text
 from service.rpc.convert import common, memories
 from service.rpc.convert.chunks import write_chunk
@@ -14,8 +14,6 @@ Form = state_service_pb2.GetWorkingContextRequest.Form
 
 #: What a reply has when the client does not say.
 DEFAULT_FORMS = (Form.FORM_PARTS, Form.FORM_TEXT)
-
-_ORIGINS = common.numbers_of(VectorSource, state_service_pb2.StateVector.Origin, "ORIGIN_")
 
 
 def working_context(
@@ -57,7 +55,7 @@ def vector(found: StateVector, created_at: datetime) -> state_service_pb2.StateV
     return common.message_of(
         state_service_pb2.StateVector,
         found,
-        origin=_ORIGINS[found.made],
+        origin=found.made,
         positions=common.positions(found.after_position + 1, found.to_position),
         new_positions=common.positions(found.from_position + 1, found.to_position),
         added_pins=found.appended,

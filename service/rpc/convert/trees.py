@@ -1,7 +1,7 @@
 """Trees, their nodes and the text under them, as the proto has them."""
 
 from palimpsest.v1 import tree_service_pb2
-from service.domain.tree.nodes import SummarySource, TextOffset
+from service.domain.tree.nodes import TextOffset
 from service.rpc.convert import common, memories
 from service.usecases.tree.outline import Outline
 from storage.memories.memories import StoredMemory
@@ -9,8 +9,6 @@ from storage.tree.views import StoredNode, TextPart
 
 _Node = tree_service_pb2.TreeNode
 _Part = tree_service_pb2.GetNodeTextResponse.Part
-
-_ORIGINS = common.numbers_of(SummarySource, _Node.Origin, "ORIGIN_")
 
 
 def tree(stored: StoredMemory, outline: Outline, token: str) -> tree_service_pb2.Tree:
@@ -42,7 +40,7 @@ def node(stored: StoredNode, summary: str | None = None) -> tree_service_pb2.Tre
         children=stored.child_ids,
         text_range=_text_range(made.start, made.end),
         summary=made.summary if summary is None else summary,
-        origin=_ORIGINS[made.made],
+        origin=made.made,
         revision=stored.revision,
         created_at=common.timestamp(stored.created_at),
     )
