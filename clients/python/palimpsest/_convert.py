@@ -79,13 +79,12 @@ def _converter(field: Any, hint: Any) -> _Reader:
         return _namer(field.enum_type, hint)
     if field.name.endswith("_json"):
         return json.loads
-    if is_dataclass(hint):
+    if is_dataclass(hint) and hint not in CONVERTERS:
         kind: Any = hint
         return partial(value_of, kind)
     if get_origin(hint) is dict:
         return dict
-    known: dict[Any, _Reader] = {datetime: moment, PalimpsestError: error_of}
-    return known.get(hint, _same)
+    return CONVERTERS.get(hint, _same)
 
 
 def _namer(enum: Any, hint: Any) -> _Reader:
@@ -133,6 +132,10 @@ def error_of(message: errors_pb2.ErrorStatus) -> PalimpsestError:
         # Of a newer service.
         reason = ""
     return from_parts(message.code, message.message, reason, dict(message.metadata))
+
+
+#: What converts messages that are not read field by field; `_convert_chunks` adds its own.
+CONVERTERS: dict[Any, _Reader] = {datetime: moment, PalimpsestError: error_of}
 
 
 def message_of(kind: type[_Message], /, **given: Any) -> _Message:

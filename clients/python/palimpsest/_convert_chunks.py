@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar, Unpack, cast
 from uuid import uuid4
 
-from palimpsest._convert import message_of, refuse_unknown, value_of
+from palimpsest._convert import CONVERTERS, message_of, refuse_unknown, value_of
 from palimpsest._errors import (
     Aborted,
     AlreadyExists,
@@ -141,13 +141,8 @@ def chunk_message(chunk: Chunk, labels: ChunkLabels) -> chunks_pb2.Chunk:
     if chunk.kind == "message":
         return message_chunk(chunk.role, chunk.text, **own)
     if chunk.kind == "agent_step":
-        return step_chunk(
-            observation=chunk.observation,
-            thought=chunk.thought,
-            action=chunk.action,
-            observed_first=chunk.observed_first,
-            **own,
-        )
+        step = {name: getattr(chunk, name) for name in _STEP_KEYS}
+        return step_chunk(**step, observed_first=chunk.observed_first, **own)
     return text_chunk(chunk.text, **own)
 
 
@@ -190,15 +185,10 @@ def check(chunk: chunks_pb2.Chunk, name: str, which: Mapping[str, str]) -> None:
 
 
 def _wrong(chunk: chunks_pb2.Chunk) -> str:
-    kind = chunk.WhichOneof("content")
-    if kind == "agent_step":
-        step = chunk.agent_step
-        parts = [step.observation, step.thought, step.action]
-    else:
-        parts = [chunk.message.text if kind == "message" else chunk.text]
-    if not any(parts):
+    role, *texts = _parts(chunk)
+    if not any(texts):
         return "its text is empty"
-    if kind == "message" and not 1 <= len(chunk.message.role) <= MAX_ROLE_CHARACTERS:
+    if chunk.HasField("message") and not 1 <= len(role) <= MAX_ROLE_CHARACTERS:
         return f"its role must have 1 to {MAX_ROLE_CHARACTERS} characters"
     pairs = chunk.metadata.items()
     entries, key_characters, value_characters = MAX_METADATA
@@ -208,9 +198,15 @@ def _wrong(chunk: chunks_pb2.Chunk) -> str:
         return f"a key of its metadata must have 1 to {key_characters} characters"
     if any(len(value) > value_characters for _, value in pairs):
         return f"a value of its metadata must have at most {value_characters} characters"
-    if any("\0" in text for text in (*parts, chunk.message.role, *(k + v for k, v in pairs))):
+    if any("\0" in text for text in (role, *texts, *(k + v for k, v in pairs))):
         return "it holds a NUL character"
     return ""
+
+
+def _parts(chunk: chunks_pb2.Chunk) -> Sequence[str]:
+    """Returns role, text, observation, thought and action; empty where its kind has none."""
+    turn, step = chunk.message, chunk.agent_step
+    return turn.role, turn.text or chunk.text, step.observation, step.thought, step.action
 
 
 def shortened(text: str, most: int) -> str:
@@ -279,16 +275,8 @@ def may_be_stored(error: PalimpsestError, request_id: str) -> PalimpsestError:
 def digest(chunk: chunks_pb2.Chunk) -> bytes:
     """SHA-256 of a chunk's content, 32 bytes, as docs/guides/appending.md#the-digest defines it."""
     kind = chunk.WhichOneof("content") or ""
-    parts = ["", "", "", "", ""]
-    if kind == "text":
-        parts[1] = chunk.text
-    elif kind == "message":
-        parts[0], parts[1] = chunk.message.role, chunk.message.text
-    else:
-        step = chunk.agent_step
-        parts[2:] = step.observation, step.thought, step.action
     pieces: list[bytes] = []
-    for part in ("step" if kind == "agent_step" else kind, *parts):
+    for part in ("step" if kind == "agent_step" else kind, *_parts(chunk)):
         pieces += _sized(part)
     pieces.append(struct.pack(">Q", len(chunk.metadata)))
     for key in sorted(chunk.metadata):
@@ -311,20 +299,8 @@ def _sized(part: str) -> tuple[bytes, bytes]:
 
 def size_bytes(chunk: chunks_pb2.Chunk) -> int:
     """Returns what counts in credits: bytes of UTF-8 of content, thread, source and metadata."""
-    size = _content_bytes(chunk) + len(chunk.thread.encode()) + len(chunk.source.encode())
-    if chunk.metadata:
-        size += sum(len(one.encode()) for pair in chunk.metadata.items() for one in pair)
-    return size
-
-
-def _content_bytes(chunk: chunks_pb2.Chunk) -> int:
-    kind = chunk.WhichOneof("content")
-    if kind == "text":
-        return len(chunk.text.encode())
-    if kind == "message":
-        return len(chunk.message.role.encode()) + len(chunk.message.text.encode())
-    step = chunk.agent_step
-    return sum(len(part.encode()) for part in (step.observation, step.thought, step.action))
+    metadata = (one for pair in chunk.metadata.items() for one in pair)
+    return sum(len(one.encode()) for one in (*_parts(chunk), chunk.thread, chunk.source, *metadata))
 
 
 def chunk(message: chunks_pb2.Chunk) -> Chunk:
@@ -342,6 +318,9 @@ def chunk(message: chunks_pb2.Chunk) -> Chunk:
         action=step.action,
         observed_first=step.observed_first,
     )
+
+
+CONVERTERS[Chunk] = chunk
 
 
 def text_of(chunk: Chunk) -> str:

@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Any, Literal
 
 from palimpsest._convert import message_of, value_of
-from palimpsest._convert_chunks import chunk
 from palimpsest._memories import MemoryInfo, memory
 from palimpsest._values_common import PositionRange, ReadPoint
 from palimpsest._values_log import Chunk
@@ -216,11 +215,6 @@ def _check_keys(value: Any) -> None:
     elif isinstance(value, list | tuple):
         for child in value:
             _check_keys(child)
-
-
-def provenance_entry(message: memory_service_pb2.GetProvenanceResponse.Entry) -> ProvenanceEntry:
-    """Returns an amendment with what it was derived from."""
-    return value_of(ProvenanceEntry, message, chunks=tuple(map(chunk, message.chunks)))
 
 
 def diff(pages: list[memory_service_pb2.DiffMemoriesResponse]) -> Diff:

@@ -4,12 +4,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from palimpsest._convert import value_of
-from palimpsest._convert_chunks import chunk
 from palimpsest._memories import Blocked
 from palimpsest._values_common import ChatMessage, PositionRange, ReadPoint
 from palimpsest._values_log import Chunk
-from palimpsest.v1 import state_service_pb2
 
 #: How a state vector was written; "unknown" only where the service is newer.
 VectorOrigin = Literal["task", "model", "cut", "skipped", "unknown"]
@@ -75,8 +72,3 @@ class WorkingContext:
     def tokens(self) -> int:
         """The tokens of all of it."""
         return self.memory_tokens + self.recent_tokens
-
-
-def working_context(message: state_service_pb2.WorkingContext) -> WorkingContext:
-    """Returns a working context."""
-    return value_of(WorkingContext, message, recent=tuple(map(chunk, message.recent)))

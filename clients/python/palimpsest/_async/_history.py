@@ -66,17 +66,16 @@ class Provenance:
     async def __aiter__(self) -> AsyncIterator[ProvenanceEntry]:
         """Yields the entries."""
         for message in self._first.entries:
-            yield convert.provenance_entry(message)
+            yield value_of(ProvenanceEntry, message)
         if not self._first.next_page_token:
             return
         request = memory_service_pb2.GetProvenanceRequest()
         request.CopyFrom(self._request)
         request.page_token = self._first.next_page_token
-        entries = self._connection.all_of(
-            self._connection.memories.GetProvenance, request, "entries", convert.provenance_entry
-        )
-        async for entry in entries:
-            yield entry
+        method = self._connection.memories.GetProvenance
+        async for page in self._connection.pages(method, request):
+            for message in page.entries:
+                yield value_of(ProvenanceEntry, message)
 
 
 class Watch:

@@ -13,7 +13,6 @@ from palimpsest._states import (
     ContextForm,
     StateVector,
     WorkingContext,
-    working_context,
 )
 from palimpsest._trees import TextPart, TreeNode, TreeOutline, tree_outline
 from palimpsest.v1 import state_service_pb2, tree_service_pb2
@@ -177,7 +176,8 @@ class State(Memory):
             forms=forms,
         )
         method = self._connection.states.GetWorkingContext
-        return working_context(await self._connection.call(method, request, timeout=timeout))
+        found = await self._connection.call(method, request, timeout=timeout)
+        return value_of(WorkingContext, found)
 
     def vectors(
         self, *, level: int = 0, after: str = "", fully_applied: bool = False

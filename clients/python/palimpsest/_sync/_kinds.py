@@ -12,7 +12,6 @@ from palimpsest._states import (
     ContextForm,
     StateVector,
     WorkingContext,
-    working_context,
 )
 from palimpsest._sync._memory import Memory
 from palimpsest._sync._operation import Operation
@@ -178,7 +177,8 @@ class State(Memory):
             forms=forms,
         )
         method = self._connection.states.GetWorkingContext
-        return working_context(self._connection.call(method, request, timeout=timeout))
+        found = self._connection.call(method, request, timeout=timeout)
+        return value_of(WorkingContext, found)
 
     def vectors(
         self, *, level: int = 0, after: str = "", fully_applied: bool = False
