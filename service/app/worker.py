@@ -108,20 +108,17 @@ class Worker:
         and has no slot is released.
         """
         with logs.about(**item.log_fields):
-            return await self._handle(item)
-
-    async def _handle(self, item: WorkItem) -> float | None:
-        try:
-            seconds = await self._bulkhead.run(
-                self._work_on(item), release=partial(self._release, item)
-            )
-            if seconds == 0 and not self._is_stopping:
-                # Others have their turn first, what has just arrived as well.
-                await self._defer(item, -RECENT_SECONDS)
-        except StorageError as error:
-            _log.warning("work deferred", item=item.lock, cause=str(error))
-            raise NotNow(UNREACHABLE_SECONDS) from error
-        return seconds
+            try:
+                seconds = await self._bulkhead.run(
+                    self._work_on(item), release=partial(self._release, item)
+                )
+                if seconds == 0 and not self._is_stopping:
+                    # Others have their turn first, what has just arrived as well.
+                    await self._defer(item, -RECENT_SECONDS)
+            except StorageError as error:
+                _log.warning("work deferred", item=item.lock, cause=str(error))
+                raise NotNow(UNREACHABLE_SECONDS) from error
+            return seconds
 
     async def _work_on(self, item: WorkItem) -> float | None:
         if item.kind is WorkKind.INDEX:

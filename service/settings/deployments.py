@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from service.settings.models import checked_key, checked_url
+from service.settings.models import checked_key, checked_url, wrong
 
 #: Deployments of all models.
 MAX_DEPLOYMENTS = 256
@@ -54,6 +55,7 @@ _SECRETS = ("api_key", "secret_access_key", "session_token", "credentials")
 #: Providers with no address of their own, and litellm's variable for it.
 _BASES: Mapping[str, str] = {"azure": "AZURE_API_BASE", "azure_ai": "AZURE_AI_API_BASE"}
 
+_wrong = partial(wrong, "deployments")
 _Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 _Key = Annotated[SecretStr, AfterValidator(checked_key)]
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
@@ -271,11 +273,6 @@ def _json(text: str) -> Any:
         raise _wrong(f"the file cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):
         raise _wrong("is neither a JSON list of deployments nor a file with one") from None
-
-
-def _wrong(said: str) -> PydanticCustomError:
-    # As a value: what is said may hold the braces of a template.
-    return PydanticCustomError("deployments", "{said}", {"said": said})
 
 
 Deployments = Annotated[tuple[Deployment, ...], PlainValidator(read_deployments)]

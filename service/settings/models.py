@@ -162,9 +162,9 @@ def _read(value: Any, adapter: TypeAdapter[Any], name: str) -> Any:
     try:
         said = json.loads(value, parse_constant=_refuse) if isinstance(value, str) else value
     except (ValueError, RecursionError):
-        raise _wrong(name, "is no JSON object from models to settings") from None
+        raise wrong(name, "is no JSON object from models to settings") from None
     if not isinstance(said, dict):
-        raise _wrong(name, "is no JSON object from models to settings")
+        raise wrong(name, "is no JSON object from models to settings")
     try:
         return adapter.validate_python(said)
     except ValidationError as error:
@@ -175,14 +175,15 @@ def _read(value: Any, adapter: TypeAdapter[Any], name: str) -> Any:
         if first["type"] == "extra_forbidden":
             known = CallSetting if "purposes" in fields[:-1] else _FIELDS[name]
             said = f"there is no such setting; there are {', '.join(known.model_fields)}"
-        raise _wrong(name, at + said) from None
+        raise wrong(name, at + said) from None
 
 
 def _refuse(constant: str) -> Any:
     raise ValueError(constant)
 
 
-def _wrong(name: str, said: str) -> PydanticCustomError:
+def wrong(name: str, said: str) -> PydanticCustomError:
+    """Returns the error of a setting."""
     # As a value: what is said may hold the braces of a template.
     return PydanticCustomError(name, "{said}", {"said": said})
 
@@ -245,15 +246,15 @@ def _read_patterns(value: Any) -> tuple[str, ...]:
     """Returns patterns from a text with commas or blanks between them, or from values."""
     found = re.split(r"[\s,]+", value.strip(" \t\n,")) if isinstance(value, str) else value
     if not isinstance(found, list | tuple) or not all(isinstance(one, str) for one in found):
-        raise _wrong("models", "is neither a text nor a list of texts")
+        raise wrong("models", "is neither a text nor a list of texts")
     # An empty variable is as one that names none.
     found = () if found == [""] else tuple(found)
     if len(found) > MAX_PATTERNS:
-        raise _wrong("models", f"has {len(found)} patterns; at most {MAX_PATTERNS} are taken")
+        raise wrong("models", f"has {len(found)} patterns; at most {MAX_PATTERNS} are taken")
     for one in found:
         if not _PATTERN.fullmatch(one):
             said = f"{one[:200]!r} is not PROVIDER/NAME, with * for any part of NAME alone"
-            raise _wrong("models", said)
+            raise wrong("models", said)
         checked_model(one)
     return found
 
