@@ -62,15 +62,12 @@ class Freshness:
 
     def wanted(self) -> dict[str, Any]:
         """Returns them as reads of the client take them. Raises CommandError."""
-        return {"after": self.token(), "fully_applied": self.applied}
-
-    def token(self) -> str:
-        """Returns the token of --after. An empty one is refused: it would ask for nothing."""
         if self.after is not None and self.applied:
             raise CommandError("give --after or --applied, not both")
         if self.after == "":
+            # It would ask for nothing.
             raise CommandError("--after: the token is empty")
-        return self.after or ""
+        return {"after": self.after or "", "fully_applied": self.applied}
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,6 @@ def _job(name: TaskName, file: str, questions: list[str]) -> Task:
     if file:
         texts = list(split(read_text(file)))
         return Task(
-            name="file",
             title=file,
             schema=DEFAULT_SCHEMA,
             task=DEFAULT_TASK,

@@ -62,18 +62,17 @@ async def context(
     more steps instead. A step is in it once, in any case. Control characters are written
     out; --json and --messages have them as they are.
     """
-    after = freshness.token()
-    if at is not None and (after or freshness.applied):
+    wanted = freshness.wanted()
+    if at is not None and any(wanted.values()):
         raise CommandError("give --at or --applied, not both: a past context never changes")
     if messages and as_json:
         raise CommandError("give --messages or --json, not both")
     forms: list[Literal["parts", "text", "messages"]] = ["parts", "text"]
     found = await state.context(
         position=at,
-        after=after,
-        fully_applied=freshness.applied,
         forms=["messages"] if messages else forms,
         timeout=timeout,
+        **wanted,
     )
     if as_json:
         whole = plain_json(found)

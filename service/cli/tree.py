@@ -1,12 +1,11 @@
 """`palimpsest tree`: draw summary trees, read their nodes and the text under them, close them."""
 
-from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import typer
 from rich.tree import Tree as Drawing
 
-from palimpsest import MemoryStatus, TextPart, TextRange, Tree, TreeNode, TreeOutline
+from palimpsest import MemoryStatus, TextRange, Tree, TreeNode, TreeOutline
 from service.cli.command import AtRevision, Freshness, Json, add_group
 from service.cli.memory.output import memory_json, problem_lines, show_memory
 from service.cli.operation import operation_json
@@ -162,18 +161,14 @@ async def list_(
     """List the leaves of a tree, another level, or the children of a node."""
     if under and level is not None:
         raise CommandError("give --level or --under, not both")
-    after, applied = freshness.token(), freshness.applied
-    found: AsyncIterator[TreeNode] = (
-        tree.children(under, after=after, fully_applied=applied)
-        if under
-        else tree.level(level or 0, after=after, fully_applied=applied)
-    )
+    wanted = freshness.wanted()
+    found = tree.children(under, **wanted) if under else tree.level(level or 0, **wanted)
     await show_each(found, _line, as_json=as_json)
 
 
 async def text(tree: Tree, node: NodeArgument, freshness: Freshness, as_json: Json = False) -> None:
     """Print the text under a node, chunk by chunk."""
-    parts: AsyncIterator[TextPart] = tree.text(node, **freshness.wanted())
+    parts = tree.text(node, **freshness.wanted())
     await show_each(parts, lambda part: part.text.rstrip(), as_json=as_json)
 
 

@@ -19,7 +19,6 @@ from service.cli.files import split
 class Task:
     """Texts to stream, a memory of them, and questions to ask."""
 
-    name: str
     #: What the texts are, for people.
     title: str
     #: Class source.
@@ -84,7 +83,6 @@ REFERENCE_SCHEMA = '''class LanguageReference:
 def book() -> Task:
     """Returns the task to summarize a short story."""
     return Task(
-        name="book",
         title="a short story, The Keeper of Skarholm",
         schema=BOOK_SCHEMA,
         task="Keep what a summary of the story needs: people, what they want, what happens.",
@@ -108,7 +106,6 @@ def code() -> Task:
         " says before which of them; without it lines of blanks are left as they are."
     )
     return Task(
-        name="code",
         title="the source of Python's textwrap module",
         schema=CODE_SCHEMA,
         task="Find the function that fits a description. Keep what each function is and does.",
@@ -126,7 +123,6 @@ def tables() -> Task:
     """Returns the task to ask small tables about ships and harbours."""
     whole = _text("harbour.csv")
     return Task(
-        name="tables",
         title="four tables about ships and harbours",
         schema=TABLE_SCHEMA,
         task="Answer questions that need several tables. Keep what is needed, not the rows.",
@@ -142,7 +138,6 @@ def reference() -> Task:
     from pydoc_data.topics import topics
 
     return Task(
-        name="reference",
         title="Python's language reference",
         schema=REFERENCE_SCHEMA,
         task="Keep what the reference says about each statement and notion.",

@@ -75,11 +75,11 @@ def test_a_client_needs_an_address_only() -> None:
 
 
 def test_a_token_is_one_or_none() -> None:
-    assert Freshness(after="t").token() == "t"
-    assert Freshness(applied=True).token() == ""
+    assert Freshness(after="t").wanted() == {"after": "t", "fully_applied": False}
+    assert Freshness(applied=True).wanted() == {"after": "", "fully_applied": True}
     for wrong in (Freshness(after=""), Freshness(after="t", applied=True)):
         with pytest.raises(CommandError, match="--after"):
-            wrong.token()
+            wrong.wanted()
 
 
 @pytest.mark.parametrize(

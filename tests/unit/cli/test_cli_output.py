@@ -165,7 +165,9 @@ def test_calls_of_no_memory_are_the_sessions_and_other_blanks_stay(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     report = billing_service_pb2.CostReport()
-    line = billing_service_pb2.ListUsageResponse.Line(purpose="CALL_PURPOSE_ANSWER")
+    line = billing_service_pb2.ListUsageResponse.Line(
+        purpose=billing_service_pb2.CALL_PURPOSE_ANSWER
+    )
     used = usage_report(report.total, [line, billing_service_pb2.ListUsageResponse.Line()])
     cost._print_cost(value_of(palimpsest.CostReport, report), used, "", False)
     _, answer, nothing, *_ = capsys.readouterr().out.splitlines()

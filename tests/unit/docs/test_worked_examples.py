@@ -56,11 +56,11 @@ def run(flow: Flow[Any], reply: str) -> tuple[ModelRequest, Any]:
     return ask, end.value.value
 
 
-def work(job: Task) -> tuple[PrismMemory, list[Op], AnswerDraft[Path]]:
+def work(name: str, job: Task) -> tuple[PrismMemory, list[Op], AnswerDraft[Path]]:
     spec = PrismSpec(schema_source=job.schema, task=job.task, question=job.question)
     memory = PrismMemory.create(spec.schema())
     ops: list[Op] = []
-    for number, step in enumerate(recorded(job.name, len(job.texts)), start=1):
+    for number, step in enumerate(recorded(name, len(job.texts)), start=1):
         if step.question:
             assert step.question in job.questions, "the question is one of the demo's"
             ask, draft = run(prism.answer(spec, memory, step.question, marker_key=b"k"), step.reply)
@@ -82,7 +82,7 @@ def work(job: Task) -> tuple[PrismMemory, list[Op], AnswerDraft[Path]]:
     [("book", "never again be dark"), ("code", "indent"), ("tables", "Voyages 1, 2 and 6")],
 )
 def test_a_worked_example_gives_what_the_page_shows(name: str, said: str) -> None:
-    memory, ops, draft = work(TASKS[name]())
+    memory, ops, draft = work(name, TASKS[name]())
     assert said in draft.text
     assert draft.sources, "every path of the answer is in the memory"
     assert Op.ADD in ops
