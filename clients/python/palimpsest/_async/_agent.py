@@ -35,21 +35,19 @@ from palimpsest.v1 import memories_pb2
 
 #: How long a context waits for a compression when the caller does not say.
 WAIT_SECONDS = 30.0
-#: Loops that may take a session over at the same moment until one gives up.
+#: How many loops may take over a session at the same moment before one gives up.
 OPENING_TRIES = 5
-#: What a compression that is not made in time, or cannot be made, is refused with.
+#: Reasons why a due compression is not there.
 _NOT_MADE = ("NOT_APPLIED_IN_TIME", "MEMORY_STALLED", "BUDGET_EXHAUSTED")
 
 
 class Agent:
     """What an agent's loop needs: the context before each step, and a place for the step.
 
-    Open it with `async with`. Session and memory are made where they are missing; a memory
-    that is there is used, unless it has other settings than those that are given
-    (AlreadyExists names them). A loop that is started again continues after what is durable:
-    `step` says where. Of two loops on one session the one that was opened later continues,
-    and the other gets Aborted (PRODUCER_FENCED) from its next step. Leaving it does not
-    compress what is recent.
+    Open it with `async with`. A missing session or memory is created; an existing memory is
+    used if it has the given settings (AlreadyExists names those that differ). A loop that
+    starts again continues after its durable steps, at `step`. Of two loops on one session the
+    later one continues, and the next step of the other raises Aborted (PRODUCER_FENCED).
     """
 
     def __init__(
@@ -91,9 +89,9 @@ class Agent:
 
     @property
     def step(self) -> int:
-        """t: the number of the next step, from 1 on. Messages count as steps.
+        """The number of the next step, from 1 on. Messages count as steps.
 
-        What others append in between is seen with the next context.
+        Chunks that other producers append count from the next context on.
         """
         return self._head + 1
 
@@ -111,7 +109,7 @@ class Agent:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Closes it, once everything that was recorded is durable."""
+        """Closes it once all recorded steps are durable."""
         producer, self._producer = self._producer, None
         if producer is None:
             return
@@ -123,11 +121,10 @@ class Agent:
     async def context(
         self, *, forms: Sequence[ContextForm] = ("parts", "text", "messages")
     ) -> WorkingContext:
-        """What the model is to read before the next step: algorithm 1's M and R.
+        """Returns what the model reads before the next step: M and R of algorithm 1.
 
-        It waits up to `wait_seconds` for a compression that is due. What is not made by
-        then, or cannot be made (`blocked` says why), leaves the older vectors and more
-        recent steps: every step is in the context once, in any case.
+        Waits up to `wait_seconds` for a compression that is due. Without it the context has
+        older vectors and more recent steps; `blocked` says why. Each step is in it once.
         """
         context = await self._waited(forms) if self._wait_seconds > 0 else None
         if context is None:
@@ -136,13 +133,13 @@ class Agent:
         return context
 
     async def _waited(self, forms: Sequence[ContextForm]) -> WorkingContext | None:
-        """The context with every compression that is due; None where that cannot be had."""
+        """Returns the context with all due compressions; None if they are not made in time."""
         try:
             return await self.memory.context(
                 fully_applied=True, forms=forms, timeout=self._wait_seconds
             )
         except (DeadlineExceeded, Unavailable):
-            # The read that follows finds out what is left of it.
+            # The next read reports what remains of it.
             return None
         except PalimpsestError as error:
             if error.reason not in _NOT_MADE:
@@ -161,17 +158,15 @@ class Agent:
     ) -> Ack:
         """Appends a step; it is durable, and in the next context, when this returns.
 
-        The observation is what came of the action, and is read after it; with
-        `observed_first`, where a world speaks before the agent acts, before thought and action.
-        Any part may be empty, not all of them. A part of more than `cut_bytes` bytes is cut
-        there, with a mark that says how much is missing; without it a step that is too large
-        is refused. `labels` are `thread`, `source`, `occurred_at` and `metadata`. A lost connection
-        is gone around, and the step is stored once.
+        Models read the observation after thought and action, or with `observed_first` before
+        them. Any part may be empty, not all. A part of more than `cut_bytes` bytes is cut, with
+        a mark of how much is missing; without `cut_bytes` a step that is too large is refused.
+        `labels` are `thread`, `source`, `occurred_at` and `metadata`. The step is stored once,
+        also when the connection is lost.
 
         Raises ValueError, InvalidArgument (nothing is stored, and the next step may follow),
-        Aborted (PRODUCER_FENCED) when another loop took over. When the service was away for
-        too long, or the call is cancelled, the step may be in the log: the `step` of an agent
-        that is opened anew says.
+        and Aborted (PRODUCER_FENCED) after another loop took over. After other errors, or a
+        cancelled call, the step may be in the log: the `step` of a new agent shows it.
         """
         if not (observation or thought or action):
             raise ValueError("a step needs an observation, a thought or an action")
@@ -190,7 +185,7 @@ class Agent:
         )
 
     async def note(self, role: str, text: str, **labels: Unpack[ChunkLabels]) -> Ack:
-        """Appends a message, of the user for example; otherwise as `record`."""
+        """Appends a message, such as the user's; otherwise as `record`."""
         if not text:
             raise ValueError("a message needs a text")
         return await self._append(lambda producer: producer.append_message(role, text, **labels))
@@ -219,18 +214,18 @@ class Agent:
             return ack
 
     async def _usable(self) -> Producer:
-        """The producer; a new one of the same epoch where a step was refused."""
+        """Returns the producer; after a refused step a new one of the same epoch."""
         if self._producer is None:
             raise ProducerClosed("this agent is not open: use it with `async with`")
         if isinstance(self._failure, InvalidArgument):
-            # A refusal ends the stream; what follows must not suffer from it.
+            # A refusal ends the stream; later steps need another one.
             await self._producer.__aexit__(type(self._failure), self._failure, None)
             self._producer = await self._opened()
             self._failure = None
         return self._producer
 
     async def _open(self) -> Producer:
-        """A producer that fences off those of the loops before."""
+        """Returns a producer that fences off those of earlier loops."""
         self._epoch = max(self._epoch, time.time_ns() // 1000)
         for tries_left in reversed(range(OPENING_TRIES)):
             try:
@@ -238,7 +233,7 @@ class Agent:
             except Aborted as error:
                 if error.reason != "PRODUCER_FENCED" or not tries_left:
                     raise
-                # The clock of the loop before was ahead of ours.
+                # The clock of the earlier loop was ahead of ours.
                 self._epoch = int(error.metadata["epoch"]) + 1
         raise AssertionError("the last try returns or raises")
 

@@ -1,4 +1,4 @@
-"""The connection to the service: its channel, and calls that are made again where they may be."""
+"""The connection to the service: its channel, and calls that are repeated if that is safe."""
 
 import time
 from collections.abc import AsyncIterator, Callable
@@ -33,7 +33,7 @@ from palimpsest.v1.tree_service_pb2_grpc import TreeServiceStub
 
 
 class Connection:
-    """A connection, which all that belongs to one client shares. See `palimpsest.connect`."""
+    """The connection that all objects of a client share. See `palimpsest.connect`."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Connection:
         await self.channel.close()
 
     def seconds(self, timeout: float | None, default: float) -> float:
-        """Returns how long a call may take: as it says, else as the client, else `default`."""
+        """Returns the timeout of a call: its own, else the client's, else `default`."""
         return deadline_of(self._timeout if timeout is None else timeout, default)
 
     async def call(
@@ -75,12 +75,12 @@ class Connection:
         retry: bool = True,
         broken: bool = False,
     ) -> Any:
-        """Makes a unary call, and makes it again while the service is unavailable or full.
+        """Makes a unary call, and repeats it while the service is unavailable or full.
 
-        Without `retry` it does so only after refusals that came before anything was done.
-        With `broken` also after a call that broke with its connection, as only writes that
-        are stored once and reads may be. Raises ValueError for a timeout that is no number,
-        ConnectionFailed after `reach_seconds` while the service was never reached.
+        Without `retry`, repeats it only after refusals that precede any work; with `broken`, also
+        after a lost connection, which only reads and writes that are stored once allow. Raises
+        ValueError for a timeout that is no number, and ConnectionFailed after `reach_seconds`
+        without a first contact.
         """
         seconds = self.seconds(timeout, default)
         since = time.monotonic()
@@ -105,9 +105,9 @@ class Connection:
     async def responses(
         self, method: Callable[..., Any], request: Any, *, timeout: float | None = None
     ) -> AsyncIterator[Any]:
-        """Yields the responses of a call, made again while the service refuses to begin it.
+        """Yields the responses of a call, repeated while the service refuses to begin it.
 
-        `timeout` None bounds only how long it may take to begin. Raises RpcError.
+        Without a `timeout` only the beginning is bounded. Raises RpcError.
         """
         until = time.monotonic() + (CALL_SECONDS if timeout is None else timeout)
         backoff = Backoff(BACKOFF_SECONDS)
@@ -125,7 +125,7 @@ class Connection:
                 if not is_unbegun(known) or time.monotonic() + pause > until:
                     raise
             finally:
-                # Also where the caller stops before the end.
+                # Also when the caller stops before the end.
                 call.cancel()
             await sleep(pause)
 
@@ -149,7 +149,7 @@ class Connection:
     async def all_of(
         self, method: Callable[..., Any], request: Any, field: str, convert: Callable[[Any], Any]
     ) -> AsyncIterator[Any]:
-        """Yields what the pages of a list have in `field`, converted."""
+        """Yields the converted items that the pages of a list have in `field`."""
         async for page in self.pages(method, request):
             for message in getattr(page, field):
                 yield convert(message)

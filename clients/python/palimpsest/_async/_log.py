@@ -32,7 +32,7 @@ PAGE_CHUNKS = 1000
 
 
 class SessionLog(Resource):
-    """What `Session` has of the session itself and of its log."""
+    """The part of `Session` that is about the session itself and its log."""
 
     def __init__(self, connection: Connection, id: str) -> None:
         super().__init__(connection, id)
@@ -46,7 +46,7 @@ class SessionLog(Resource):
         metadata: Mapping[str, str] | None = None,
         request_id: str = "",
     ) -> None:
-        """Creates it. See `Client.create_session`."""
+        """Creates the session. See `Client.create_session`."""
         request = message_of(
             session_service_pb2.CreateSessionRequest,
             session=message_of(
@@ -77,11 +77,10 @@ class SessionLog(Resource):
     async def update(
         self, *, metadata: Mapping[str, str], etag: str = "", request_id: str = ""
     ) -> SessionInfo:
-        """Replaces the metadata as a whole: at most 16 keys and values of your own.
+        """Replaces the metadata: at most 16 keys and values of your own.
 
-        With the `etag` of an `info` only while nothing else has updated the session since.
-        Raises NotFound, InvalidArgument, Aborted (ETAG_MISMATCH), and TypeError or ValueError
-        for what cannot be sent.
+        With the `etag` of an `info`, only if the session has not been updated since. Raises
+        NotFound, InvalidArgument, Aborted (ETAG_MISMATCH), TypeError, ValueError.
         """
         request = message_of(
             session_service_pb2.UpdateSessionRequest,
@@ -97,7 +96,7 @@ class SessionLog(Resource):
         return value_of(SessionInfo, await self._connection.call(method, request, retry=again))
 
     async def delete(self, *, missing_ok: bool = False, request_id: str = "") -> None:
-        """Deletes it with all that belongs to it, for good. See `Client.delete_session`."""
+        """Deletes the session. See `Client.delete_session`."""
         request = message_of(
             session_service_pb2.DeleteSessionRequest,
             session=self.id,
@@ -117,21 +116,21 @@ class SessionLog(Resource):
         timeout: float | None = None,
         **labels: Unpack[ChunkLabels],
     ) -> Appended:
-        """Appends a text, a message or a step, or several of them; durable when it returns.
+        """Appends one or several texts, messages or steps; they are durable when it returns.
 
-        From any number of processes and tasks at once. A message is {"role": …, "content": …},
-        a step of an agent has "observation", "thought" or "action", and "observed_first" where
-        that is so. All are stored, or none: 256 at most, of 1 MiB together. `labels` are
-        `thread`, `source`, `occurred_at` and `metadata`, of all of them; an item, as a mapping
-        or a `Chunk`, may have its own.
+        Any number of processes and tasks may append at once. A message is {"role": …,
+        "content": …}; a step of an agent has "observation", "thought" or "action", and may have
+        "observed_first". All are stored, or none: 256 at most, of 1 MiB together. `labels` are
+        the `thread`, `source`, `occurred_at` and `metadata` of all of them; an item that is a
+        mapping or a `Chunk` may have its own.
 
-        It is tried for `timeout` seconds (60) and stored once. `request_id`, 1 to 128
-        characters, keeps that true over a restart of the program: the same content under the
+        The append is tried for `timeout` seconds (60) and stored once. A `request_id` of 1 to
+        128 characters keeps that true over restarts of the program: the same content under the
         same id is stored once for ever. `expected_head` is the position that the log must end at.
 
-        Raises TypeError, ValueError or InvalidArgument for what cannot be appended, NotFound,
-        AlreadyExists (REQUEST_CONTENT_CHANGED), Aborted (HEAD_MISMATCH); and ResourceExhausted,
-        DeadlineExceeded or Unavailable, whose metadata has the `request_id` to try on with.
+        Raises TypeError, ValueError, InvalidArgument, NotFound, AlreadyExists
+        (REQUEST_CONTENT_CHANGED), Aborted (HEAD_MISMATCH); and ResourceExhausted,
+        DeadlineExceeded or Unavailable, whose metadata has the `request_id` to append with again.
         """
         request = append_request(self.id, items, labels, request_id, expected_head)
         try:
@@ -155,10 +154,10 @@ class SessionLog(Resource):
     ) -> Producer:
         """Returns a producer, for long streams from one process; open it with `async with`.
 
-        `producer_id` is its lasting name within the session, and of no other process that
-        lives at the same time; `append` needs none. A higher `epoch` fences its older
-        streams off. It fails when the service went away, or took nothing, for
-        `give_up_seconds`; sooner when it was never reached (see `connect`).
+        `producer_id` is its lasting name within the session; no two processes may use one name
+        at once. A higher `epoch` fences older streams off. The producer fails when the service
+        is lost, or accepts nothing, for `give_up_seconds`; sooner before the first contact (see
+        `connect`).
         """
         opening = session_service_pb2.AppendChunksRequest.Open(
             session=self.id, producer_id=producer_id, epoch=epoch, expected_head=expected_head
@@ -172,11 +171,10 @@ class SessionLog(Resource):
         to_position: int | None = None,
         **options: Unpack[ChunkFilterOptions],
     ) -> AsyncIterator[Chunk]:
-        """Yields the log from a position, up to `to_position` if one is given.
+        """Yields the log from a position, up to `to_position` if it is given.
 
         `options` are those of `palimpsest.ChunkFilterOptions`, such as `threads` and
-        `occurred_since`; what is not given excludes none. No more is read than that.
-        Raises NotFound, InvalidArgument; TypeError and ValueError for what cannot be sent.
+        `occurred_since`. Raises NotFound, InvalidArgument, TypeError, ValueError.
         """
         if to_position is not None and to_position < max(from_position, 1):
             return
@@ -192,10 +190,7 @@ class SessionLog(Resource):
                 yield chunk(message)
 
     async def chunk(self, position: int) -> Chunk:
-        """Returns a chunk with its metadata, where a citation points for example.
-
-        Raises NotFound, OutOfRange for a position that the log does not have.
-        """
+        """Returns a chunk, such as one that a citation names. Raises NotFound, OutOfRange."""
         request = message_of(
             session_service_pb2.ListChunksRequest,
             session=self.id,
@@ -227,18 +222,18 @@ class SessionLog(Resource):
     ) -> SearchResult:
         """Finds the chunks that match a query best: words, not an expression.
 
-        At most `limit` (0 means 10, 100 are the most), and fewer where they are long. Only
-        chunks from `from_position` to `to_position` that match `options`, which are those of
-        `palimpsest.ChunkFilterOptions`, such as `threads`, `sources` and `occurred_since`;
-        what is not given excludes none. `rerank` lets a model order the best.
+        Returns at most `limit` chunks (0 means 10, 100 are the most), and fewer if they are
+        long. `from_position`, `to_position` and `options` limit the search; `options` are those
+        of `palimpsest.ChunkFilterOptions`, such as `threads`, `sources` and `occurred_since`.
+        With `rerank` a model orders the best.
 
-        New chunks are indexed in the background. `after` waits until what a token stands for
-        is indexed, `fully_applied` until the whole log is: words, and vectors where the search
-        uses them. The wait ends with the `timeout`.
+        New chunks are indexed in the background. The search waits, up to `timeout`, until the
+        log is indexed up to the token `after`, or with `fully_applied` as a whole: words, and
+        vectors if the search uses them.
 
-        Raises NotFound, InvalidArgument, TypeError and ValueError for what cannot be sent,
-        FailedPrecondition (VECTORS_UNAVAILABLE, RERANK_FAILED), Unavailable
-        (EMBEDDING_FAILED), DeadlineExceeded (NOT_APPLIED_IN_TIME), ResourceExhausted.
+        Raises NotFound, InvalidArgument, TypeError, ValueError, FailedPrecondition
+        (VECTORS_UNAVAILABLE, RERANK_FAILED), Unavailable (EMBEDDING_FAILED), DeadlineExceeded
+        (NOT_APPLIED_IN_TIME), ResourceExhausted.
         """
         request = message_of(
             session_service_pb2.SearchChunksRequest,
@@ -257,7 +252,7 @@ class SessionLog(Resource):
         return search_result(response)
 
     async def search_index(self) -> SearchIndex:
-        """Returns how far words and vectors of the session are. Raises NotFound."""
+        """Returns how much of the log has words and vectors in the index. Raises NotFound."""
         request = session_service_pb2.GetSearchIndexRequest(session=self.id)
         response = await self._connection.call(self._connection.sessions.GetSearchIndex, request)
         return value_of(SearchIndex, response)

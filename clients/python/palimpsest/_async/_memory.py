@@ -51,10 +51,9 @@ async def create_memory(
     request_id: str = "",
     only: Collection[str] | None = None,
 ) -> None:
-    """Creates the memory, or with `exist_ok` accepts one that has the same settings.
+    """Creates the memory, or with `exist_ok` accepts an existing one with the same settings.
 
-    What is left to the service is not compared, and of the rest `only` these settings.
-    Raises AlreadyExists.
+    Compares the settings that are given, or `only` some of them. Raises AlreadyExists.
     """
     stub = connection.memories
     request = memory_service_pb2.CreateMemoryRequest(memory=wanted, request_id=request_id)
@@ -67,7 +66,7 @@ async def create_memory(
         listed = connection.all_of(stub.ListMemories, listing, "memories", lambda one: one)
         existing = [one async for one in listed if one.id == wanted.id]
         if not existing:
-            # It was deleted in this moment: the caller can try again.
+            # It has been deleted meanwhile: the caller can try again.
             raise
         schema = await _stored_schema(connection, wanted)
         others = settings_that_differ(wanted, existing[0], schema, only)
@@ -102,11 +101,11 @@ class Memory(MemoryHistory):
     ) -> MemoryState:
         """Reads the memory: now, as it was, or once it is fresh enough.
 
-        `revision` reads it as of then; `position` the newest state that holds no chunk
-        after it. `after` is the read token of an ack, a flush or an earlier read, which must
-        be applied; `fully_applied` asks for everything in the log now. Raises DeadlineExceeded,
-        whose metadata says how far the memory is, FailedPrecondition when it stalled,
-        OutOfRange for a revision or a position that it has not reached.
+        `revision` reads that revision; `position` the newest revision without a later chunk.
+        With `after`, the read token of an ack, a flush or an earlier read, the read waits until
+        the memory has applied it; with `fully_applied`, all that is in the log now. Raises
+        DeadlineExceeded, whose metadata says how much is applied, FailedPrecondition when the
+        memory stalled, OutOfRange for a revision or position that it has not reached.
         """
         request = memory_service_pb2.GetMemoryRequest(
             **self._named,
@@ -120,7 +119,7 @@ class Memory(MemoryHistory):
     async def consolidate(self, *, request_id: str = "") -> Operation[MemoryInfo]:
         """Requests a consolidation: the model merges and shortens, once the log is read.
 
-        Returns the operation at once: that of an earlier request while it has not ended.
+        Returns the operation at once, or that of an earlier request that has not ended.
         """
         request = memory_service_pb2.ConsolidateMemoryRequest(**self._named, request_id=request_id)
         response = await self._connection.call(self._connection.memories.ConsolidateMemory, request)
@@ -135,13 +134,13 @@ class Memory(MemoryHistory):
         comment: str = "",
         request_id: str = "",
     ) -> MemoryInfo:
-        """Gives the memory a schema with more fields, another model, or both at once.
+        """Gives the memory a schema with more fields, another model, or both.
 
         `schema` is as in `Session.create_memory`, `model` as provider/name; empty: the service's
-        default. What is None stays. A new schema is a revision, which keeps the `comment`. A
-        memory that waits for the model it had tries again with the new one. Raises
-        InvalidArgument: SCHEMA_INVALID, SCHEMA_INCOMPATIBLE with the field that is missing or
-        has another type, MODEL_NOT_ALLOWED; Aborted (REVISION_CONFLICT).
+        default; None: unchanged. A new schema makes a revision, which keeps the `comment`. A
+        memory that waits for its old model tries again with the new one. Raises InvalidArgument
+        (SCHEMA_INVALID, SCHEMA_INCOMPATIBLE with the field that is missing or has another type,
+        MODEL_NOT_ALLOWED), Aborted (REVISION_CONFLICT).
         """
         changes = {"model": model, **({} if schema is None else schema_fields(schema))}
         return await self._update(
@@ -157,7 +156,7 @@ class Memory(MemoryHistory):
         return memory(await self._connection.call(method, request, retry=retry))
 
     async def delete(self, *, missing_ok: bool = False, request_id: str = "") -> None:
-        """Deletes the memory with its history; the log stays, and so do answers.
+        """Deletes the memory with its history; the log and the answers stay.
 
         Raises NotFound unless `missing_ok`.
         """
@@ -185,8 +184,8 @@ class Memory(MemoryHistory):
     ) -> Operation[MemoryInfo]:
         """Reads the whole log again into a new memory; returns the operation at once.
 
-        What is None is as in this memory, which is left as it is. `Operation.wait` waits until
-        everything that is in the log now is read; cancelling it deletes the new memory. Raises
+        Settings that are None are those of this memory, which stays. `Operation.wait` waits until
+        all that is in the log now is read; cancelling deletes the new memory. Raises
         AlreadyExists, NotFound, InvalidArgument.
         """
         return await self._rebuild(
@@ -208,7 +207,7 @@ class Memory(MemoryHistory):
     async def _rebuild(
         self, new_id: str, changes: Mapping[str, Any], request_id: str
     ) -> Operation[MemoryInfo]:
-        # With an id in any case, so that it may be tried again.
+        # Always with an id, so that it may be tried again.
         request = rebuild_request(
             self._named, new_id, self._kind, changes, request_id or uuid4().hex
         )
@@ -216,7 +215,7 @@ class Memory(MemoryHistory):
         return Operation(self._connection, response)
 
     async def look(self) -> MemoryInfo:
-        """Returns how far it is.
+        """Returns the memory's progress.
 
         Raises FailedPrecondition when it stalled, ResourceExhausted when a budget holds it.
         """
@@ -230,18 +229,18 @@ class Memory(MemoryHistory):
         return (await self.get()).info
 
     async def flush(self, *, request_id: str = "") -> Flushed:
-        """Ends the wait for more chunks (`linger`): what is in the log is read now.
+        """Ends the wait for more chunks (`linger`), and returns before they are read.
 
-        It returns before that; read with the token to see it applied.
+        Read with the returned token to see them applied.
         """
         request = memory_service_pb2.FlushMemoryRequest(**self._named, request_id=request_id)
         response = await self._connection.call(self._connection.memories.FlushMemory, request)
         return value_of(Flushed, response)
 
     async def retry(self, *, request_id: str = "") -> bool:
-        """Retries a stalled memory from the position at which it stopped.
+        """Retries a stalled memory where it stopped; returns whether it was stalled.
 
-        Returns False for one that was not stalled. Raises NotFound.
+        Raises NotFound.
         """
         request = memory_service_pb2.RetryMemoryRequest(**self._named, request_id=request_id)
         response = await self._connection.call(self._connection.memories.RetryMemory, request)
@@ -259,27 +258,23 @@ class Memory(MemoryHistory):
 
         `options` are the fields of `palimpsest.MemoryQuestionOptions`, such as `after`,
         `fully_applied`, `reader`, `response_schema`, `stream`, `threads` and `metadata`.
-        Freshness and errors as in `get`. `on_event` receives how far the memory is while the call
-        waits, where it reads, and each event of the reader as it happens; with `stream` also the
-        text as it is written (`stream_ask` iterates over it). `reader` is the one of the memory's
-        kind when it is None. `response_schema` asks for `Answer.value`. An answer that is too
-        late is not lost: the error's metadata names it for `Session.resume_answer`. To a
-        multiple-choice question the answer is one of `options`, or there is none. `threads` and
-        what follows limit what is cited.
+        Freshness and errors as in `get`. `on_event` receives the memory's progress while the call
+        waits, what is read, and each event of the reader; with `stream` also the text as it is
+        written (`stream_ask` iterates over it). `reader` None is that of the memory's kind. With
+        `response_schema` there is `Answer.value`. With `options` (multiple choice) the answer is
+        one of them, or there is none. Labels and times limit what is cited. A late answer is not
+        lost: the error's metadata names it for `Session.resume_answer`.
 
-        For trees, and state memories: `hybrid_leaves` begins with so many leaves that retrieval
-        names; `beam` nodes are explored at once, with at most `max_calls` model calls. Zeros are
-        the service's defaults. A state memory answers from its working context, and is navigated
-        when one of these is given, or `navigate`.
+        Trees and state memories: navigation begins with `hybrid_leaves` leaves by retrieval, and
+        explores `beam` nodes at once with at most `max_calls` model calls; zeros mean the
+        service's defaults. A state memory answers from its working context, unless one of these
+        or `navigate` is given.
         """
         question = Question(query=query, memory=self.id, **options)
         return await self.session.ask(question, timeout=timeout, on_event=on_event)
 
     def stream_ask(self, query: str, **options: Unpack[MemoryAskOptions]) -> AnswerStream:
-        """As `ask`: iterate over what it returns for the text as it is written.
-
-        Its `answer` is there after the last piece. `options` are those of `ask`.
-        """
+        """Asks as `ask` does; iterate over the text as it is written, then read `answer`."""
         return self.session.stream_ask(query, memory=self.id, **options)
 
     async def ask_all(
@@ -293,9 +288,8 @@ class Memory(MemoryHistory):
     ) -> Sequence[Answer | PalimpsestError]:
         """Asks many questions, `concurrency` at once; returns answers in the same order.
 
-        `options` are those of `ask`. Where a question is refused the error is in the
-        answer's place, and the others continue. Questions to one tree share the beginnings
-        of their prompts.
+        `options` are those of `ask`. A question that is refused has its error in place of the
+        answer, and the others continue.
         """
         if concurrency < 1:
             raise ValueError("concurrency must be 1 or more")
@@ -312,14 +306,11 @@ class Memory(MemoryHistory):
         return await gather([partial(one, query) for query in queries], limit=concurrency)
 
     def trajectory(self, answer_id: str) -> AsyncIterator[TrajectoryEvent]:
-        """Yields what the navigation of an answer did, in order. Raises NotFound."""
+        """Yields the events of the navigation of an answer, in order. Raises NotFound."""
         return self.session.trajectory(answer_id)
 
     async def navigation_statistics(self) -> NavigationStatistics:
-        """Returns the counts of all navigations of the tree.
-
-        Raises FailedPrecondition (no tree).
-        """
+        """Returns the counts of all navigations of the tree. Raises FailedPrecondition."""
         request = answer_service_pb2.GetNavigationStatisticsRequest(**self._named)
         method = self._connection.answers.GetNavigationStatistics
         return value_of(NavigationStatistics, await self._connection.call(method, request))
@@ -327,9 +318,8 @@ class Memory(MemoryHistory):
     def export_trajectories(
         self, answer_ids: Iterable[str] = (), *, good: bool | None = None
     ) -> AsyncIterator[TrainingExample]:
-        """Yields the moves of navigations that found an answer, oldest first, to train with.
+        """Yields the moves of navigations that found an answer, oldest first, for training.
 
-        Of these answers only, if any are given; of those rated good, or bad, if that is
-        said. Raises FailedPrecondition (no tree).
+        `answer_ids` and `good` limit them to some answers. Raises FailedPrecondition (no tree).
         """
         return self.session._export(self.id, answer_ids, good)

@@ -58,20 +58,17 @@ class Session(SessionAnswers):
     ) -> Memory:
         """Creates a PRISM memory; it catches up from position 1 in the background.
 
-        `schema` is class source, which is parsed and never run, a JSON Schema as a
-        dict, or a dataclass, a TypedDict or a pydantic model; `schema_source` is the
-        same for class source. `final_task` says how answers are to be, their form, length
-        or language. `steps` "focused" lets the memory grow past `memory_tokens` while steps
-        are shown no more of it than that. `linger` is how long a step waits for more chunks while
-        it has fewer than `chunk_tokens`, in seconds or as a timedelta; 0: it does not. None:
-        it waits for more messages, 10 seconds as a rule, and for nothing else. A read that
-        waits for what was appended, a question and `flush` end the wait. `memory_tokens` is
-        how large the memory may get before it is consolidated: 0 means 6,000. None, other
-        zeros and empty texts mean the service's defaults. With `exist_ok` one that is there is
-        used, if all that is given here is as it has it; otherwise AlreadyExists says what
-        is not. With a `request_id` the same request does nothing when it is sent again within 24
-        hours. Raises ValueError or TypeError for what cannot be sent, InvalidArgument
-        (SCHEMA_INVALID with its place), AlreadyExists, NotFound.
+        `schema` is class source, which is parsed and never run, a JSON Schema as a dict, a
+        dataclass, a TypedDict or a pydantic model; `schema_source` takes class source alone.
+        `final_task` describes the form, length or language of answers. A memory of more than
+        `memory_tokens` (0: 6,000) is consolidated; with `steps` "focused" it may grow, and steps
+        see only that much of it. While a step has fewer than `chunk_tokens`, it waits `linger`
+        for more chunks, in seconds or as a timedelta; None: for messages only, by default 10
+        seconds. Reads that wait, questions and `flush` end the wait. None, other zeros and empty
+        texts mean the service's defaults. With `exist_ok` an existing memory is used if it has
+        the given settings; otherwise AlreadyExists names those that differ. For 24 hours the
+        same `request_id` does nothing again. Raises ValueError, TypeError, InvalidArgument
+        (SCHEMA_INVALID with line and column), AlreadyExists, NotFound.
         """
         if (schema is None) == (not schema_source):
             raise ValueError("give schema or schema_source, exactly one of them")
@@ -111,9 +108,7 @@ class Session(SessionAnswers):
         """Creates a summary tree; it grows over the log from position 1 on.
 
         `settings` are the fields of `palimpsest.TreeSettings`, such as `segment_tokens`,
-        `max_children` and `model`; zeros and empty texts mean the service's defaults. `exist_ok`
-        is as for `create_memory`. Raises ValueError for what cannot be sent, InvalidArgument,
-        AlreadyExists, NotFound.
+        `max_children` and `model`. `exist_ok` and errors as for `create_memory`.
         """
         spec = _specs.tree_spec(TreeSettings(**settings))
         wanted = memories_pb2.Memory(session=self.id, id=id, tree=spec)
@@ -135,9 +130,7 @@ class Session(SessionAnswers):
         """Creates a state memory; it compresses the log from position 1 on.
 
         `settings` are the fields of `palimpsest.StateSettings`, such as `task`, `period`,
-        `pinned` and `model`; zeros and empty texts mean the service's defaults, and of
-        `period_tokens` None does. `exist_ok` is as for `create_memory`. Raises ValueError for
-        what cannot be sent, InvalidArgument, AlreadyExists, NotFound.
+        `pinned` and `model`. `exist_ok` and errors as for `create_memory`.
         """
         spec = _specs.state_spec(_specs.state_settings_of(**settings))
         wanted = memories_pb2.Memory(session=self.id, id=id, state=spec)
@@ -149,7 +142,7 @@ class Session(SessionAnswers):
         return State(self._connection, self, id)
 
     async def memories(self, *, status: MemoryStatus | str | None = None) -> Sequence[MemoryInfo]:
-        """Returns the session's memories, or those of one status, by id. Raises NotFound."""
+        """Returns the session's memories by id, of one status if given. Raises NotFound."""
         request = message_of(memory_service_pb2.ListMemoriesRequest, session=self.id, status=status)
         method = self._connection.memories.ListMemories
         listed = self._connection.all_of(method, request, "memories", memory)
@@ -172,10 +165,10 @@ class Session(SessionAnswers):
     ) -> GeneratedSchema:
         """Generates a schema for texts of `domain` and questions like the example.
 
-        Waits for it, at most `timeout` seconds (120); `request_schema` does not. Raises
-        NotFound, FailedPrecondition (SCHEMA_NOT_GENERATED: the model wrote no valid one),
-        DeadlineExceeded. A schema that comes too late is stored all the same: the error's
-        metadata names the operation, for `Client.operation`.
+        Waits for at most `timeout` seconds (120); `request_schema` does not wait. Raises
+        NotFound, FailedPrecondition (SCHEMA_NOT_GENERATED: the model wrote no valid one), and
+        DeadlineExceeded. A late schema is still stored: the error's metadata names the
+        operation, for `Client.operation`.
         """
         until = time.monotonic() + self._connection.seconds(timeout, SCHEMA_SECONDS)
         operation = await self.request_schema(
@@ -210,11 +203,10 @@ class Session(SessionAnswers):
         first_day: date | None = None,
         last_day: date | None = None,
     ) -> UsageReport:
-        """Returns what the model calls of the session, or of a memory, used.
+        """Returns the usage of the model calls of the session, or of a memory.
 
-        `group_by` says what gets a line of its own: each "memory", each "day", or each
-        "purpose" and model; purposes go with memories alone. Days are in UTC, both included.
-        Raises NotFound.
+        `group_by` makes a line for each "memory", each "day", or each "purpose" and model;
+        purposes combine with memories only. Days are in UTC, both included. Raises NotFound.
         """
         return await self._read_usage(
             first_day, last_day, session=self.id, memory=memory, group_by=group_by
@@ -228,12 +220,12 @@ class Session(SessionAnswers):
         last_day: date | None = None,
         system_tokens: int = 0,
     ) -> CostReport:
-        """Explains what the session, or a memory, cost.
+        """Explains the cost of the session, or of a memory.
 
-        It says why caches differed. For a memory, without days, also: what a PRISM memory's
-        newest steps would have cost with other encodings; what the session's steps cost with
-        a state memory and without it; `system_tokens` of the agent's system prompt are in each
-        context there. `usage` has the costs by purpose and model. Raises NotFound.
+        The report compares predicted and reported caches. For one memory and all days it also
+        compares encodings (PRISM), or a loop with and without the memory (state); then each
+        context counts `system_tokens` of the agent's system prompt. `usage` has the costs by
+        purpose and model. Raises NotFound.
         """
         request = billing_service_pb2.GetCostReportRequest(
             session=self.id,

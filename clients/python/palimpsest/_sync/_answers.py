@@ -33,7 +33,7 @@ from palimpsest.v1 import answer_service_pb2
 
 
 class SessionAnswers(SessionLog):
-    """What `Session` has of its answers."""
+    """The part of `Session` that is about its answers."""
 
     def _listening(self, timeout: float | None) -> Listening:
         seconds = self._connection.seconds(timeout, ASK_SECONDS)
@@ -50,15 +50,13 @@ class SessionAnswers(SessionLog):
         """Asks the session; returns the answer with its citations.
 
         `options` are the fields of `palimpsest.Question` besides the words. Without a memory the
-        named reader reads the log, or the automatic reader chooses. `on_event` receives
-        where it reads and each event as it happens. A connection that is lost while the
-        answer is made is opened again, and no event comes twice. An answer that comes too
-        late is not lost: the error's metadata names it for `resume_answer`. Until then it is
-        made for a minute at most, unless it is `unattended`.
+        named reader reads the log, or the automatic reader chooses. `on_event` receives what is
+        read and each event as it happens, once also when the connection is lost. A late answer
+        is not lost: the error's metadata names it for `resume_answer`. The service works on it
+        for another minute, or to its end if it is `unattended`.
 
-        Raises ValueError or TypeError for what cannot be sent, InvalidArgument, NotFound,
-        FailedPrecondition (stalled; another kind; no answer could be made), Cancelled,
-        DeadlineExceeded, ResourceExhausted.
+        Raises ValueError, TypeError, InvalidArgument, NotFound, FailedPrecondition (stalled;
+        another kind; no answer could be made), Cancelled, DeadlineExceeded, ResourceExhausted.
         """
         request = convert.request_of(self.id, convert.question_of(query, options))
         return last(self._listening(timeout).ask(request), on_event)
@@ -71,10 +69,7 @@ class SessionAnswers(SessionLog):
         on_event: OnEvent | None = None,
         **options: Unpack[AskOptions],
     ) -> AnswerStream:
-        """As `ask`: iterate over what it returns for the text as it is written.
-
-        Its `answer` is there after the last piece.
-        """
+        """Asks as `ask` does; iterate over the text as it is written, then read `answer`."""
         question = replace(convert.question_of(query, options), stream=True)
         request = convert.request_of(self.id, question)
         return AnswerStream(self._listening(timeout).ask(request), on_event)
@@ -89,9 +84,9 @@ class SessionAnswers(SessionLog):
     ) -> Sequence[Answer | PalimpsestError]:
         """Asks many questions, 32 at once; returns their answers in the same order.
 
-        32 are stored together, or none of them when one is invalid. Where a question fails
-        the error stands in the answer's place, and the others continue. `on_event` receives the
-        number of the question (0, 1, 2 …) and each of its events. `timeout` is that of 32.
+        32 are stored together, or none of them when one is invalid. A question that fails has
+        its error in place of the answer, and the others continue. `on_event` receives the number
+        of the question (0, 1, 2 …) and each of its events. `timeout` is that of 32.
         """
         asked = [convert.question_of(one, options) for one in queries]
         seconds = self._connection.seconds(timeout, ASK_SECONDS)
@@ -111,26 +106,21 @@ class SessionAnswers(SessionLog):
         timeout: float | None = None,
         on_event: OnEvent | None = None,
     ) -> Answer:
-        """Waits for an answer; receives what comes after an event and a piece of text.
+        """Waits for an answer; receives what follows an event and a piece of text.
 
-        One that is abandoned continues, from the model calls that are paid.
-
-        Raises NotFound, and as `ask`.
+        An abandoned answer continues from its last model call. Raises NotFound, and as `ask`.
         """
         progress = convert.AnswerProgress(answer_id=answer_id, event=after_event, piece=after_text)
         return last(self._listening(timeout).resume(progress), on_event)
 
     def answer(self, answer_id: str) -> Answer:
-        """Reads a stored answer; one that is pending is continued for a while. Raises NotFound."""
+        """Reads a stored answer; a pending one continues for a while. Raises NotFound."""
         request = answer_service_pb2.GetAnswerRequest(session=self.id, answer=answer_id)
         method = self._connection.answers.GetAnswer
         return convert.answer(self._connection.call(method, request))
 
     def answers(self, *, memory: str = "", state: OperationState | None = None) -> Iterator[Answer]:
-        """Yields the stored answers, newest first: of a memory, in a state, or all.
-
-        Raises NotFound.
-        """
+        """Yields the stored answers that match, newest first. Raises NotFound."""
         request = message_of(
             answer_service_pb2.ListAnswersRequest,
             session=self.id,
@@ -142,10 +132,7 @@ class SessionAnswers(SessionLog):
         return self._connection.all_of(method, request, "answers", convert.answer)
 
     def cancel_answer(self, answer_id: str, *, request_id: str = "") -> Answer:
-        """Ends the work on an answer; returns it as it is then. Raises NotFound.
-
-        One that has ended before stays as it is.
-        """
+        """Ends the work on an answer, if it has not ended; returns it. Raises NotFound."""
         request = answer_service_pb2.CancelAnswerRequest(
             session=self.id, answer=answer_id, request_id=request_id
         )
@@ -155,10 +142,7 @@ class SessionAnswers(SessionLog):
     def delete_answer(
         self, answer_id: str, *, missing_ok: bool = False, request_id: str = ""
     ) -> None:
-        """Deletes an answer with all that belongs to it; its usage stays.
-
-        Raises NotFound, unless `missing_ok`.
-        """
+        """Deletes an answer; its usage stays. Raises NotFound, unless `missing_ok`."""
         request = answer_service_pb2.DeleteAnswerRequest(
             session=self.id,
             answer=answer_id,
@@ -203,9 +187,9 @@ class SessionAnswers(SessionLog):
     def export_trajectories(
         self, answer_ids: Iterable[str] = (), *, good: bool | None = None
     ) -> Iterator[TrainingExample]:
-        """Yields the moves of browsings of the log that found an answer, to train a model with.
+        """Yields the moves of browsings of the log that found an answer, for training.
 
-        As `Memory.export_trajectories` has those of navigations. Raises NotFound.
+        `Memory.export_trajectories` yields those of navigations. Raises NotFound.
         """
         return self._export("", answer_ids, good)
 

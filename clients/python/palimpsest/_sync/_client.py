@@ -36,18 +36,16 @@ def connect(
 ) -> "Client":
     """Returns a client of the service at `target`. Use it with `with`.
 
-    HOST:PORT or grpc://HOST:PORT; grpcs://HOST:PORT with TLS; unix:PATH. Without a port it
-    is 50051. None: what PALIMPSEST_ADDRESS names, else 127.0.0.1:50051. `credentials` are
-    gRPC's, `grpc.ssl_channel_credentials(…)` for example; grpcs:// has the usual ones.
+    `target` is HOST:PORT, grpc://HOST:PORT, grpcs://HOST:PORT (TLS) or unix:PATH; the default
+    port is 50051, the default target PALIMPSEST_ADDRESS, else 127.0.0.1. `credentials` are
+    gRPC's, such as `grpc.ssl_channel_credentials(…)`; grpcs:// has a default.
 
-    `timeout` is how many seconds a call may take that has none of its own; None: 30, and 60
-    for a question or an append, 120 for `generate_schema`. It does not bound producers and
-    watches, which say for themselves when they give up.
+    `timeout` limits calls without a timeout of their own, in seconds; None: 30, 60 for questions
+    and appends, 120 for `generate_schema`. Producers and watches have limits of their own.
 
-    Nothing is sent until the first call, producer or watch, which raises ConnectionFailed when
-    the service cannot be reached for `reach_seconds`: give more where it may be starting. Once
-    it was reached, one that goes away is waited for as long as each call says. Raises
-    ValueError for a target that is none.
+    Nothing is sent before the first call, producer or watch. It raises ConnectionFailed when the
+    service cannot be reached for `reach_seconds`: give more while the service may be starting.
+    Later, calls wait for a lost service until their timeout. Raises ValueError.
     """
     return Client(target, credentials=credentials, timeout=timeout, reach_seconds=reach_seconds)
 
@@ -70,12 +68,12 @@ class Client(Resource):
 
     @property
     def address(self) -> str:
-        """The address of the service, as gRPC has it."""
+        """The address of the service, in gRPC's form."""
         return self._connection.address
 
     @property
     def channel(self) -> Channel:
-        """The channel, for stubs of one's own."""
+        """The gRPC channel, for your own stubs."""
         return self._connection.channel
 
     def call(
@@ -86,9 +84,9 @@ class Client(Resource):
         timeout: float | None = None,
         retry: bool = True,
     ) -> Any:
-        """Makes a unary call of a stub of one's own, and repeats it while the service is away.
+        """Makes a unary call of your own stub, and repeats it while the service is unavailable.
 
-        Without `retry` only after refusals that came before anything was done. Raises
+        Without `retry`, repeats it only after refusals that precede any work. Raises
         PalimpsestError.
         """
         return self._connection.call(method, request, timeout=timeout, retry=retry)
@@ -118,14 +116,14 @@ class Client(Resource):
     ) -> "Session":
         """Creates a session.
 
-        With `exist_ok` one that is there is used, unless it has another `language` than one
-        that is given here; its metadata stays as it is. `language` is what its text is searched
-        in: "english", "german", "simple" (words as they are) …; empty means the service's.
-        `metadata` are at most 16 keys and values of your own, which no model sees. The same
-        under the same `request_id` is done once, and returns its first result for 24 hours.
+        With `exist_ok` an existing session is used, unless its language differs from a given
+        `language`; its metadata stays unchanged. `language` is the language of the text search:
+        "english", "german", "simple" (words as they are) …; empty: the service's default.
+        `metadata` has at most 16 keys and values of your own, which no model sees. For 24 hours
+        the same `request_id` returns the first result and does nothing.
 
-        Raises AlreadyExists, InvalidArgument, TypeError and ValueError for what cannot be sent,
-        Aborted (BEING_DELETED: rows of one of that id are still being removed).
+        Raises AlreadyExists, InvalidArgument, TypeError, ValueError, and Aborted (BEING_DELETED)
+        while the rows of a deleted session with this id are being removed.
         """
         session = Session(self._connection, id)
         session.create(
@@ -134,11 +132,10 @@ class Client(Resource):
         return session
 
     def delete_session(self, id: str, *, missing_ok: bool = False, request_id: str = "") -> None:
-        """Deletes a session with all that belongs to it: log, memories, answers, budgets.
+        """Deletes a session with its log, memories, answers and budgets.
 
-        Nothing of it can be read once this returns, and that cannot be undone. What it cost
-        stays in the tenant's usage. Raises NotFound unless `missing_ok`. `request_id` as in
-        `create_session`.
+        It cannot be read once this returns, nor restored. Its cost stays in the tenant's usage.
+        Raises NotFound unless `missing_ok`. `request_id` as in `create_session`.
         """
         Session(self._connection, id).delete(missing_ok=missing_ok, request_id=request_id)
 
@@ -155,22 +152,19 @@ class Client(Resource):
         return self._connection.all_of(method, request, "sessions", convert)
 
     def memories(self, *, status: MemoryStatus | str | None = None) -> Iterator[MemoryInfo]:
-        """Yields the memories of all sessions, or those of one status, without an order."""
+        """Yields the memories of all sessions, of one status if given, in no order."""
         request = message_of(memory_service_pb2.ListMemoriesRequest, status=status, page_size=1000)
         method = self._connection.memories.ListMemories
         return self._connection.all_of(method, request, "memories", memory)
 
     def retry_stalled(self, session: str = "", *, request_id: str = "") -> int:
-        """Retries all stalled memories, of a session or of all; returns how many.
-
-        Raises NotFound.
-        """
+        """Retries the stalled memories of a session, or all; returns how many. Raises NotFound."""
         request = memory_service_pb2.RetryMemoryRequest(session=session, request_id=request_id)
         response = self._connection.call(self._connection.memories.RetryMemory, request)
         return int(response.retried)
 
     def operation(self, id: str) -> Operation[Any]:
-        """Returns an operation. Raises NotFound: it is kept for 30 days."""
+        """Returns an operation; it is kept for 30 days. Raises NotFound."""
         request = operation_service_pb2.GetOperationRequest(operation=id)
         response = self._connection.call(self._connection.operations.GetOperation, request)
         return Operation(self._connection, response)
@@ -183,9 +177,9 @@ class Client(Resource):
         kind: OperationKind | None = None,
         state: OperationState | None = None,
     ) -> Iterator[Operation[Any]]:
-        """Yields operations, newest first, without their results: all, or those that match.
+        """Yields the operations that match, newest first, without their results.
 
-        `memory` is one of the `session`. Raises NotFound, InvalidArgument.
+        `memory` needs its `session`. Raises NotFound, InvalidArgument.
         """
         return self._connection.all_of(
             self._connection.operations.ListOperations,
@@ -204,13 +198,12 @@ class Client(Resource):
         give_up_seconds: float = 60.0,
         **settings: Unpack[AgentSettings],
     ) -> Agent:
-        """Returns what an agent's loop needs of Palimpsest; open it with `with`.
+        """Returns the loop of an agent with context compression; open it with `with`.
 
         `settings` are those of `palimpsest.StateSettings`, for the state memory `memory`,
-        which is made when it is not there. `producer_id` names the loop within the session.
-        A context waits `wait_seconds` for a compression that is due, 0: not at all. It
-        fails when the service could not be reached for `give_up_seconds`. Raises ValueError
-        or TypeError for settings that cannot be.
+        which is created if it is missing. `producer_id` names the loop within the session. A
+        context waits up to `wait_seconds` for a compression that is due. The loop fails when
+        the service is unreachable for `give_up_seconds`. Raises ValueError, TypeError.
         """
         if isinstance(session, str):
             session = self.session(session)
@@ -225,7 +218,7 @@ class Client(Resource):
         )
 
     def budgets(self) -> Iterator[Budget]:
-        """Yields all budgets with what is spent of them: the tenant's, then by session."""
+        """Yields all budgets and how much of each is spent: the tenant's, then by session."""
         return self._list_budgets("")
 
     def usage(
@@ -235,19 +228,18 @@ class Client(Resource):
         first_day: date | None = None,
         last_day: date | None = None,
     ) -> UsageReport:
-        """Returns what all model calls used, from day to day (UTC, both included).
+        """Returns the usage of all model calls, from day to day (UTC, both included).
 
-        `group_by` says what gets a line of its own: each "session", or each "memory", each
-        "day"; nothing makes one line. Sessions have the same method for theirs.
+        `group_by` makes a line for each "session" or "memory", and for each "day"; without it
+        there is one line.
         """
         return self._read_usage(first_day, last_day, group_by=group_by)
 
     def check_schema(self, source: str = "", *, json_schema: str = "") -> str:
-        """Checks class source, or a JSON Schema; the schema as models will be shown it.
+        """Checks class source or a JSON Schema; returns the schema as models see it.
 
         Raises InvalidArgument (SCHEMA_INVALID with line and column, or with a pointer), and
-        ValueError for both or neither, and for more than 64 KiB of class source, or 256 KiB of
-        JSON Schema.
+        ValueError for both or neither, or more than 64 KiB of source or 256 KiB of JSON Schema.
         """
         given = {
             "schema_source": bounded(source, MAX_SOURCE_BYTES),

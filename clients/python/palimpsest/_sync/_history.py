@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 
 class Provenance:
-    """What a path has, and the amendments that made it, newest first.
+    """The value at a path, and the amendments that made it, newest first.
 
         why = memory.provenance("$['opening_hours']")
         print(why.value)
         for entry in why:
             print(entry.amendment.revision, [chunk.text for chunk in entry.chunks])
 
-    Entries come in pages, as they are needed; each loop begins at the newest. What a
-    rollback undid is not among them.
+    Pages are read as needed; each loop begins at the newest entry. Amendments that a rollback
+    undid are left out.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Provenance:
         self._first = first
         #: The path as an RFC 9535 normalized path.
         self.path: str = first.path
-        #: What was read: the revision that is explained, and how far the log was applied.
+        #: The revision that is explained, and the position that it has applied.
         self.read_point = value_of(ReadPoint, first.read_point)
         #: Whether the path has a value; if not, the entries say what removed it.
         self.exists: bool = first.HasField("value_json")
@@ -80,14 +80,14 @@ class Provenance:
 
 
 class Watch:
-    """The revisions of a memory, as they are committed; it has no end.
+    """Yields the revisions of a memory as they are committed, without an end.
 
         with memory.watch() as watch:
             for event in watch:
                 print(event.revision.revision, event.amendments)
 
-    After a lost connection, or when a server stops, the next stream begins after the last
-    event. `resume_token` does the same in another process.
+    After a lost connection it continues after the last event; `resume_token` does the same in
+    another process.
     """
 
     def __init__(
@@ -127,8 +127,8 @@ class Watch:
         """Returns the next revision.
 
         Raises NotFound, OutOfRange (the revision to begin after does not exist yet),
-        InvalidArgument (a wrong token), and Unavailable when the service was away for
-        `give_up_seconds`. It may be cancelled, and called again: nothing is missed.
+        InvalidArgument (a wrong token), and Unavailable when the service is lost for
+        `give_up_seconds`. A call after a cancelled one misses nothing.
         """
         while not self._closed:
             event = self._tried(self._open if self._responses is None else self._read)
@@ -137,7 +137,7 @@ class Watch:
         raise StopIteration
 
     def close(self) -> None:
-        """Ends the watch, from any thread; a task that waits for a revision receives none."""
+        """Ends the watch and all waits for a revision. May be called from any thread."""
         self._closed = True
         self._drop()
 
@@ -155,7 +155,7 @@ class Watch:
             self._drop()
             self._pause(error)
         except Interrupted:
-            # A read that is cancelled takes its stream with it.
+            # A cancelled read ends its stream.
             self._drop()
             if is_cancelled():
                 raise
@@ -165,7 +165,7 @@ class Watch:
     def _open(self) -> None:
         call = self._call = self._connection.memories.WatchMemory(self._request, **headers())
         if self._closed:
-            # By another thread, which saw no call to cancel.
+            # Closed by another thread, which saw no call to cancel.
             call.cancel()
         responses = iter(call)
         self._reached(self._next(responses))
@@ -211,7 +211,7 @@ class Watch:
 
 
 class MemoryHistory(Resource):
-    """What a memory was, what made it so, and changes by hand."""
+    """The part of `Memory` that is about its history and changes by hand."""
 
     def __init__(self, connection: Connection, session: "Session", id: str) -> None:
         super().__init__(connection, session.id, id)
@@ -229,11 +229,10 @@ class MemoryHistory(Resource):
         after: str = "",
         fully_applied: bool = False,
     ) -> Iterator[Amendment]:
-        """Yields the changes that made the memory, oldest first.
+        """Yields the amendments that made the memory, oldest first.
 
-        `path` asks for those at it or below it; `from_position` and `to_position`, both
-        included, for those of steps over these positions (0 leaves an end open). Freshness as
-        in `get`.
+        `path` limits them to those at or below it; `from_position` and `to_position`, both
+        included, to steps over these positions (0: open). Freshness as in `get`.
         """
         request = memory_service_pb2.ListAmendmentsRequest(
             **self._named,
@@ -246,7 +245,7 @@ class MemoryHistory(Resource):
         return self._connection.all_of(method, request, "amendments", partial(value_of, Amendment))
 
     def rejections(self, *, after: str = "", fully_applied: bool = False) -> Iterator[Rejection]:
-        """Yields everything the model proposed and the schema or a limit refused, oldest first.
+        """Yields the model's proposals that the schema or a limit refused, oldest first.
 
         Freshness as in `get`.
         """
@@ -272,10 +271,9 @@ class MemoryHistory(Resource):
         after: str = "",
         fully_applied: bool = False,
     ) -> Provenance:
-        """Returns what the path has; iterate over it for the amendments that made it.
+        """Returns the value at a path; iterate over it for the amendments that made it.
 
-        Freshness as in `get`. Raises InvalidArgument (PATH_INVALID), OutOfRange for a revision
-        that is not there.
+        Freshness as in `get`. Raises InvalidArgument (PATH_INVALID), OutOfRange.
         """
         request = memory_service_pb2.GetProvenanceRequest(
             **self._named,
@@ -295,11 +293,10 @@ class MemoryHistory(Resource):
         after: str = "",
         fully_applied: bool = False,
     ) -> Diff:
-        """Compares `revision` with `other_revision`, of another memory if one is given.
+        """Compares `revision`, the old side, with `other_revision` of this or another memory.
 
-        The first is the old side. Without a number it is the newest revision; another
-        memory must be of the same session. Freshness, of both, as in `get`. Raises NotFound,
-        OutOfRange.
+        None is the newest revision; another memory must be of the same session. Freshness, of
+        both, as in `get`. Raises NotFound, OutOfRange.
         """
         request = memory_service_pb2.DiffMemoriesRequest(
             **self._named,
@@ -321,10 +318,9 @@ class MemoryHistory(Resource):
     ) -> Watch:
         """Returns a watch of the revisions after `after_revision` (0: all), as they are committed.
 
-        Without it: those after the newest. `resume_token` continues after an event of
-        an earlier watch. The watch survives lost connections; it fails when the
-        service was away for `give_up_seconds`, sooner when it was never reached (see
-        `connect`).
+        The default is after the newest; `resume_token` continues after an event of an earlier
+        watch. The watch fails when the service is lost for `give_up_seconds`, sooner before the
+        first contact (see `connect`).
         """
         if after_revision is not None and resume_token:
             raise ValueError("give after_revision or resume_token, not both")
@@ -346,10 +342,10 @@ class MemoryHistory(Resource):
     ) -> Edited:
         """Makes all edits, in order, as one revision; or none.
 
-        With `expected_revision` the memory's newest must be this one. With a `request_id` a
-        call that is lost is made again, and the same request later returns the first result.
-        Raises InvalidArgument (EDIT_INVALID) naming the edit, Aborted (REVISION_CONFLICT)
-        naming the current revision, ValueError for a value that is no JSON.
+        `expected_revision` is what the newest revision must be. With a `request_id` a lost call
+        is made again, and the same request later returns the first result. Raises
+        InvalidArgument (EDIT_INVALID) naming the edit, Aborted (REVISION_CONFLICT) naming the
+        current revision, ValueError for a value that is no JSON.
         """
         request = memory_service_pb2.EditMemoryRequest(
             **self._named,

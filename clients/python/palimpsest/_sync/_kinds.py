@@ -20,15 +20,15 @@ from palimpsest.v1 import state_service_pb2, tree_service_pb2
 
 
 class Tree(Memory):
-    """A tree, by its id. What is for PRISM memories only is FailedPrecondition."""
+    """A tree, by its id. Methods for PRISM memories only raise FailedPrecondition."""
 
     _kind = "tree"
 
     def seal(self, *, request_id: str = "") -> Operation[MemoryInfo]:
-        """Seals the tree: the log as it is now gets a single root, and nothing is added later.
+        """Seals the tree for good: the log so far gets a single root, and nothing is added later.
 
-        Returns the operation at once: that of an earlier request unless it failed or was
-        cancelled. It cannot be undone once it is done.
+        Returns the operation at once, or that of an earlier request that did not fail and was
+        not cancelled.
         """
         request = tree_service_pb2.SealTreeRequest(**self._named, request_id=request_id)
         response = self._connection.call(self._connection.trees.SealTree, request)
@@ -42,9 +42,9 @@ class Tree(Memory):
         expected_revision: int | None = None,
         request_id: str = "",
     ) -> MemoryInfo:
-        """Gives the tree another model for summaries, for navigation, or both; None leaves one.
+        """Gives the tree another model for summaries, for navigation, or both; None: unchanged.
 
-        Empty means the service's default, and of `navigation_model` the tree's. Raises
+        Empty means the service's default, for `navigation_model` the tree's `model`. Raises
         InvalidArgument (MODEL_NOT_ALLOWED), Aborted (REVISION_CONFLICT).
         """
         return self._update(
@@ -63,9 +63,8 @@ class Tree(Memory):
     ) -> TreeOutline:
         """Returns levels, nodes without a parent, and the text that is not summarized yet.
 
-        Now, or as of a revision. All reads of a tree take `after`, a read token, or
-        `fully_applied`, and wait as `Memory.get` does. Raises NotFound, FailedPrecondition (no
-        tree), OutOfRange, and what `Memory.get` raises.
+        `after` and `fully_applied` as in `Memory.get`, for all reads of a tree. Raises
+        FailedPrecondition (no tree), and what `Memory.get` raises.
         """
         request = message_of(
             tree_service_pb2.GetTreeRequest,
@@ -120,7 +119,7 @@ class Tree(Memory):
     def text(
         self, node: str, *, after: str = "", fully_applied: bool = False
     ) -> Iterator[TextPart]:
-        """Yields the text under a node, chunk by chunk, as models read it. Raises NotFound."""
+        """Yields the text under a node, chunk by chunk. Raises NotFound."""
         request = message_of(
             tree_service_pb2.GetNodeTextRequest,
             **self._named,
@@ -140,14 +139,14 @@ class Tree(Memory):
     ) -> Operation[MemoryInfo]:
         """Reads the whole log again into a new memory; returns the operation at once.
 
-        `settings` are the new tree's as a whole; None takes over this one's, and `model`
-        changes that alone. Raises AlreadyExists; see `Memory.rebuild`.
+        `settings` replaces all settings, `model` one; None: those of this tree. See
+        `Memory.rebuild`.
         """
         return self._rebuild(new_id, {"settings": settings, "model": model}, request_id)
 
 
 class State(Memory):
-    """A state memory, by its id. What is for other kinds is FailedPrecondition."""
+    """A state memory, by its id. Methods for other kinds raise FailedPrecondition."""
 
     _kind = "state"
 
@@ -160,13 +159,12 @@ class State(Memory):
         forms: Sequence[ContextForm] = ("parts", "text", "messages"),
         timeout: float | None = None,
     ) -> WorkingContext:
-        """Returns the working context: the vectors in use, and the chunks since.
+        """Returns the working context, in these `forms`: the vectors in use, and later chunks.
 
-        Now, or as it was when the log ended at `position`. `forms` says what it has. Every
-        chunk is in it, so that only `fully_applied` waits: for every compression that is due.
-        Raises DeadlineExceeded (NOT_APPLIED_IN_TIME) after `timeout` seconds,
-        FailedPrecondition when the memory has stalled, ResourceExhausted when a budget stops
-        it. ResourceExhausted (CONTEXT_TOO_LARGE) when it passes a limit. Raises NotFound,
+        `position` reads it as it was when the log ended there. Every chunk is in it, so only
+        `fully_applied` waits, for due compressions. Raises DeadlineExceeded
+        (NOT_APPLIED_IN_TIME), FailedPrecondition when the memory stalled, ResourceExhausted when
+        a budget stops it or the context passes a limit (CONTEXT_TOO_LARGE), NotFound, and
         OutOfRange for a position after the head.
         """
         request = message_of(
@@ -185,7 +183,7 @@ class State(Memory):
     ) -> Iterator[StateVector]:
         """Yields the state vectors, oldest first, of one level or of all (0).
 
-        With `fully_applied` every compression that is due is complete before.
+        With `fully_applied` it first waits for due compressions.
         """
         request = message_of(
             state_service_pb2.ListStateVectorsRequest,
@@ -207,8 +205,8 @@ class State(Memory):
     ) -> Operation[MemoryInfo]:
         """Reads the whole log again into a new memory; returns the operation at once.
 
-        `settings` are the new memory's as a whole; None takes over this one's, and `model`
-        changes that alone. Raises AlreadyExists; see `Memory.rebuild`.
+        `settings` replaces all settings, `model` one; None: those of this memory. See
+        `Memory.rebuild`.
         """
         return self._rebuild(new_id, {"settings": settings, "model": model}, request_id)
 
@@ -228,7 +226,7 @@ class State(Memory):
         )
 
     def _info(self) -> MemoryInfo:
-        # Its value has all that is recent, which is too much while it catches up.
+        # Its value has all recent chunks, which are too many while it catches up.
         listed = self.session.memories()
         found = next((one for one in listed if one.id == self.id), None)
         return super()._info() if found is None else found

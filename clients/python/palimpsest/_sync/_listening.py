@@ -25,10 +25,9 @@ OnManyEvents = Callable[[int, AskEvent], None]
 
 
 class AnswerStream:
-    """An answer that is being written: iterate over it for its text, piece by piece.
+    """The text of an answer as it is written; `answer` is there after the last piece.
 
-    After the last piece `answer` is there. Where a piece says `restarts`, those before it
-    are void.
+    A piece that `restarts` voids those before it.
     """
 
     def __init__(self, events: Iterator[AskEvent | Answer], on_event: OnEvent | None) -> None:
@@ -38,7 +37,7 @@ class AnswerStream:
 
     @property
     def answer(self) -> Answer:
-        """The whole answer. Raises ValueError as long as it is not there."""
+        """The whole answer. Raises ValueError before the last piece."""
         if self._answer is None:
             raise ValueError("the answer is not there yet: iterate to the end first")
         return self._answer
@@ -60,15 +59,14 @@ class AnswerStream:
 class Listening:
     """Follows an answer until it has ended or the time is up.
 
-    Once the answer is begun a lost connection only interrupts it: the client requests
-    what it did not receive, so that each event is received once.
+    After a lost connection it requests the rest, so that each event is received once.
     """
 
     def __init__(self, connection: Connection, session: str, seconds: float) -> None:
         self._connection = connection
         self._session = session
         self._seconds = seconds
-        #: The time counts from the first call, which a stream makes when it is iterated.
+        #: The time counts from the first call, which a stream makes when iteration begins.
         self._until: float | None = None
         self._backoff = Backoff(BACKOFF_SECONDS)
         #: Whether the last call was lost, and another can be made.
@@ -85,7 +83,7 @@ class Listening:
             yield event
 
     def resume(self, progress: AnswerProgress) -> Iterator[AskEvent | Answer]:
-        """Yields what was not received yet of an answer. Raises PalimpsestError."""
+        """Yields the rest of an answer. Raises PalimpsestError."""
         self._lost = bool(progress.answer_id)
         while self._lost:
             self._lost = False
@@ -100,13 +98,12 @@ class Listening:
     def _events(
         self, method: Callable[..., Any], request: Any, progress: AnswerProgress
     ) -> Iterator[AskEvent | Answer]:
-        """Yields the new events of one call; when it is lost, ends after a pause."""
+        """Yields the new events of one call; after a lost one it ends with a pause."""
         left = self._left()
         try:
             for response in self._connection.responses(method, request, timeout=left):
                 event = progress.new_event(response)
                 if event is not None:
-                    # It works again.
                     self._backoff.restart()
                     yield event
         except RpcError as error:

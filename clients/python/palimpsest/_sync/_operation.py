@@ -17,9 +17,9 @@ from palimpsest._transport import (
 )
 from palimpsest.v1 import operation_service_pb2, operations_pb2
 
-#: Receives an operation as it is, and after each change.
+#: Receives an operation at first, and after each change.
 OnProgress = Callable[[OperationInfo[Any]], None]
-#: How long `wait` tries a service that went away.
+#: How long `wait` tries to reach a lost service.
 GIVE_UP_SECONDS = 60.0
 
 
@@ -29,8 +29,8 @@ class Operation(OperationView[Result]):
         operation = memory.rebuild("facts-2", task="Dates only.")
         info = operation.wait()
 
-    It is as it was when it was requested or read last; `wait`, `refresh` and `cancel` read it
-    again. The work goes on without this object, and without its client.
+    It shows the operation as it was last read; `wait`, `refresh` and `cancel` read it again. The
+    work continues without its client.
     """
 
     def __init__(self, connection: Connection, message: operations_pb2.Operation) -> None:
@@ -38,7 +38,7 @@ class Operation(OperationView[Result]):
         self._connection = connection
 
     def refresh(self) -> OperationInfo[Result]:
-        """Reads it again. Raises NotFound: it is kept for 30 days."""
+        """Reads it again; it is kept for 30 days. Raises NotFound."""
         request = operation_service_pb2.GetOperationRequest(operation=self.id)
         method = self._connection.operations.GetOperation
         return self._take(self._connection.call(method, request))
@@ -48,11 +48,10 @@ class Operation(OperationView[Result]):
     ) -> Result:
         """Waits until it has ended; returns its result.
 
-        At most `timeout` seconds; None: as long as it takes. `on_progress` receives it as it
-        is, and after each change. A connection that is lost meanwhile is opened again. Raises
-        its error when it failed, Cancelled when it was cancelled, DeadlineExceeded
-        (OPERATION_NOT_ENDED_IN_TIME), NotFound where its result was deleted, and Unavailable
-        when the service was away for a minute. It goes on whatever is raised.
+        Waits at most `timeout` seconds; None: without a limit. `on_progress` receives the
+        operation now and after each change. Raises its error when it failed, Cancelled,
+        DeadlineExceeded (OPERATION_NOT_ENDED_IN_TIME), NotFound when its result was deleted, and
+        Unavailable when the service is lost for a minute. The operation continues in any case.
         """
         if self.has_ended and self.result is None:
             # A list has no results.
@@ -88,9 +87,9 @@ class Operation(OperationView[Result]):
         return self._ended()
 
     def cancel(self, *, request_id: str = "") -> OperationInfo[Result]:
-        """Cancels it, and returns it as it is then; one that has ended stays as it is.
+        """Cancels it if it has not ended, and returns it.
 
-        A rebuild deletes its new memory; a consolidation or a seal leaves the memory as it is.
+        A rebuild deletes its new memory; a consolidation or a seal leaves the memory unchanged.
         Raises NotFound.
         """
         request = operation_service_pb2.CancelOperationRequest(

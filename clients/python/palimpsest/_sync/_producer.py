@@ -24,7 +24,7 @@ from palimpsest.v1 import chunks_pb2, session_service_pb2
 
 @dataclass(slots=True)
 class _Stream:
-    """One stream; `opened` once the service has answered, `over` once it has ended."""
+    """One stream: `opened` once the service has replied, `over` once it has ended."""
 
     opened: bool = False
     over: bool = False
@@ -33,13 +33,11 @@ class _Stream:
 class Producer:
     """Appends chunks in order, each exactly once, over one long-lived stream.
 
-    What is appended is kept until it is acked, and sent again when the connection is
-    lost: the service knows what it has. Chunks are batched by themselves: what waits
-    while a batch is being written goes into the next one.
+    Chunks are kept until they are acked, and sent again when the connection is lost. Chunks
+    that wait while a batch is being written go into the next one.
 
-    A producer that is opened again under the same id, in another process even, continues
-    after what is durable: `last_acked_sequence` says how many chunks that is, so that
-    an interrupted ingestion can skip them.
+    A producer that is opened again under the same id, in any process, continues after the
+    durable chunks: an interrupted ingestion can skip `last_acked_sequence` of them.
     """
 
     def __init__(
@@ -98,11 +96,10 @@ class Producer:
         """Appends plain text; returns its sequence, 1, 2, 3 … of this producer.
 
         `labels` are `thread`, `source`, `occurred_at` and `metadata`. Waits only while there is
-        no credit left. Raises InvalidArgument for a chunk that no service takes, which harms no
-        other. A service's own limits may be smaller: it refuses what is beyond them when it
-        comes there, which ends the producer. That is raised once, with the number of the append;
-        after it, ProducerClosed. The chunk is durable when `flush` returns, or
-        `last_acked_sequence` has reached its number.
+        no credit left. Raises InvalidArgument for a chunk that no service accepts; others are
+        unaffected. A chunk beyond the limits of this service ends the producer when it arrives:
+        the refusal is raised once, with the number of the append, then ProducerClosed. The chunk
+        is durable when `flush` returns, or `last_acked_sequence` has reached its number.
         """
         return self._append(convert.text_chunk(text, **labels))
 
@@ -121,8 +118,7 @@ class Producer:
     ) -> int:
         """Appends a step of an agent; otherwise as `append`.
 
-        The observation is what came of the action, and is read after it; with
-        `observed_first` it came before thought and action, and is read before them.
+        Models read the observation after thought and action, or with `observed_first` before.
         """
         chunk = convert.step_chunk(
             observation=observation,
@@ -134,14 +130,11 @@ class Producer:
         return self._append(chunk)
 
     def append_chunk(self, chunk: Chunk) -> int:
-        """Appends what a chunk holds, of another log for example; otherwise as `append`."""
+        """Appends the content of a chunk, such as one of another log; otherwise as `append`."""
         return self._append(convert.chunk_message(chunk, {}))
 
     def flush(self) -> Ack | None:
-        """Waits until everything appended so far is durable; returns the newest ack.
-
-        None when nothing was ever acked in this run.
-        """
+        """Waits until all appended chunks are durable; returns the newest ack of this run."""
         with self._changed:
             wanted = self._queue.last_sequence
             self._until(lambda: self._queue.acked_sequence >= wanted)

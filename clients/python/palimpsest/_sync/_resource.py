@@ -1,5 +1,5 @@
 # Generated from palimpsest/_async by `make sync`; do not edit.
-"""What a client, a session and a memory have in common: budgets, and what was used."""
+"""The common part of clients, sessions and memories: budgets and usage."""
 
 from collections.abc import Iterator
 from datetime import date
@@ -31,11 +31,10 @@ class Resource:
     ) -> Budget:
         """Bounds what all model calls of the tenant, session or memory may cost.
 
-        A "day" (UTC) or in "total"; one limit or both: tokens of prompts and replies, and
-        millionths of a US dollar. It replaces the budget of that period; memories that a
-        budget held try again. With `etag`, the one that was read, only if the limits are
-        still those. Raises NotFound, Aborted for another etag, ValueError for a limit that
-        cannot be.
+        The period is a "day" (UTC) or the "total"; limits are tokens of prompts and replies,
+        millionths of a US dollar, or both. Replaces the budget of that period, with an `etag`
+        only if its limits are unchanged; memories that a budget held try again. Raises
+        NotFound, Aborted for another etag, ValueError.
         """
         budget = message_of(
             billing_service_pb2.Budget,
@@ -57,7 +56,7 @@ class Resource:
     ) -> None:
         """Deletes the budget; memories that it held try again.
 
-        Raises NotFound; with `missing_ok` not when there is none.
+        Raises NotFound, unless `missing_ok`.
         """
         request = message_of(
             billing_service_pb2.DeleteBudgetRequest,
