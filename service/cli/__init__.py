@@ -7,8 +7,8 @@ exit code, never in a traceback: 1 for a refusal, 2 for wrong usage, 130 for Ctr
 import sys
 from collections.abc import Callable
 
-#: Commands that are the service: they load none of the others, nor the client, because what
-#: one of its processes loads the first step after a start waits for.
+#: Commands that run the service. They load neither the other commands nor the client: the first
+#: step after a start waits for all that its process loads.
 SERVICE = frozenset({"up", "serve", "work", "executor", "migrate", "restore"})
 
 

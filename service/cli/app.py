@@ -1,4 +1,4 @@
-"""What holds commands, and how they end."""
+"""The app that holds commands, and how they end."""
 
 import os
 import sys

@@ -25,7 +25,7 @@ from service.telemetry.logs import hide_secrets
 
 _HIDDEN = "***"
 _DEFAULT = "default"
-#: What stands above a setting in the source: what it means.
+#: The comment above a setting in the source, and its name.
 _MEANING = re.compile(r"((?:    #: .*\n)+)    (\w+):")
 #: A query that has a password.
 _QUERY_PASSWORD = re.compile(r"\?[^?]*password=", re.IGNORECASE)

@@ -84,7 +84,7 @@ def demo(
 
 
 def _run_embedded(stop: StopSignals, job: Task, as_json: bool, started: float) -> None:
-    """Runs the demo on servers of its own, which go with it."""
+    """Runs the demo on temporary servers of its own."""
     from service.local.processes import ServerError
     from service.local.stack import TemporaryStack
 

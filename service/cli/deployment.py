@@ -31,9 +31,9 @@ class Installation:
     """A deployment as a command finds it."""
 
     config: Config
-    #: Names of settings of an `up` that runs that hold a secret: it has them, we do not.
+    #: Names of the secret settings of a running `up`, whose values this process does not have.
     hidden: frozenset[str]
-    #: Whose settings these are, in words.
+    #: Where the settings come from, in words.
     source: str
 
 

@@ -17,7 +17,7 @@ from rich.tree import Tree
 if TYPE_CHECKING:
     from palimpsest import PalimpsestError, PositionRange
 
-#: What could do something to a terminal, as it is shown instead.
+#: Control characters, and what is shown in their place.
 _CONTROLS = {
     code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
 }
@@ -163,10 +163,10 @@ def new_table(*columns: str) -> Table:
 
 
 def show_table(table: Table) -> None:
-    """Prints a table of the result. Numbers, which stand to the right, are never cut.
+    """Prints a table of the result. Numbers, which are aligned right, are never cut.
 
-    A terminal folds texts where the table is too wide for it. Elsewhere, and where folding
-    is not enough, each row is one line, however long.
+    A terminal folds the texts of a table that is too wide. Elsewhere, or if folding is not
+    enough, each row is one line of any length.
     """
     blanks = 2 * len(table.columns)
     widths = [_width(column) for column in table.columns]

@@ -74,7 +74,7 @@ class Bar:
             say(f"{self._what}: {done} of {total}{note}")
 
     def _say_why(self, waiting: str, blocked: palimpsest.Blocked | None) -> None:
-        """Says once why nothing goes on: a probe may hide it for a moment."""
+        """Prints a cause of waiting once, although a probe may hide it for a moment."""
         if blocked is not None and blocked.cause != self._cause:
             self._cause = blocked.cause
             say(f"{waiting}, and going on by itself: {blocked.cause}")
@@ -103,8 +103,8 @@ def refuse_stopped(info: palimpsest.MemoryInfo) -> None:
 async def follow(memory: palimpsest.Memory) -> palimpsest.MemoryState:
     """Waits until the memory is at today's head, and returns its state.
 
-    Raises CommandError, or what the server says, when it stalled, is held, or is a tree that
-    is closed before that.
+    Raises CommandError, or the server's error, when it stalled, is held, or is a tree that is
+    closed before that.
     """
     state = await memory.get()
     head = state.info.head
@@ -115,7 +115,7 @@ async def follow(memory: palimpsest.Memory) -> palimpsest.MemoryState:
         bar.show_memory(state.info, head)
         while state.applied_position < head:
             try:
-                # The server says at once what never gets there.
+                # The server refuses at once what can never be applied.
                 state = await memory.get(fully_applied=True, timeout=WAIT_SECONDS)
             except (palimpsest.DeadlineExceeded, palimpsest.Unavailable):
                 state = await memory.get()
@@ -125,7 +125,7 @@ async def follow(memory: palimpsest.Memory) -> palimpsest.MemoryState:
 
 @asynccontextmanager
 async def ticking(what: str) -> AsyncIterator[None]:
-    """Prints every now and then how long something takes, for as long as it does."""
+    """Prints now and then how long its block has taken."""
     started = time.monotonic()
 
     async def tick() -> None:

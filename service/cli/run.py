@@ -24,7 +24,7 @@ from service.settings.reading import ProcessSettings
 if TYPE_CHECKING:
     from storage.search.setup import Support
 
-#: Of what is wrong with settings, so many are said at a start.
+#: Problems of settings that a start reports.
 MAX_PROBLEMS = 5
 
 
@@ -112,7 +112,7 @@ def up(
     if (refusal := listening.refusal(config)) is not None:
         raise CommandError(refusal)
     reflection = config.reflection or "reflection" not in config.model_fields_set
-    # What the command line says is for the processes too.
+    # Options of the command line are for its processes too.
     said = {
         "PALIMPSEST_INSECURE": str(config.insecure),
         "PALIMPSEST_REFLECTION": str(reflection),
@@ -305,7 +305,7 @@ class StopSignals:
     def __init__(self) -> None:
         self._raises = True
         self._requested = False
-        #: The one that ended what is run, and how that is ended.
+        #: The signal that ended the work, and what cancels it.
         self._ended_by: int | None = None
         self._cancel: Callable[[], object] | None = None
         for number in STOP_SIGNALS:
@@ -324,7 +324,7 @@ class StopSignals:
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs as asyncio.run; the first signal cancels it before it raises SystemExit.
 
-        Raised in the midst of a task it would be reported as that task's error, with a traceback.
+        Raised within a task it would be reported as that task's error, with a traceback.
         """
         try:
             asyncio.run(self._cancellable(work))
@@ -385,15 +385,14 @@ async def _until_stopped(job: Callable[[asyncio.Event], Awaitable[None]]) -> Non
 
 
 def _starting() -> None:
-    # Nearly nothing of what a process loads is garbage: to look through it for some takes a
-    # third of the time that loading takes.
+    # Almost nothing that a process loads is garbage, and collecting it takes a third of the
+    # loading time.
     gc.disable()
 
 
 def _ready(line: str) -> None:
-    # What is loaded by now stays. Looked through again and again it would keep calls waiting
-    # for a third of a second each time, and so much of it puts the time off at which garbage
-    # is looked for at all.
+    # All that is loaded now stays. Unless it is frozen, each collection delays calls by a third
+    # of a second, and so many objects postpone the next collection.
     gc.collect()
     gc.freeze()
     gc.enable()

@@ -25,7 +25,7 @@ _LOCK = "owner.lock"
 
 @contextmanager
 def in_one_line(folder: Path) -> Iterator[None]:
-    """Makes one clear line of what the system refuses. Raises ServerError for OSError."""
+    """Turns an OSError into a ServerError of one clear line."""
     try:
         yield
     except OSError as error:
@@ -100,7 +100,7 @@ class OwnFolder:
     def log(self, name: str) -> ServerLog:
         """Opens a log of a server's, which gets it open. The caller closes it.
 
-        What was put aside of it has the same name, followed by `.1`.
+        Its older file has the same name, followed by `.1`.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
         handle = os.open(self.path / name, flags, 0o600)

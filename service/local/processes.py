@@ -25,11 +25,11 @@ ORPHAN_SECONDS = 10.0
 TOOL_SECONDS = 300.0
 #: Ports that are chosen from. Linux gives away those from 32768 on, others higher ones.
 PORTS = range(15_000, 32_000)
-#: Of them so many are tried; then it is one that the kernel gives.
+#: How many of them are tried before the kernel chooses one.
 PORT_TRIES = 100
 #: How much is read of the end of a log.
 LOG_BYTES = 64 * 1024
-#: Whom servers run as when we are root; the last one only for want of the others.
+#: Users that servers run as under root, the last one only if the others are missing.
 NOBODY = "nobody"
 SERVER_USERS = ("postgres", "palimpsest", NOBODY)
 _COMPLAINT = re.compile(r"(?:error:|FATAL:|PANIC:|could not ).*")
@@ -98,7 +98,7 @@ class ServerLog:
     def __init__(self, handle: int, older: int) -> None:
         #: Its descriptor for writers: they always append.
         self.handle = handle
-        #: The file for what is put aside.
+        #: The file of the log before the last rotation.
         self._older = older
 
     def close(self) -> None:
@@ -107,10 +107,10 @@ class ServerLog:
         os.close(self._older)
 
     def rotate(self, max_bytes: int) -> None:
-        """Puts what it has aside when that is `max_bytes` or more, in place of what was before.
+        """Copies the log to its older file and empties it, if it has `max_bytes` or more.
 
-        Writers keep the file open, so it is copied and emptied, not moved. A line written
-        in between is lost. Raises OSError.
+        Writers keep the file open, so it cannot be moved. A line that is written in between is
+        lost. Raises OSError.
         """
         if self.size() < max_bytes:
             return
@@ -209,7 +209,7 @@ def run_as(command: Sequence[str], *, user: ServerUser, folder: Path) -> str:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
     if process.returncode:
-        # The first complaint says what is wrong, the last lines are about tidying up.
+        # The first complaint names the problem; the last lines are about cleaning up.
         found = _COMPLAINT.search(output)
         lines = output.strip().splitlines() or ["no output"]
         raise ServerError(f"{name} failed: {found[0] if found else lines[-1].strip()}")
@@ -295,7 +295,7 @@ def watch_parent() -> None:
 def environment(changes: Mapping[str, str]) -> dict[str, str]:
     """Returns our environment with `changes`, for our own processes.
 
-    They find settings where we did, so secrets in files stay there.
+    They read settings where this process did, so secrets in files stay there.
     """
     # A setting that is changed is not to be looked for elsewhere as well.
     changed = {*changes, *(name + FILE for name in changes)}

@@ -26,7 +26,7 @@ _FOLDER = "run"
 _FILE = "settings.json"
 #: Bytes of the file that are read.
 _MAX_BYTES = 1024 * 1024
-#: They may hold a secret in a field of a request.
+#: Settings that may hold a secret in one of their fields.
 _UNTOLD = frozenset({"model_settings", "deployments", "data_dir"})
 _PREFIX = "PALIMPSEST_"
 

@@ -102,38 +102,38 @@ class Deployment(BaseModel):
 
     @property
     def target(self) -> str:
-        """What litellm calls the model there."""
+        """Litellm's name of the model there."""
         return self.litellm_model or self.model
 
     def base(self) -> str | None:
-        """Where it is, from here or the environment; None when its provider has one address."""
+        """Returns its address, from here or the environment; None: its provider's only one."""
         return self.api_base or os.environ.get(_BASES.get(self.provider, "")) or None
 
     def key(self) -> str | None:
-        """The key, from here or the environment; None when there is none."""
+        """Returns the key, from here or the environment; None when there is none."""
         return self._secret("api_key")
 
     def secrets(self) -> Iterator[str]:
-        """All that must not be shown."""
+        """Yields the values that must not be shown."""
         for name in _SECRETS:
             value = self._secret(name)
             if value is not None:
                 yield value
 
     def without_secrets(self) -> dict[str, Any]:
-        """What is set of it, for processes that have neither its secrets nor its variables."""
+        """Returns what is set, for processes without its secrets and variables."""
         # The name of who asks is taken with its secret only.
         names = {"access_key_id", *_SECRETS, *(f"{name}_env" for name in _SECRETS)}
         found = self.model_dump(exclude=names, exclude_none=True)
         return found if self.base() is None else {**found, "api_base": self.base()}
 
     def arguments(self) -> dict[str, str]:
-        """What its provider takes besides URL and key, by litellm's names."""
+        """Returns the arguments of its provider besides URL and key, by litellm's names."""
         found = ((theirs, self._value(name)) for name, theirs in self._takes().items())
         return {theirs: value for theirs, value in found if value is not None}
 
     def shown(self) -> str:
-        """What is set of it, without what is secret."""
+        """Returns what is set, without secrets."""
         parts = [f"{self.target} at {self.api_base}" if self.api_base else self.target]
         for name in _FIELDS:
             if self._is_set(name):
@@ -143,11 +143,11 @@ class Deployment(BaseModel):
 
     @property
     def provider(self) -> str:
-        """The first part of what litellm calls the model."""
+        """The first part of litellm's name of the model."""
         return self.target.partition("/")[0]
 
     def strange_field(self) -> str | None:
-        """The first field that is set and that its provider does not take."""
+        """Returns the first field that is set and that its provider does not accept."""
         takes = self._takes()
         return next((name for name in _FIELDS if self._is_set(name) and name not in takes), None)
 
@@ -176,7 +176,7 @@ _ADAPTER: TypeAdapter[tuple[Deployment, ...]] = TypeAdapter(tuple[Deployment, ..
 
 
 def read_deployments(value: Any) -> tuple[Deployment, ...]:
-    """Deployments from JSON, from a file of JSON, or as values; one sentence if it cannot be."""
+    """Returns deployments from JSON, a file of JSON, or values. Raises PydanticCustomError."""
     if isinstance(value, dict):
         raise _wrong("is one table: begin each deployment with [[deployments]]")
     said = _json(value) if isinstance(value, str) else value
@@ -248,7 +248,7 @@ def _check_base(one: Deployment, variable: str) -> None:
 
 
 def _is_account(said: str) -> bool:
-    """Whether these are credentials: JSON, or the path of a file that can be read."""
+    """Returns whether these are credentials: JSON, or the path of a readable file."""
     try:
         if said.lstrip().startswith("{"):
             json.loads(said)

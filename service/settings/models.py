@@ -143,7 +143,7 @@ class ModelSetting(CallSetting):
 
 
 def matching(settings: dict[str, Any], model: str) -> Any:
-    """What is set for a model: by its name, else by the longest beginning; None if nothing."""
+    """Returns the settings of a model, by its name, else by the longest beginning, else None."""
     if model in settings:
         return settings[model]
     begun = [name for name in settings if _begins(model, name)]
@@ -155,7 +155,7 @@ def _begins(model: str, name: str) -> bool:
 
 
 def _read(value: Any, adapter: TypeAdapter[Any], name: str) -> Any:
-    """Settings by model, from JSON or values; one sentence about the first that is wrong."""
+    """Returns settings by model, from JSON or values. Raises PydanticCustomError."""
     # An empty variable is as one that is not set, as with deployments.
     if isinstance(value, str) and not value.strip():
         return {}

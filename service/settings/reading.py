@@ -183,7 +183,7 @@ def _is_in(table: Mapping[str, Any], name: str) -> bool:
 
 
 def _unknown_keys(file: SettingsFile) -> Iterator[str]:
-    """What stands in a file and is no setting, each with the nearest that is one."""
+    """Yields what is wrong with the names in a file, each with the nearest setting."""
     known = frozenset(fields())
     for key, value in file.table.items():
         if key == LIMITS and isinstance(value, dict):
@@ -202,7 +202,7 @@ def _unknown_keys(file: SettingsFile) -> Iterator[str]:
 
 
 def _of_toml(value: Any, kind: FieldInfo, place: str) -> Any:
-    """A value of a TOML file, if it is one that JSON has as well. Raises UnusableFile."""
+    """Returns a value of a TOML file that JSON has as well. Raises UnusableFile."""
     if isinstance(value, bool) and kind.annotation is not bool:
         raise UnusableFile(f"{place}: is {str(value).lower()}, and no setting that is on or off")
     try:
@@ -215,7 +215,7 @@ def _of_toml(value: Any, kind: FieldInfo, place: str) -> Any:
 
 
 def _secrets(config: Config | None) -> Iterator[str]:
-    """Names of settings that hold a secret."""
+    """Yields the names of settings that hold a secret."""
     if config is None:
         return
     yield from (name for name, value in config if isinstance(value, SecretStr))
@@ -242,7 +242,7 @@ def refusals(config: Config) -> Iterator[str]:
 
 
 def findings(config: Config) -> list[Finding]:
-    """Returns what looks wrong about settings, and keeps nothing from starting."""
+    """Returns what looks wrong about settings that processes do start with."""
     found = []
     if FAULTS in os.environ:
         said = f"{FAULTS} is set: processes fail on purpose"

@@ -1,7 +1,6 @@
 """OpenTelemetry: pushed by OTLP, served to Prometheus, both, or free of cost.
 
-The standard variables of OpenTelemetry's SDK hold; those that are looked at here say what it is
-to do at all.
+The standard variables of OpenTelemetry's SDK apply; those that are read here decide what is set up.
 """
 
 import asyncio
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 TRACES_ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 METRICS_ENDPOINT = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
-#: How long `shutdown` waits for a collector. One that does not answer would hold a
-#: process up for longer than orchestrators let it take.
+#: How long `shutdown` waits for a collector. One that does not answer would delay a process for
+#: longer than orchestrators allow.
 SHUTDOWN_SECONDS = 3.0
-#: How often it is looked whether the event loop is late.
+#: How often the delay of the event loop is measured.
 LOOP_SECONDS = 0.25
 _LATE_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _SCOPE = "palimpsest"
@@ -41,7 +40,7 @@ _served: "Exposition | None" = None
 
 
 def configure(service: str, version: str, *, serves: bool = False) -> None:
-    """Sets up what measures, if anything is done with it; once in a process.
+    """Sets up traces and metrics that are exported or served; once in a process.
 
     `serves`: whether metrics are served (`service.telemetry.endpoint`).
     """
@@ -87,7 +86,7 @@ def _pushes(exporter: str, own_endpoint: str) -> bool:
 
 
 def _resource(service: str, version: str) -> "Resource":
-    """Returns who measures; what the standard variables say of it wins."""
+    """Returns the resource that is measured; the standard variables take precedence."""
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
     said = OTELResourceDetector().detect().attributes
@@ -106,7 +105,7 @@ def served() -> "Exposition | None":
 
 
 def exports() -> bool:
-    """Returns whether anything is done with what is measured."""
+    """Returns whether metrics are exported or served."""
     if _is_off():
         return False
     return _served is not None or _pushes("OTEL_METRICS_EXPORTER", METRICS_ENDPOINT)
@@ -128,12 +127,12 @@ def shutdown() -> None:
 
 
 def tracer() -> Tracer:
-    """Where our spans are made."""
+    """Returns the tracer of our spans."""
     return trace.get_tracer(_SCOPE)
 
 
 def meter() -> Meter:
-    """Where our metrics are made."""
+    """Returns the meter of our metrics."""
     return metrics.get_meter(_SCOPE)
 
 

@@ -65,13 +65,13 @@ def add_trace(_: Any, __: str, event: Event) -> Event:
     return event
 
 
-#: What lines of the log say of the work that they belong to; keys, never names.
+#: Fields of the log that identify the work; keys, never names.
 _WORK_FIELDS = ("session", "memory", "answer", "revision")
 
 
 @contextmanager
 def about(**fields: object) -> Iterator[None]:
-    """Has the lines of the log say what they are about, as long as it is surrounded by this."""
+    """Adds fields to all lines of the log within its block."""
     before = say(**fields)
     try:
         yield
@@ -80,7 +80,7 @@ def about(**fields: object) -> Iterator[None]:
 
 
 def say(**fields: object) -> Mapping[str, Token[Any]]:
-    """Has them say it from now on. Others than _WORK_FIELDS are not said."""
+    """Adds fields to all lines of the log from now on, if they are among _WORK_FIELDS."""
     return structlog.contextvars.bind_contextvars(
         **{
             name: value if isinstance(value, int) else str(value)
@@ -91,12 +91,12 @@ def say(**fields: object) -> Mapping[str, Token[Any]]:
 
 
 def unsay() -> None:
-    """Has them say it no more."""
+    """Removes these fields from lines of the log."""
     structlog.contextvars.unbind_contextvars(*_WORK_FIELDS)
 
 
 def work_fields() -> dict[str, Any]:
-    """Returns what lines of the log are about now, for another process that does a part of it."""
+    """Returns the current fields of lines of the log, for a process that does part of the work."""
     bound = structlog.contextvars.get_contextvars()
     return {name: bound[name] for name in _WORK_FIELDS if name in bound}
 

@@ -27,7 +27,7 @@ _W3C = TraceContextTextMapPropagator()
 
 
 def is_on() -> bool:
-    """Whether spans are made in this process."""
+    """Returns whether spans are made in this process."""
     return not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
 
 
@@ -70,7 +70,7 @@ def sampled() -> SpanContext | None:
 
 
 def begins_here() -> bool:
-    """Whether the span under way is the first of its trace, which this process has begun."""
+    """Returns whether the current span is the first of its trace."""
     span = trace.get_current_span()
     return span.is_recording() and getattr(span, "parent", None) is None
 
@@ -82,7 +82,7 @@ def error_type(error: BaseException) -> str:
 
 
 def failed(span: Span, error: BaseException) -> None:
-    """Says in a span that its work failed, without words."""
+    """Marks a span as failed, without the words of the error."""
     span.set_status(StatusCode.ERROR)
     span.set_attribute(Attribute.ERROR_TYPE, error_type(error))
 

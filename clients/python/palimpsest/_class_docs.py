@@ -1,4 +1,4 @@
-"""What a class says about itself and its fields, for schemas made from classes."""
+"""The docstrings of classes and their fields, for schemas that are made from classes."""
 
 import ast
 import dataclasses
@@ -15,7 +15,7 @@ def class_doc(cls: type) -> str:
 
 
 def field_docs(cls: type) -> dict[str, list[str]]:
-    """Returns guidance of fields by name, from metadata and from the docstrings under them."""
+    """Returns guidance for fields by name, from metadata and the docstrings under them."""
     docs: dict[str, list[str]] = {}
     if dataclasses.is_dataclass(cls):
         for field in dataclasses.fields(cls):
@@ -31,9 +31,9 @@ def field_docs(cls: type) -> dict[str, list[str]]:
 
 
 def _is_automatic(cls: type, doc: str) -> bool:
-    """Returns whether `dataclass` made it of the signature, `Notes(a: int)`."""
+    """Returns whether `dataclass` made it from the signature, `Notes(a: int)`."""
     if issubclass(cls, enum.Enum):
-        # What some versions of Python say of any.
+        # The default of some versions of Python.
         return doc == "An enumeration."
     if not dataclasses.is_dataclass(cls) or not doc.startswith(f"{cls.__name__}("):
         return False
@@ -56,8 +56,7 @@ def _docs_under_fields(cls: type) -> dict[str, str]:
         # A class within something is indented, but lines of its docstrings need not be.
         tree = ast.parse(f"if True:\n{source}" if source[:1].isspace() else source)
     except (OSError, TypeError, SyntaxError):
-        # Made without a file, at a prompt for example, or written in C: it has no text
-        # that could be read, and is no worse a schema for it.
+        # The class has no source to read: it was made at a prompt, for example, or in C.
         return {}
     match tree.body:
         case [ast.ClassDef(body=body)] | [ast.If(body=[ast.ClassDef(body=body)])]:

@@ -77,7 +77,7 @@ def response_schema(schema: Schema | None) -> str:
         return ""
     if isinstance(schema, str):
         if not schema.strip():
-            # Sent as nothing it would ask for nothing.
+            # An empty one would ask for nothing.
             raise ValueError("response_schema is empty")
         return schema
     return schema_fields(schema)["json_schema"]
@@ -111,7 +111,7 @@ def _rating(rated: answer_service_pb2.Answer | answer_service_pb2.TrainingExampl
 
 @dataclass(slots=True)
 class AnswerProgress:
-    """How much of an answer was received."""
+    """How much of an answer has been received."""
 
     #: Empty until the answer is begun.
     answer_id: str = ""
@@ -120,7 +120,7 @@ class AnswerProgress:
     piece: int = 0
 
     def resume_request(self, session: str) -> answer_service_pb2.ResumeAnswerRequest:
-        """Returns the request of what was not received."""
+        """Returns the request of the rest."""
         return answer_service_pb2.ResumeAnswerRequest(
             session=session,
             answer=self.answer_id,

@@ -136,7 +136,7 @@ def _chunk(item: Any, labels: ChunkLabels) -> chunks_pb2.Chunk:
 
 
 def chunk_message(chunk: Chunk, labels: ChunkLabels) -> chunks_pb2.Chunk:
-    """Returns what a chunk holds, to be appended; `labels` where it has none of its own."""
+    """Returns the content of a chunk, to be appended; `labels` if it has none of its own."""
     own = _united(labels, {name: getattr(chunk, name) for name in ChunkLabels.__annotations__})
     if chunk.kind == "message":
         return message_chunk(chunk.role, chunk.text, **own)
@@ -147,7 +147,7 @@ def chunk_message(chunk: Chunk, labels: ChunkLabels) -> chunks_pb2.Chunk:
 
 
 def _mapped(item: Mapping[str, Any], labels: ChunkLabels) -> chunks_pb2.Chunk:
-    # Libraries leave None where a message has nothing.
+    # Libraries have None for missing parts of a message.
     given = {key: value for key, value in item.items() if value is not None}
     own = {name: given.pop(name) for name in ChunkLabels.__annotations__ if name in given}
     united = _united(labels, own)
@@ -162,7 +162,7 @@ def _mapped(item: Mapping[str, Any], labels: ChunkLabels) -> chunks_pb2.Chunk:
 
 
 def _united(labels: ChunkLabels, own: Mapping[str, Any]) -> ChunkLabels:
-    """Returns the labels of a chunk: its own, and of all those that it has not."""
+    """Returns the labels of a chunk: its own, else those of all chunks."""
     metadata = {**(labels.get("metadata") or {}), **(own.get("metadata") or {})}
     given = {name: value for name, value in own.items() if value}
     return cast(ChunkLabels, {**labels, **given, "metadata": metadata})
@@ -210,14 +210,14 @@ def _parts(chunk: chunks_pb2.Chunk) -> Sequence[str]:
 
 
 def shortened(text: str, most: int) -> str:
-    """A text of at most `most` bytes, with the mark that says how many more there were.
+    """Returns at most `most` bytes of a text, with a mark of how many are missing.
 
     Raises ValueError when there is no room for the mark.
     """
     encoded = text.encode()
     if len(encoded) <= most:
         return text
-    # As if nothing stayed: the number never gets longer than that.
+    # As if nothing were kept: the number is never longer.
     mark = f"… [{len(encoded)} bytes cut]"
     room = most - len(mark.encode())
     if room < 0:
@@ -257,13 +257,13 @@ def append_request(
     return request
 
 
-#: What says for certain that a request stored nothing. After all other errors one of its tries
-#: may have been stored without a reply.
+#: Errors after which a request has certainly stored nothing. After all others one of its tries may
+#: have been stored without a reply.
 REFUSED = (Aborted, AlreadyExists, FailedPrecondition, InvalidArgument, NotFound)
 
 
 def may_be_stored(error: PalimpsestError, request_id: str) -> PalimpsestError:
-    """Returns the error with the id under which the same can be appended again."""
+    """Returns the error with the id to append the same with again."""
     return reworded(
         error,
         f"{error}; it may be stored: append the same again with request_id={request_id!r},"
@@ -273,7 +273,7 @@ def may_be_stored(error: PalimpsestError, request_id: str) -> PalimpsestError:
 
 
 def digest(chunk: chunks_pb2.Chunk) -> bytes:
-    """SHA-256 of a chunk's content, 32 bytes, as docs/guides/appending.md#the-digest defines it."""
+    """Returns the SHA-256 of a chunk's content, see docs/guides/appending.md#the-digest."""
     kind = chunk.WhichOneof("content") or ""
     pieces: list[bytes] = []
     for part in ("step" if kind == "agent_step" else kind, *_parts(chunk)):
@@ -298,7 +298,7 @@ def _sized(part: str) -> tuple[bytes, bytes]:
 
 
 def size_bytes(chunk: chunks_pb2.Chunk) -> int:
-    """Returns what counts in credits: bytes of UTF-8 of content, thread, source and metadata."""
+    """Returns what counts in credits: UTF-8 bytes of content, thread, source and metadata."""
     metadata = (one for pair in chunk.metadata.items() for one in pair)
     return sum(len(one.encode()) for one in (*_parts(chunk), chunk.thread, chunk.source, *metadata))
 

@@ -17,7 +17,7 @@ from grpc_status import rpc_status
 
 
 class PalimpsestError(Exception):
-    """A refusal.
+    """The base of all errors.
 
     `reason` is an ErrorReason of errors.proto without its prefix ("" when the service
     gave none), `metadata` the values that the reason's comment names, `fields` the
@@ -41,19 +41,19 @@ class PalimpsestError(Exception):
 
 
 class InvalidArgument(PalimpsestError):
-    """The request itself is wrong."""
+    """The request is invalid."""
 
 
 class NotFound(PalimpsestError):
-    """What it names does not exist."""
+    """The resource does not exist."""
 
 
 class AlreadyExists(PalimpsestError):
-    """What it makes exists."""
+    """The resource exists already."""
 
 
 class OutOfRange(PalimpsestError):
-    """A number beyond what there is."""
+    """A number is outside of the existing range."""
 
 
 class Aborted(PalimpsestError):
@@ -61,23 +61,23 @@ class Aborted(PalimpsestError):
 
 
 class ResourceExhausted(PalimpsestError):
-    """A limit is used up."""
+    """A limit is reached."""
 
 
 class FailedPrecondition(PalimpsestError):
-    """The thing is in a state that forbids it."""
+    """The state of the resource forbids the call."""
 
 
 class DeadlineExceeded(PalimpsestError):
-    """Not in time; `metadata` says how far things are."""
+    """The deadline has passed; `metadata` has the progress."""
 
 
 class Cancelled(PalimpsestError):
-    """A client cancelled it."""
+    """A client has cancelled the work."""
 
 
 class Unavailable(PalimpsestError):
-    """The service cannot do it now; retry."""
+    """The service cannot process the call now; retry."""
 
 
 class ConnectionFailed(Unavailable):
@@ -112,10 +112,10 @@ class Ended(Protocol):
         """Returns the status."""
 
     def details(self) -> str | None:
-        """Returns the words beside it."""
+        """Returns the message of the status."""
 
     def trailing_metadata(self) -> Any:
-        """Returns what the service sent last."""
+        """Returns the trailing metadata of the service."""
 
 
 def reworded(error: Error, message: str, **metadata: str) -> Error:
@@ -132,17 +132,17 @@ def reworded(error: Error, message: str, **metadata: str) -> Error:
 def from_parts(
     code: int, message: str, reason: str, metadata: Mapping[str, str]
 ) -> PalimpsestError:
-    """The client's error for a refusal that came within a message; `code` is gRPC's number."""
+    """Returns the client's error for a refusal within a message; `code` is gRPC's number."""
     kind = _BY_NUMBER.get(code, PalimpsestError)
     return kind(message, reason=reason, metadata=metadata)
 
 
 def from_rpc(error: Ended, address: str) -> PalimpsestError:
-    """The client's error for one of gRPC's."""
+    """Returns the client's error for one of gRPC's."""
     try:
         status = rpc_status.from_call(error)
     except ValueError:
-        # gRPC itself, or a proxy, put an end to the call and left the details of another.
+        # gRPC itself, or a proxy, ended the call and left the details of another error.
         status = None
     if status is None:
         return _without_details(error, address)

@@ -38,15 +38,15 @@ _FORMATS = {
     "duration": "a duration as in PT1H30M",
 }
 _SCALARS = ("string", "integer", "number", "boolean")
-#: They say what a part is; without any of them it may be anything.
+#: They describe a part; without any of them it may be anything.
 _SHAPES = ("type", "properties", "additionalProperties", "items", "prefixItems", "enum", "const")
 _TEXT = {"type": "string"}
 
 
 def loosened(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The same JSON Schema, where what no memory can hold is guidance instead.
+    """Returns the JSON Schema with guidance in place of rules that no memory can hold.
 
-    What has no nearest type, such as one of several records, stays, and is refused.
+    A part without a nearest type, such as one of several records, stays, and is refused.
     """
     node = dict(schema)
     said: list[str] = []
@@ -71,7 +71,7 @@ def loosened(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _loosen_type(node: dict[str, Any], said: list[str]) -> None:
-    """Takes the nearest type for a union of plain ones, and for what may be anything."""
+    """Chooses the nearest type for a union of plain types, and for what may be anything."""
     for key in ("anyOf", "oneOf"):
         if isinstance(node.get(key), list):
             members = [_scalar(member) for member in node[key]]
@@ -93,7 +93,7 @@ def _loosen_type(node: dict[str, Any], said: list[str]) -> None:
 
 
 def _loosen_parts(node: dict[str, Any]) -> None:
-    """Loosens what is within, and says what a bare list or object holds: texts."""
+    """Loosens the parts, and makes bare lists and objects hold texts."""
     names = node.get("type")
     types = names if isinstance(names, list) else [names]
     if "object" in types and "properties" not in node:
@@ -123,7 +123,7 @@ def _part(part: Any) -> Any:
 
 
 def _scalar(member: Any) -> str | None:
-    """The plain type, or null, that a member of a union is; None for others."""
+    """Returns the plain type, or null, of a member of a union; None for others."""
     name = member.get("type") if isinstance(member, Mapping) else None
     if name not in (*_SCALARS, "null") or "enum" in member or "const" in member:
         return None

@@ -168,7 +168,7 @@ def memory_state(message: memories_pb2.Memory) -> MemoryState:
 def update_request(
     session: str, memory: str, kind: MemoryKind, changes: Mapping[str, Any], **others: Any
 ) -> memory_service_pb2.UpdateMemoryRequest:
-    """Returns the request; None among the fields of the spec leaves it as it is."""
+    """Returns the request; a field of the spec that is None is unchanged."""
     spec = {name: given for name, given in changes.items() if given is not None}
     fields: dict[str, Any] = {kind: spec}
     message = memories_pb2.Memory(session=session, id=memory, **fields)
@@ -179,7 +179,7 @@ def update_request(
     )
 
 
-#: Settings whose name is another one in the proto.
+#: Fields of the proto and the settings that have other names.
 _RENAMED = {"linger": "linger_seconds", "idle": "idle_seconds", "on_failure": "skip_failures"}
 
 
@@ -189,10 +189,10 @@ def settings_that_differ(
     schema_source: str,
     only: Collection[str] | None = None,
 ) -> list[str]:
-    """Returns in words what an existing memory has other than it is wanted.
+    """Returns in words how an existing memory differs from the wanted one.
 
-    What it leaves to the service is not compared, and of the rest `only` these
-    settings. `schema_source` is the wanted schema as the service keeps it.
+    Compares the settings that are given, or `only` some of them. `schema_source` is the wanted
+    schema as the service stores it.
     """
     kind, there = wanted.WhichOneof("spec") or "prism", existing.WhichOneof("spec")
     if there != kind:

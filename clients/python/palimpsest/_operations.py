@@ -99,7 +99,7 @@ def _result(message: operations_pb2.Operation) -> Any:
 
 
 class OperationView(Generic[Result]):
-    """What an operation says of itself, as it was when it was read last."""
+    """An operation as it was last read."""
 
     def __init__(self, message: operations_pb2.Operation) -> None:
         #: All of it, as a plain value.
@@ -151,7 +151,7 @@ class OperationView(Generic[Result]):
         return self.info
 
     def _ended(self) -> Result:
-        """Returns the result. Raises what came instead of one."""
+        """Returns the result. Raises the error that replaced it."""
         if self.error is not None:
             raise self.error
         if self.state == "cancelled":
@@ -191,9 +191,9 @@ def rebuild_request(
     changes: Mapping[str, Any],
     request_id: str,
 ) -> memory_service_pb2.RebuildMemoryRequest:
-    """Returns the request; None among `changes` takes over what the old memory has.
+    """Returns the request; None among `changes` keeps the setting of the old memory.
 
-    `settings` are those of a tree or a state memory as a whole. Raises ValueError.
+    `settings` replaces all settings of a tree or a state memory. Raises TypeError and ValueError.
     """
     given = {name: value for name, value in changes.items() if value is not None}
     settings = given.pop("settings", None)

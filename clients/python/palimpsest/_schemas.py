@@ -41,7 +41,7 @@ MAX_JSON_BYTES = 256 * 1024
 MAX_DEPTH = 64
 
 _SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
-#: They say whether a part may be missing, and any part of a memory may.
+#: They say whether a part may be missing; any part of a memory may.
 _QUALIFIERS = {typing.Required, typing.NotRequired, typing.Final}
 
 
@@ -49,7 +49,7 @@ def schema_fields(schema: Schema) -> dict[str, str]:
     """Returns the field of a PrismSpec for this schema, and its value.
 
     {"schema_source": …} for class source, {"json_schema": …}, a JSON text, for the rest.
-    Raises TypeError or ValueError, naming class and field, for what no schema can be.
+    Raises TypeError or ValueError, naming class and field, for what cannot be a schema.
     """
     if isinstance(schema, JsonText):
         return {"json_schema": bounded(str(schema), MAX_JSON_BYTES)}
@@ -74,9 +74,9 @@ def bounded(text: str, most: int) -> str:
 def json_schema_of(cls: type, *, lenient: bool = False) -> dict[str, Any]:
     """Returns the JSON Schema (2020-12) of a dataclass, a TypedDict or a pydantic model.
 
-    A pydantic model writes its own. `lenient` takes the nearest type for those that no memory
-    has, and makes rules such as ranges and patterns guidance to the model. Raises TypeError or
-    ValueError, naming class and field of all that cannot be expressed.
+    A pydantic model writes its own. `lenient` chooses the nearest type for types that no memory
+    has, and turns rules such as ranges and patterns into guidance to the model. Raises TypeError
+    or ValueError, naming class and field of everything that cannot be expressed.
     """
     if _is_model(cls):
         document = _model_schema(cls)
@@ -126,7 +126,7 @@ class _Writer:
         self._open: list[type] = []
 
     def record(self, cls: type) -> dict[str, Any]:
-        """The schema of a dataclass or a TypedDict."""
+        """Returns the schema of a dataclass or a TypedDict."""
         self._open.append(cls)
         hints = _hints(cls)
         if dataclasses.is_dataclass(cls):
@@ -214,7 +214,7 @@ class _Writer:
         _refuse(where, f"{hint!r} is no type that a schema knows")
 
     def _near(self, hint: Any, where: str, depth: int) -> dict[str, Any] | None:
-        """What a schema of JSON says of a type that no memory has; None for others."""
+        """Returns the nearest JSON Schema of a type that no memory has; None for others."""
         for known, near in _NEAR.items():
             if hint is known:
                 return dict(near)
@@ -247,13 +247,13 @@ class _Writer:
         if cls not in self._keys:
             key = self._free_key(cls.__name__)
             self._keys[cls] = key
-            # Before what is in it, so that no other class takes the key.
+            # Before its parts, so that no other class takes the key.
             self.definitions[key] = {}
             self.definitions[key] = self._model(cls, key) if _is_model(cls) else self.record(cls)
         return {"$ref": f"#/$defs/{self._keys[cls]}"}
 
     def _model(self, cls: type, key: str) -> dict[str, Any]:
-        # Its own definitions go in among ours under names that ours cannot have.
+        # Its definitions get names that ours cannot have.
         document = _model_schema(cls, f"#/$defs/{key}.{{model}}")
         for name, definition in document.pop("$defs", {}).items():
             self.definitions[f"{key}.{name}"] = definition
@@ -267,7 +267,7 @@ class _Writer:
         return key
 
 
-#: Types that only `lenient` takes, and what JSON Schema says of them.
+#: Types that only `lenient` accepts, and their JSON Schema.
 _NEAR: dict[Any, dict[str, Any]] = {
     datetime.datetime: {"type": "string", "format": "date-time"},
     datetime.date: {"type": "string", "format": "date"},

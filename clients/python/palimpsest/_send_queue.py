@@ -1,4 +1,4 @@
-"""What a producer keeps until it is acked: batches, credits and sequences."""
+"""The unacked chunks of a producer: batches, credits and sequences."""
 
 import re
 from collections import deque
@@ -15,12 +15,12 @@ _Response = session_service_pb2.AppendChunksResponse
 #: Bytes of a batch, metadata included. The service accepts no more content; with its metadata it
 #: must fit a message.
 BATCH_BYTES = 1024 * 1024
-#: A chunk of another sampled trace begins a batch of its own, if the batch before has so many
-#: chunks or fewer than that wait. Else it joins that batch, since one message a chunk is dear.
+#: A chunk of another sampled trace begins a new batch if the batch has so many chunks already,
+#: or if fewer chunks wait. Otherwise it joins the batch: a message for each chunk costs too much.
 TRACE_CHUNKS = 32
 #: Limits a chunk, in bytes, so that it fits a message together with the fields around it.
 MAX_CHUNK_BYTES = MAX_SENT_BYTES - 1024
-#: Which chunk of a batch a refusal is about.
+#: The chunk of a batch that a refusal names.
 _CHUNK = re.compile(r"^(?:batch\.)?chunks\[(\d+)\]")
 
 
@@ -33,7 +33,7 @@ class _Sent:
 
 
 class SendQueue:
-    """The chunks of a producer that are not acked, in order. What is lost is sent again.
+    """The unacked chunks of a producer, in order; lost ones are sent again.
 
     It has no lock: `Producer` guards it.
     """
@@ -72,10 +72,10 @@ class SendQueue:
         return len(self._waiting) >= BATCH_CHUNKS
 
     def check(self, chunk: chunks_pb2.Chunk) -> int:
-        """Returns what the chunk takes of the credit. Raises InvalidArgument for a bad chunk."""
+        """Returns how much credit the chunk takes. Raises InvalidArgument for a bad chunk."""
         number, whole = self._next_sequence, chunk.ByteSize()
         if whole > MAX_CHUNK_BYTES:
-            # gRPC would end the stream of all that is under way, with no word of why.
+            # gRPC would end the whole stream without a reason.
             raise InvalidArgument(
                 f"a chunk has {whole} bytes; no message holds more than {MAX_CHUNK_BYTES} of one",
                 reason="CHUNK_TOO_LARGE",
@@ -107,10 +107,10 @@ class SendQueue:
     def next_batch(self) -> session_service_pb2.AppendChunksRequest.Batch:
         """Returns what to send next."""
         batch: list[chunks_pb2.Chunk] = []
-        # The trace of its newest chunk if that is sampled, and the first that is.
+        # The trace of the newest chunk if it is sampled, and the first sampled one.
         newest = parent = ""
         size = 0
-        # More than the credit may wait where a server came back with less of it.
+        # More than the credit may wait, if a server returned with less.
         most = min(BATCH_CHUNKS, max(self._credits.chunks, 1))
         while self._waiting and len(batch) < most:
             size += self._waiting[0].size_bytes
@@ -127,20 +127,20 @@ class SendQueue:
         return session_service_pb2.AppendChunksRequest.Batch(chunks=batch, traceparent=parent)
 
     def begin(self, opened: session_service_pb2.AppendChunksResponse.Opened) -> None:
-        """Begins a stream, which sends again what was not acked."""
+        """Begins a stream, which sends unacked chunks again."""
         self._credits = opened.credits
         self._waiting.extendleft(reversed(self._under_way))
         self._under_way.clear()
         durable = opened.last_producer_sequence
-        # What was not acked is sent again even if its number is durable: that writes nothing,
-        # repeats the ack that was lost, and is refused if the content is another process's.
+        # Unacked chunks are sent again even if their numbers are durable: that writes nothing,
+        # repeats the lost ack, and is refused if another process sent other content.
         if not self.opened:
             self.acked_sequence = durable
             self._next_sequence = durable + 1
             self.opened = True
 
     def take_ack(self, message: session_service_pb2.AppendChunksResponse.Ack) -> None:
-        """Forgets what is durable."""
+        """Forgets durable chunks."""
         self.last_ack = ack(message)
         self.acked_sequence = message.through_producer_sequence
         while self._under_way:
@@ -149,7 +149,7 @@ class SendQueue:
             self._bytes -= self._under_way.popleft().size_bytes
 
     def refusal(self, error: PalimpsestError) -> PalimpsestError:
-        """Returns a refusal with the number of the append that it is about, if it is of one."""
+        """Returns a refusal with the number of the append that it names, if any."""
         number = error.metadata.get("producer_sequence")
         found = next((one for one in map(_CHUNK.search, error.fields) if one), None)
         if number is None and found and self._under_way:

@@ -1,4 +1,4 @@
-"""What both faces of the client know of their connection: targets, waits, headers."""
+"""Targets, deadlines, retries and trace headers, for both faces of the client."""
 
 import math
 import os
@@ -45,20 +45,19 @@ DEFAULT_TARGET = "127.0.0.1:50051"
 DEFAULT_PORT = 50051
 #: The variable that names another target.
 TARGET_VARIABLE = "PALIMPSEST_ADDRESS"
-#: How long a service is tried that was never reached. One that was reached and went away is
-#: waited for as long as a call, a producer or a watch may take: it may be restarting.
+#: How long to try a service that was never reached. After the first contact a call, a producer
+#: or a watch tries as long as it may take: the service may be restarting.
 REACH_SECONDS = 2.5
-#: How long a call may take when neither it nor the client says.
+#: The timeout of a call, if neither it nor the client has one.
 CALL_SECONDS = 30.0
 #: As CALL_SECONDS, of a question, of an append, which is stored once however often it is
-#: tried, and of a schema, which may cost a model more than one reply.
+#: tried, and of a schema, which may take several replies of a model.
 ASK_SECONDS = 60.0
 APPEND_SECONDS = 60.0
 SCHEMA_SECONDS = 120.0
-#: How long a call may take at most: gRPC takes what is far beyond it, as infinity, for a
-#: time that has passed.
+#: The longest timeout of a call. gRPC treats far longer ones, such as infinity, as passed.
 MAX_CALL_SECONDS = 365 * 86_400.0
-#: Of a message to the service, in bytes; the service takes no larger one.
+#: Bytes of a message to the service, which accepts no larger one.
 MAX_SENT_BYTES = 4 * 1024 * 1024
 #: Wait before the second try of a call, which doubles with each further one, and the longest:
 #: a longer wait would end long after the service is back.
@@ -75,9 +74,9 @@ OPTIONS = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 5_000),
-    # gRPC waits so long for an address that does not answer at all; 20 s by default.
+    # How long gRPC waits for an address that does not answer at all; 20 s by default.
     ("grpc.min_reconnect_backoff_ms", 5_000),
-    # Goes before gRPC's own name, so that an operator sees which clients are out there.
+    # Precedes gRPC's own name, so that operators see which clients are in use.
     ("grpc.primary_user_agent", f"{DISTRIBUTION}/{VERSION}"),
 )
 
@@ -85,11 +84,11 @@ OPTIONS = (
 def parse_target(
     target: str | None, credentials: grpc.ChannelCredentials | None
 ) -> tuple[str, grpc.ChannelCredentials | None]:
-    """Returns the address as gRPC takes it, and the credentials; None: without TLS.
+    """Returns the address in gRPC's form, and the credentials; None: without TLS.
 
-    Takes HOST:PORT, grpc://HOST:PORT, grpcs://HOST:PORT, unix:PATH; None: the one that
-    PALIMPSEST_ADDRESS names, else where `palimpsest up` listens. grpcs means TLS with the
-    roots that gRPC trusts, unless `credentials` say more. Raises ValueError.
+    `target` is HOST:PORT, grpc://HOST:PORT, grpcs://HOST:PORT or unix:PATH; None: that of
+    PALIMPSEST_ADDRESS, else where `palimpsest up` listens. grpcs means TLS with gRPC's trusted
+    roots, unless there are `credentials`. Raises ValueError.
     """
     given = (target or os.environ.get(TARGET_VARIABLE) or DEFAULT_TARGET).strip()
     scheme, separator, address = given.partition("://")
@@ -120,7 +119,7 @@ def _with_port(address: str) -> str:
 
 
 def deadline_of(timeout: float | None, default: float) -> float:
-    """Returns how many seconds a call may take. Raises ValueError for what is no number."""
+    """Returns the timeout of a call in seconds. Raises ValueError for what is no number."""
     seconds = default if timeout is None else timeout
     if math.isnan(seconds):
         raise ValueError("a timeout must be a number of seconds, not nan")
@@ -133,7 +132,7 @@ class Reach:
     def __init__(self, address: str, seconds: float) -> None:
         self._address = address
         self._seconds = seconds
-        #: Whether anything ever came from there.
+        #: Whether the service has ever replied.
         self.reached = False
 
     def failure(self, error: Ended) -> PalimpsestError:
@@ -180,25 +179,25 @@ _UNBEGUN = frozenset({"TOO_MANY_CALLS", "TOO_MANY_ASKS", "TOO_MANY_PENDING"})
 
 
 def is_unbegun(error: PalimpsestError) -> bool:
-    """Returns whether nothing was done for sure, so that any call may be made again."""
+    """Returns whether certainly no work was done, so that any call may be repeated."""
     return error.reason in _UNBEGUN
 
 
 def may_repeat(error: PalimpsestError, code: grpc.StatusCode) -> bool:
-    """Returns whether a unary call that may be done twice may be made again."""
+    """Returns whether a unary call that may run twice may be repeated."""
     full = isinstance(error, ResourceExhausted) and error.retry_seconds is not None
-    # Our own caller's cancelling is no error of gRPC's: this came from a server, or a proxy,
-    # that was full or stopped. With a reason it is what was asked for that was cancelled.
+    # Cancelling by our own caller is no error of gRPC's: this is a server, or a proxy, that was
+    # full or stopped. With a reason, the requested work itself was cancelled.
     broken_off = code is grpc.StatusCode.CANCELLED and not error.reason
     return full or broken_off or code is grpc.StatusCode.UNAVAILABLE
 
 
-#: gRPC's own word, at the client, for a call that broke with its connection.
+#: The client-side gRPC message of a call whose connection was lost.
 _BROKEN = "Internal error from Core"
 
 
 def may_pass(error: PalimpsestError, code: grpc.StatusCode) -> bool:
-    """Returns whether a stream that ended so can be opened again."""
+    """Returns whether a stream that ended with this error can be opened again."""
     if isinstance(error, Unavailable) or code is grpc.StatusCode.CANCELLED:
         return True
     if code is grpc.StatusCode.INTERNAL and str(error) == _BROKEN:
@@ -207,32 +206,32 @@ def may_pass(error: PalimpsestError, code: grpc.StatusCode) -> bool:
 
 
 def may_resume(error: PalimpsestError, code: grpc.StatusCode) -> bool:
-    """Returns whether an answer can be followed again after a call that ended so."""
+    """Returns whether an answer can be resumed after a call that ended with this error."""
     if isinstance(error, ResourceExhausted):
         # The server is full, or the answer's budget is used up.
         return is_unbegun(error)
-    # A server that stops cancels what it has under way, and gives no reason.
+    # A server that stops cancels its calls without a reason.
     stopped = code is grpc.StatusCode.CANCELLED and not error.reason
     return stopped or isinstance(error, Unavailable)
 
 
-#: Where the trace's id stands in a `traceparent`.
+#: The trace's id within a `traceparent`.
 _TRACE_ID = slice(3, 35)
 
 
 def headers() -> dict[str, Any]:
-    """Returns the argument of a call that names the span under way; none without one."""
+    """Returns the argument of a call that names the current span; none without one."""
     headers = _injected()
     return {"metadata": tuple(headers.items())} if headers else {}
 
 
 def traceparent() -> str:
-    """Returns the span under way, as one header names it; empty without one."""
+    """Returns the current span as one header; empty without one."""
     return _injected().get("traceparent", "")
 
 
 def trace_of(traceparent: str) -> str:
-    """Returns the trace that a header names if it is sampled; empty where there is none."""
+    """Returns the trace that a header names if it is sampled; else empty."""
     is_sampled = traceparent.endswith(("1", "3", "5", "7", "9", "b", "d", "f"))
     return traceparent[_TRACE_ID] if is_sampled else ""
 

@@ -1,4 +1,4 @@
-"""A span about each call, in the trace that its client names; and what the log says of it."""
+"""A span around each call, in its client's trace, and its subject in lines of the log."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager
@@ -63,17 +63,17 @@ def _end(span: Span, status: str) -> None:
 
 
 class LogSubject(Around):
-    """Has lines of the log say which session and memory a call is about, by their keys."""
+    """Adds the keys of a call's session and memory to lines of the log."""
 
     @asynccontextmanager
     async def around(self, method: str, request: Any, context: Context) -> AsyncIterator[None]:
-        """Says it as long as `Tracing` is about the call: also of what ends it."""
+        """Adds them until `Tracing` ends, so also to lines about the end of the call."""
         say_subject(request)
         yield
 
 
 def say_subject(request: Any) -> None:
-    """Has lines of the log say, for the rest of a call, what a message of it is about."""
+    """Adds the keys of a message's session and memory to lines of the log of its call."""
     about = subject_of(request)
     if not about.session:
         return

@@ -37,7 +37,7 @@ def validate(message: Message) -> None:
 
 
 def _check_times(message: Message, within: str = "") -> None:
-    """Refuses times that no rule can be held against."""
+    """Refuses times that no rule can check."""
     for field, value in message.ListFields():
         if isinstance(value, Duration | Timestamp):
             _check_time(value, within + field.name)
