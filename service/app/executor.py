@@ -26,7 +26,7 @@ async def call(
         # It takes seconds, in which the database is reached, or waited for.
         loading = asyncio.create_task(transport.warm())
         stack.push_async_callback(cancel, [loading])
-        # One that is a worker's own may find the one before it there, which ends its calls.
+        # The executor of a worker may find its predecessor there, which completes its calls.
         waits = isinstance(at, socket.socket)
         watch = await stack.enter_async_context(health(config, "executor", stop, waits=waits))
         database, keys = await stack.enter_async_context(database_and_keys(config, "executor"))

@@ -27,11 +27,11 @@ from storage.engine.tasks import cancel
 _log = structlog.get_logger("palimpsest")
 
 
-#: Where what is said of poolers is explained.
+#: The page about poolers.
 POOLERS = "docs/guides/running.md#poolers"
 
 
-#: What a kind of process is called in telemetry.
+#: The names of kinds of processes in telemetry.
 _SERVICES = {
     "serve": "palimpsest-api",
     "work": "palimpsest-worker",
@@ -92,10 +92,11 @@ def _connect(config: Config, kind: str, *, pool_size: int) -> Database:
 async def health(
     config: Config, kind: str, stop: asyncio.Event, *, waits: bool = False
 ) -> AsyncIterator[ReadinessWatch]:
-    """Reports whether this process can work, at its socket, by HTTP and to a listener, and its
-    metrics. It does so from the start on: processes may wait long for the database.
+    """Reports readiness at a socket, by HTTP and to a listener, and serves metrics.
 
-    `waits`: whether it does its work meanwhile where the port of the metrics is taken. Raises
+    It does so from the start on, since processes may wait long for the database.
+
+    `waits`: whether the process works meanwhile if the port of the metrics is taken. Raises
     CannotStart.
     """
     async with AsyncExitStack() as stack:
@@ -141,7 +142,7 @@ async def _reach(database: Database, session_url: str, seconds: float) -> Deploy
                 )
             found = await database_state.read(database)
         except LoginRefused as error:
-            # Waiting helps against none of it.
+            # Waiting would not help.
             raise CannotStart(f"the database refuses: {error}; {error.advice}") from error
         except StorageError as error:
             if loop.time() > until:

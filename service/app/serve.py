@@ -97,7 +97,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         comparer = Comparer(database, Prices(config).of, config)
         trees = Trees(database, memories)
         trajectories = Trajectories(database, facts, keys.marker, config)
-        # Models are asked by searches that rerank, if ever: nothing is started before.
+        # Only searches that rerank call models: nothing is started before.
         remote = remote_executor(config, stack)
         gateway = await open_gateway(
             config, database, keys, stack, Prices(config), remote=remote, when_asked=True
@@ -152,7 +152,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
             await watch.begin(server.set_ready)
             ready(_announced(config.listen, port))
             if embedder is not None:
-                # It takes seconds, which the first search does not have to wait for.
+                # It takes seconds, for which the first search should not wait.
                 loops.append(asyncio.create_task(_warm(embedder)))
             await stop.wait()
             await watcher.stop()

@@ -113,7 +113,7 @@ async def work(
         )
         ready()
         if not near_model(config.model):
-            # What it claimed meanwhile could not go on: workers with an executor can do it.
+            # Before, it could not complete what it claims; workers with an executor can.
             await _unless(stop, remote.wait_until_ready(config.start_seconds))
             connecting = asyncio.create_task(remote.stay_connected())
             stack.push_async_callback(cancel, [connecting])

@@ -98,7 +98,7 @@ class Worker:
             )
         finally:
             await cancel(loops)
-            # So that other workers go on at once with what this one leaves.
+            # So that other workers continue at once with what this one leaves.
             await self._wake_ups.flush()
 
     async def handle(self, item: WorkItem) -> float | None:
@@ -113,7 +113,7 @@ class Worker:
                     self._work_on(item), release=partial(self._release, item)
                 )
                 if seconds == 0 and not self._is_stopping:
-                    # Others have their turn first, what has just arrived as well.
+                    # Other items go first, new ones included.
                     await self._defer(item, -RECENT_SECONDS)
             except StorageError as error:
                 _log.warning("work deferred", item=item.lock, cause=str(error))

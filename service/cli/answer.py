@@ -20,11 +20,11 @@ from service.cli.output import (
     show_list,
 )
 
-#: Of a question in a list, in characters.
+#: Characters of a question in a list.
 LISTED_CHARACTERS = 60
 #: Answers that a list shows without --limit.
 LISTED_ANSWERS = 20
-#: Of a citation's excerpt on a line, in characters: all of it, for what counts may come late.
+#: Characters of an excerpt on a line: all of it, since the relevant part may come late.
 EXCERPT_CHARACTERS = 500
 
 AnswerId = Annotated[

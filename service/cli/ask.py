@@ -79,7 +79,7 @@ class BrowseOptions:
         if unknown:
             raise CommandError(f"--actions: {unknown[0]!r} is none of {', '.join(ACTIONS)}")
         if self.actions and not named:
-            # Sent as nothing it would allow everything.
+            # An empty list would allow everything.
             raise CommandError("--actions names none")
         settings = BrowseSettings(
             strategy=self.browse,
@@ -292,7 +292,7 @@ class Written:
 
 
 class AnswerInProgress:
-    """Knows the id of the answer that is being made."""
+    """Remembers the id of the answer in progress."""
 
     def __init__(self, answer_id: str = "") -> None:
         self._answer_id = answer_id
@@ -304,7 +304,7 @@ class AnswerInProgress:
 
     @contextmanager
     def interrupted(self, session: str) -> Iterator[None]:
-        """Says at Ctrl-C what can be done about the answer."""
+        """Prints at Ctrl-C how to continue or end the answer."""
         try:
             yield
         except asyncio.CancelledError:

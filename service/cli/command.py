@@ -44,7 +44,7 @@ Limit = Annotated[int, typer.Option(min=1, help="How many at most.")]
 MissingOk = Annotated[bool, typer.Option("--missing-ok", help="Succeed where there is none.")]
 PathArgument = Annotated[str, typer.Argument(help="$['a']['b'][0], $.'a'.'b'[0] or /a/b/0.")]
 
-#: In place of --session and --memory: a command of one session or memory takes its name first.
+#: In place of --session and --memory: the first argument names the session or memory.
 NamedSession = Annotated[palimpsest.Session, typer.Argument(help="The session's name.")]
 NamedMemory = Annotated[palimpsest.Memory, typer.Argument(help="The memory's name.")]
 
@@ -123,7 +123,7 @@ def command(group: typer.Typer, name: str, work: _Work) -> None:
     """
     shared: dict[str, _Make] = {}
     parameters: dict[str, inspect.Parameter] = {}
-    #: Names that are arguments in place of options.
+    #: Names of arguments that replace options.
     arguments: set[str] = set()
 
     def add(option: str, annotation: Any, default: Any) -> None:

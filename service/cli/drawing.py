@@ -11,7 +11,7 @@ from rich.tree import Tree
 from palimpsest import NavigationStatistics, TrajectoryEvent
 from service.cli.output import counted, cut, escaped, plain_json, range_text
 
-#: What the model said, on a line, in characters.
+#: Characters of the model's words on a line.
 SAID_CHARACTERS = 120
 #: More than any line of a drawing has.
 LINE_CHARACTERS = 1000
@@ -38,7 +38,7 @@ def draw(query: str, events: Sequence[TrajectoryEvent]) -> Tree:
 @dataclass(slots=True)
 class _Drawing:
     root: Tree
-    #: By node: where it is drawn, and where its children belong.
+    #: By node: its own branch, and the branch of its children.
     branches: dict[str, Tree] = field(default_factory=dict)
     places: dict[str, Tree] = field(default_factory=dict)
     #: Inner nodes whose children were named.

@@ -11,8 +11,8 @@ from pydantic_core import PydanticCustomError
 from palimpsest import MAX_JSON_BYTES, MAX_SOURCE_BYTES, JsonText, Producer
 from service.cli.output import CommandError
 
-#: A chunk of the command line's, in characters. Small enough that a citation points
-#: somewhere, large enough that a step has something to read.
+#: Characters of a chunk of the command line: few enough for precise citations, and enough for a
+#: step to read.
 CHUNK_CHARACTERS = 2000
 
 
@@ -142,7 +142,7 @@ def read_steps(name: str) -> list[Step]:
 
 
 def _step(line: str, where: str) -> Step:
-    # All that the service would refuse after it had stored the lines before.
+    # Refuses here what the service would refuse after it had stored earlier lines.
     try:
         step = Step.model_validate_json(line)
     except ValidationError as error:

@@ -61,7 +61,7 @@ async def check(
 
 
 def _refuse_taken(out: Path | None) -> None:
-    # Before anything is paid for, and so that nothing is written over.
+    # Checked before any cost; an existing file is never overwritten.
     if out is None:
         return
     try:

@@ -14,11 +14,11 @@ from service.cli.session import index_problems, pairs
 
 SearchMode = Literal["auto", "words", "vectors", "hybrid"]
 
-#: Of a chunk's text on a line, in characters; the part that fits best is in it.
+#: Characters of a chunk's text on a line, which has the best part.
 EXCERPT_CHARACTERS = 200
-#: What is printed of a chunk beside its text.
+#: Fields of a chunk that are printed besides its text.
 _OF_CHUNK = ("position", "kind", "thread", "source", "occurred_at", "metadata", "created_at")
-#: What stands before the part that fits best, when a text is cut, in characters.
+#: Characters before the best part of a text that is cut.
 _BEFORE_CHARACTERS = 40
 
 
@@ -139,7 +139,7 @@ def _show(result: SearchResult) -> None:
 
 
 def _line(found: FoundChunk) -> str:
-    """Returns the text about the place that fits best, on one line."""
+    """Returns the text around the best part, on one line."""
     place = found.characters
     start = place.start if place is not None and place.end > EXCERPT_CHARACTERS else 0
     start = max(0, start - _BEFORE_CHARACTERS)

@@ -22,7 +22,7 @@ from service.cli.output import (
     show_json,
 )
 
-#: Of a vector's line, in characters; less on a narrower terminal.
+#: Characters of a vector's line; fewer on a narrower terminal.
 LINE_CHARACTERS = 110
 #: Steps and vectors that a vector was made from, which `state show` names.
 MAX_SOURCES = 20
@@ -163,7 +163,7 @@ async def _vector(state: State, revision: int | None) -> StateVector:
             return vector
         if vector.revision > revision:
             break
-    # Which refuses what is no revision.
+    # Refuses a revision that does not exist.
     await state.get(revision=revision)
     raise CommandError(f"revision {revision} of memory {state.id!r} added no vector")
 

@@ -24,11 +24,11 @@ from service.cli.output import (
 )
 from service.cli.progress import follow_operation
 
-#: Of a node's line, in characters; less on a narrower terminal.
+#: Characters of a node's line; fewer on a narrower terminal.
 LINE_CHARACTERS = 110
-#: What a drawing puts before a line, for each level.
+#: Characters before a line of a drawing, for each level.
 INDENT_CHARACTERS = 4
-#: A line has so many all the same.
+#: Characters of a line at least.
 LEAST_CHARACTERS = 30
 #: Nodes that one drawing has.
 MAX_DRAWN = 500

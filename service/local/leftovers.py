@@ -29,8 +29,8 @@ def end_leftovers(programs: Iterable[str], is_ours: IsOurs, first_signal: int) -
     found = _find(names, is_ours)
     for number in (first_signal, signal.SIGKILL):
         for one in found:
-            # It has ended by itself, its id belongs to another process by now, or it may not be
-            # ended: then it is found again.
+            # It has ended, its id belongs to another process, or it may not be ended: then it is
+            # found again.
             with suppress(psutil.Error):
                 one.send_signal(number)
                 # A stopped process cannot end before it continues.

@@ -12,17 +12,17 @@ from service.local import processes
 from service.local.folder import OwnFolder, in_one_line, lock_folder
 from service.local.processes import ServerError, ServerUser
 
-#: How long a server that ends at once for a passing reason is started again.
+#: How long to restart a server that ends at once for a temporary reason.
 LAUNCH_SECONDS = 15.0
 
 
 class EmbeddedServer(ABC):
     """A server with its files below `folder`. Its methods raise ServerError."""
 
-    #: What it is called, and the file of its log.
+    #: Its name, and the file of its log.
     name: ClassVar[str]
     log_name: ClassVar[str]
-    #: What its log says where it did not start for a reason that passes.
+    #: Words of its log for temporary reasons not to start.
     passing: ClassVar[Sequence[str]]
     #: The signals that stop it, each with the seconds that it may take.
     stop_signals: ClassVar[Sequence[tuple[int, float]]]

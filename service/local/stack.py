@@ -212,14 +212,14 @@ class Stack:
         self.database_url = self._database_url()
         self.redis_url = self._redis_url()
         self._environment = {**self._settings, "PALIMPSEST_LISTEN": self._listen}
-        # What is configured our processes read themselves: it may stand in a file for a reason.
+        # Processes read configured URLs themselves: they may be in a file for a reason.
         if self._postgres is not None:
             self._environment["PALIMPSEST_DATABASE_URL"] = self.database_url
         if self._valkey is not None:
             self._environment["PALIMPSEST_REDIS_URL"] = self.redis_url
         self._on_event("migrating the database")
         if self._postgres is not None:
-            # Our login role is no superuser, and not every extension may be made by others.
+            # Our login role is no superuser, and some extensions need one.
             install_extensions(self._postgres.superuser_url)
         self._migrate()
         read_end, write_end = os.pipe()
@@ -297,7 +297,7 @@ class Stack:
             for one in (*servers, self._api, *self._workers):
                 one.rotate_log(self._config.log_file_bytes)
         except OSError as error:
-            # The disk is full, as a rule. What runs goes on; the next look tries again.
+            # Usually the disk is full. The servers continue, and the next look tries again.
             self._on_event(f"cannot put a log aside: {error.strerror}")
 
     def _start_again(self, name: str, server: PostgresServer | ValkeyServer) -> None:
@@ -308,7 +308,7 @@ class Stack:
         try:
             server.restart()
         except ServerError as error:
-            # Perhaps the disk is full. It is said once, not at each look.
+            # Perhaps the disk is full. It is reported once, not at each look.
             if str(error) != trouble:
                 self._on_event(f"{name} does not start: {error}")
             self._troubles[name] = str(error)

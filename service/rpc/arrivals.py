@@ -1,7 +1,7 @@
-"""Bounds the calls whose first message has not come yet, and with them the memory they hold.
+"""Bounds the calls whose first message has not arrived yet, and the memory that they use.
 
-gRPC holds an incomplete message of up to `max_message_bytes` once the server reads from its
-call. Before that it holds one HTTP/2 window. So the server reads from few calls at once.
+gRPC buffers an incomplete message of up to `max_message_bytes` once the server reads from its
+call, and one HTTP/2 window before. So the server reads from few calls at once.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class Arrivals:
     """A bounded number of places to read first messages, shared fairly by connections.
 
     A call of a connection that has fewer places takes that of the slowest call of the
-    connection that has most. So what sends nothing, or never all, delays only its own kind.
+    connection that has most. So clients that send incomplete messages delay only their own calls.
     """
 
     def __init__(self, *, places: int, waiting: int, seconds: float) -> None:

@@ -252,7 +252,7 @@ class MemoryService(MemoryHistory, memory_service_pb2_grpc.MemoryServiceServicer
     async def RetryMemory(  # noqa: N802
         self, request: memory_service_pb2.RetryMemoryRequest, context: Context
     ) -> memory_service_pb2.RetryMemoryResponse:
-        """Lets a stalled memory try again, or all."""
+        """Retries a stalled memory, or all."""
         work = (
             self._memories.retry(current_tenant(), request.session, request.memory)
             if request.memory

@@ -19,11 +19,11 @@ T = TypeVar("T", bound=Message)
 DEFAULT_PAGE_SIZE = 100
 #: A page at most.
 MAX_PAGE_SIZE = 1000
-#: What a page ends at, in bytes of its encoded items; less where messages must be smaller.
+#: Bytes of the encoded items of a page at most; fewer if messages must be smaller.
 PAGE_BYTES = 2 * 1024 * 1024
-#: What an item of a message has around it at most, in bytes: a tag and its length.
+#: Bytes around an item of a message at most: its tag and its length.
 _AROUND_BYTES = 8
-#: What a message has beside the items of a page at most, in bytes: tokens, figures.
+#: Bytes of a message besides the items of a page at most: tokens, figures.
 _BESIDE_BYTES = 16 * 1024
 
 

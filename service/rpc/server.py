@@ -76,7 +76,7 @@ _REGISTER: dict[str, tuple[Callable[[Any, aio.Server], None], Any]] = {
 
 #: Calls that may wait within gRPC until this process takes them, at least.
 _PENDING_CALLS = 10_000
-#: Streams of connections whose streams held too much have so much less than first messages.
+#: How many times fewer places the streams of overdrawn connections have than first messages.
 _OVERDRAWN_SHARE = 4
 #: Names of the standard health service beside those of our services. READY, as "" and as each
 #: service, follows the database; LIVE does not: restarting a server does not restore it.
@@ -91,7 +91,7 @@ def _options(limits: Limits) -> Sequence[tuple[str, int]]:
         ("grpc.max_send_message_length", limits.max_message_bytes),
         ("grpc.max_concurrent_streams", limits.max_connection_calls),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", limits.client_ping_seconds * 1000),
-        # A client that is gone without a word is noticed within these two.
+        # A client that has vanished is noticed within these two.
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.max_connection_age_ms", limits.connection_seconds * 1000),
@@ -140,7 +140,7 @@ class Server:
             return reading * limits.max_message_bytes + unwritten()
 
         self._server = aio.server(
-            # From the outside in: what an inner one raises, an outer one sees.
+            # From the outside in: an outer one sees what an inner one raises.
             interceptors=(
                 Tracing(),
                 Telemetry(),

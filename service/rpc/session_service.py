@@ -218,7 +218,7 @@ class SessionService(session_service_pb2_grpc.SessionServiceServicer):
 
 
 def _scope(request: session_service_pb2.ListChunksRequest) -> str:
-    """Returns what a page token is of: the chunks of a session that match a filter."""
+    """Returns the scope of a page token: the chunks of a session that match a filter."""
     if request.filter == chunks_pb2.ChunkFilter():
         return f"chunks/{request.session}"
     content = request.filter.SerializeToString(deterministic=True)

@@ -13,9 +13,9 @@ FAULTS = PREFIX + "FAULTS"
 #: Variables that are no settings of the service: the file with more of them, its clients', the
 #: embedded servers', what `up` passes to its processes, and the fault hook of our tests.
 OTHERS = frozenset({"CONFIG", "ADDRESS", "PG_BIN_DIR", "VALKEY_BIN", "PARENT_FD", "FAULTS"})
-#: Of a name that is not known.
+#: How much of an unknown name is compared.
 MAX_COMPARED_CHARACTERS = 80
-#: Begins those of our tests.
+#: The beginning of our tests' variables.
 TESTS = "TEST_"
 #: What Kubernetes sets in each container for every Service whose name begins with "palimpsest":
 #: PALIMPSEST_SERVICE_HOST, PALIMPSEST_API_PORT_50051_TCP_ADDR and so on
@@ -45,7 +45,7 @@ def unknown_variables(environment: Mapping[str, str]) -> Sequence[tuple[str, str
     known = known_names().union(name + FILE for name in setting_names())
     found = []
     for variable, value in sorted(environment.items()):
-        # In any case.
+        # In upper and lower case.
         name = variable.upper().removeprefix(PREFIX)
         is_ours = variable.upper().startswith(PREFIX) and not name.startswith(TESTS)
         if is_ours and name not in known and not _of_kubernetes(name, value):
@@ -61,18 +61,18 @@ def _of_kubernetes(name: str, value: str) -> bool:
 
 def _nearest(name: str) -> str:
     settings = setting_names()
-    # Else every name would be near to those of files that are no nearer to what was meant.
+    # With the suffix, every name of a file would be near to all others.
     found = nearest(name.removesuffix(FILE), known_names())
     return found + FILE if name.endswith(FILE) and found in settings else found
 
 
 def nearest(name: str, known: Collection[str]) -> str:
     """Returns the known name that is most like one that is not known."""
-    # To compare takes the square of the length.
+    # Comparing takes time in the square of the length.
     name = name[:MAX_COMPARED_CHARACTERS]
 
     def likeness(one: str) -> tuple[float, int, str]:
-        # Of two that are as near the shorter: MODEL_NAME is meant for MODEL.
+        # The shorter of two that are equally near: MODEL_NAME means MODEL.
         return difflib.SequenceMatcher(None, name, one).ratio(), -len(one), one
 
     return max(known, key=likeness)

@@ -29,7 +29,7 @@ class SettingsFile:
 
     path: str
     table: dict[str, Any]
-    #: Whether users may read it who have no need to.
+    #: Whether more users may read it than necessary.
     is_open: bool
 
 

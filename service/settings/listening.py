@@ -6,10 +6,10 @@ from service.settings.config import Config
 
 MAX_PORT = 65_535
 
-#: What can be said of an address that everyone can reach.
+#: Why an address that other machines reach is a risk.
 OPEN = (
-    "there is neither authentication nor encryption: who reaches it reads and writes all"
-    " sessions, spends money at the models, and lifts budgets"
+    "there is neither authentication nor encryption: any client can read and write all"
+    " sessions, spend money on models, and remove budgets"
 )
 
 

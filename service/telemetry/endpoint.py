@@ -22,9 +22,9 @@ MAX_REQUEST_BYTES = 8192
 CONNECTION_SECONDS = 10.0
 #: Connections at once.
 MAX_CONNECTIONS = 64
-#: Scrapes within so long after one have what that one had: any number of them costs one.
+#: For how long further scrapes receive the result of the last: many cost as much as one.
 FRESH_SECONDS = 1.0
-#: How often a port that is taken is tried again, by a process that may wait for it.
+#: How often a process that may wait for a taken port tries again.
 AGAIN_SECONDS = 2.0
 
 #: Errors of an address that cannot be used: a host that is no name is noticed last.
@@ -55,7 +55,7 @@ class Endpoint:
         self._cause = cause
         #: The oldest first.
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        # Of its own: others may be busy for long.
+        # A pool of its own: others may be busy for long.
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="metrics")
         self._rendering = asyncio.Lock()
         #: As OpenMetrics, and as text: until when it is fresh, and what it is.
@@ -95,7 +95,7 @@ class Endpoint:
             host.removeprefix("[").removesuffix("]"),
             int(port),
             limit=MAX_REQUEST_BYTES,
-            # What asyncio accepts in one go: more would be more than there may be.
+            # How many asyncio accepts at once: no more than there may be.
             backlog=MAX_CONNECTIONS,
         )
         bound = self._server.sockets[0].getsockname()[1]

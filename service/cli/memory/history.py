@@ -26,7 +26,7 @@ from service.cli.output import (
     value_line,
 )
 
-#: Of a chunk that explains an amendment, in characters.
+#: Characters of a chunk that explains an amendment.
 EXCERPT_CHARACTERS = 160
 #: Signs of a diff.
 _SIGNS = {"add": "+", "remove": "-", "update": "~"}

@@ -108,7 +108,7 @@ def consistency(message: common_pb2.ReadConsistency) -> Consistency:
 
 
 def read_point(revision: int, applied_position: int, token: str) -> common_pb2.ReadPoint:
-    """Returns what a read returned."""
+    """Returns the point at which a read was made."""
     return common_pb2.ReadPoint(
         revision=revision, applied_position=applied_position, read_token=token
     )

@@ -34,7 +34,7 @@ _Tree = memories_pb2.TreeSpec
 
 @contextmanager
 def fields_within(name: str) -> Iterator[None]:
-    """Has refusals of a spec name its fields by where the request has the memory."""
+    """Makes refusals of a spec name its fields by their path in the request."""
     try:
         yield
     except InvalidInput as error:

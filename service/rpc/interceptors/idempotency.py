@@ -18,9 +18,9 @@ from storage.engine.database import Database
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
-#: Keeps its ids itself, as long as its chunks.
+#: It stores its ids itself, as long as its chunks.
 _OF_THE_LOG = {"Append"}
-#: What they did is known after the session is gone. What is deleted may be of no session.
+#: Their results outlive the session, or their target may belong to no session.
 _OF_THE_TENANT = {"CreateSession", "DeleteSession", "DeleteMemory", "DeleteAnswer", "DeleteBudget"}
 
 

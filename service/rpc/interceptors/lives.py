@@ -17,7 +17,7 @@ from storage.log import sessions
 
 _current: ContextVar[str] = ContextVar("lives", default="")
 
-#: What a request that has pages has one of.
+#: Fields for tokens; a request that has pages has one of them.
 _TOKENS = ("page_token", "resume_token")
 
 

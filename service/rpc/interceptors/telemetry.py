@@ -9,7 +9,7 @@ from service.rpc.interceptors.base import Around, Context, status_of
 from service.telemetry import meter
 from service.telemetry.names import Attribute, Metric
 
-#: From what an append takes to what a stream may last.
+#: From the duration of an append to that of a long stream.
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
