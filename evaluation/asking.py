@@ -57,7 +57,7 @@ class Asked:
 
     @property
     def covered(self) -> frozenset[int]:
-        """Positions of what the answer cites, with all that stands under its nodes."""
+        """Positions of what the answer cites, with all the text under its nodes."""
         return self.cited | _positions(self.answer.citations)
 
     @property

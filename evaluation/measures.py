@@ -65,7 +65,7 @@ def score(answer: str, question: Question, measure: Measure) -> Scores:
     exact = max(exact_match(answer, gold) for gold in question.golds)
     f1 = max(token_f1(answer, gold) for gold in question.golds)
     rouge = max(rouge_l(answer, gold) for gold in question.golds)
-    # Where only some questions have options, those are right or wrong all the same.
+    # Where only some questions have options, those are still right or wrong.
     used = Measure.ACCURACY if question.options else measure
     by = {Measure.ACCURACY: exact, Measure.F1: f1, Measure.ROUGE_L: rouge}
     return Scores(score=by[used], exact=exact, f1=f1, rouge_l=rouge)
@@ -118,10 +118,10 @@ def recall(evidence: frozenset[int], seen: Iterable[int] | None) -> float | None
 def gold_cited(
     document: Document, question: Question, spans: Iterable[CitedSpan] | None
 ) -> float | None:
-    """1 when a cited span has a right answer word for word, else 0.
+    """Returns 1 when a cited span has a right answer word for word, else 0.
 
-    None where that cannot be: without citations of characters, or when no right answer
-    stands in the text so, or it is yes or no.
+    None if that is impossible: without citations of characters, or when no right answer
+    is in the text word for word, or it is yes or no.
     """
     golds = telling(question.golds)
     if spans is None or not golds:

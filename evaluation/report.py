@@ -1,4 +1,4 @@
-"""The report of an evaluation: a JSON file that is written as the run goes on.
+"""The report of an evaluation: a JSON file that is written during the run.
 
 An interrupted run is continued from it: what has an outcome is not asked again, what
 failed is.
@@ -19,7 +19,7 @@ from evaluation.strategies import Outcome, Prepared, Spent, StrategyName, Walk
 
 #: 1 knew neither browsing nor choices.
 FORMAT = 2
-#: A report is written at most so often while the run goes on, and always at its end.
+#: A report is written at most so often during the run, and always at its end.
 WRITE_SECONDS = 1.0
 #: Settings that a continued run may change: they affect no result.
 _FREE = frozenset({"strategies", "concurrency", "timeout_seconds"})

@@ -25,7 +25,7 @@ class Place:
     client: palimpsest.Client
     #: The name of a document's session.
     session_of: Callable[[Document], str]
-    #: How long an answer may take, and how long a memory may stand still.
+    #: How long an answer may take, and how long a memory may make no progress.
     timeout_seconds: float
 
     async def opened(self, document: Document) -> palimpsest.Session:
@@ -36,7 +36,7 @@ class Place:
         name = self.session_of(document)
         session = await self.client.create_session(name, exist_ok=True)
         async with session.producer(PRODUCER) as producer:
-            # A run that goes on, and the next strategy, find what was appended.
+            # A resumed run, and the next strategy, find what was appended.
             for chunk in document.chunks[producer.last_acked_sequence :]:
                 await _append(producer, chunk)
         return session
@@ -72,7 +72,7 @@ async def create(
 async def until(
     memory: Memory, is_done: Callable[[palimpsest.MemoryInfo], bool], timeout_seconds: float
 ) -> palimpsest.MemoryInfo:
-    """Waits for a memory. Raises PalimpsestError when it stalled, Failed when it stands still."""
+    """Waits for a memory. Raises PalimpsestError when it stalled, Failed without progress."""
     patience = Patience(f"memory {memory.id!r}", timeout_seconds)
     while True:
         info = await memory.look()

@@ -42,7 +42,7 @@ class Summary:
     #: Of the questions with evidence that did not fail; None without such.
     evidence_shown: float | None
     evidence_cited: float | None
-    #: Of the questions whose right answer stands in the text, and that did not fail: those
+    #: Of the questions whose right answer is in the text, and that did not fail: those
     #: with a citation whose characters have it.
     gold_cited: float | None
     #: Questions without an answer, of those that did not fail.

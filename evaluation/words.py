@@ -4,7 +4,7 @@ import re
 import unicodedata
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-#: Right answers that stand in any text, and say nothing of where they are from.
+#: Right answers that occur in any text, and say nothing about their source.
 _BARE = frozenset({"yes", "no"})
 
 

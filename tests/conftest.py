@@ -16,7 +16,7 @@ from tests.support import forking
 from tests.support.harness import Servers, api, worker
 
 # No test asserts a wall-clock time. What CI checks is the same at each run; the search
-# goes on when contributors run the tests.
+# continues when contributors run the tests.
 ANY_MACHINE = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

@@ -22,7 +22,7 @@ STRATEGIES = "whole,dciso,dciso-rank,dciso-scan,auto,retrieval"
 DOCUMENTS = 3
 WINDOW_TOKENS = 2048
 SUMMARY_TOKENS = 100
-#: It goes on until it is cut off; nothing is gained by more.
+#: It continues until it is cut off; nothing is gained by more.
 REPLY_TOKENS = 96
 #: A prompt of a thousand tokens takes many seconds.
 CALL_SECONDS = 600

@@ -95,7 +95,7 @@ def read_ask(asked: BaselineQuestion, *, marker_key: bytes, max_output_tokens: i
 
 
 def carry_ask(part: NextPart, *, marker_key: bytes) -> ModelRequest:
-    """Asks for the summary that goes on to the next part."""
+    """Asks for the summary that is passed on to the next part."""
     carried = f"[SUMMARY]\n{marked(part.carried, marker_key)}" if part.carried else ""
     size = f"The summary may have about {part.max_tokens} tokens.\n"
     return ModelRequest(

@@ -2,7 +2,7 @@
 
 Full context cut at either end, retrieval, and recurrence, which carries a summary from one
 part of the text to the next. Each keeps to one window, the reply included. They ask once, as
-they were published: a reply that was cut off counts as far as it goes, one of no use is none.
+they were published: a reply that was cut off counts as far as it goes, a useless one does not.
 """
 
 from collections.abc import Sequence

@@ -88,7 +88,7 @@ def _breaks(widths: Sequence[int], room: int) -> Iterator[int]:
     """After which columns a table ends; each has one at least."""
     used = 0
     for at, width in enumerate(widths):
-        # Two blanks stand before each.
+        # Two blanks precede each.
         if used and used + width + 2 > room:
             yield at
             used = 0

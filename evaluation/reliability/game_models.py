@@ -22,7 +22,7 @@ class ScriptedGameModel:
 
     async def ask(self, ask: ModelRequest) -> ModelReply:
         """Returns its reply; tokens are estimated."""
-        # Games that wait for the service go on meanwhile.
+        # Games that wait for the service continue meanwhile.
         await asyncio.sleep(0)
         prompt = ask.text
         text = self._model.reply(prompt)

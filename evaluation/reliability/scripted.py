@@ -1,6 +1,6 @@
 """A scripted model: it knows what its prompt says of boxes, and nothing else.
 
-It stands for a model that follows every step without a mistake and forgets what is not in
+It represents a model that follows every step without a mistake and forgets what is not in
 its context. All that goes wrong is what summaries lose: each fact that is written again is
 lost or garbled with the probability `loss`.
 """

@@ -69,7 +69,7 @@ def test_the_example_of_variables_has_those_that_are_read(loader: Path, copied: 
     assert environment["PALIMPSEST_MODEL_BASE_URL"] == "https://llm.example/v1"
 
 
-#: A file, what stands in it, what stands there instead, and what has to be said.
+#: A file, a part of it, what replaces that part, and the expected fault.
 BROKEN = {
     "a key that is none": (
         "compose.yaml",

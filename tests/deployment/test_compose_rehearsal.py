@@ -46,7 +46,7 @@ class Machine:
 
     deployment: Deployment
     folder: Path
-    #: What stands in the file, and what stands for it here.
+    #: What is in the file, and its substitute here.
     places: dict[str, str] = field(default_factory=dict)
 
     def here(self, text: str, **more: str) -> str:

@@ -254,7 +254,7 @@ def test_its_byte_code_needs_no_times(image: Image) -> None:
     for folder in (packages, library.parent.parent):
         compiled = list(folder.glob("**/*.pyc"))
         assert len(compiled) > 200
-        # PEP 552: bit 0 says that a hash stands there, bit 1 that it would be looked at.
+        # PEP 552: bit 0 says that there is a hash, bit 1 that it would be checked.
         assert {one.read_bytes()[4:8] for one in compiled} == {b"\x01\0\0\0"}
     for one in [*packages.glob("service/**/*.py"), *packages.glob("storage/**/*.py")]:
         assert list((one.parent / "__pycache__").glob(f"{one.stem}.*.pyc")), one

@@ -27,7 +27,7 @@ from tests.support.harness import Process, Servers
 
 HERE = ROOT / "deploy" / "systemd"
 SERVICES = ("api", "worker@", "executor", "migrate", "check")
-#: Of these each has a process that goes on.
+#: Of these each has a process that continues.
 RUNNING = ("api", "worker@", "executor")
 #: Exposure, as `systemd-analyze security` counts it, in tenths: 0 is none, 100 all.
 MOST_EXPOSED = 15
@@ -174,7 +174,7 @@ def test_a_unit_may_do_little(copied: Path, service: str) -> None:
     assert "Overall exposure level" in done.stdout
 
 
-#: A unit, what stands in it, what stands there instead, and what has to be said.
+#: A unit, a part of it, what replaces that part, and the expected fault.
 BROKEN = {
     "a setting": ("migrate", "_MIGRATION_DATABASE", "_MIGRATIONS_DATABASE", "is no setting"),
     "a command": ("worker@", "palimpsest work", "palimpsest worker", "no command worker"),

@@ -14,7 +14,7 @@ GRAFANA = ROOT / "deploy" / "grafana"
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 ALERTS = PROMETHEUS / "alerts.yml"
 RUNBOOKS = ROOT / "docs" / "reference" / "alerts.md"
-#: What stands for nothing that is measured: functions, keywords and labels after `by`.
+#: Words that name nothing that is measured: functions, keywords and labels after `by`.
 _WORDS = re.compile(
     r'"(?:[^"\\]|\\.)*"|\{[^}]*\}|\[[^]]*\]|\b(?:by|on|without|ignoring)\s*\([^)]*\)'
 )

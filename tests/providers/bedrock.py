@@ -104,7 +104,7 @@ class Bedrock(Provider):
         signature = request.headers.get("authorization", "")
         scope = rf"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/\d{{8}}/{REGION}/bedrock/aws4_request,"
         is_signed = re.match(scope, signature) is not None
-        # A key of Bedrock's own stands in place of a signature.
+        # A key of Bedrock's own replaces a signature.
         if not is_signed and request.bearer != KEY:
             raise Invalid("key", _ERRORS[Scenario.KEY_REFUSED][1], status=403)
         body = request.body

@@ -64,7 +64,7 @@ class DeepSeek(OpenAiLike):
     def respond(self, turn: Turn, text: str, request: Request) -> Response:
         form = (request.body.get("response_format") or {}).get("type")
         if form == "json_object" and turn.scenario is Scenario.OK and not _is_object(text):
-            # In JSON mode a model that has no object to say goes on with blanks.
+            # In JSON mode a model that has no object to say continues with blanks.
             text = " \n" * 20
         return super().respond(turn, text, request)
 

@@ -81,7 +81,7 @@ class Said:
 
     @property
     def text_tokens(self) -> int:
-        """Words stand for tokens."""
+        """A word counts as a token."""
         return len(f"{self.text}{self.refusal}".split())
 
     @property

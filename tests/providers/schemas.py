@@ -143,7 +143,7 @@ _CLAUDE_BOUNDS = {
 
 
 def check_claude(schema: Json, field: str) -> None:
-    """Refuses what Anthropic's structured outputs do not take; `field` is where it stands."""
+    """Refuses what Anthropic's structured outputs do not take; `field` is its place."""
 
     def refuse(rule: str, said: str) -> Invalid:
         return Invalid(rule, f"{field}: {said}")

@@ -41,7 +41,7 @@ def text(session: str, number: int) -> str:
 class Traffic:
     """Producers, each with a session and a memory of its own, in a thread of their own.
 
-    They go on until `end`, through whatever happens to the service meanwhile.
+    They continue until `end`, through whatever happens to the service meanwhile.
     """
 
     def __init__(

@@ -189,7 +189,7 @@ class Process:
         forks: bool = True,
     ) -> None:
         # Read by its name: a descriptor that both had would have one place for reading and
-        # for writing, and what is written meanwhile would stand in the wrong place.
+        # for writing, and what is written meanwhile would be in the wrong place.
         self._log = tempfile.NamedTemporaryFile("w")  # noqa: SIM115 - closed in close()
         arguments, env = command.split(), {**os.environ, **environment}
         self._popen: subprocess.Popen[str] | forking.Forked

@@ -2,7 +2,7 @@
 
 `tests/support/forking.py` copies this file beside its forker's socket, with the interpreter of the
 tests in the first line. A command of `palimpsest` becomes a child of the forker, with this
-process's arguments, environment, folder and descriptors. This process then stands for it: it
+process's arguments, environment, folder and descriptors. This process then represents it: it
 forwards signals and ends as the child ends, and the child ends with it. Everything else the
 interpreter runs. Only small modules are loaded, so that a start takes milliseconds.
 """

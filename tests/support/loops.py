@@ -1,7 +1,7 @@
 """The three loops of the PCC paper, run one context after the other over lists of numbers.
 
 A plain model of `service.domain.state.accounting`: what that has as sums is here a list of
-what stands in each context.
+what is in each context.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True)
 class Simulated:
-    """A session's contexts, each a list of the tokens of what stands in it."""
+    """A session's contexts, each a list of the tokens of its parts."""
 
     task_tokens: int
     steps: Sequence[int]

@@ -1,4 +1,4 @@
-"""A collector's stand-in: takes spans by OTLP over gRPC, and shows what came as one trace."""
+"""A substitute for a collector: takes spans by OTLP over gRPC, and shows what came as one trace."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence

@@ -178,7 +178,7 @@ class Pair:
         return f"postgresql://{NAME}:{self._login_password}@127.0.0.1:{port}/{NAME}"
 
     def copy(self) -> None:
-        """Makes the replica anew from the primary, and starts it, while commits go on."""
+        """Makes the replica anew from the primary, and starts it, while commits continue."""
         primary, replica = self.primary, self.replica
         if replica.data.exists():
             shutil.rmtree(replica.data)

@@ -42,7 +42,7 @@ class Attack:
     summary: str
     #: What has to be true for the service to have withstood it.
     goal: str
-    #: What was found before it was mended.
+    #: What was found before it was fixed.
     before: str
     run: Callable[[Stage], Awaitable[Outcome]]
 

@@ -45,7 +45,7 @@ def asynchronously(both: Pair, address: str) -> tuple[int, str]:
 
     Returns how many acked chunks are gone, and the reason that their producer gets.
     """
-    # One that keeps what it has sent, and goes on: it must get an error.
+    # A producer that keeps what it has sent, and continues: it must get an error.
     traffic = Traffic(address, 1, prefix="late")
     traffic.start()
     traffic.await_more(ACKED)

@@ -40,7 +40,7 @@ def address_of(process: Process) -> str:
 
 
 class Refusals:
-    """Writes that go on until one is refused for a reason; the words of that one."""
+    """Writes until one is refused for a reason, and keeps its words."""
 
     def __init__(self, address: str) -> None:
         self._address = address

@@ -1,4 +1,4 @@
-"""The database stands still and comes back: health must follow it, and liveness must not."""
+"""The database hangs and recovers: health must follow it, and liveness must not."""
 
 import asyncio
 

@@ -15,10 +15,10 @@ from verification.attacks.attack import Attack, Outcome, Stage
 
 SCHEMA = "class Notes:\n    said: list[str]\n"
 #: What litellm calls by a name alone: an address in it, or one that it assumes. Those that it
-#: assumes are led to our listener, which stands for a server beside the service.
+#: assumes are led to our listener, which plays a server beside the service.
 ASSUMED = ("ollama_chat", "llamafile", "lm_studio", "langgraph", "xinference", "hosted_vllm")
 _SHORT = 2
-#: How long a worker may take to show that a memory does not go on.
+#: How long a worker may take to show that a memory makes no progress.
 _SECONDS = 120.0
 
 

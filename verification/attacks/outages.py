@@ -1,4 +1,4 @@
-"""Outages of the model, of each kind, while many memories have work: all go on by themselves."""
+"""Outages of the model, of each kind, while many memories have work: all continue by themselves."""
 
 import asyncio
 import json

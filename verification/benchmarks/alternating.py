@@ -1,4 +1,4 @@
-"""Several jobs by turns, so that what slows the machine down slows all of them."""
+"""Alternates several jobs, so that what slows the machine down slows all of them."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping

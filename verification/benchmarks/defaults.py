@@ -111,7 +111,7 @@ class Call:
 
 @dataclass
 class World:
-    """A conversation that goes on, and a model that is asked meanwhile."""
+    """A conversation in progress, and a model that is asked meanwhile."""
 
     turns: Sequence[Turn]
     connection: "psycopg.AsyncConnection[Any]"

@@ -3,7 +3,7 @@
 `--sessions` normal sessions append a chunk now and then; measured is from the append until a
 read with the ack's token says that it is applied. In half of the rounds two more sessions are
 busy all the time: for the one the model takes 100 times as long, for the other every reply is
-of no use (its memory skips what fails for good, so that it goes on to the next chunk). Rounds
+of no use (its memory skips what fails for good, so that it continues with the next chunk). Rounds
 alternate, without and with and with and without. `value` is the p95 with them divided by that
 without, the median of the pairs, less 1.
 """

@@ -8,7 +8,7 @@ Four parts, each in a process of its own and a session that is written by SQL:
 - `session`: the usage of the session with all of these calls.
 
 Each is measured by its seconds, by how far the process's memory grew meanwhile (its peak), and by
-the longest time in which the event loop stood still: there a worker renews its leases. `value`
+the longest time in which the event loop was blocked: a worker renews its leases there. `value`
 is the largest ratio of a large session to a small one, of seconds or of memory. The model is a
 script, so no second is the model's.
 """
@@ -298,7 +298,7 @@ _PARTS: dict[str, Callable[[Database, int, UUID], Coroutine[Any, Any, None]]] = 
 
 
 class _Ticks:
-    """How long the event loop stood still at the longest.
+    """How long the event loop was blocked at the longest.
 
     Of that only what this process computed: on a machine that has other work, too, each waits.
     """

@@ -6,7 +6,7 @@ written to for the first time since a checkpoint. Beside it: the same right afte
 which of it is the queue's, what each table takes of it, how many updates were HOT, the CPU of
 PostgreSQL, and the bytes of a session of one message, table by table.
 
-Then appends to a session of 64 memories against one of 1, by turns: once while a worker applies
+Then appends to a session of 64 memories against one of 1, alternating: once while a worker applies
 them, and without one once all memories have work already, once all are idle. And CreateMemory: how
 many a second, and what each costs the API.
 
@@ -29,7 +29,7 @@ from verification.benchmarks.calls import cpu_seconds
 from verification.benchmarks.load_meters import load_average, percentiles
 from verification.benchmarks.load_stack import count_behind, one, wait_until
 
-#: What `value` was on 23 November 2026, before any of it was mended (60 sessions, 2 rounds).
+#: What `value` was on 23 November 2026, before any of it was fixed (60 sessions, 2 rounds).
 BEFORE_BYTES = 14_230
 SCHEMA = "class Notes:\n    topics: dict[str, str]\n"
 #: Messages that are sent at once.
@@ -312,7 +312,7 @@ async def _appends(
     for number in range(APPENDS):
         for name in SIZES:
             if has_work is None:
-                # Steps go on meanwhile, and have something to do.
+                # Steps continue meanwhile, and have something to do.
                 await asyncio.sleep(APPLYING_SECONDS)
             else:
                 connection.execute(_REST, (has_work, name))

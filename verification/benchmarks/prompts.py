@@ -3,7 +3,7 @@
 `value` is the tokens of a PRISM step's instructions, the longest of those that come often.
 Prompts are those of small samples, counted with the vocabulary of MODEL: `instructions` come
 first and are the same for all calls of a memory or a reader, `around` is these and the least that
-any prompt has besides, `schema` the JSON Schema that may stand beside it, or before it.
+any prompt has besides, `schema` the JSON Schema that may be beside it, or before it.
 
 Calls are of the sizes in CALLS, with their schemas, at the prices of MODEL: first without its
 cache, then with all in it that an earlier call began with. Nothing is asked and nothing measured

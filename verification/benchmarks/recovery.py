@@ -1,4 +1,4 @@
-"""Measures how long until work goes on after a fault, with the default configuration.
+"""Measures how long until work continues after a fault, with the default configuration.
 
 - `worker`: kill -9 of a worker that has `HELD` memories in hand, until another worker commits
   the next revision of each. Every memory is a sample.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 from multiprocessing.connection import Connection
 
-#: In a reply it stands for the number of the request.
+#: In a reply it is replaced by the number of the request.
 NUMBER = "{number}"
 
 

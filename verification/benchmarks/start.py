@@ -7,7 +7,7 @@
 - `help`: `palimpsest --help`.
 
 Seconds, the median of `--times`. With `--against FOLDER`, where another release's code is, both
-are measured by turns; `value` is then this one's time from start to first chunk, `up` with a
+are measured alternately; `value` is then this one's time from start to first chunk, `up` with a
 server's model, divided by the other's, and each of the others' times has its ratio too.
 """
 

@@ -2,7 +2,7 @@
 
 Those that can run for long run with their small sizes. The last line but those of the table
 is each benchmark's own; figures are no tests, so nothing fails when a goal is missed. One that
-breaks is in the table with its error, and the others run all the same.
+breaks is in the table with its error, and the others still run.
 """
 
 import argparse

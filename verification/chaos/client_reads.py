@@ -27,10 +27,10 @@ from verification.chaos.workload import owner
 #: Between two requests of one task.
 PAUSE_SECONDS = 0.3
 PAGE_CHUNKS = 200
-#: How long a read waits for what its token stands for, and how long a question may take.
+#: How long a read waits for the position of its token, and how long a question may take.
 READ_SECONDS = 8.0
 ASK_SECONDS = 15.0
-#: How long a watch goes on.
+#: How long a watch lasts.
 WATCH_SECONDS = (0.5, 6.0)
 #: Of what an editor does, what are folds, and of the rest what are rollbacks.
 FOLD_SHARE = 0.1

@@ -3,7 +3,7 @@
 Each writes down what it sends and what it hears (`history`). Work goes in lanes: a lane
 makes a session with memories, fills it, waits until the memories have read it, and goes
 on to the next. What the service may refuse under faults is noted; anything else is odd,
-and stands in a file of its own. A process that is killed has a successor, which goes on with
+and is written to its own file. A process that is killed has a successor, which continues with
 its lanes where they were, under higher epochs.
 """
 
@@ -152,7 +152,7 @@ class Room:
 
     session: str
     making: Making
-    #: The newest token and what it stands for.
+    #: The newest token and its position.
     token: str = ""
     position: int = 0
     #: Highest sequence that is acked, by producer.

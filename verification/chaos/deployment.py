@@ -89,7 +89,7 @@ class Deployment:
         self.postgres_seconds: list[float] = []
         #: What kept executors from their work, or from the database.
         self.harms: list[Harm] = []
-        #: Points where a process is to fail, with how long it stands still there.
+        #: Points where a process is to fail, with how long it pauses there.
         self._armed: dict[Point, float] = {}
         self._looked_at = time.monotonic()
         #: Processes that were asked to end, with how often they had been started then.

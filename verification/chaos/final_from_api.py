@@ -48,7 +48,7 @@ class Gathered:
     final: Final
     #: How often stalled memories were retried.
     retries: int
-    #: Memories that did not read everything in time, with where they stand.
+    #: Memories that did not read everything in time, with their positions.
     undrained: tuple[str, ...]
     #: How long memories took to read what was left, and how long everything took to read.
     drain_seconds: float

@@ -340,7 +340,7 @@ class FinalVector:
     revision: int
     #: 1: of chunks; 2 and up: of vectors of the level below.
     level: int
-    #: It stands for the positions (after, to]; what is new in it is at (from, to].
+    #: It covers the positions (after, to]; what is new in it is at (from, to].
     after_position: int
     from_position: int
     to_position: int

@@ -65,7 +65,7 @@ def look(folder: Path) -> Looked:
 
 
 def _cut(said: str) -> str:
-    """Returns its beginning, and its end: where the last line of a traceback stands."""
+    """Returns its beginning, and its end: where the last line of a traceback is."""
     if len(said) <= 2 * SHOWN_CHARACTERS:
         return said
     return f"{said[:SHOWN_CHARACTERS]} … {said[-SHOWN_CHARACTERS:]}"

@@ -53,7 +53,7 @@ class Log:
         # In arrays, since a campaign writes a million.
         self._owners = array("L")
         self._sequences = array("q")
-        #: What each chunk says, or whatever stands for it.
+        #: What each chunk says, or its substitute.
         self.contents: list[str] = []
         #: What was appended by a request of the client's, and where the first chunk is.
         self.requests: dict[str, tuple[tuple[str, ...], int]] = {}
@@ -156,7 +156,7 @@ class FoldError(Exception):
     """An amendment that cannot be applied to what is there."""
 
 
-#: Stands, as null does, for a value that is not known yet, and gives way to whatever comes.
+#: Marks, as null does, a value that is not known yet, and is replaced by any other.
 _UNKNOWN = "????"
 _STEP = re.compile(r"\['((?:[^'\\]|\\.)*)'\]|\[(\d+)\]", re.DOTALL)
 _ESCAPED = re.compile(r"\\(u[0-9a-f]{4}|.)", re.DOTALL)
@@ -335,7 +335,7 @@ def _sorted(value: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Vector:
-    """What a state vector stands for: positions (after, to], of which (begin, to] are new."""
+    """What a state vector covers: positions (after, to], of which (begin, to] are new."""
 
     after: int
     begin: int
@@ -343,14 +343,14 @@ class Vector:
 
 
 class Levels:
-    """The vectors of a state memory that stand for its log, level by level."""
+    """The vectors of a state memory that cover its log, level by level."""
 
     def __init__(self) -> None:
         #: By level from 1 up: revisions of what it made since it began.
         self.runs: list[list[int]] = [[]]
         self._made: dict[int, Vector] = {}
         self._past: dict[int, list[list[int]]] = {}
-        #: Whether a rollback took away what the vectors no longer stand for.
+        #: Whether a rollback removed what the vectors no longer cover.
         self.has_rolled_back = False
 
     def step(self, revision: int, begin: int, end: int) -> Vector:

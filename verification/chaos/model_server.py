@@ -114,7 +114,7 @@ class _Server:
         writer.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Serves one request; returns whether the connection goes on."""
+        """Serves one request; returns whether the connection stays open."""
         head = await reader.readuntil(b"\r\n\r\n")
         length = next(
             int(line.partition(b":")[2])

@@ -1,6 +1,6 @@
 """Calls that were paid for in vain: each must have had a fault that explains it.
 
-A reply is paid for once it is written by the model, and is of use once it is in the ledger.
+A reply is paid for once it is written by the model, and useful once it is in the ledger.
 In between it is with one executor, for milliseconds as a rule. If it is lost there the same
 call is made and paid for again, and no executor that is alive and has its database may lose
 one. The model server writes down who called (each executor has a key of its own), the

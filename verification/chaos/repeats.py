@@ -46,7 +46,7 @@ def find(
 ) -> Repeats:
     """Returns what became of the replies, with `stored` the serials that are in the ledger.
 
-    A firing that stood still did so for `sleep_seconds`.
+    A pause lasted for `sleep_seconds`.
     """
     paid = sorted((one for one in called if one.is_paid), key=lambda one: one.at)
     kept = set(stored)

@@ -10,7 +10,7 @@ from verification.chaos.points import skipped
 
 #: Faults a second, on average: as many as leave memories time to read in between.
 RATE = 2.2
-#: How long a stopped process stands still at least and at most: about and past the leases of
+#: How long a stopped process is suspended, at least and at most: about and past the leases of
 #: `campaign.QUICK`, which are two seconds.
 STOP_SECONDS = (0.5, 4.0)
 #: How long nothing passes a proxy, and how long everything is late.
@@ -18,7 +18,7 @@ STALL_SECONDS = (0.2, 3.0)
 DELAY_SECONDS = (0.5, 3.0)
 #: By how much each piece is late then.
 EACH_SECONDS = (0.005, 0.1)
-#: How long a process stands still at a fail point.
+#: How long a process pauses at a fail point.
 SLEEP_SECONDS = (0.1, 4.0)
 #: Seconds between two losses of PostgreSQL at least: it has to recover in between.
 POSTGRES_SECONDS = 25.0
@@ -37,7 +37,7 @@ class Kind(StrEnum):
     TERMINATE = "terminate"
     #: SIGSTOP, and SIGCONT after `seconds`.
     STOP = "stop"
-    #: SIGKILL to a process of clients; another one goes on from what is durable.
+    #: SIGKILL to a process of clients; another one continues from what is durable.
     CLIENT_KILL = "client_kill"
     #: The postmaster is killed, or stopped without a checkpoint.
     POSTGRES_KILL = "postgres_kill"

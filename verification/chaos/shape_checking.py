@@ -127,7 +127,7 @@ def _check_vector(
 def _check_partition(memory: FinalMemory, levels: Levels, found: Found) -> None:
     end = 0
     for one in levels.in_use():
-        # What was compressed before a rollback may stand for nothing any more.
+        # What was compressed before a rollback may cover nothing any more.
         if one.after < end or (one.after > end and not levels.has_rolled_back):
             found("vectors", f"what is in use leaves ({end}, {one.after}] out, or has it twice")
         end = one.end

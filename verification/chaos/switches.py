@@ -72,7 +72,7 @@ _FIRING = struct.Struct("<iiqd")
 class Switches:
     """The switches of all points, seen by every process that opens the same file.
 
-    Next to it, in `PATH.fired`, stands everything that fired.
+    Next to it, in `PATH.fired`, is everything that fired.
     """
 
     def __init__(self, path: Path) -> None:

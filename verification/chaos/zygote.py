@@ -40,7 +40,7 @@ LOOK_SECONDS = 0.02
 RESTART_SECONDS = 0.3
 #: What a process of ours prints when it is ready, by command.
 READY_LINES = {"serve": "listening on ", "work": "working", "executor": "calling", "run": "ready"}
-#: What stands for the process's own id in its environment.
+#: The placeholder for the process's own id in its environment.
 PID = "{pid}"
 #: Where no model listens.
 NOBODY = "http://127.0.0.1:1/v1"
@@ -131,7 +131,7 @@ class Zygote:
         return int(said["pid"])
 
     def forget(self, name: str) -> None:
-        """Does not start it again; it goes on until it ends."""
+        """Does not start it again; it runs until it ends."""
         self._order(order="forget", name=name)
 
     def status(self, name: str) -> Status:

@@ -28,7 +28,7 @@ ODD = (
         "</think>\n",
     ),
 )
-#: How often an odd piece may stand side by side.
+#: How often an odd piece may be repeated in a row.
 _TIMES = (1, 1, 1, 1, 3, 100)
 _MANY = (2, 10, 200, 2000)
 

@@ -1,6 +1,6 @@
 """Patterns: every regular expression of the service, on the texts that are worst for it.
 
-What repeats in a pattern is repeated many times in a text, after what may stand before it
+What repeats in a pattern is repeated many times in a text, after what may precede it
 and in front of what does not fit. A pattern that goes back and forth over that takes time that
 grows with the square of the text, or faster; one that reads on takes as many steps as there
 are characters.

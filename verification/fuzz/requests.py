@@ -68,7 +68,7 @@ class _Reached(Exception):
 
 
 class _Anything:
-    """Stands for every use case."""
+    """Stands in for every use case."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -64,7 +64,7 @@ _JSON_SCHEMAS: tuple[Any, ...] = (
         "properties": {"a~/b": {"allOf": [{"$ref": "#/definitions/x y"}], "description": "d"}},
         "definitions": {"x y": {"const": "only"}},
     },
-    # A few lines that stand for a great many.
+    # A few lines that expand to a great many.
     {
         "type": "object",
         "properties": {"a": {"$ref": "#/$defs/L0"}},

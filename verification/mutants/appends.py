@@ -89,7 +89,7 @@ async def edited_again(world: World) -> None:
 
 
 async def sent_by_a_zombie(world: World) -> None:
-    """A producer goes on that another one has taken over by a higher epoch."""
+    """A producer continues after another one took it over by a higher epoch."""
     await world.begin(m=PRISM)
     async with server(world, "a") as one, server(world, "b") as other:
         await one.open("p", 1)

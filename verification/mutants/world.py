@@ -274,7 +274,7 @@ class World:
         try:
             return await worker.drain(self.item(name))
         except Exception as error:
-            # A worker goes on, and finds the work again.
+            # A worker continues, and finds the work again.
             self.counted[f"put off:{type(error).__name__}"] += 1
             return None
 

@@ -1,7 +1,7 @@
 """The processes of a sweep: deployments side by side, each with switches of its own.
 
-They share a PostgreSQL, a Valkey and a zygote, and nothing else: where one stands still,
-or comes back from a kill, the others go on.
+They share a PostgreSQL, a Valkey and a zygote, and nothing else: when one hangs,
+or recovers from a kill, the others continue.
 """
 
 import tempfile
@@ -15,7 +15,7 @@ from tests.support.harness import Servers
 from verification.chaos.switches import Switches, environment
 from verification.chaos.zygote import PID, Zygote
 
-#: Leases so short that a process that stands still for SLEEP_SECONDS has lost all of them;
+#: Leases so short that a process that pauses for SLEEP_SECONDS has lost all of them;
 #: on a machine that is slower so many times, times as long.
 LEASES = {
     "PALIMPSEST_HEARTBEAT_SECONDS": 0.2,

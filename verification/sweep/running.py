@@ -64,7 +64,7 @@ def run(
     folder that is there, where all logs stay.
 
     On a machine that many share, leases are to be `slowness` times as long: one that gets no
-    processor for so long loses them all the time, and nothing goes on.
+    processor for so long loses them all the time, and makes no progress.
     """
     with deployments(count, slowness, keep) as made:
         sites = [

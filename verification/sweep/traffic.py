@@ -134,7 +134,7 @@ class Traffic:
                 period=2,
                 episode_vectors=2,
                 # The model server refuses the key once for each of these models: work waits,
-                # a probe finds out that it has passed, and work goes on.
+                # a probe finds out that it has passed, and work continues.
                 model=f"openai/{REFUSES}{told.name}",
             )
         )

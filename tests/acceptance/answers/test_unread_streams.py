@@ -42,7 +42,7 @@ async def test_a_wait_ends_with_its_client_and_gives_its_place_back(url: str) ->
     async with serving_client(url, max_waiting_reads=2) as client:
         session = await client.create_session("s")
         memory = await session.create_memory("m", SCHEMA)
-        # Which no worker applies: the rebuild goes on for as long as the test wants.
+        # Which no worker applies: the rebuild continues for as long as the test wants.
         await session.append("text")
         rebuild = await memory.rebuild("n")
         stub = operation_service_pb2_grpc.OperationServiceStub(client.channel)

@@ -1,4 +1,4 @@
-"""SIGTERM at real processes under traffic: they end in time, and others go on at once."""
+"""SIGTERM at real processes under traffic: they end in time, and others continue at once."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ from tests.support.fake_model import FakeModel, fake_model
 from tests.support.harness import Process, Servers, api, eventually, worker
 
 pytestmark = pytest.mark.timeout(400)
-#: No worker is declared dead and no work is found by polling: what goes on was handed over.
+#: No worker is declared dead and no work is found by polling: what continues was handed over.
 HANDED_OVER_ONLY = {
     "PALIMPSEST_DEAD_AFTER_SECONDS": "3600",
     "PALIMPSEST_HEARTBEAT_SECONDS": "600",

@@ -32,7 +32,7 @@ def comparable(command: str, lines: list[str]) -> list[str]:
     is_cost = command.startswith("palimpsest cost")
     for pattern, instead in (*DIFFERS, FIGURES) if is_cost else DIFFERS:
         lines = [pattern.sub(instead, line) for line in lines]
-    # An empty line stands in no block of the page.
+    # No block of the page has an empty line.
     return [" ".join(line.split()) if is_cost else line.rstrip() for line in lines if line.strip()]
 
 

@@ -119,7 +119,7 @@ async def test_a_producer_waits_at_its_credit_for_a_database_that_stands_still(u
 async def test_appends_that_are_not_written_are_bounded_for_the_whole_server(
     url: str, servers: Servers
 ) -> None:
-    """Streams are not read on, single appends are refused; both go on when there is room."""
+    """Streams are not read on, single appends are refused; both continue when there is room."""
     text = "x" * 20_000
     async with serving_client(url, max_unwritten_bytes=50_000, credit_chunks=8) as client:
         stub = session_service_pb2_grpc.SessionServiceStub(client.channel)

@@ -133,7 +133,7 @@ async def test_memories_whose_model_is_silent_leave_places_to_others(
             ack = await producer.flush()
         assert ack is not None
         assert (await good.get(after=ack.read_token, timeout=100)).applied_position == 1
-        # Their calls went on all the same, and nothing counts as failed.
+        # Their calls continued nevertheless, and nothing counts as failed.
         assert model.left == 0
         states = [await memory.get() for memory in silent]
         assert [state.applied_position for state in states] == [0] * len(silent)

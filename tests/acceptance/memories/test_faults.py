@@ -132,7 +132,7 @@ def test_workers_killed_at_random_apply_each_chunk_once(servers: Servers, model:
     with psycopg.connect(servers.as_superuser(url)) as look:
         paid = look.execute("SELECT count(*), count(DISTINCT occasion) FROM call").fetchone()
         assert paid == (60, 60)
-    # Their calls went on without them.
+    # Their calls continued without them.
     assert len(model.prompts) == 60
 
 

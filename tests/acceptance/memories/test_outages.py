@@ -1,4 +1,4 @@
-"""A model that is away and comes back: what users and operators see, and that all goes on."""
+"""A model that is away and comes back: what users and operators see, and that all continues."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Connections that are old or idle are closed gracefully; calls and clients go on."""
+"""Connections that are old or idle are closed gracefully; calls and clients continue."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Another PostgreSQL takes over: nothing acked is lost, and everything goes on by itself."""
+"""Another PostgreSQL takes over: nothing acked is lost, and everything continues by itself."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`palimpsest up` on a disk that is full, or gets so: it says so, and goes on with room again."""
+"""`palimpsest up` on a disk that is full, or gets so: it says so, and continues with room again."""
 
 import json
 import os

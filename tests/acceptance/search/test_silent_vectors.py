@@ -91,7 +91,7 @@ async def test_a_search_ends_at_its_deadline_and_takes_its_call_for_a_vector_alo
 
 
 async def until_kept(client: palimpsest.Client, calls: int) -> None:
-    """Waits until so many calls stand in the ledger: none is left under way."""
+    """Waits until so many calls are in the ledger: none is left under way."""
     session = client.session("s")
     while (total := (await session.usage()).total).calls + total.failed_calls < calls:
         await asyncio.sleep(0.1)

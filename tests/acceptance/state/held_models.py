@@ -29,7 +29,7 @@ class HeldModel:
         raise NotImplementedError
 
     def hold(self) -> None:
-        """Waits until it may go on."""
+        """Waits until it may continue."""
         self.waiting.set()
         self.go.wait(150)
 

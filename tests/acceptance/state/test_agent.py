@@ -103,7 +103,7 @@ async def test_a_loop_that_is_killed_goes_on_as_if_nothing_had_happened(
     name = f"road-{uuid4().hex}"
     first = loop(address, name, kill_at=KILLED_AT)
     second = loop(address, name)
-    # Nothing is lost and nothing repeated: it goes on with the step that it was killed in,
+    # Nothing is lost and nothing repeated: it continues with the step that it was killed in,
     # or with the next one where that was on its way.
     assert second[0]["step"] in (first[-1]["step"], first[-1]["step"] + 1)
     assert second[-1]["step"] == STEPS

@@ -373,7 +373,7 @@ async def test_a_tenant_has_so_many_pending_and_no_more(database: Database) -> N
             assert refused.value.reason == "TOO_MANY_PENDING"
             assert refused.value.metadata == {"limit": "2"}
             assert refused.value.retry_seconds
-        # Those that are there are read and joined all the same.
+        # Existing ones can still be read and joined.
         found = await server.asker.look_up(DEFAULT_TENANT, "s", items[0].item_id)
         assert found.answer.status == "pending"
         joined = server.resume(items[0])

@@ -56,7 +56,7 @@ async def exported(
 
 
 def unsure(reply: Words) -> Script:
-    """Returns a model whose second reply is of no use."""
+    """Returns a model whose second reply is useless."""
 
     def said(ask: ModelRequest, number: int) -> str:
         return "" if number == 2 else reply(ask, number)

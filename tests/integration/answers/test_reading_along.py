@@ -107,7 +107,7 @@ async def test_the_first_piece_comes_while_the_model_is_still_writing(
             if (piece := piece_of(event)) is not None:
                 assert pieces or not has_ended.is_set()
                 pieces.append(piece)
-                # The model goes on when this was heard, and not before.
+                # The model continues when this was heard, and not before.
                 goes_on.set()
             text = event.answer.text
     finally:

@@ -135,7 +135,7 @@ async def test_a_lease_that_ran_out_is_taken_over_and_does_not_come_back(
     second = await ledger.begin(SCOPE, b"k", WANTED)
     assert second == Lease(fence=first.fence + 1)
     assert not await ledger.renew(held(first))
-    # A reply of the first one counts all the same: it was paid for. The intent is the
+    # A reply of the first one still counts: it was paid for. The intent is the
     # second one's, until it finds the reply.
     assert await ledger.record(SCOPE, CALL, first, last=False)
     theirs = await ledger.record(SCOPE, replace(CALL, reply="again"), second, last=False)

@@ -96,7 +96,7 @@ async def test_what_fails_at_a_boundary_leaves_no_transaction_open(
             await _begin_and_commit(direct)
     hook.at = ""
     assert await locks(database) == 0
-    # The connections go on, under other names.
+    # The connections continue, under other names.
     hook.seen.clear()
     async with database.transaction(DEFAULT_TENANT, name="test.six") as tx:
         await core(tx, 6)

@@ -32,7 +32,7 @@ def test_a_log_is_put_aside_when_it_has_so_many_bytes(log: ServerLog, folder: Pa
     assert (log.size(), aside.read_bytes()) == (60, b"")
     log.rotate(60)
     assert (log.size(), aside.read_bytes()) == (0, b"first\n" * 10)
-    # Writing goes on at the new beginning, not after a hole; of two only the last is kept.
+    # Writing continues at the new beginning, not after a hole; of two only the last is kept.
     os.write(log.handle, b"second\n" * 20_000)
     log.rotate(60)
     assert (log.size(), aside.read_bytes()) == (0, b"second\n" * 20_000)
@@ -58,7 +58,7 @@ def test_the_logs_of_everything_that_up_runs_are_bounded(
         stack.look_after()
         asides = {name: one.with_name(f"{one.name}.1").stat().st_size for name, one in logs.items()}
         sizes = {name: one.stat().st_size for name, one in logs.items()}
-        # The server itself goes on, at the beginning of what is empty now.
+        # The server itself continues, at the beginning of what is empty now.
         with psycopg.connect(stack.database_url, autocommit=True) as connection:
             for number in range(3):
                 with pytest.raises(psycopg.errors.UndefinedTable):

@@ -47,7 +47,7 @@ async def test_readers_of_texts_do_not_read_metadata(database: Database) -> None
         texts = await log.read_ranges(tx, KEY, [(0, 3)], 1000)
         pages = await log_pages.read_pages(tx, KEY, [(0, 3), (1, 3), (2, 3)], 1000)
     assert [one.chunk for one in texts[0]] == [Chunk(kind=ChunkKind.TEXT, text="x")] * 3
-    # More than fits: the first of each range comes all the same.
+    # More than fits: the first of each range is still returned.
     assert {after: [one.position for one in found] for after, found in pages.items()} == {
         0: [1],
         1: [2],

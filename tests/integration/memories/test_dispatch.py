@@ -334,7 +334,7 @@ async def test_a_stopping_worker_says_that_it_lives_while_it_has_something_in_ha
     freed = 0
     stop = asyncio.Event()
     await rows.make("s")
-    # Patient, since the machine may stand still for longer than a heartbeat.
+    # Patient, since the machine may be suspended for longer than a heartbeat.
     async with dispatcher(url, dead_after_seconds=30) as one:
         task = asyncio.create_task(one.run(handle, concurrency=1, stop=stop, stop_seconds=60))
         await until(lambda: handled)
@@ -370,7 +370,7 @@ async def test_others_go_on_with_what_a_stopping_worker_has_finished(url: str, r
 
     for name in ("short", "held", "long"):
         await rows.make(name)
-    # Patient, since the machine may stand still for longer than a heartbeat.
+    # Patient, since the machine may be suspended for longer than a heartbeat.
     async with dispatcher(url, dead_after_seconds=3600) as one:
         task = asyncio.create_task(one.run(handle, concurrency=3, stop=stop, stop_seconds=3600))
         await until(lambda: len(begun) == 3)

@@ -51,7 +51,7 @@ OTHERS = [
     Chunk(kind=ChunkKind.STEP, action="look", observation="nothing"),
 ]
 SERVICE: dict[str, Any] = {"chunk_tokens": 1000, "linger_ms": SERVICE_LINGER_MS}
-#: Longer than any test: what is applied all the same did not wait.
+#: Longer than any test: what is applied anyway did not wait.
 ENDLESS = CONFIG.model_copy(update={"message_linger_seconds": 3600.0})
 
 

@@ -36,7 +36,7 @@ Read = Callable[[Any, int, int], Awaitable[ListPage[Any]]]
 
 
 async def check(read: Read, place: Callable[[Any], Any], first: Any, whole: Sequence[Any]) -> None:
-    """`read` takes where a part begins, rows and bytes; `place` says where an item stands."""
+    """`read` takes where a part begins, rows and bytes; `place` says where an item is."""
     for limit, max_bytes in PARTS:
         found: list[Any] = []
         after, more = first, True

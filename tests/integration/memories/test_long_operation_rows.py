@@ -61,7 +61,7 @@ async def test_an_end_that_was_reported_stays(database: Database) -> None:
         assert await stalls.retry(tx, KEY, MEMORY)
     while await state_method(database, Script()).drain(ITEM) is not None:
         pass
-    # The failure of the other one was never reported: it went on with its memory.
+    # The failure of the other one was never reported: it continued with its memory.
     assert (await found(database, unseen)).state is OperationState.DONE
     again = await found(database, id)
     assert (again.state, again.error, again.ended_at) == (

@@ -1,4 +1,4 @@
-"""Memories, answers and drafts whose model gives no reply: they wait, and go on by themselves."""
+"""Memories, answers and drafts whose model gives no reply: they wait, then continue themselves."""
 
 import asyncio
 from dataclasses import replace

@@ -195,7 +195,7 @@ async def test_a_rebuild_is_followed_when_the_server_restarts(
     call = near._connection.call
 
     async def patient(method: Any, request: Any, **how: Any) -> Any:
-        # A server may take longer to come back than calls go on by default.
+        # A server may take longer to come back than calls continue by default.
         return await call(method, request, **how | {"timeout": 300.0})
 
     monkeypatch.setattr(near._connection, "call", patient)

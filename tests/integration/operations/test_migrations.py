@@ -250,7 +250,7 @@ async def test_a_step_without_an_order_reads_as_it_is_cited(servers: Servers, st
     assert ack.position == 4
     assert [one.chunk for one in found] == [step, again]
     assert found[0].chunk.digest() == step.digest()
-    # What a citation of characters 13 to 44 and a leaf that begins at 45 stand for.
+    # What a citation of characters 13 to 44 and a leaf that begins at 45 refer to.
     assert (texts[3][13:44], texts[3][45:]) == (
         step.observation,
         "Thought: It is for a lock.\nAction: take note",

@@ -46,7 +46,7 @@ def run_dir(folder: Path) -> Path:
 
 @asynccontextmanager
 async def beside(process: AbstractContextManager[Any]) -> AsyncIterator[Any]:
-    """Starts and ends a process while this loop, and the relay in it, goes on."""
+    """Starts and ends a process while this loop, and the relay in it, continues."""
     with ExitStack() as stack:
         started = await asyncio.to_thread(stack.enter_context, process)
         try:

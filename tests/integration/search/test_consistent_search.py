@@ -63,7 +63,7 @@ async def test_a_search_waits_for_no_more_than_its_token(
     await session.append("The lamp is out.")
     found = await session.search("lamp", after=first.read_token, timeout=120)
     assert found.read_point.applied_position == 1
-    # What is newer is found all the same.
+    # What is newer is still found.
     assert len(found.results) == 2
 
 

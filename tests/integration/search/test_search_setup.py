@@ -71,7 +71,7 @@ async def test_what_is_there_is_said_by_the_database_too(servers: Servers, bare:
         assert made == Support(
             vectors_unavailable="", session_words=True, indexed_dimensions=(DIMENSIONS,)
         )
-        # One for another model stands beside it.
+        # One for another model is beside it.
         made = setup.install(bare, 2)
         assert made.indexed_dimensions == (2, DIMENSIONS)
     database = Database.connect(bare, pool_size=1, name="test")

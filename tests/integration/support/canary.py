@@ -10,7 +10,7 @@ from psycopg.types.json import Jsonb
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from tests.support.harness import Servers
 
-#: Stands in every text that is sent.
+#: Is in every text that is sent.
 CANARY = "kanarienvogel"
 
 KEY = session_key(DEFAULT_TENANT, "s")

@@ -30,7 +30,7 @@ FAULTS = ("tired", "refused", "cut", "broken", "alien", "empty")
 
 
 class Killed(BaseException):
-    """A worker died; nothing of it goes on."""
+    """A worker died; nothing of it continues."""
 
 
 @dataclass

@@ -99,7 +99,7 @@ async def die_in_call(
 ) -> asyncio.Event:
     """Runs a worker, and kills it while its model thinks for the n-th time, from 1.
 
-    The call goes on, as in a process of its own, once what is returned is set.
+    The call continues, as in a process of its own, once what is returned is set.
     """
     reached, release = asyncio.Event(), asyncio.Event()
 

@@ -11,7 +11,7 @@ import psycopg
 class Statement(str):
     """The text of a statement, with its placeholders."""
 
-    #: What they stand for.
+    #: Their values.
     values: Any
 
 

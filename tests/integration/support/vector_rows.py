@@ -32,7 +32,7 @@ from storage.memories.revisions import NewRevision
 from storage.state import vectors
 from tests.integration.support.writing import drop_wake_ups
 
-#: Of chunks that stand in the model only.
+#: Of chunks that only the model has.
 NOBODY_KNOWS_WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 
 

@@ -122,7 +122,7 @@ async def test_what_fails_alone_is_tried_soon_until_others_are_replied_to() -> N
     for _ in range(3):
         first = await fail(one, failure(Fault.FAILING), owner)
         assert first.longest_pause_seconds is None
-        # It may be the deployment: then it is to go on soon after.
+        # It may be the deployment: then it is to continue soon after.
         again = await fail(one, failure(Fault.FAILING), owner)
         assert again.longest_pause_seconds == 30.0
         await one.replied(PLACE, stored.now)
@@ -285,7 +285,7 @@ async def test_texts_that_fail_alike_open_it_ever_more_rarely(fault: Fault) -> N
             assert await one.admit(PLACE)
         await one.replied(PLACE, stored.now)
     assert opened == 1, "their tries count from then on"
-    # Many are the deployment's all the same.
+    # Many are still the deployment's.
     for _ in range(SEVERAL * 2 - 1):
         assert (await fail(one, failure(fault))).waits_for is None
     assert (await fail(one, failure(fault))).waits_for == MODEL

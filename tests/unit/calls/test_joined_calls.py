@@ -116,7 +116,7 @@ async def test_a_call_whose_lease_ran_out_in_the_hands_of_its_executor_is_paid_o
     made = executor(model, ledger)
     first = await begun(made, order(ledger.take()))
     await model.is_asked.wait()
-    # It stood still; a worker that finds the lease run out orders the call once more.
+    # It was suspended; a worker that finds the lease expired orders the call again.
     second = await begun(made, order(ledger.take()))
     model.go_on.set()
     replies = await asyncio.gather(first, second)

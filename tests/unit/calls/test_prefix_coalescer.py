@@ -153,7 +153,7 @@ async def turns(count: int) -> None:
 
 
 async def rest() -> None:
-    """Lets all others go on as far as they get."""
+    """Lets all others continue as far as they get."""
     await turns(60)
 
 

@@ -69,7 +69,7 @@ class Writing:
 
 
 async def at_once(_: float) -> None:
-    """Lets the others go on, and waits for nothing."""
+    """Lets the others continue, and waits for nothing."""
     await asyncio.sleep(0)
 
 

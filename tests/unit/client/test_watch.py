@@ -37,7 +37,7 @@ class History:
     """A memory of `newest` revisions, whose streams end as `script` says.
 
     Each of its entries is for one stream: after how many messages it ends, and with which
-    status. When none is left a stream goes on.
+    status. When none is left a stream continues.
     """
 
     def __init__(self, newest: int = 0) -> None:

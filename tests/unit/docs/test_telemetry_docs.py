@@ -36,7 +36,7 @@ def test_names_in_prometheus_follow_from_those_in_opentelemetry() -> None:
 
 
 def test_every_attribute_of_the_table_is_one_of_ours() -> None:
-    # A value stands after a colon, or after another value.
+    # A value follows a colon, or another value.
     values = re.compile(r": `[^`]+`(, `[a-z0-9_]+`(?!:))*")
     for _, _, _, attributes, _ in rows():
         told = set(re.findall(r"`([a-z_.]+)`", values.sub("", attributes)))

@@ -122,7 +122,7 @@ _MODULES = [
 
 
 def _statements() -> dict[str, str]:
-    """Returns the texts of all statements that modules have ready, by where they stand."""
+    """Returns the texts of all statements that modules have ready, by their places."""
     texts = {}
     for module in _MODULES:
         for name, value in vars(module).items():

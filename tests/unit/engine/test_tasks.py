@@ -1,4 +1,4 @@
-"""Tasks that lose a cancellation end all the same."""
+"""Tasks that lose a cancellation still end."""
 
 import asyncio
 

@@ -78,6 +78,6 @@ def test_each_method_reads_it_and_counts_it() -> None:
     assert len(parts) > 1
     assert "".join(one.chunk.text for one in parts).startswith('[thread "t"]\nOne. One.')
     assert SizedStep.of(first).text == first.chunk.as_text()
-    # Text goes on as it was written; a heading begins a line.
+    # Text continues as it was written; a heading begins a line.
     assert joined([piece_of(second), piece_of(second)]) == "Two.Two."
     assert joined([piece_of(second), piece_of(first)]) == f"Two.\n{first.chunk.as_text()}"

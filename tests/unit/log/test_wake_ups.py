@@ -26,7 +26,7 @@ def items(first: int, count: int) -> list[WorkItem]:
 
 
 class Dispatch:
-    """Where wake-ups go; it stands still while `goes` is not set."""
+    """Where wake-ups go; it is blocked while `goes` is not set."""
 
     def __init__(self) -> None:
         self.batches: list[Sequence[WorkItem]] = []

@@ -1,6 +1,6 @@
 """Schemas of the shapes that the PRISM paper shows, in words of our own.
 
-Listings 1 to 6 are its appendices A and B; the others stand in the prompts of its
+Listings 1 to 6 are its appendices A and B; the others are in the prompts of its
 appendix D. The paper prints some of them with an indentation that is no Python's.
 """
 

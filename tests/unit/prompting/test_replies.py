@@ -146,7 +146,7 @@ def test_of_a_reply_that_is_written_twice_the_first_counts(
     [
         (' "the sun" ', "the sun"),
         ("**the sun**", "the sun"),
-        # The first half stood before the name of the part.
+        # The first half was before the name of the part.
         ("the sun**", "the sun"),
         ("```the sun```", "the sun"),
         ('the "sun"', 'the "sun"'),

@@ -62,7 +62,7 @@ async def calling(
 
 
 async def turn() -> None:
-    """Lets all that can go on do so."""
+    """Lets all that can continue do so."""
     for _ in range(10):
         await asyncio.sleep(0)
 

@@ -63,7 +63,7 @@ def test_up_refuses_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) 
 async def test_serve_refuses_unless_it_is_accepted() -> None:
     with pytest.raises(CannotStart, match="--insecure"):
         await serve(Config(listen="0.0.0.0:0"), asyncio.Event(), lambda _: None)
-    # Accepted, it goes on to what it needs next.
+    # Accepted, it continues with what it needs next.
     with pytest.raises(CannotStart, match="PALIMPSEST_DATABASE_URL is not set"):
         await serve(Config(listen="0.0.0.0:0", insecure=True), asyncio.Event(), lambda _: None)
 

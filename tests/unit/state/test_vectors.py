@@ -1,4 +1,4 @@
-"""Levels: which vectors stand for the log, against a plain model."""
+"""Levels: which vectors cover the log, against a plain model."""
 
 import json
 import math

@@ -108,7 +108,7 @@ def in_order(chunk: Chunk) -> Sequence[str]:
 
 
 def walk(text: str, parts: Sequence[str]) -> None:
-    """All of the parts stand in the text, in order, with no more than headings between."""
+    """All of the parts are in the text, in order, with no more than headings between."""
     for part in filter(None, parts):
         before, found, text = text.partition(part)
         assert found == part

@@ -1,4 +1,4 @@
-"""Where a citation stands in a chunk's text."""
+"""Where a citation is in a chunk's text."""
 
 import pytest
 from hypothesis import given

@@ -204,7 +204,7 @@ def leaves_of(asks: Iterable[ModelRequest]) -> list[ModelRequest]:
 
 
 def notes(got: Run) -> list[str]:
-    """Returns what stands under [NOTES] in each prompt."""
+    """Returns what is under [NOTES] in each prompt."""
     found = []
     for ask in got.asks:
         _, _, behind = ask.text.partition("[NOTES]\n<<<data")

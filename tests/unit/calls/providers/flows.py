@@ -60,7 +60,7 @@ class Came(StrEnum):
     UNREADABLE = "unreadable"
     #: The rest is read without the text that could not be.
     PASSED = "passed"
-    #: It goes on without a model: as is usual, by words, or with what there was.
+    #: It continues without a model: as is usual, by words, or with what there was.
     WITHOUT = "without"
     #: It ends with the error of the call.
     RAISED = "raised"

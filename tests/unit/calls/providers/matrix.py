@@ -42,7 +42,7 @@ class Row:
     refused: Expected
 
 
-#: Which ends a column of the table stands for.
+#: The ends that a column of the table covers.
 COLUMNS: Mapping[str, frozenset[End]] = {
     "cut": frozenset({End.LENGTH}),
     "thinking": frozenset({End.THINKING}),

@@ -1,7 +1,7 @@
 """Our transport reads every provider in every scenario through litellm, whole and streamed.
 
 `USUAL` and `THEIRS` say what is right. `MISREAD` says where something else comes out so far; a
-mend there makes the test fail until its line is taken away.
+fix there makes the test fail until its line is removed.
 """
 
 import json

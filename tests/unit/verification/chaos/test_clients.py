@@ -1,4 +1,4 @@
-"""A client process that is killed has a successor that goes on with its lanes."""
+"""A client process that is killed has a successor that continues with its lanes."""
 
 import random
 from pathlib import Path
