@@ -31,7 +31,7 @@ def lines(
 
     The same figures give the same file.
     """
-    # Only who plots has to wait for the library.
+    # Only plots need to wait for the library.
     import leather
 
     _dress(leather)

@@ -74,7 +74,7 @@ class Result:
 
     @property
     def has_trajectory(self) -> bool:
-        """Whether it was navigated or browsed to, by who was asked."""
+        """Whether it was navigated or browsed to, by the strategy."""
         return not self.chosen and (self.walk is not None or self.pieces is not None)
 
     @property

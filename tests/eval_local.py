@@ -53,7 +53,7 @@ def main() -> int:
             "PALIMPSEST_MODEL_API_KEY": KEY,
             "PALIMPSEST_MODEL_SETTINGS": json.dumps(MODEL_SETTINGS),
             "PALIMPSEST_MODEL_STRUCTURED_OUTPUT": "true",
-            # Those who ask at the same time share the engine's.
+            # Requests at the same time share the engine's.
             "PALIMPSEST_MODEL_WINDOW_TOKENS": str(CONTEXT_TOKENS // CONCURRENCY),
             "PALIMPSEST_MODEL_TIMEOUT_SECONDS": str(CALL_SECONDS),
             "PALIMPSEST_WORKER_CONCURRENCY": str(CONCURRENCY),

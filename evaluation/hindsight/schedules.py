@@ -13,7 +13,7 @@ from service.domain.values.paths import Path
 
 
 def best(log: StepLog, prices: ModelPrices) -> Tokens:
-    """Returns the least that a log's prompts can cost, folded as who knows the log would.
+    """Returns the least that a log's prompts can cost, folded with knowledge of the log.
 
     It is exact for each of two layouts: keys as they were added, and those that change
     often last. It takes time as the memory's size times the number of steps.

@@ -221,7 +221,7 @@ class Watched:
         self.prometheus = Prometheus(folder, self.ports)
 
     def configure(self, endpoint: str, traces: str) -> None:
-        """Says where models are, and who takes traces."""
+        """Says where models are, and where traces go."""
         self.provider.url = f"{endpoint}/v1"
         self._settings = {
             **SETTINGS,

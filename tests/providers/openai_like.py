@@ -18,7 +18,7 @@ from tests.providers.exchange import (
 from tests.providers.provider import KEY, Provider
 from tests.providers.scenarios import DELAY_SECONDS, Said, Scenario
 
-#: Ends of all who speak it.
+#: Ends of all providers that speak it.
 FINISH: Mapping[Scenario, str] = {
     Scenario.OK: "stop",
     Scenario.LENGTH: "length",

@@ -29,7 +29,7 @@ class FakeModel:
         f'[OBJECTS FOR ADD]\n{{"$.topics.t{n}": {{"add": ["x"]}}}}'
     )
     url: str = ""
-    #: How it answers who asks for a stream.
+    #: How it answers a request for a stream.
     streaming: Streaming = field(default_factory=Streaming)
     #: Streams that the client did not read to their end.
     left: int = 0
@@ -86,7 +86,7 @@ def prompt_of(request: dict[str, Any]) -> str:
 
 
 class _Server(ThreadingHTTPServer):
-    #: Of clients that wait to be let in: who finds no place tries again after a second, and longer.
+    #: Clients that wait to be let in: one without a place tries again after a second, and longer.
     request_queue_size = 512
 
 

@@ -56,7 +56,7 @@ async def _attack(
         await session.append("The museum is closed on Mondays.")
         left = await _flood(address, asks)
         honest = asyncio.create_task(session.ask("When is it closed?", reader="whole", timeout=600))
-        # What its clients left is written down; the one who waits is not.
+        # What its clients left is written down; the one that waits is not.
         async with await psycopg.AsyncConnection.connect(rows, autocommit=True) as database:
             async with asyncio.timeout(SECONDS):
                 while True:

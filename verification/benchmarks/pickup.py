@@ -2,8 +2,8 @@
 
 One quiet API and one worker, whose model takes a time of its own. A client appends a chunk,
 reads the memory that has it, waits for a while and appends the next one. Measured is from the
-append until it is applied, without the time of the model's call: as the client sees it, who
-reads with the ack's token, or who looks at the memory again and again (`looked`). `value` is
+append until it is applied, without the time of the model's call: as a client sees it that
+reads with the ack's token, or that polls the memory (`looked`). `value` is
 the largest median of those that came within a second after a step, in milliseconds.
 """
 

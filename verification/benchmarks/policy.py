@@ -1,7 +1,7 @@
 """Measures what folding by price costs, against every fixed policy and the offline optimum.
 
-`value` is the mean of the cost of `adaptive` divided by that of the best schedule for who
-knows the stream in advance; over the recorded streams, or the made-up ones when there are
+`value` is the mean of the cost of `adaptive` divided by that of the best schedule with
+knowledge of the stream; over the recorded streams, or the made-up ones when there are
 no others. Costs are those of whole prompts and replies; `prefix only` leaves out what no
 policy changes, the chunks and the replies. Nothing is asked and nothing measured in
 seconds: the same streams give the same figures everywhere.

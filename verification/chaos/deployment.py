@@ -149,7 +149,7 @@ class Deployment:
             case _:
                 command = ["executor", "--socket", str(sockets[int(number) - 1])]
                 more = {}
-        # The model server knows by the key who calls.
+        # The model server knows the caller by its key.
         more["PALIMPSEST_MODEL_API_KEY"] = name
         self._zygote.start(name, command, {**self._environment, **more})
 

@@ -3,7 +3,7 @@
 A reply is paid for once it is written by the model, and useful once it is in the ledger.
 In between it is with one executor, for milliseconds as a rule. If it is lost there the same
 call is made and paid for again, and no executor that is alive and has its database may lose
-one. The model server writes down who called (each executor has a key of its own), the
+one. The model server records the caller (each executor has a key of its own), the
 campaign what was done to whom.
 """
 
@@ -25,7 +25,7 @@ STORE_SECONDS = 3.0
 UNREAD_SECONDS = 0.25
 #: A connection that was ended is there again after so long.
 AGAIN_SECONDS = 0.3
-#: Points between a model's reply and its row: who raises there has lost it, and whatever
+#: Points between a model's reply and its row: an executor that raises there loses it, and what
 #: shared its transaction.
 LOSING_POINTS = (LOSES_ONE, *LOSES_GROUP)
 

@@ -135,7 +135,7 @@ class Switches:
             failed += action != Action.NOTHING
             self._write(point, Action.NOTHING, 0, 0.0, reached + 1, failed)
             if action != Action.NOTHING:
-                # Before it acts: who is killed writes nothing any more.
+                # Before it acts: a killed process writes nothing any more.
                 fired = (self._numbers[point], action, os.getpid(), time.monotonic())
                 os.write(self._fired, _FIRING.pack(*fired))
         match Action(action):

@@ -1,4 +1,4 @@
-"""What a campaign writes: every chunk says where it belongs, and every reply who made it.
+"""What a campaign writes: chunks name their places, and replies the calls that made them.
 
 The text of a chunk follows from its producer and sequence alone, so that a checker needs
 no copy of a million of them. Its first word is its name: the scripted model puts it into

@@ -92,7 +92,7 @@ class Zygote:
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
-            # Ctrl-C is for the one who started it, who may still want its children.
+            # Ctrl-C is for its parent, which may still need its children.
             start_new_session=True,
         )
         theirs.close()

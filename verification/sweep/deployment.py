@@ -73,7 +73,7 @@ class Deployment:
             "PALIMPSEST_REDIS_URL": servers.valkey.url,
             "PALIMPSEST_LISTEN": self.address,
             "PALIMPSEST_MODEL_BASE_URL": model,
-            # So the model server knows who had a reply that is lost.
+            # So the model server knows which executor had a lost reply.
             "PALIMPSEST_MODEL_API_KEY": PID,
             "PALIMPSEST_EMBEDDING_BASE_URL": model,
             "PALIMPSEST_EMBEDDING_API_KEY": "none",

@@ -54,7 +54,7 @@ class Model:
         status, said = self._refusal(request["model"], prompt, digest)
         if status != 200:
             return status, {"error": {"message": said, "type": "told"}}
-        # Before it replies: who asks has to pay, whether it hears the reply or not.
+        # Before it replies: the caller pays, whether it receives the reply or not.
         # Others are asked meanwhile.
         serial = self._serial = self._serial + 1
         self._paid.write(

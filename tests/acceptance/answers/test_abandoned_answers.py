@@ -40,7 +40,7 @@ class Held:
 
 
 async def _ask(session: palimpsest.Session) -> tuple[str, asyncio.Task[object]]:
-    """Asks what takes two model calls; its answer's id, and who waits."""
+    """Asks what takes two model calls; returns the answer's id and the waiting task."""
     told: list[AskEvent] = []
     asking: asyncio.Task[object] = asyncio.create_task(
         session.ask(
@@ -60,7 +60,7 @@ async def _ask(session: palimpsest.Session) -> tuple[str, asyncio.Task[object]]:
 
 
 async def _until_abandoned(session: palimpsest.Session, answer_id: str) -> None:
-    """Lists instead of reading it: who reads an answer wants it."""
+    """Lists instead of reading it: reading an answer counts as interest."""
     async with asyncio.timeout(150):
         while answer_id not in [one.id async for one in session.answers(state="abandoned")]:
             await asyncio.sleep(0.1)

@@ -66,7 +66,7 @@ async def service(
         yield client
 
 
-# litellm makes its call in a thread and awaits it then: who goes in between leaves it there.
+# litellm makes its call in a thread and awaits it then: a client that leaves in between leaves it.
 @pytest.mark.filterwarnings("ignore:.*acompletion:pytest.PytestUnraisableExceptionWarning")
 async def test_a_deadline_and_a_cancellation_end_the_call_at_the_model(
     url: str, folder: Path

@@ -8,7 +8,7 @@ import pytest
 from tests.acceptance.cli.test_cli import assert_one_clear_line, run
 from tests.support.harness import Servers, with_database
 
-#: Longer than a command of this test may take: who waits fails.
+#: Longer than a command of this test may take: one that waits fails.
 PATIENT = {"PALIMPSEST_START_SECONDS": "3600"}
 
 

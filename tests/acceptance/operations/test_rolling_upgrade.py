@@ -173,7 +173,7 @@ async def applied(address: str) -> tuple[list[tuple[int, int]], list[tuple[str, 
 
 
 def steps_go_on(model: FakeModel) -> None:
-    """Waits for two more calls: who works now has committed the step of the first."""
+    """Waits for two more calls: the worker has committed the step of the first."""
     wanted = len(model.prompts) + 2
     eventually("steps go on", lambda: len(model.prompts) >= wanted)
 

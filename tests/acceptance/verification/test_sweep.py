@@ -18,7 +18,7 @@ def test_nothing_is_lost_or_done_twice_wherever_processes_fail() -> None:
     # In a process of its own: what it forks must not have the threads of this one.
     command = [sys.executable, "-m", "verification.chaos", "sweep", "--one-each", "--times", "1"]
     done = subprocess.run(
-        # On a machine that is busy, who gets no processor for longer than its leases loses them.
+        # On a busy machine a process without a processor for longer than its leases loses them.
         [
             *(*command, "--seed", str(SEED)),
             *("--deployments", "1", "--at-once", "16", "--slowness", "2"),

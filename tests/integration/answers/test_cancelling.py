@@ -123,7 +123,7 @@ async def test_what_is_complete_stays_so_and_twice_is_once(database: Database) -
 
 async def test_of_a_cancellation_and_an_end_at_once_one_wins(database: Database) -> None:
     lots, won = random.Random(7), set[str]()
-    # As long as a race takes here: who begins so much later comes second, on any machine.
+    # As long as a race takes here: a call that begins so much later is second, on any machine.
     loop, head_start = asyncio.get_running_loop(), 0.005
 
     async def complete(item: WorkItem) -> bool:

@@ -1,6 +1,6 @@
 """Random histories of memories, against a model of what they must be.
 
-Producers, workers that are killed wherever they wait, people who edit, and readers run
+Producers, workers that are killed wherever they wait, editors, and readers run
 at once on one session. `PALIMPSEST_TEST_MODEL_SEED` and `PALIMPSEST_TEST_MODEL_ROUNDS` choose
 other histories, and longer ones.
 """
@@ -198,7 +198,7 @@ class World:
             patience = 1.0 if len(told) > before else min(patience * 2, 32.0)
 
     async def live(self, operations: int) -> None:
-        """People who do this and that to the memories."""
+        """Clients that edit and read the memories in many ways."""
         acts: list[Callable[[str], Awaitable[None]]] = [
             *(self.edit,) * 5,
             *(self.rollback, self.fold, self.consolidate, self.flush, self.update_schema),

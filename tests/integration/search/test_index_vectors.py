@@ -305,7 +305,7 @@ async def test_sessions_are_noted_in_the_order_in_which_appends_lock_them(
         assert await sessions.lock_alone(tx, keys[0])
         noting = asyncio.create_task(note())
         await waits(database)
-        # None of them is held by who waits for the first.
+        # None of them is delayed by the worker that waits for the first.
         await tx.execute("SET LOCAL lock_timeout = '1s'")
         for key in keys[1:]:
             assert await sessions.lock_alone(tx, key)

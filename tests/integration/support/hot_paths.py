@@ -319,7 +319,7 @@ async def wait_for_models(site: Site) -> None:
 
 
 async def hold(site: Site) -> None:
-    """Keeping a call, forgetting those of who died, and leaving work for later."""
+    """Keeping a call, forgetting those of dead executors, and leaving work for later."""
     copy = site.next()
     key, memory = key_of(copy)
     scope = CallScope(

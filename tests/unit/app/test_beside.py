@@ -36,7 +36,7 @@ async def test_cancelled_it_ends_when_the_work_does(fails: bool) -> None:
 
     task = asyncio.create_task(beside(work))
     assert await asyncio.to_thread(began.wait, 60)
-    # Twice: who is in a hurry does not get it sooner.
+    # Twice: asking again does not speed it up.
     for _ in range(2):
         task.cancel()
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""When circuits open, who may probe, and when they close."""
+"""When circuits open, which call may probe, and when they close."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

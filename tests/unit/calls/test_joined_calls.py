@@ -47,7 +47,7 @@ class Slow:
 
 
 class FencedLedger(Ledger):
-    """Ends an intent only for the one who has its newest lease, as the tables do."""
+    """Ends an intent only for the holder of its newest lease, as the tables do."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -117,7 +117,7 @@ async def test_no_message_is_read_until_the_memory_of_closed_streams_is_free(
             waiting.stream(f"attacker {number}", held=2 * MAX_BYTES) for number in range(8)
         ]
         await asyncio.gather(*attacking, return_exceptions=True)
-        # An attacker who comes again at once does not pass for what was there before.
+        # An attacker that returns at once does not pass for what was there before.
         for _ in range(5):
             again = [
                 waiting.stream(f"attacker {number}", held=2 * MAX_BYTES) for number in range(8)
