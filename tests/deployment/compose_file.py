@@ -57,7 +57,7 @@ class Service:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Its variables."""
+        """Returns the variables of a service."""
         return self.raw.get("environment") or {}
 
     @property
@@ -67,7 +67,7 @@ class Service:
 
     @property
     def command(self) -> list[str]:
-        """What it runs."""
+        """Returns the command of a service."""
         return self.raw.get("command") or []
 
     def port(self, variable: str) -> int:
@@ -111,7 +111,7 @@ class Deployment:
 
     @cached_property
     def ours(self) -> list[Service]:
-        """Those that run our image."""
+        """Returns the services that run our image."""
         return [one for one in self.services.values() if one.is_ours]
 
     def text(self, name: str) -> str:

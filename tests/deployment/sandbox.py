@@ -53,7 +53,7 @@ class Filter:
             raise OSError(-done, f"no rule for {name}")
 
     def load(self) -> None:
-        """From now on, also for what this process starts."""
+        """Loads the filter for this process and all that it starts."""
         done = self._library.seccomp_load(self._context)
         if done != 0:
             raise OSError(-done, "the filter cannot be loaded")

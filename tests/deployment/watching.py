@@ -332,7 +332,7 @@ async def _good_days(found: Watched, client: palimpsest.Client) -> None:
 
 
 async def _refusals(found: Watched, client: palimpsest.Client) -> None:
-    """What the service refuses, and what the database does."""
+    """Provokes refusals of the service and of the database."""
     session, _ = await _made(client, "refusals")
     await session.append("One.")
     for wrong in (

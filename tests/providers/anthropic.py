@@ -190,7 +190,7 @@ _CACHE = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
 
 
 def _written(said: Said) -> int:
-    """Its end is a token, too, where nothing else is."""
+    """Returns the tokens written; an empty reply has one, for its end."""
     return max(said.output_tokens, 1)
 
 

@@ -26,7 +26,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Response:
-    """What goes back."""
+    """A response to a request."""
 
     status: int = 200
     body: bytes = b""

@@ -110,7 +110,7 @@ def wrong_with(log: Sequence[str], told: Sequence[Told]) -> list[str]:
 async def append_while_killed(
     url: str, session: str, *, processes: int, messages: int, kills: int
 ) -> tuple[Sequence[Told], list[str]]:
-    """As `append_together` by `session.append`, with the API killed so often meanwhile.
+    """Appends as `append_together`, by `session.append`, while the API is killed so often.
 
     It is killed whenever another part of the messages is in the log, and started again at the
     same address. Returns what the processes got, and the log.

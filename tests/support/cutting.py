@@ -38,11 +38,11 @@ class Proxy:
         self._goes.clear()
 
     def release(self) -> None:
-        """What was held passes, and what comes."""
+        """Passes on what was delayed, and all that follows."""
         self._goes.set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
+        """Serves one connection."""
         self.connections += 1
         ends = {writer}
         # One that is cut while the far end is still called is cut as well.

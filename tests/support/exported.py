@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Sampler
 
 
 class Exported:
-    """What has ended so far."""
+    """The spans that have ended so far."""
 
     def __init__(self, exporter: InMemorySpanExporter) -> None:
         self._exporter = exporter

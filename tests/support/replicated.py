@@ -206,7 +206,7 @@ class Pair:
             return [state for (state,) in found]
 
     def be_synchronous(self) -> None:
-        """From now on the primary acks nothing that the replica does not have."""
+        """Makes the primary ack only what the replica has, from now on."""
         self.primary.tell(
             f"ALTER SYSTEM SET synchronous_standby_names = '{SYNCHRONOUS}'",
             "SELECT pg_reload_conf()",
@@ -214,7 +214,7 @@ class Pair:
         eventually("it is synchronous", lambda: self._replicas() == ["quorum"])
 
     def be_asynchronous(self) -> None:
-        """From now on the primary acks what only it has."""
+        """Makes the primary ack what only it has, from now on."""
         self.primary.tell(
             "ALTER SYSTEM SET synchronous_standby_names = ''", "SELECT pg_reload_conf()"
         )

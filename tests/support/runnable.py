@@ -11,7 +11,7 @@ from storage.tables import memory, session
 
 
 async def runnable(tx: Transaction, limit: int) -> Sequence[WorkItem]:
-    """Up to `limit` memories, answers and schema drafts each. Needs `Database.sweeping`."""
+    """Returns up to `limit` memories, answers and schema drafts each. Needs `Database.sweeping`."""
     looks = {
         WorkKind.MEMORY: select(
             memory.c.tenant_id, memory.c.session_key, memory.c.memory_id.label("item_id")
@@ -29,7 +29,7 @@ async def runnable(tx: Transaction, limit: int) -> Sequence[WorkItem]:
 
 
 async def unindexed(tx: Transaction, limit: int) -> Sequence[WorkItem]:
-    """Up to `limit` sessions whose words or vectors are due. Needs `Database.sweeping`."""
+    """Returns up to `limit` sessions with words or vectors due. Needs `Database.sweeping`."""
     statement = select(
         session.c.tenant_id, session.c.session_key, session.c.session_key.label("item_id")
     ).where(

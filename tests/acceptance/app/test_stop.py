@@ -146,7 +146,7 @@ def test_an_executor_that_stops_finishes_what_it_began(
 
 
 class Front:
-    """One address in front of servers that come and go, as a load balancer has it."""
+    """One address for servers that start and stop, as a load balancer has."""
 
     def __init__(self) -> None:
         #: Where new connections go.
@@ -248,7 +248,7 @@ def asked(model: FakeModel) -> bool:
 
 
 async def watch(memory: palimpsest.Memory, seen: list[int]) -> None:
-    """Every revision, until all chunks are in one."""
+    """Watches every revision, until all chunks are in one."""
     async for change in memory.watch(after_revision=0):
         seen.append(change.revision.revision)
         read = change.revision.positions

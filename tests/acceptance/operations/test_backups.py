@@ -57,20 +57,20 @@ class Server:
         return self.postgres.url
 
     def execute(self, *statements: str) -> None:
-        """Each by itself, as superuser."""
+        """Executes each statement by itself, as superuser."""
         with psycopg.connect(self.postgres.superuser_url, autocommit=True) as connection:
             for one in statements:
                 connection.execute(one.encode())
 
     def run(self, program: str, *arguments: str) -> None:
-        """One of its programs, as its user."""
+        """Runs one of the server's programs, as its user."""
         path = self.postgres._programs / program
         run_as([str(path), *arguments], user=self.user, folder=self.folder)
 
 
 @dataclass(frozen=True)
 class Backups:
-    """What was taken of a server that worked meanwhile."""
+    """Backups of a server that worked meanwhile."""
 
     server: Server
     dump: Path

@@ -96,7 +96,7 @@ def told_in(data_dir: Path) -> str:
 
 
 def check_environments(folder: Path, files: Files, commands: set[str]) -> None:
-    """No process has a secret in its environment."""
+    """Checks that no process has a secret in its environment."""
     eventually("all of them run", lambda: commands_of(folder).keys() == commands)
     for command, pid in commands_of(folder).items():
         held = environment_of(pid)

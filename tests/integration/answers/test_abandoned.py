@@ -52,7 +52,7 @@ def asked(**said: Any) -> Question:
 
 
 class Server:
-    """What a server process has for questions."""
+    """The parts of a server process that questions need."""
 
     def __init__(self, database: Database, *, seconds: float = SECONDS, **limits: Any) -> None:
         self.database = database

@@ -65,7 +65,7 @@ async def session(service: tuple[str, FakeModel]) -> AsyncIterator[Session]:
 
 
 def says(service: tuple[str, FakeModel], reply: Callable[[str], str]) -> None:
-    """From now on the model replies so to each prompt."""
+    """Makes the model reply so to each prompt from now on."""
     model = service[1]
     model.reply = lambda number: reply(model.prompts[number - 1])
 

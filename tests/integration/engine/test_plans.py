@@ -109,7 +109,7 @@ class Filled:
         return int(row[0])
 
     def forget(self) -> None:
-        """As if nothing had ever been analyzed."""
+        """Deletes all statistics, as if nothing had ever been analyzed."""
         self.connection.execute("DELETE FROM pg_statistic WHERE starelid >= 16384")
         for kind, rows, pages in (("r", -1, 0), ("i", 0, 1)):
             self.connection.execute(

@@ -23,7 +23,7 @@ NAMES = ("locked", "also locked", "locked too", "free", "other")
 
 @pytest.fixture
 async def appender(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Appender]:
-    """With one queue, which all sessions share; locks are waited for as long as the test takes."""
+    """Yields an appender with one queue, whose locks have as long as the test takes."""
     monkeypatch.setitem(connections._SETTINGS, "lock_timeout", "100s")
     monkeypatch.setitem(connections._SETTINGS, "statement_timeout", "100s")
     database = Database.connect(url, pool_size=5, name="test")

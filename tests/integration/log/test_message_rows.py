@@ -67,7 +67,7 @@ async def message(database: Database, number: int) -> None:
 
 
 async def work(database: Database, number: int) -> None:
-    """What workers do for a message."""
+    """Does what workers do for a message."""
     op, section = ("add", "ADD") if number == 1 else ("update", "UPDATE")
     said = f'[OBJECTS FOR {section}]\n{{"$.topics.t1": {{"{op}": "said {number}"}}}}'
     await prism_method(database, Script(reply=lambda ask, _: said)).drain(ITEM)

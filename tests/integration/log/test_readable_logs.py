@@ -88,7 +88,7 @@ async def test_a_legal_log_is_read_to_its_end(address: str, runs: list[Run]) -> 
 
 
 async def check_pages(channel: aio.Channel, session: str, count: int) -> None:
-    """Each page is as small as it is said to be, by whatever size it is asked for."""
+    """Checks that each page keeps to the requested size."""
     stub = session_service_pb2_grpc.SessionServiceStub(channel)
     for page_size in (0, 1000):
         request = session_service_pb2.ListChunksRequest(session=session, page_size=page_size)

@@ -71,7 +71,7 @@ async def test_statements_that_fail_are_logged_without_texts(
 
 
 async def _traffic(client: palimpsest.Client, name: str) -> None:
-    """Everything that writes and reads texts, again and again, whatever fails."""
+    """Runs everything that writes and reads texts, again and again, whatever fails."""
     number = 0
     while True:
         number += 1

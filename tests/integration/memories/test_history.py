@@ -33,7 +33,7 @@ async def session(client: palimpsest.Client) -> palimpsest.Session:
 
 @pytest.fixture
 async def memory(session: palimpsest.Session) -> palimpsest.Memory:
-    """Three steps over three chunks: revisions 1 to 3."""
+    """Makes three steps over three chunks: revisions 1 to 3."""
     made = await session.create_memory("m", SCHEMA, chunk_tokens=1, encoding="amendments")
     await send(session, *TEXTS)
     assert (await made.get(fully_applied=True)).revision == 3

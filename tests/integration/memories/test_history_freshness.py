@@ -14,7 +14,7 @@ from tests.support.sending import send
 
 @pytest.fixture
 async def memory(client: palimpsest.Client) -> palimpsest.Memory:
-    """Three steps over three chunks: revisions 1 to 3."""
+    """Makes three steps over three chunks: revisions 1 to 3."""
     session = await client.create_session(f"fresh-{uuid4().hex}")
     made = await session.create_memory("m", SCHEMA, chunk_tokens=1, encoding="amendments")
     await send(session, *TEXTS)

@@ -32,7 +32,7 @@ GENERATE = {"domain": "Logs of ships.", "example_query": "Where is the ship?"}
 
 
 class Stubs:
-    """One client's calls."""
+    """The stubs of one client."""
 
     def __init__(self, client: palimpsest.Client) -> None:
         channel = client.channel

@@ -311,7 +311,7 @@ class World:
             raise AssertionError("there is work that nobody finds")
 
     async def check(self) -> None:
-        """Everything that must hold at the end."""
+        """Checks everything that must be true at the end."""
         await model.check_log(self.database, KEY, self.texts)
         async with self.database.transaction(DEFAULT_TENANT) as tx:
             chunks = await log.read(tx, KEY, 0, model.ALL)

@@ -55,7 +55,7 @@ class Deployment:
         self.engine = step_engine(PrismSpec.kind, database, calls, CONFIG, facts)
 
         async def wake_up(items: object) -> None:
-            """Nothing listens: the test looks for what is runnable."""
+            """Drops wake-ups: the test looks for runnable work itself."""
 
         self.recovery = Recovery(
             database, self.circuits, WakeUps(wake_up), partial(deployments_of, ())

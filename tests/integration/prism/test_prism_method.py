@@ -97,7 +97,7 @@ async def test_a_paid_reply_is_used_after_a_crash_though_more_has_come(
     script = Script()
 
     class Crash(BaseException):
-        """What SIGKILL is to a process."""
+        """Ends a worker as SIGKILL ends a process."""
 
     dying = prism_method(database, script)
 

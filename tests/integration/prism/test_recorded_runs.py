@@ -47,7 +47,7 @@ class Context:
 
     @property
     def tokens(self) -> int:
-        """By `estimate_tokens`."""
+        """Returns its tokens by `estimate_tokens`."""
         return sum(map(estimate_tokens, [*self.vectors, *(text for _, text in self.recent)]))
 
 
@@ -90,7 +90,7 @@ async def context_at(database: Database, item: WorkItem, position: int | None) -
 async def check_run(
     database: Database, run: dict[str, Any], spec: StateSpec, *, step_by_step: bool
 ) -> None:
-    """At every position of a run the context is the plain model's, and within its bound."""
+    """Checks the context at every position of a run against the plain model, and its bound."""
     name = f"{run['id']}-{spec.period}-{spec.episode_vectors}"
     item = await begin(database, name, spec)
     script, chunks = Script(reply=long_reply), chunks_of(run)

@@ -99,7 +99,7 @@ async def vectors(database: Database, key: UUID = KEY) -> list[tuple[int, int, s
 
 
 async def due(database: Database) -> None:
-    """As if the wait before the next try were over."""
+    """Ends the wait before the next try."""
     await rows(database, "UPDATE session SET index_ready_at = now() RETURNING 1")
 
 
@@ -314,7 +314,7 @@ async def test_sessions_are_noted_in_the_order_in_which_appends_lock_them(
 
 
 async def waits(database: Database) -> None:
-    """Until a transaction waits for a lock of another one."""
+    """Waits until a transaction waits for a lock of another one."""
     async with asyncio.timeout(30):
         while await rows(database, "SELECT count(*) FROM pg_locks WHERE NOT granted") == [(0,)]:
             await asyncio.sleep(0.02)

@@ -51,7 +51,7 @@ async def blocks(database: Database) -> list[tuple[object, ...]]:
 
 
 async def index(database: Database) -> None:
-    """As a worker does it."""
+    """Indexes as a worker does."""
     indexer = Indexer(database, None, Config())
     while await indexer.index(ITEM) is not None:
         pass
@@ -307,7 +307,7 @@ async def test_words_do_not_wait_for_lists(
 
 
 async def search(database: Database) -> list[int]:
-    """As a caller does it."""
+    """Searches as a client does."""
     searcher = Searcher(database, None, no_rerank, Config())
     page = await searcher.find(DEFAULT_TENANT, "s", SearchQuery(query="same", limit=3))
     return [one.position for one in page.found]

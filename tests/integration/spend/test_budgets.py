@@ -98,7 +98,7 @@ async def reserve(tx: Transaction, key: bytes, tokens: int, micro_usd: int = 0) 
 
 
 async def a_day_later(tx: Transaction) -> None:
-    """What was spent is yesterday's."""
+    """Moves all spending to yesterday."""
     for table in (call_sum, spend_sum, tenant_spend_sum):
         await tx.execute(update(table).values(day=table.c.day - 1))
 

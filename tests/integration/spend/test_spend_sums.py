@@ -41,7 +41,7 @@ DAY = BudgetPeriod.DAY
 
 
 async def wrong(tx: Transaction, sessions: Sequence[UUID]) -> list[object]:
-    """Whatever is not what the rows, or the ledger, add up to."""
+    """Returns every sum that differs from the rows, or from the ledger."""
     found: list[object] = [*await sums.sums_off(tx, None)]
     for key in sessions:
         found += [*await sums.days_off(tx, key), *await sums.sums_off(tx, key)]

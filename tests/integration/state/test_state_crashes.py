@@ -151,7 +151,7 @@ class Mortal:
             return end.value
 
     async def run(self) -> Any:
-        """As a coroutine, for a task."""
+        """Runs an awaitable as a coroutine, for a task."""
         return await self
 
 

@@ -34,7 +34,7 @@ from tests.support.contents import content_of
 
 
 async def roll_back(database: Database, to_revision: int) -> None:
-    """What the RPC does."""
+    """Rolls back as the RPC does."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         held = await revisions.lock(tx, KEY, MEMORY)
         assert held is not None

@@ -177,7 +177,7 @@ class AppendMachine(Machine):
         requests=st.booleans(),
     )
     def stream(self, server: int, session: int, times: int, requests: bool) -> None:
-        """One chunk after the other, as a conversation has them: the fast path."""
+        """Appends one chunk after the other, as a conversation does: the fast path."""
         for _ in range(times):
             epoch = max((one.epoch for one in self.logs[session].producers.values()), default=0)
             self.last_request += requests

@@ -52,7 +52,7 @@ def row(position: int) -> dict[str, object]:
 
 
 class PostgresLog:
-    """What PostgreSQL logs from now on."""
+    """The log of PostgreSQL from now on."""
 
     def __init__(self, servers: Servers) -> None:
         self._path = Path(servers.postgres._folder) / "postgres.log"

@@ -18,7 +18,7 @@ from tests.integration.support.scripted import Script
 
 
 class Killed(BaseException):
-    """What SIGKILL is to a process."""
+    """Ends a worker as SIGKILL ends a process."""
 
 
 @dataclass(frozen=True)

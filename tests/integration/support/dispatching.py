@@ -47,7 +47,7 @@ class Rows:
         self.url = url
 
     async def run(self, statement: str, *values: object) -> list[tuple[object, ...]]:
-        """In a thread: it may wait for a lock that a worker here has."""
+        """Runs a statement in a thread, since it may wait for a lock of a worker here."""
 
         def run() -> list[tuple[object, ...]]:
             with psycopg.connect(self.url, autocommit=True) as connection:

@@ -41,7 +41,7 @@ async def kinds_of(database: Database) -> list[str]:
 async def want_seal(
     database: Database, position: int, key: UUID = KEY, memory: UUID = MEMORY
 ) -> None:
-    """What the RPC does."""
+    """Requests the seal as the RPC does."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         held = await revisions.lock(tx, key, memory)
         assert held is not None

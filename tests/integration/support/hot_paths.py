@@ -313,7 +313,7 @@ async def take_work(site: Site) -> None:
 
 
 async def wait_for_models(site: Site) -> None:
-    """Which models something waits for."""
+    """Reads which models have waiting work."""
     async with site.database.sweeping() as tx:
         await waiting.list_waiting(tx)
 
@@ -455,7 +455,7 @@ async def create(site: Site) -> None:
 
 
 async def spent(site: Site) -> None:
-    """What a session has spent."""
+    """Reads what a session has spent."""
     async with site.transaction() as tx:
         await spend.total(tx, spend.SpendFilter(session_key=site.next().key))
 

@@ -46,7 +46,7 @@ class Model:
     _serials: Iterator[int] = field(default_factory=lambda: count(1))
 
     async def complete(self, ask: ModelRequest, model: str, plan: CallPlan) -> Completion:
-        """As a transport."""
+        """Completes a prompt as a transport does."""
         serial, fault = next(self._serials), self.faults.pop(0) if self.faults else ""
         is_paid = fault not in ("tired", "refused")
         self.events.append(
@@ -137,7 +137,7 @@ class Death:
         self.point: str | None = None
 
     def __call__(self, point: str) -> None:
-        """At a boundary."""
+        """Acts at a boundary."""
         if self.point is None:
             self._left -= 1
             if self._left >= 0:

@@ -98,7 +98,7 @@ class CutDatabase(Database):
 
     @asynccontextmanager
     async def direct(self, tenant_id: UUID, *, name: str = OTHER) -> AsyncIterator[Transaction]:
-        """As `Database.direct`, with a connection that may be lost."""
+        """Opens as `Database.direct` does, with a connection that may be lost."""
         async with super().direct(tenant_id, name=name) as tx:
             yield _CutTransaction(tenant_id=tx.tenant_id, driver=tx.driver, database=self)
 

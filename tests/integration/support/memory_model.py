@@ -185,7 +185,7 @@ def _memory_shown(ask: ModelRequest) -> list[str]:
 
 
 def check_acked(past: Past, expected: Expected) -> None:
-    """What was acked is there once, where the ack said, and nothing else has its name."""
+    """Checks that what was acked is there once, where the ack said, under its own name."""
     comments = [one.comment for one in past.revisions if one.comment]
     assert len(comments) == len(set(comments)), "nothing is applied twice"
     for change in expected.acked:
@@ -233,7 +233,7 @@ def writers(past: Past, text: str, at: int) -> list[int]:
 async def check_provenance(
     database: Database, look: History, past: Past, at: int, texts: Sequence[str]
 ) -> None:
-    """Each text of a state comes from the revision that wrote it first, and its chunk."""
+    """Checks that each text of a state is traced to its first revision, and its chunk."""
     for path, value in _texts(past.values[at]):
         found = await look.provenance(
             DEFAULT_TENANT, "s", past.stored.name, str(path), revision=at, before=None, limit=ALL

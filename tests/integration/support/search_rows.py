@@ -172,7 +172,7 @@ class FixedEmbedder:
         return len(self._values)
 
     async def warm(self) -> None:
-        """There is nothing to load."""
+        """Does nothing: there is nothing to load."""
 
     async def embed_chunks(
         self, texts: Sequence[str], *, scope: CallScope

@@ -119,7 +119,7 @@ class StateRows:
         await self._commit("episode", self._position, levels, vector)
 
     async def roll_back(self, revision: int) -> None:
-        """What was in use at a revision is in use again."""
+        """Restores what was in use at a revision."""
         levels = self._levels[revision]
         await self._commit("rollback", self._position, levels, None, restored=revision)
 

@@ -197,7 +197,7 @@ async def row_of(database: Database) -> Row:
 def assert_is_algorithm_1(
     plain: Plain, lines: Sequence[Line], found: Sequence[StateVector], state: State
 ) -> None:
-    """What the worker wrote is what the plain model says, and nothing besides."""
+    """Checks that the worker wrote what the plain model says, and nothing else."""
     assert next(plain.asks, None) is None, "no call that is not due"
     assert list(lines) == plain.lines
     assert [vector.text for vector in found] == plain.texts

@@ -31,7 +31,7 @@ from tests.integration.tree.test_tree_method import story
 
 
 async def seal(database: Database) -> Operation:
-    """As the RPC does."""
+    """Requests the seal as the RPC does."""
     async with database.transaction(DEFAULT_TENANT) as tx:
         session = await sessions.lock_head(tx, KEY)
         held = await revisions.lock(tx, KEY, MEMORY)

@@ -48,7 +48,7 @@ class World:
         return task
 
     async def reply(self, number: int = -1) -> None:
-        """To one of the calls."""
+        """Replies to one of the calls."""
         self.asked[number][1].set_result(None)
         await settle()
 

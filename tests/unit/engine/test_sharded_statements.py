@@ -57,7 +57,7 @@ def refused_parts(text: str) -> list[str]:
 
 
 def _part(text: str, start: re.Match[str], end: str | None) -> str:
-    """From `start` to its own `end`, or to the bracket that closes around it."""
+    """Returns the part from `start` to its own `end`, or to the bracket that closes around it."""
     depth = 1 if start[0].endswith("(") else 0
     nested = 0
     opening = re.compile(start.re.pattern, re.IGNORECASE)

@@ -19,7 +19,7 @@ from tests.integration.support.writing import submission
 
 
 class House:
-    """What is behind a door, and the sessions that exist."""
+    """A door with what is behind it, and the sessions that exist."""
 
     def __init__(self) -> None:
         self.sessions: set[UUID] = set()
@@ -55,7 +55,7 @@ class House:
         self.sessions.add(session_key(tenant_id, name))
 
     async def looked(self, times: int) -> None:
-        """Until so many looks have begun, and as many have ended as may end."""
+        """Waits until so many looks have begun, and as many have ended as may end."""
         while len(self.looks) < times:
             await asyncio.sleep(0)
         for _ in range(10):

@@ -47,7 +47,7 @@ class Disk:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing steps aside because the machine is busy."""
+    """Keeps submissions from stepping aside on a busy machine."""
     monkeypatch.setattr(group_commit, "ASIDE_SECONDS", 60.0)
 
 

@@ -34,7 +34,7 @@ RULES = Rules(may_remove=True)
 
 
 def plain(memory: Any, one: Amendment) -> None:
-    """What an amendment does, in as few words as can be."""
+    """Does what an amendment does, in as few words as can be."""
     here = memory
     for token, following in zip(one.path.tokens, one.path.tokens[1:], strict=False):
         missing = isinstance(here, list) and token == len(here)

@@ -60,7 +60,7 @@ def first(pair: tuple[int, Step]) -> int:
 
 
 def replay(state: Any, op: dict[str, Any]) -> None:
-    """What an op does to plain dicts and lists."""
+    """Does what an op does to plain dicts and lists."""
     *way, last = (part.replace("~1", "/").replace("~0", "~") for part in op["path"][1:].split("/"))
     for key, following in zip(way, [*way[1:], last], strict=True):
         state = state.setdefault(key, [] if following.isdigit() else {})

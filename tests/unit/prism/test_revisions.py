@@ -299,7 +299,7 @@ PROPOSALS = st.lists(st.tuples(st.sampled_from(["add", "update"]), KEYS, VALUES)
 
 
 def plain(memory: dict[str, Any], batch: list[Amendment]) -> None:
-    """What amendments do, in as few words as can be."""
+    """Does what amendments do, in as few words as can be."""
     for one in batch:
         here: Any = memory
         for token in one.path.tokens[:-1]:

@@ -15,7 +15,7 @@ TRAILER_BYTES = 8192
 
 
 def sent_bytes(error: PalimpsestError) -> int:
-    """As HTTP/2 counts: the message percent-encoded, the status in base 64."""
+    """Counts as HTTP/2 does: the message percent-encoded, the status in base 64."""
     _, message, ((_, packed),) = abort_arguments(error)
     encoded = sum(1 if 32 <= byte < 127 else 3 for byte in message.encode())
     return encoded + len(packed) * 4 // 3

@@ -42,7 +42,7 @@ def blocks_of(said: Sequence[Chunk]) -> list[PostingBlock]:
 
 
 def part_of(said: Sequence[Chunk], word: int, block: PostingBlock) -> WordPostings | None:
-    """As the database writes it."""
+    """Returns a part as the database writes it."""
     groups: dict[tuple[int, int], list[int]] = defaultdict(list)
     for position in range(block.first, block.last + 1):
         chunk = said[position - 1]

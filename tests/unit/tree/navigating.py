@@ -86,7 +86,7 @@ class Tree:
 
 @dataclass
 class Run:
-    """What came of a navigation, and what it said on the way."""
+    """The result of a navigation, and its events."""
 
     result: Navigation
     events: list[Event]

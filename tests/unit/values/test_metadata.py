@@ -31,7 +31,7 @@ ELSEWHERE = {
 
 
 def documented() -> dict[str, tuple[list[set[str]], set[str]]]:
-    """By reason: the sets of keys that its comment allows, and keys that may be there besides."""
+    """Returns, by reason, the sets of keys that its comment allows, and optional keys."""
     found: dict[str, tuple[list[set[str]], set[str]]] = {}
     comment: list[str] = []
     for line in PROTO.read_text().splitlines():

@@ -21,7 +21,7 @@ from tests.integration.memories.counter_kind.method import CounterMethod
 
 
 class CounterUseCases(KindUseCases):
-    """What is different for counters."""
+    """The use cases that differ for counters."""
 
     def first(self, spec: MemorySpec) -> FirstRevision:
         """Returns the count of no chunks."""

@@ -91,7 +91,7 @@ class Log:
 
 @dataclass
 class Run:
-    """What came of browsing, and what it said on the way."""
+    """The result of browsing, and its events."""
 
     result: Browsed
     events: list[Event]

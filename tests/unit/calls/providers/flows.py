@@ -265,7 +265,7 @@ def _noting(ask: ModelRequest) -> str:
 
 
 def _silent(ask: ModelRequest) -> str:
-    """Nothing of any piece, and an option."""
+    """Notes nothing of any piece, and chooses an option."""
     if ask.template.startswith("browse.guess"):
         return json.dumps({"option": "B"})
     return _said("", action="append")

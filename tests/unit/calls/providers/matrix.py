@@ -23,12 +23,12 @@ class Expected:
 
 
 def again(always: Came, calls: int) -> Expected:
-    """It is asked for again, which helps where the end passes by."""
+    """Expects another request, which helps when the end does not recur."""
     return Expected(Came.KEPT, 2, always, calls)
 
 
 def at_once(came: Came) -> Expected:
-    """It is not asked for again."""
+    """Expects no other request."""
     return Expected(came, 1, came, 1)
 
 

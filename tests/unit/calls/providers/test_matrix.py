@@ -60,7 +60,7 @@ class Exchange:
 
     @property
     def read(self) -> End | Fault:
-        """What the transport makes of the end."""
+        """Returns how the transport reads the end."""
         return self.came.end if isinstance(self.came, Completion) else self.came.fault
 
 

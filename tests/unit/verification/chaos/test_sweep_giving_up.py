@@ -26,7 +26,7 @@ def switches(tmp_path: Path) -> Iterator[Switches]:
 
 @pytest.fixture
 def site(switches: Switches) -> _Site:
-    """With switches of its own, and traffic that only counts."""
+    """Returns a site with switches of its own, and traffic that only counts."""
     deployment = SimpleNamespace(switches=switches, sleep_seconds=0.0)
     book, traffic = Book([(POINT, Action.RAISE)], 1), SimpleNamespace(done=0)
     return _Site(cast(Any, deployment), book, cast(Any, traffic), 1, MOST_SESSIONS)
