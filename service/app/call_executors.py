@@ -12,7 +12,6 @@ from service.telemetry.names import Metric
 from service.usecases.calls.call_ledger import CallLedger
 from service.usecases.operations.gauges import observe_whether
 from storage.calls.prefix_index import NullPrefixIndex, RedisPrefixIndex
-from storage.engine.database_state import DeploymentKeys
 
 
 def call_executor(
@@ -33,14 +32,13 @@ def call_executor(
     )
 
 
-def prefix_index(config: Config, keys: DeploymentKeys, stack: AsyncExitStack) -> PrefixIndex:
+def prefix_index(config: Config, stack: AsyncExitStack) -> PrefixIndex:
     """Opens the index of the prefix cache, if there is one; `stack` closes it."""
     if config.redis_url is None:
         return NullPrefixIndex()
     redis = RedisPrefixIndex(
         config.redis_url.get_secret_value(),
         cluster=config.redis_cluster,
-        secret=keys.token if config.redis_replies else None,
         timeout_seconds=config.redis_timeout_seconds,
     )
     stack.push_async_callback(redis.close)

@@ -29,9 +29,9 @@ async def call(
         # The executor of a worker may find its predecessor there, which completes its calls.
         waits = isinstance(at, socket.socket)
         watch = await stack.enter_async_context(health(config, "executor", stop, waits=waits))
-        database, keys = await stack.enter_async_context(database_and_keys(config, "executor"))
+        database, _ = await stack.enter_async_context(database_and_keys(config, "executor"))
         ledger = CallLedger(database, lease_seconds=config.call_lease_seconds)
-        index = prefix_index(config, keys, stack)
+        index = prefix_index(config, stack)
         executor = call_executor(config, transport, ledger, index, Prices(config))
         server = ExecutorServer(executor, stop_seconds=config.stop_seconds)
         await loading

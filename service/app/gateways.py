@@ -21,7 +21,6 @@ from service.settings.config import Config
 from service.usecases.calls.call_ledger import CallLedger
 from service.usecases.memories.recovery import StoredConditions
 from storage.engine.database import Database
-from storage.engine.database_state import DeploymentKeys
 
 #: How long a process that stops waits for its own executor, which as a rule has nothing left
 #: to do by then.
@@ -31,7 +30,6 @@ EXECUTOR_SECONDS = 2.0
 async def open_gateway(
     config: Config,
     database: Database,
-    keys: DeploymentKeys,
     stack: AsyncExitStack,
     prices: Prices,
     *,
@@ -45,7 +43,7 @@ async def open_gateway(
     Without a `remote` executor all calls are made in this process: they end when it is killed.
     What calls need is loaded at once, or `when_asked` for the first time.
     """
-    index = prefix_index(config, keys, stack)
+    index = prefix_index(config, stack)
     ledger = CallLedger(database, lease_seconds=config.call_lease_seconds)
     transport = LitellmTransport(config)
     local = call_executor(config, transport, ledger, index, prices)
@@ -120,7 +118,7 @@ async def open_model_access(config: Config) -> AsyncIterator[ModelAccess]:
     async with AsyncExitStack() as stack:
         stack.enter_context(measured(config, "eval"))
         database, keys = await stack.enter_async_context(database_and_keys(config, "eval"))
-        gateway = await open_gateway(config, database, keys, stack, Prices(config))
+        gateway = await open_gateway(config, database, stack, Prices(config))
         yield ModelAccess(
             database=database,
             gateway=gateway,

@@ -100,7 +100,7 @@ async def serve(config: Config, stop: asyncio.Event, ready: Callable[[str], None
         # Only searches that rerank call models: nothing is started before.
         remote = remote_executor(config, stack)
         gateway = await open_gateway(
-            config, database, keys, stack, Prices(config), remote=remote, when_asked=True
+            config, database, stack, Prices(config), remote=remote, when_asked=True
         )
         reranker = Reranker(gateway, facts, keys.marker, config)
         embedder = embedder_of(config, database)

@@ -67,7 +67,6 @@ async def work(
         gateway = await open_gateway(
             config,
             database,
-            keys,
             stack,
             prices,
             remote=remote,

@@ -184,8 +184,6 @@ class Config(BaseModel):
     redis_url: Annotated[SecretStr, AfterValidator(_checked_redis_url)] | None = None
     #: Whether that is a Redis cluster; else the first command finds out.
     redis_cluster: bool = False
-    #: Whether copies of replies are kept there for a day: a second place with text of memories.
-    redis_replies: bool = True
     #: How long it may take to reply before it counts as gone and is not used for a second.
     redis_timeout_seconds: Seconds = 0.2
     #: Where the API listens.

@@ -229,7 +229,7 @@ class Attribute:
     TO_POSITION: Final = "palimpsest.to_position"
     #: The kind of a change: step, fold …
     CHANGE: Final = "palimpsest.change"
-    #: Whether the reply to a call was there already: in the ledger, or a copy of it.
+    #: Whether the reply to a call was in the ledger already.
     REPLAYED: Final = "palimpsest.call.replayed"
 
 

@@ -22,7 +22,6 @@ from redis.exceptions import RedisError
 
 from service.domain.calls.prefix_index import Boundary, CachedPrefix, PrefixQuery, Seen, Sent
 from storage.calls import deployment_state
-from storage.calls.reply_copies import ReplyCopies
 from storage.engine.redis_link import TIMEOUT_SECONDS, Command, RedisLink
 
 #: Fields of a hash that Redis keeps as a list pack, at its default.
@@ -68,12 +67,9 @@ class RedisPrefixIndex:
         url: str,
         *,
         cluster: bool = False,
-        secret: bytes | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        """With a `secret`, which the processes of one database share, it keeps replies too."""
         self._link = RedisLink(url, cluster=cluster, timeout_seconds=timeout_seconds)
-        self._copies = None if secret is None else ReplyCopies(secret)
         self._process = deployment_state.process_name()
 
     @property
@@ -86,39 +82,29 @@ class RedisPrefixIndex:
         await self._link.close()
 
     async def look(self, question: PrefixQuery) -> Seen:
-        """Returns what is warm, what is queued, and a copy of the reply if there is one."""
+        """Returns what is warm and what is queued."""
         deployments = [deployment_number(one) for one in question.deployments]
         parts = _parts(question)
-        wanted = question.reply_key
-        extra = [
-            *([self._copies.read(wanted)] if self._copies and wanted else []),
-            *(
-                [deployment_state.read_queue(one) for one in question.deployments]
-                * question.with_load
-            ),
-        ]
+        queues = [deployment_state.read_queue(one) for one in question.deployments]
+        extra = queues * question.with_load
         since = int(question.now) - question.ttl_seconds
         found = await self._ask(parts, deployments, since, extra)
         if found is None:
             return Seen.nothing(question)
         cached, rest = found
-        copy = self._copies.decode(wanted, rest.pop(0)) if self._copies and wanted else None
         queued = tuple(deployment_state.total(one, question.now) for one in rest)
         return Seen(
             known=True,
             cached=tuple(_deepest(one) for one in zip(*cached, strict=True))
             or (CachedPrefix(),) * len(deployments),
             queued_tokens=queued or (0,) * len(deployments),
-            reply=copy,
         )
 
     async def sent(self, prompt: Sent) -> None:
-        """Stores a prompt, the outcome of its prediction, and its reply."""
+        """Stores a prompt, and the outcome of its prediction."""
         extra: list[Command] = []
         if prompt.outcome is not None:
             extra += deployment_state.learn(prompt.deployment, prompt.outcome, prompt.now)
-        if prompt.reply is not None and self._copies is not None:
-            extra += self._copies.write(*prompt.reply)
         seconds = prompt.ttl_seconds * _SLACK_FACTOR + SLACK_SECONDS
         await self._keep(_writes(prompt), seconds, extra)
 

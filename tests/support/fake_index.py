@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from service.domain.calls.prefix_index import Boundary, CachedPrefix, PrefixQuery, Seen, Sent
-from service.domain.prompting.flows import ModelReply
 from storage.calls.deployment_state import BUCKETS
 
 
@@ -17,7 +16,6 @@ class DictIndex:
     held: dict[tuple[str, bytes, str], Boundary] = field(default_factory=dict)
     queues: dict[str, int] = field(default_factory=dict)
     counts: dict[str, list[list[float]]] = field(default_factory=dict)
-    replies: dict[str, ModelReply] = field(default_factory=dict)
     prompts: list[Sent] = field(default_factory=list)
     questions: list[PrefixQuery] = field(default_factory=list)
 
@@ -32,7 +30,6 @@ class DictIndex:
                 self.queues.get(deployment, 0) * question.with_load
                 for deployment in question.deployments
             ),
-            reply=self.replies.get(question.reply_key or ""),
         )
 
     def _cached(self, question: PrefixQuery, deployment: str) -> CachedPrefix:
@@ -57,8 +54,6 @@ class DictIndex:
             self.held[key, one, prompt.deployment] = Boundary(
                 depth=1, tokens=tokens, touched=int(prompt.now), exact=one == prompt.exact
             )
-        if prompt.reply is not None:
-            self.replies[prompt.reply[0]] = prompt.reply[1]
         if prompt.outcome is not None:
             counts = self.counts.setdefault(prompt.deployment, [[0.0, 0.0] for _ in range(BUCKETS)])
             counts[prompt.outcome.bucket][not prompt.outcome.survived] += 1

@@ -10,7 +10,6 @@ model is a pause. CPU is given in milliseconds a call, by process.
 import asyncio
 import os
 import resource
-import secrets
 import statistics
 import time
 from pathlib import Path
@@ -74,7 +73,7 @@ def run(seconds: float) -> dict[str, Any]:
 
 async def _near(servers: Servers) -> dict[str, Any]:
     database = Database.connect(servers.new_database(), pool_size=5, name="bench")
-    index = RedisPrefixIndex(servers.valkey.url, secret=secrets.token_bytes(16))
+    index = RedisPrefixIndex(servers.valkey.url)
     calls = gateways.gateway(SlowModel(), database, index=index, lease_seconds=LEASE_SECONDS)
     try:
         return await _measure(servers, database, calls, {})
@@ -86,7 +85,7 @@ async def _near(servers: Servers) -> dict[str, Any]:
 async def _far(servers: Servers, model_url: str) -> dict[str, Any]:
     url = servers.new_database()
     database = Database.connect(url, pool_size=5, name="bench")
-    index = RedisPrefixIndex(servers.valkey.url, secret=secrets.token_bytes(16))
+    index = RedisPrefixIndex(servers.valkey.url)
     os.environ |= {
         "PALIMPSEST_DATABASE_URL": url,
         "PALIMPSEST_REDIS_URL": servers.valkey.url,

@@ -6,8 +6,6 @@ A deployment is one endpoint of a model: what keeps a cache of its own.
 
 from dataclasses import dataclass
 
-from service.domain.prompting.flows import ModelReply
-
 #: Bytes of a boundary's id. A collision misleads a prediction, nothing else.
 ID_BYTES = 8
 
@@ -52,8 +50,6 @@ class PrefixQuery:
     now: float
     #: How long a prefix stays warm without being used.
     ttl_seconds: int
-    #: Key of a reply whose copy is wanted too; None for none.
-    reply_key: str | None = None
     #: Whether to say how much is queued at each deployment.
     with_load: bool = False
 
@@ -68,8 +64,6 @@ class Seen:
     cached: tuple[CachedPrefix, ...]
     #: Tokens of prompts under way at each deployment; zeros when not asked for.
     queued_tokens: tuple[int, ...]
-    #: The copy of the reply.
-    reply: ModelReply | None = None
 
     @classmethod
     def nothing(cls, question: PrefixQuery) -> "Seen":
@@ -105,8 +99,6 @@ class Sent:
     ttl_seconds: int
     #: What was learned about the deployment's cache; None when nothing was.
     outcome: PrefixSurvival | None = None
-    #: Key and reply, to be kept as a copy; None for none.
-    reply: tuple[str, ModelReply] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

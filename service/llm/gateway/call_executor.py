@@ -1,8 +1,8 @@
 """Makes a call for which it has the lease, and stores the outcome.
 
 It may live in a process of its own (`service.llm.executor`), which goes on when the worker that
-gave the order dies. What it does with a reply, in this order: the durable row, the copy
-in the index, then the answer to the worker.
+gave the order dies. A reply goes to the worker after its durable row is written, and the index
+knows that its prompt was sent.
 """
 
 import asyncio
@@ -245,7 +245,7 @@ class CallExecutor:
             reply = await self._record(under_way, call, last=last)
             if reply is not None:
                 if made.completion is not None:
-                    await self._feedback.learn(order, call, reply)
+                    await self._feedback.learn(order, call)
                 return reply
             assert failure is not None, "a call without a reply has failed"
             if last:

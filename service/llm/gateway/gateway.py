@@ -37,7 +37,6 @@ from service.llm.providers.plans import (
     Chooser,
     Route,
     deployment_name,
-    reply_key,
 )
 from service.llm.providers.renderers import cache_key_of, plan_marks
 from service.llm.providers.streamed_reply import OnText, StreamedReply
@@ -176,10 +175,7 @@ class Gateway:
         """The reply, and whether it was there already."""
         model, look, moves = wanted.model, FIRST_LOOK_SECONDS, MAX_MOVES
         while True:
-            route, copy = await self._chooser.choose(wanted.prefix, model, wanted.reply_key)
-            if copy is not None:
-                self._replays.add(1, {Attribute.MODEL: LABELS.of(model)})
-                return copy, True
+            route = await self._chooser.choose(wanted.prefix, model)
             if await ticket.waited(route):
                 continue
             try:
@@ -335,11 +331,6 @@ class _Wanted:
     at_once: int
     #: What was streamed of the reply; None: without a reader.
     streamed: StreamedReply | None
-
-    @property
-    def reply_key(self) -> str:
-        """What a copy of the reply is found by."""
-        return reply_key(self.scope, self.key)
 
 
 def _span(wanted: _Wanted) -> AbstractContextManager[Span]:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 import structlog
 
 from service.domain.calls.prefix_index import CachedPrefix, Prefix, PrefixQuery, Seen
-from service.domain.prompting.flows import ModelReply
 from service.domain.spend.prices import ModelPrices
 from service.llm.prefix_cache import survival
 from service.llm.prefix_cache.cache import PrefixIndex, expected_tokens
@@ -94,13 +93,8 @@ class Router:
         self._states = {one.name: _State() for one in deployments}
         self._learned: dict[str, tuple[float, Sequence[tuple[float, float]]]] = {}
 
-    async def choose(
-        self, prefix: Prefix, model: str, reply_key: str
-    ) -> tuple[Route, ModelReply | None]:
-        """Where a call goes, and the copy of its reply where it was made already.
-
-        Never raises: without knowledge it chooses all the same.
-        """
+    async def choose(self, prefix: Prefix, model: str) -> Route:
+        """Returns where a call goes. Never raises: without knowledge it chooses all the same."""
         deployments = self._of_model.get(model, ())
         names = tuple(one.name for one in deployments)
         prices = self._prices(model)
@@ -112,13 +106,12 @@ class Router:
             deployments=names or (deployment_name(model, ""),),
             now=now,
             ttl_seconds=prices.ttl_seconds,
-            reply_key=reply_key,
             with_load=len(names) > 1,
         )
         seen = await self._index.look(question)
-        if len(names) > 1 and seen.reply is None:
-            return await self._cheapest(deployments, prefix, prices, seen, now), None
-        return _route(prefix, prices, seen, 0, now, deployment="".join(names[:1])), seen.reply
+        if len(names) > 1:
+            return await self._cheapest(deployments, prefix, prices, seen, now)
+        return _route(prefix, prices, seen, 0, now, deployment="".join(names[:1]))
 
     async def _cheapest(
         self,

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from service.domain.calls.ledger import Call
 from service.domain.calls.prefix_index import PrefixSurvival, Sent
-from service.domain.prompting.flows import ModelReply
 from service.domain.spend.prices import CacheFamily, ModelPrices
 from service.llm.prefix_cache.cache import PrefixIndex, calibrated, expected_tokens
 from service.llm.prefix_cache.misses import Evidence, MissReason, classify, tolerance
@@ -89,11 +88,8 @@ class PrefixFeedback:
             )
         )
 
-    async def learn(self, order: CallRequest, call: Call, reply: ModelReply) -> None:
-        """Reports to the index what is warm now, whether what was warm had survived, and the reply.
-
-        `reply` is the one that counts: the first that was stored durably.
-        """
+    async def learn(self, order: CallRequest, call: Call) -> None:
+        """Reports to the index what is warm now, and whether what was warm had survived."""
         prefix, route, prices = order.prefix, order.route, self._prices(order.model)
         rest = order.ask.segments[len(prefix.ids) :]
         anchor, exact = _anchor(order, call, prices)
@@ -120,7 +116,6 @@ class PrefixFeedback:
                 now=self._clock(),
                 ttl_seconds=prices.ttl_seconds,
                 outcome=_outcome(order, call, prices),
-                reply=(order.reply_key, reply),
             )
         )
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from service.domain.calls.ledger import CallScope, Lease
 from service.domain.calls.prefix_index import Prefix
-from service.domain.prompting.flows import ModelReply, ModelRequest
+from service.domain.prompting.flows import ModelRequest
 from service.llm.providers.streamed_reply import OnText
 
 
@@ -80,32 +80,17 @@ class CallRequest:
     #: The reader of the stream; as in `service.llm.providers.streamed_reply`.
     on_text: OnText | None = field(default=None, compare=False)
 
-    @property
-    def reply_key(self) -> str:
-        """What a copy of the reply is found by."""
-        return reply_key(self.scope, self.key)
-
 
 def deployment_name(model: str, deployment: str) -> str:
     """What keeps a cache and a circuit of its own: a deployment, else the model without one."""
     return deployment or model
 
 
-def reply_key(scope: CallScope, key: bytes) -> str:
-    """What a copy of a call's reply is found by."""
-    return f"{scope.tenant_id}:{key.hex()}"
-
-
 class Chooser(Protocol):
     """Finds the deployment for a call."""
 
-    async def choose(
-        self, prefix: Prefix, model: str, reply_key: str
-    ) -> tuple[Route, ModelReply | None]:
-        """Where to go, and the copy of the reply where there is one.
-
-        Never raises: without knowledge it chooses all the same.
-        """
+    async def choose(self, prefix: Prefix, model: str) -> Route:
+        """Returns where to go. Never raises: without knowledge it chooses all the same."""
         ...
 
     def going(self, route: Route, tokens: int) -> AbstractAsyncContextManager[None]:

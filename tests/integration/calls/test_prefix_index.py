@@ -2,11 +2,9 @@
 
 import asyncio
 import tempfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -22,7 +20,6 @@ from service.domain.calls.prefix_index import (
     Seen,
     Sent,
 )
-from service.domain.prompting.flows import ModelReply
 from service.local.valkey import ValkeyServer
 from storage.calls import deployment_state, prefix_index
 from storage.calls.prefix_index import NullPrefixIndex, RedisPrefixIndex
@@ -34,7 +31,6 @@ IDS = (b"task0000", b"base0000", b"amend001")
 NOW = 1_000_000.0
 TTL = 60
 COLD = CachedPrefix()
-SECRET = b"of this database"
 
 
 def question(**changes: Any) -> PrefixQuery:
@@ -82,7 +78,7 @@ async def index(server: ValkeyServer):  # type: ignore[no-untyped-def]
     """An index on an empty server."""
     with Redis.from_url(server.url) as redis:
         redis.flushall()
-    index = connected(server.url, secret=SECRET)
+    index = connected(server.url)
     yield index
     await index.close()
 
@@ -187,53 +183,10 @@ async def test_what_others_wrote_there_is_not_warm(
         redis.hset(
             "pc:{t:m}:seg", IDS[1] + prefix_index.deployment_number("one"), "nonsense, longer"
         )
-        redis.set("pc:{t:r}:resp", b"nonsense")
-        redis.set("pc:{t:s}:resp", bytes(16) + zlib.compress(b'["made up", "m/n"]'))
         redis.hset(deployment_state.read_queue("one").key, "somebody", "many")
     await index.sent(sent((IDS[0], 100)))
-    seen = await index.look(question(reply_key="t:r", with_load=True))
-    assert seen == Seen(known=True, cached=(warm(1, 100),), queued_tokens=(0,), reply=None)
-    assert (await index.look(question(reply_key="t:s"))).reply is None
-
-
-async def test_a_reply_is_kept_and_found_in_the_same_look(
-    index: RedisPrefixIndex, server: ValkeyServer
-) -> None:
-    reply = ModelReply(
-        text="what it said: " + "é" * 1000,
-        model="m/n",
-        input_tokens=70,
-        cached_tokens=None,
-        output_tokens=9,
-    )
-    await index.sent(sent(reply=("t:key", reply)))
-    seen = await index.look(question(reply_key="t:key"))
-    assert (seen.reply, seen.cached) == (reply, (warm(3, 350),))
-    assert (await index.look(question(reply_key="t:other"))).reply is None
-    assert (await index.look(question())).reply is None
-    with Redis.from_url(server.url) as redis:
-        assert 0 < redis.ttl("pc:{t:key}:resp") <= 24 * 3600
-        assert redis.strlen("pc:{t:key}:resp") < 200
-        redis.copy("pc:{t:key}:resp", "pc:{t:other}:resp")
-    assert (await index.look(question(reply_key="t:other"))).reply is None, "of another call"
-
-
-async def test_a_reply_of_another_database_is_not_ours(
-    index: RedisPrefixIndex, server: ValkeyServer
-) -> None:
-    other = connected(server.url, secret=b"of another database")
-    silent = connected(server.url)
-    await other.sent(sent(reply=("t:key", ModelReply(text="theirs", model="m/n"))))
-    asked = question(reply_key="t:key")
-    assert (await index.look(asked)).reply is None
-    assert (await silent.look(asked)).reply is None
-    assert (await other.look(asked)).reply is not None
-    await silent.sent(sent(reply=("t:none", ModelReply(text="x", model="m/n"))))
-    await index.sent(sent(reply=("t:long", ModelReply(text=token_hex(100_000), model="m/n"))))
-    with Redis.from_url(server.url) as redis:
-        assert redis.keys("*resp*") == [b"pc:{t:key}:resp"], "too long ones are not kept"
-    await other.close()
-    await silent.close()
+    seen = await index.look(question(with_load=True))
+    assert seen == Seen(known=True, cached=(warm(1, 100),), queued_tokens=(0,))
 
 
 async def test_the_queue_of_a_place_is_what_all_processes_say(
@@ -319,23 +272,19 @@ def _expected(
 
 async def test_a_cluster_is_found_out_and_its_keys_are_spread(folder: Path) -> None:
     with cluster(folder) as urls:
-        told = connected(urls[0], cluster=True, secret=SECRET)
-        found_out = connected(urls[1], secret=SECRET)
+        told = connected(urls[0], cluster=True)
+        found_out = connected(urls[1])
         for number in range(30):
             keys = {"memory_key": f"t:m{number}", "group_key": f"t:g{number % 7}"}
-            reply = ModelReply(text=str(number), model="m/n")
             outcome = PrefixSurvival(bucket=1, survived=True)
-            await told.sent(sent(reply=(f"t:k{number}", reply), outcome=outcome, **keys))
+            await told.sent(sent(outcome=outcome, **keys))
             await told.queued("two", number, NOW)
-            asked = question(
-                reply_key=f"t:k{number}", deployments=("one", "two"), with_load=True, **keys
-            )
+            asked = question(deployments=("one", "two"), with_load=True, **keys)
             for index in (told, found_out):
                 assert await index.look(asked) == Seen(
                     known=True,
                     cached=(warm(3, 350), COLD),
                     queued_tokens=(0, number),
-                    reply=reply,
                 )
         assert list(await found_out.outcomes("one", NOW))[1] == (30, 0)
         for url in urls:

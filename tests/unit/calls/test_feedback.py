@@ -8,7 +8,7 @@ import pytest
 
 from service.domain.calls.ledger import Call, CallScope, Lease
 from service.domain.calls.prefix_index import PrefixSurvival
-from service.domain.prompting.flows import ModelReply, ModelRequest, Purpose, Segment, SegmentKind
+from service.domain.prompting.flows import ModelRequest, Purpose, Segment, SegmentKind
 from service.domain.spend.prices import CacheFamily, ModelPrices
 from service.llm.gateway.routing import Router
 from service.llm.prefix_cache.cache import prefix_of
@@ -24,9 +24,6 @@ SCOPE = CallScope(
 )
 ROUNDED = replace(PLAIN, write=1.0, granularity_tokens=16)
 EXPLICIT = replace(ROUNDED, family=CacheFamily.EXPLICIT, granularity_tokens=1, max_marks=4)
-
-
-REPLY = ModelReply(text="said", model=MODEL)
 
 
 @dataclass
@@ -116,14 +113,14 @@ async def test_predictions_come_true_to_a_block_whatever_the_tokenizer(
     reasons = []
     for step in range(60):
         made = order(*texts, route=Route())
-        route, _ = await router.choose(made.prefix, MODEL, made.reply_key)
+        route = await router.choose(made.prefix, MODEL)
         made = order(*texts, route=route)
         # No chunk begins like another, or like an amendment.
         tokens, cached = engine.answer("".join(texts) + f"{step}!" + "c" * 400)
         if step:
             assert abs(route.predicted_tokens - cached) <= 16
         reasons.append(feedback.miss_reason(made, route.predicted_tokens, cached))
-        await feedback.learn(made, call(made, input_tokens=tokens, reported=cached), REPLY)
+        await feedback.learn(made, call(made, input_tokens=tokens, reported=cached))
         texts.append(f"[{step}] set a to b. " * (1 + step % 5))
         clock.now += 20
     assert set(reasons) == {MissReason.NONE}
@@ -139,12 +136,12 @@ async def test_a_memory_that_is_written_in_place_is_not_taken_for_evicted() -> N
         at = 37 * step % 300
         base = "b" * at + f"<{step}>" + "b" * (300 - at)
         made = order(task, base, route=Route())
-        route, _ = await router.choose(made.prefix, MODEL, made.reply_key)
+        route = await router.choose(made.prefix, MODEL)
         made = order(task, base, route=route)
         tokens, cached = engine.answer(task + base + f"{step}!" + "c" * 400)
         predicted = route.predicted_tokens
         found = feedback.miss_reason(made, predicted, cached)
-        await feedback.learn(made, call(made, input_tokens=tokens, reported=cached), REPLY)
+        await feedback.learn(made, call(made, input_tokens=tokens, reported=cached))
         assert found in {MissReason.NONE, MissReason.MORE}
         clock.now += 20
     assert abs(predicted - 250) <= 16
@@ -155,17 +152,17 @@ async def test_only_what_carried_a_mark_is_warm_where_marks_are_needed() -> None
     index, clock = DictIndex(), Clock()
     feedback = new_feedback(index, clock, EXPLICIT)
     made = order("a" * 400, "b" * 400, "c" * 400, "d" * 400, route=Route(), marks=(0, 2))
-    await feedback.learn(made, call(made, input_tokens=500, reported=0), REPLY)
+    await feedback.learn(made, call(made, input_tokens=500, reported=0))
     (prompt,) = index.prompts
     ids = made.prefix.ids
     assert prompt.boundaries == ((ids[0], 100), (ids[2], 300))
     assert prompt.with_group
     read = replace(made, plan=CallPlan(marks=(2, 3)), route=Route(warm_segments=3, warm_tokens=300))
-    await feedback.learn(read, call(read, input_tokens=500, reported=300), REPLY)
+    await feedback.learn(read, call(read, input_tokens=500, reported=300))
     assert index.prompts[1].boundaries == ((ids[2], 300), (ids[3], 400))
     assert not index.prompts[1].with_group
     unmarked = replace(made, plan=CallPlan())
-    await feedback.learn(unmarked, call(unmarked, input_tokens=500, reported=0), REPLY)
+    await feedback.learn(unmarked, call(unmarked, input_tokens=500, reported=0))
     assert index.prompts[2].boundaries == ()
 
 
@@ -189,9 +186,7 @@ async def test_whether_a_prefix_survived(
     index = DictIndex()
     route = replace(Route(deepest_tokens=4000, deepest_age_seconds=10.0), **changes)
     made = order("a" * 16_000, route=route)
-    await new_feedback(index, Clock()).learn(
-        made, call(made, input_tokens=4100, reported=reported), REPLY
-    )
+    await new_feedback(index, Clock()).learn(made, call(made, input_tokens=4100, reported=reported))
     assert index.prompts[0].outcome == outcome
 
 

@@ -26,13 +26,11 @@ async def test_the_same_call_is_paid_once_and_another_occasion_is_another_call()
 
 
 async def test_a_reply_says_what_it_took_wherever_it_is_from() -> None:
-    script, ledger, index = Script(["one"], cached_tokens=3), Ledger(), DictIndex()
-    calls = gateway(script, ledger, index, [])
+    script, ledger = Script(["one"], cached_tokens=3), Ledger()
+    calls = gateway(script, ledger, DictIndex(), [])
     took = ModelReply(text="one", model="m/x", input_tokens=6, cached_tokens=3, output_tokens=5)
     ask = make_ask("a" * 16)
     assert await calls.call(ask, model="m/x", scope=SCOPE) == took, "the provider"
-    assert await calls.call(ask, model="m/x", scope=SCOPE) == took, "its copy"
-    index.replies.clear()
     assert await calls.call(ask, model="m/x", scope=SCOPE) == took, "the ledger"
     assert script.asked == 1
 
@@ -94,17 +92,6 @@ async def test_what_is_configured_of_a_model_makes_another_call() -> None:
         held.settings = settings
         texts.append((await calls.call(make_ask("a"), model="m/x", scope=SCOPE)).text)
     assert texts == ["one", "two", "three", "two", "one"]
-
-
-async def test_a_copy_of_the_reply_is_as_good_as_the_durable_one() -> None:
-    script, ledger, index = Script(["one", "two"]), Ledger(), DictIndex()
-    calls = gateway(script, ledger, index, [])
-    first = await calls.call(make_ask("a"), model="m/x", scope=SCOPE)
-    ledger.calls.clear()
-    assert await calls.call(make_ask("a"), model="m/x", scope=SCOPE) == first
-    assert (script.asked, ledger.intents) == (1, {})
-    index.replies.clear()
-    assert (await calls.call(make_ask("a"), model="m/x", scope=SCOPE)).text == "two"
 
 
 async def test_the_first_reply_counts() -> None:

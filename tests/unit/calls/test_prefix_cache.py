@@ -39,7 +39,7 @@ def test_a_prediction_is_the_length_of_the_common_prefix(sent: list[str], now: l
         router = Router((), index, lambda _: BRIEF, clock=lambda: 1000.0)
 
         async def predicted(now: Prefix, model: str = "m") -> int:
-            return (await router.choose(now, model, "t:key"))[0].predicted_tokens
+            return (await router.choose(now, model)).predicted_tokens
 
         await index.sent(
             Sent(
