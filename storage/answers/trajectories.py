@@ -13,7 +13,7 @@ from service.domain.answers.trajectory import (
     Event,
     EventKind,
 )
-from service.domain.prompting.ends import is_kept_by_text, kept_reply
+from service.domain.prompting.ends import end_of
 from service.domain.tree.recording import Statistics
 from storage.engine.database import Transaction
 from storage.engine.listing import ListPage, walk_rows
@@ -28,9 +28,6 @@ Heard = tuple[UUID, UUID, int]
 async def append(tx: Transaction, key: AnswerKey, event: Event) -> None:
     """Writes an event. A stored one stays: a worker that takes over an answer repeats it."""
     fields = asdict(event)
-    if is_kept_by_text(event.reply, event.end):
-        # The release before does not know the field.
-        del fields["end"]
     statement = insert(trajectory_event).values(
         session_key=key[0],
         answer_id=key[1],
@@ -137,17 +134,11 @@ def _event(ordinal: int, fields: Mapping[str, Any]) -> Event:
             "ordinal": ordinal,
             "kind": EventKind(fields["kind"]),
             "action": Action(fields["action"]),
-            **_reply(fields),
+            "end": end_of(fields["end"]),
             "shown": tuple(fields["shown"]),
             "targets": tuple(fields["targets"]),
         }
     )
-
-
-def _reply(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the reply and its end."""
-    text, end = kept_reply(fields.get("reply", ""), fields.get("end"))
-    return {"reply": text, "end": end}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

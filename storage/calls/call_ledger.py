@@ -18,7 +18,7 @@ from service.domain.calls.ledger import (
     Lease,
     Reservation,
 )
-from service.domain.prompting.ends import kept_reply
+from service.domain.prompting.ends import end_of
 from service.domain.prompting.flows import ModelReply
 from service.domain.values.errors import BudgetExhausted, CallBound
 from storage.engine.database import OF_TENANT, Transaction
@@ -458,11 +458,10 @@ def _reply_of(
     cached_tokens: int | None,
     output_tokens: int,
     reasoning_tokens: int | None,
-    ended: str | None,
+    ended: str,
     said: str | None,
 ) -> ModelReply:
     """Returns a reply from its columns."""
-    text, end = kept_reply(text, ended)
     return ModelReply(
         text=text,
         model=model,
@@ -470,6 +469,6 @@ def _reply_of(
         cached_tokens=cached_tokens,
         output_tokens=output_tokens,
         reasoning_tokens=reasoning_tokens,
-        end=end,
+        end=end_of(ended),
         said=said or "",
     )

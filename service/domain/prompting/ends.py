@@ -33,26 +33,6 @@ class End(StrEnum):
         return self in (End.REFUSAL, End.FILTER)
 
 
-#: What the release before put after a reply that was cut off; its text was all that it kept.
-_MARK = "\n[CUT OFF]"
-
-
-def kept_reply(text: str, ended: str | None) -> tuple[str, End]:
-    """Returns the text of a reply that was kept, without the mark, and how it ended.
-
-    `ended` is what was kept of that; None: the release before kept it, and says it by its mark.
-    """
-    if ended is None:
-        ended = End.LENGTH if text.endswith(_MARK) else End.COMPLETE
-    end = end_of(ended)
-    return (text.removesuffix(_MARK) if end is End.LENGTH else text), end
-
-
-def is_kept_by_text(text: str, end: End) -> bool:
-    """Returns whether `kept_reply` finds the end of a reply by its text alone."""
-    return kept_reply(text, None) == (text, end)
-
-
 def end_of(value: str) -> End:
     """Returns an end by its value; one that another release knows is unknown."""
     try:

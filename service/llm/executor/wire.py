@@ -19,8 +19,8 @@ from uuid import UUID
 
 from service.domain.calls.ledger import CallScope, Lease
 from service.domain.calls.prefix_index import Prefix
-from service.domain.prompting.ends import kept_reply
-from service.domain.prompting.faults import Fault, fault_of
+from service.domain.prompting.ends import end_of
+from service.domain.prompting.faults import fault_of
 from service.domain.prompting.flows import (
     ModelReply,
     ModelRequest,
@@ -123,15 +123,13 @@ def request_from_json(value: dict[str, Any]) -> CallRequest:
             session_key=UUID(scope["session_key"]),
             memory_id=None if memory_id is None else UUID(memory_id),
             occasion=scope["occasion"],
-            # The release before does not say it.
-            incarnation=scope.get("incarnation"),
+            incarnation=scope["incarnation"],
         ),
         key=bytes.fromhex(value["key"]),
         lease=Lease(fence=value["fence"]),
         lease_deadline=value["lease_deadline"],
         at_once=value["at_once"],
-        # The release before does not say it.
-        probes=value.get("probes", False),
+        probes=value["probes"],
         prefix=Prefix(
             memory_key=prefix["memory_key"],
             group_key=prefix["group_key"],
@@ -154,32 +152,21 @@ def failure_to_json(failure: ModelFailure) -> dict[str, Any]:
 
 
 def failure_from_json(value: dict[str, Any]) -> ModelFailure:
-    """Returns the failure that `failure_to_json` wrote, or the release before."""
+    """Returns the failure that `failure_to_json` wrote."""
     return ModelFailure(
         value["failure"],
         retryable=value["retryable"],
         retry_after_seconds=value["retry_after_seconds"],
-        fault=fault_of(value["fault"]) if "fault" in value else _fault_before(value["retryable"]),
+        fault=fault_of(value["fault"]),
     )
 
 
-def _fault_before(retryable: bool) -> Fault:
-    """Returns what a failure may be of which the release before does not say it."""
-    return Fault.FAILING if retryable else Fault.REQUEST_REFUSED
-
-
-#: What the release before does not say of a reply.
-_NEW = frozenset({"end", "reasoning_tokens", "said"})
-
-
 def reply_to_json(reply: ModelReply) -> dict[str, Any]:
-    """A reply as plain JSON."""
+    """Returns a reply as plain JSON."""
     return {**{name: getattr(reply, name) for name in ModelReply.__slots__}, "end": reply.end.value}
 
 
 def reply_from_json(value: dict[str, Any]) -> ModelReply:
-    """The reply that `reply_to_json` wrote, whatever else is beside it."""
-    known = {name: value[name] for name in ModelReply.__slots__ if name not in _NEW}
-    known["text"], end = kept_reply(value["text"], value.get("end"))
-    more = {"reasoning_tokens": value.get("reasoning_tokens"), "said": value.get("said", "")}
-    return ModelReply(**known, **more, end=end)
+    """Returns the reply that `reply_to_json` wrote, whatever else is beside it."""
+    known = {name: value[name] for name in ModelReply.__slots__}
+    return ModelReply(**{**known, "end": end_of(known["end"])})

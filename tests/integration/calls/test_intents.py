@@ -30,7 +30,6 @@ from storage.spend import budgets
 from tests.integration.spend.test_spend import OTHER, owners
 from tests.integration.support.scripted import ITEM, KEY, MEMORY, Script, make, prism_method
 from tests.integration.support.statements import statements
-from tests.support.harness import Servers
 
 __all__ = ["owners"]
 
@@ -102,25 +101,6 @@ async def test_how_a_reply_ended_is_stored_with_it(database: Database) -> None:
         ended = replace(CALL, key=key, end=end, said=f"why {number}", reasoning_tokens=number)
         recorded = await ledger.record(SCOPE, ended, lease, last=False)
         assert recorded == await ledger.begin(SCOPE, key, WANTED) == ended.as_reply()
-
-
-async def test_a_reply_of_the_release_before_says_by_its_mark_that_it_was_cut_off(
-    database: Database, servers: Servers, url: str
-) -> None:
-    await make(database, ["a"])
-    ledger = CallLedger(database, lease_seconds=60)
-    for key, reply, said, end in (
-        (b"1", "whole", "whole", End.COMPLETE),
-        (b"2", "cut\n[CUT OFF]", "cut", End.LENGTH),
-    ):
-        lease = await ledger.begin(SCOPE, key, WANTED)
-        assert isinstance(lease, Lease)
-        await ledger.record(SCOPE, replace(CALL, key=key, reply=reply), lease, last=False)
-        with psycopg.connect(servers.as_superuser(url)) as connection:
-            connection.execute("UPDATE call SET ended = NULL")
-        found = await ledger.begin(SCOPE, key, WANTED)
-        assert isinstance(found, ModelReply)
-        assert (found.text, found.end) == (said, end)
 
 
 async def test_a_lease_that_ran_out_is_taken_over_and_does_not_come_back(
