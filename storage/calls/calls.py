@@ -64,6 +64,7 @@ _SUMMED = (
     "output_tokens",
     "cost_micro_usd",
 )
+_SUMS = ", ".join(f"sum({name})::bigint AS {name}" for name in _SUMMED)
 #: One look-up in the index for each memory and occasion. The order is that of the index: another
 #: index, which would be read for all calls of the session, would have to sort.
 _OF_MEMORY = f"""
@@ -73,8 +74,7 @@ _OF_MEMORY = f"""
     ORDER BY c.memory_id, c.occasion OFFSET 0
 """  # noqa: S608 - all of it stands above
 _USAGE_OF = f"""
-SELECT w.occasion, purpose, model, count(*) AS calls,
-    {", ".join(f"sum({name}) AS {name}" for name in _SUMMED)}
+SELECT w.occasion, purpose, model, count(*) AS calls, {_SUMS}
 FROM unnest(%(occasions)s::text[]) AS w (occasion), LATERAL (
     ({_OF_MEMORY.format(memory="IS NULL", occasion="w.occasion")})
     UNION ALL
@@ -99,15 +99,15 @@ async def usage_of(
     }
     found: dict[str, list[UsageLine]] = {}
     for row in await tx.fetch(_USAGE_OF, values, prepare=None):
-        found.setdefault(row.occasion, []).append(_line(row))
+        line = row._asdict()
+        found.setdefault(line.pop("occasion"), []).append(UsageLine(**line))
     return found
 
 
 #: Its values are a session, an answer, and the occasion of its calls. These are of no memory, or of
 #: the one that is asked or was chosen. Each part uses the index in one way.
 USAGE_OF_ANSWER = f"""
-SELECT purpose, model, count(*) AS calls,
-    {", ".join(f"sum({name}) AS {name}" for name in _SUMMED)}
+SELECT purpose, model, count(*) AS calls, {_SUMS}
 FROM (
     ({_OF_MEMORY.format(memory="IS NULL", occasion="%(occasion)s")})
     UNION ALL
@@ -129,7 +129,7 @@ ORDER BY purpose, model
 
 def lines(rows: Sequence[Any]) -> tuple[UsageLine, ...]:
     """Returns the sums in rows of USAGE_OF_ANSWER."""
-    return tuple(_line(row) for row in rows)
+    return tuple(UsageLine(**row._asdict()) for row in rows)
 
 
 async def usage_of_answer(
@@ -138,20 +138,3 @@ async def usage_of_answer(
     """Returns the sums of an answer's calls, which have that occasion."""
     values = {"session": session_key, "answer": answer_id, "occasion": occasion}
     return lines(await tx.fetch(USAGE_OF_ANSWER, values))
-
-
-def _line(row: Any) -> UsageLine:
-    return UsageLine(
-        purpose=row.purpose,
-        model=row.model,
-        calls=int(row.calls),
-        input_tokens=int(row.input_tokens),
-        predicted_cached_tokens=int(row.predicted_cached_tokens),
-        reported_cached_tokens=_int_or_none(row.reported_cached_tokens),
-        output_tokens=int(row.output_tokens),
-        cost_micro_usd=_int_or_none(row.cost_micro_usd),
-    )
-
-
-def _int_or_none(value: object) -> int | None:
-    return None if value is None else int(str(value))

@@ -8,24 +8,10 @@ from typing import Any
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
-from sqlalchemy import (
-    ColumnElement,
-    Select,
-    and_,
-    bindparam,
-    case,
-    func,
-    not_,
-    or_,
-    select,
-    tuple_,
-)
 
 from service.domain.memories.specs import spec_from_json
 from service.domain.values.memory_specs import MemorySpec, MemoryStatus
 from storage.engine.database import Transaction
-from storage.engine.ready import Ready
-from storage.tables import dead_letter, memory, session
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,61 +69,6 @@ class StoredMemory:
         if self.waiting_cause is not None:
             return MemoryStatus.WAITING
         return MemoryStatus.ACTIVE
-
-
-def held_reason() -> ColumnElement[str | None]:
-    """Returns why a memory is over budget. After `ready_at` it is about to try again."""
-    return case((memory.c.ready_at > func.now(), memory.c.held_reason)).label("held_reason")
-
-
-def waiting_cause() -> ColumnElement[str | None]:
-    """Returns why a memory waits for its model. After `ready_at` it is about to try again."""
-    return case((memory.c.ready_at > func.now(), memory.c.waiting_cause)).label("waiting_cause")
-
-
-def is_idle() -> ColumnElement[bool]:
-    """Returns whether a memory has nothing to do, until more is appended or its time comes."""
-    return or_(not_(memory.c.has_work), memory.c.resting).label("is_idle")
-
-
-def _select_memories() -> Select[Any]:
-    return (
-        select(
-            memory.c.session_key,
-            memory.c.memory_id,
-            session.c.name.label("session_name"),
-            memory.c.name,
-            memory.c.kind,
-            memory.c.spec,
-            memory.c.schema_source,
-            memory.c.revision,
-            memory.c.applied_position,
-            session.c.head,
-            session.c.incarnation,
-            memory.c.status,
-            memory.c.created_at,
-            memory.c.rebuilt_from,
-            memory.c.consolidate_position,
-            held_reason(),
-            memory.c.seal_position,
-            is_idle(),
-            waiting_cause(),
-            memory.c.losses,
-            dead_letter.c.from_position.label("stall_position"),
-            dead_letter.c.cause.label("stall_cause"),
-            dead_letter.c.attempts.label("stall_attempts"),
-            dead_letter.c.created_at.label("stall_at"),
-        )
-        .join(session, session.c.session_key == memory.c.session_key)
-        .outerjoin(
-            dead_letter,
-            and_(
-                dead_letter.c.session_key == memory.c.session_key,
-                dead_letter.c.memory_id == memory.c.memory_id,
-                dead_letter.c.resolution.is_(None),
-            ),
-        )
-    )
 
 
 #: The index of the kind in a row.
@@ -213,90 +144,23 @@ async def get(tx: Transaction, session_key: UUID, memory_id: UUID) -> StoredMemo
     return from_row(rows[0]) if rows else None
 
 
-_FIND_KIND = Ready(
-    select(memory.c.kind).where(
-        memory.c.session_key == bindparam("session"), memory.c.memory_id == bindparam("memory")
-    )
-)
-
-
 async def find_kind(tx: Transaction, session_key: UUID, memory_id: UUID) -> str | None:
     """Returns the kind of a memory; None when there is none."""
-    found = await tx.fetch(_FIND_KIND, {"session": session_key, "memory": memory_id})
+    query = "SELECT kind FROM memory WHERE session_key = %s AND memory_id = %s"
+    found = await tx.fetch(query, (session_key, memory_id))
     return found[0][0] if found else None
 
 
-async def list_all(tx: Transaction, session_key: UUID) -> Sequence[StoredMemory]:
-    """Returns the memories of a session by name."""
-    return await list_after(tx, session_key, "", None)
-
-
-async def list_after(
-    tx: Transaction, session_key: UUID, name: str, limit: int | None
-) -> Sequence[StoredMemory]:
-    """Returns up to `limit` memories of a session after `name`; None: all.
-
-    In the order of the bytes of their names.
-    """
-    by_bytes = memory.c.name.collate("C")
-    statement = (
-        _select_memories()
-        .where(memory.c.session_key == session_key, by_bytes > name)
-        .order_by(by_bytes)
-        .limit(limit)
-    )
-    return [from_row(row) for row in await tx.fetch(statement)]
-
-
-async def list_of_all(
-    tx: Transaction,
-    *,
-    status: MemoryStatus | None,
-    after: tuple[UUID, UUID] | None,
-    limit: int,
-) -> Sequence[StoredMemory]:
-    """Returns up to `limit` memories of all sessions after a key, by key."""
-    statement = (
-        _select_memories()
-        .where(memory.c.tenant_id == tx.tenant_id)
-        .order_by(memory.c.session_key, memory.c.memory_id)
-        .limit(limit)
-    )
-    if status is not None:
-        statement = statement.where(*_of_status(status))
-    if after is not None:
-        statement = statement.where(tuple_(memory.c.session_key, memory.c.memory_id) > after)
-    return [from_row(row) for row in await tx.fetch(statement)]
-
-
-def _of_status(status: MemoryStatus) -> Sequence[ColumnElement[bool]]:
-    """Returns the conditions on memories whose `shown_status` is this one."""
-    match status:
-        case MemoryStatus.STALLED:
-            # There is an index of open letters, and none of statuses.
-            return memory.c.status == "stalled", dead_letter.c.letter_id.is_not(None)
-        case MemoryStatus.SEALED:
-            return (memory.c.status == "sealed",)
-        case MemoryStatus.OVER_BUDGET:
-            # The first is what the index has.
-            held = memory.c.held_reason.is_not(None)
-            return held, memory.c.status == "active", held_reason().is_not(None)
-        case MemoryStatus.WAITING:
-            waits = waiting_cause().is_not(None), held_reason().is_(None)
-            return memory.c.has_work, memory.c.status == "active", *waits
-        case MemoryStatus.ACTIVE:
-            free = waiting_cause().is_(None), held_reason().is_(None)
-            return memory.c.status == "active", *free
-
+# After `ready_at` a memory is about to try again.
+_HELD = "CASE WHEN m.ready_at > now() THEN m.held_reason END"
+_WAITING = "CASE WHEN m.ready_at > now() THEN m.waiting_cause END"
 
 #: SQL of a memory's columns for `from_row`, of their tables, and of its key, whose values are
 #: `session` and `memory`.
-COLUMNS = """m.session_key, m.memory_id, s.name, m.name, m.kind, m.spec, m.schema_source,
+COLUMNS = f"""m.session_key, m.memory_id, s.name, m.name, m.kind, m.spec, m.schema_source,
     m.revision, m.applied_position, s.head, s.incarnation, m.status, m.created_at,
     m.rebuilt_from, m.consolidate_position,
-    CASE WHEN m.ready_at > now() THEN m.held_reason END, m.seal_position,
-    NOT m.has_work OR m.resting, CASE WHEN m.ready_at > now() THEN m.waiting_cause END,
-    m.losses,
+    {_HELD}, m.seal_position, NOT m.has_work OR m.resting, {_WAITING}, m.losses,
     d.from_position, d.cause, d.attempts, d.created_at"""
 
 FROM = """FROM memory m
@@ -355,3 +219,59 @@ async def read_newest(
         return None
     *columns, value = rows[0]
     return from_row(columns), value
+
+
+_LIST = f"""
+SELECT {COLUMNS} {FROM}
+WHERE m.session_key = %(session)s AND m.name COLLATE "C" > %(name)s
+ORDER BY m.name COLLATE "C" LIMIT %(limit)s
+"""
+
+
+async def list_all(tx: Transaction, session_key: UUID) -> Sequence[StoredMemory]:
+    """Returns the memories of a session by name."""
+    return await list_after(tx, session_key, "", None)
+
+
+async def list_after(
+    tx: Transaction, session_key: UUID, name: str, limit: int | None
+) -> Sequence[StoredMemory]:
+    """Returns up to `limit` memories of a session after `name`; None: all.
+
+    In the order of the bytes of their names.
+    """
+    values = {"session": session_key, "name": name, "limit": limit}
+    return [from_row(row) for row in await tx.fetch(_LIST, values, prepare=None)]
+
+
+#: The memories whose `shown_status` is this one, by conditions that indexes have where one can.
+_OF_STATUS = {
+    # There is an index of open letters, and none of statuses.
+    MemoryStatus.STALLED: "m.status = 'stalled' AND d.letter_id IS NOT NULL",
+    MemoryStatus.SEALED: "m.status = 'sealed'",
+    MemoryStatus.OVER_BUDGET: f"m.held_reason IS NOT NULL AND m.status = 'active'"
+    f" AND {_HELD} IS NOT NULL",
+    MemoryStatus.WAITING: f"m.has_work AND m.status = 'active' AND {_WAITING} IS NOT NULL"
+    f" AND {_HELD} IS NULL",
+    MemoryStatus.ACTIVE: f"m.status = 'active' AND {_WAITING} IS NULL AND {_HELD} IS NULL",
+}
+
+
+async def list_of_all(
+    tx: Transaction,
+    *,
+    status: MemoryStatus | None,
+    after: tuple[UUID, UUID] | None,
+    limit: int,
+) -> Sequence[StoredMemory]:
+    """Returns up to `limit` memories of all sessions after a key, by key."""
+    conditions = ["m.tenant_id = %(tenant)s"]
+    if status is not None:
+        conditions.append(_OF_STATUS[status])
+    if after is not None:
+        conditions.append("(m.session_key, m.memory_id) > (%(session)s, %(memory)s)")
+    session_key, memory_id = after or (None, None)
+    values = {"tenant": tx.tenant_id, "session": session_key, "memory": memory_id, "limit": limit}
+    query = f"""SELECT {COLUMNS} {FROM} WHERE {" AND ".join(conditions)}
+        ORDER BY m.session_key, m.memory_id LIMIT %(limit)s"""
+    return [from_row(row) for row in await tx.fetch(query, values, prepare=False)]
