@@ -4,13 +4,13 @@
     ├── InvalidInput         the request itself is wrong
     │   └── SchemaInvalid    … at a place of a schema
     ├── NotFound             what it names does not exist
-    ├── AlreadyExists        what it makes exists, or differs from what exists
+    ├── AlreadyExists        what it creates exists, or differs from what exists
     ├── OutOfRange           a number beyond what there is
     ├── Conflict             another writer was first; read again and retry
-    ├── Exhausted            a limit is used up; later it may not be
-    │   └── BudgetExhausted  … a budget of what may be spent
-    ├── FailedPrecondition   the thing is in a state that forbids it
-    ├── DeadlineExceeded     not in time; says how far things are
+    ├── Exhausted            a limit is used up; retry later
+    │   └── BudgetExhausted  … a budget for model calls
+    ├── FailedPrecondition   the state of its target forbids it
+    ├── DeadlineExceeded     not in time; its metadata has the progress
     ├── Cancelled            what the client waits for was cancelled
     └── Unavailable          a part of the service cannot be reached; retry
 
@@ -25,7 +25,7 @@ from service.domain.values.reasons import Reason
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallBound:
-    """The most that a call may cost, as far as it is known before it."""
+    """The most that a call may cost, as far as it is known before the call."""
 
     #: Prompt and reply together.
     tokens: int
@@ -38,23 +38,10 @@ class CallBound:
 class PalimpsestError(Exception):
     """A refusal with a reason.
 
-    `reason` is one of `Reason` (the proto's ErrorReason), `metadata` holds the
-    values that the reason's comment in errors.proto names.
-    """
-
-    def __init__(
-        self, reason: Reason, message: str, metadata: Mapping[str, object] | None = None
-    ) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.message = message
-        self.metadata = {key: str(value) for key, value in (metadata or {}).items()}
-
-
-class InvalidInput(PalimpsestError):
-    """The request itself is wrong; the same request will never be right.
-
-    `field` is the request's field, for example "chunks[3].chunk.text".
+    `reason` is one of `Reason` (the proto's ErrorReason), and `metadata` has the values that the
+    reason's comment in errors.proto names. `field` is the field of an invalid request, for example
+    "chunks[3].chunk.text". After `retry_seconds` a limit may be free, or a part of the service
+    reachable.
     """
 
     def __init__(
@@ -64,9 +51,18 @@ class InvalidInput(PalimpsestError):
         metadata: Mapping[str, object] | None = None,
         *,
         field: str = "",
+        retry_seconds: float = 1.0,
     ) -> None:
-        super().__init__(reason, message, metadata)
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.metadata = {key: str(value) for key, value in (metadata or {}).items()}
         self.field = field
+        self.retry_seconds = retry_seconds
+
+
+class InvalidInput(PalimpsestError):
+    """The request itself is wrong; the same request will never be right."""
 
 
 #: Characters of a refused schema's message and of its place: they travel in gRPC's
@@ -75,11 +71,10 @@ _MAX_MESSAGE_CHARACTERS = 1000
 
 
 class SchemaInvalid(InvalidInput):
-    """A schema that does not parse, or uses what a schema cannot hold.
+    """A schema that does not parse, or uses what a schema cannot have.
 
-    Its place is a line and a column, which count from 1, or a JSON Pointer (RFC 6901)
-    into a JSON Schema; line and column are 0 then. `field` says which of the request's
-    fields the schema came in.
+    Its place is a line and a column, which count from 1, or a JSON Pointer (RFC 6901) into a JSON
+    Schema; line and column are 0 then. `field` is the request's field with the schema.
     """
 
     def __init__(
@@ -124,7 +119,7 @@ class NotFound(PalimpsestError):
 
 
 class AlreadyExists(PalimpsestError):
-    """What the request makes exists already, or exists with other content."""
+    """What the request creates exists already, or exists with other content."""
 
 
 class OutOfRange(PalimpsestError):
@@ -136,26 +131,14 @@ class Conflict(PalimpsestError):
 
 
 class Exhausted(PalimpsestError):
-    """A limit is used up. `retry_seconds` is when it may not be any more."""
-
-    def __init__(
-        self,
-        reason: Reason,
-        message: str,
-        metadata: Mapping[str, object] | None = None,
-        *,
-        retry_seconds: float,
-    ) -> None:
-        super().__init__(reason, message, metadata)
-        self.retry_seconds = retry_seconds
+    """A limit is used up; retry after `retry_seconds`."""
 
 
 class BudgetExhausted(Exhausted):
     """A model call, `asked`, that a budget does not allow.
 
-    `resume_seconds` is when it may be allowed without an operator's help; None when
-    the budget has to be raised or deleted first. `waits_for_calls`: what is left is
-    reserved by calls under way, and they may give some of it back when they end.
+    After `resume_seconds` it may be allowed; None: the budget must be raised or deleted first.
+    `waits_for_calls`: calls under way reserve what is left, and may release some when they end.
     """
 
     def __init__(
@@ -176,11 +159,11 @@ class BudgetExhausted(Exhausted):
 
 
 class FailedPrecondition(PalimpsestError):
-    """The thing is in a state that forbids it until something else is done."""
+    """The state of the request's target forbids it until something else is done."""
 
 
 class DeadlineExceeded(PalimpsestError):
-    """Not in time; `metadata` says how far things are."""
+    """Not in time; `metadata` has the progress."""
 
 
 class Cancelled(PalimpsestError):
@@ -190,20 +173,9 @@ class Cancelled(PalimpsestError):
 class Unavailable(PalimpsestError):
     """A part of the service cannot be reached now; retry after `retry_seconds`."""
 
-    def __init__(
-        self,
-        reason: Reason,
-        message: str,
-        metadata: Mapping[str, object] | None = None,
-        *,
-        retry_seconds: float = 1.0,
-    ) -> None:
-        super().__init__(reason, message, metadata)
-        self.retry_seconds = retry_seconds
-
 
 def server_stopping() -> Unavailable:
-    """Returns the error of every call that waits when its server stops."""
+    """Returns the error of calls that still wait when their server stops."""
     return Unavailable(
         Reason.SERVER_STOPPING, "this server is stopping; another one serves: call again"
     )
