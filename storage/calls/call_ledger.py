@@ -7,6 +7,7 @@ sums of spending, then intents.
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID, uuid4
 
 from service.domain.calls.ledger import (
@@ -123,20 +124,21 @@ RETURNING session_key, key, fence
 
 _PLACE = {"session_key": "uuid", "key": "bytea"}
 
-#: The arguments of `_reply_of`.
-_REPLY = (
-    "reply",
-    "model",
-    "input_tokens",
-    "reported_cached_tokens",
-    "output_tokens",
-    "reasoning_tokens",
-    "ended",
-    "said",
-)
+#: Columns of a reply, by the fields of ModelReply.
+_REPLY = {
+    "text": "reply",
+    "model": "model",
+    "input_tokens": "input_tokens",
+    "cached_tokens": "reported_cached_tokens",
+    "output_tokens": "output_tokens",
+    "reasoning_tokens": "reasoning_tokens",
+    "end": "ended",
+    "said": "coalesce(said, '')",
+}
+_REPLY_COLUMNS = ", ".join(_REPLY.values())
 
 _REPLIES = f"""
-SELECT w.session_key, w.key, {", ".join(_REPLY)}
+SELECT w.session_key, w.key, {_REPLY_COLUMNS}
 FROM {_lists(_PLACE)} CROSS JOIN LATERAL (
     SELECT * FROM call c
     WHERE c.session_key = w.session_key AND c.key = w.key AND reply IS NOT NULL OFFSET 0
@@ -208,6 +210,8 @@ _COLUMNS = {
     "said": "text",
 }
 
+_OF_CALL = _COLUMNS.keys() & Call.__dataclass_fields__.keys()
+
 #: Distinguishes a call from one of a deleted session of the same name.
 _MADE_FOR = {"incarnation": "integer"}
 
@@ -257,7 +261,7 @@ RETURNING call_id
 
 # For calls whose reply was there already; our own is not read again.
 _THEIRS = f"""
-SELECT w.call_id, {", ".join(f"c.{name}" for name in _REPLY)}
+SELECT w.call_id, {_REPLY_COLUMNS}
 FROM {_lists({**_PLACE, "call_id": "uuid"})} CROSS JOIN LATERAL (
     SELECT * FROM call c
     WHERE c.session_key = w.session_key AND c.key = w.key AND reply IS NOT NULL OFFSET 0
@@ -288,7 +292,7 @@ async def begin(
         stays_open=True,
     )
     fences = {(session, key): fence for session, key, fence in taken}
-    said = {(session, key): _reply_of(*rest) for session, key, *rest in replies}
+    said = {(session, key): _reply_of(rest) for session, key, *rest in replies}
     seconds = {(session, key): rest for session, key, rest in left}
     over = [(*place, fences.pop(place)) for place in said if place in fences]
     if over:
@@ -353,7 +357,7 @@ async def record(tx: Transaction, outcomes: Sequence[CallOutcome]) -> list[Recor
     _, written, theirs, *ended = await tx.pipeline(*_recording(tx, outcomes))
     ids = {call_id for (call_id,) in written}
     over = {tuple(row) for rows in ended for row in rows}
-    replies = {call_id: _reply_of(*rest) for call_id, *rest in theirs}
+    replies = {call_id: _reply_of(rest) for call_id, *rest in theirs}
     return [_recorded(one, ids, replies, over) for one in outcomes]
 
 
@@ -393,33 +397,21 @@ def _lease_of(one: CallOutcome) -> tuple[UUID, bytes, int]:
 
 
 def _call_row(tenant_id: UUID, one: CallOutcome) -> tuple[object, ...]:
+    """Returns the values of `_COLUMNS` and `_MADE_FOR`."""
     scope, call = one.scope, one.call
-    return (
-        scope.session_key,
-        call.key,
-        one.call_id,
-        tenant_id,
-        scope.memory_id,
-        scope.occasion,
-        call.purpose.value,
-        call.template,
-        call.model,
-        call.reply,
-        call.failure,
-        call.input_tokens,
-        call.predicted_cached_tokens,
-        call.reported_cached_tokens,
-        call.cache_write_tokens,
-        call.output_tokens,
-        call.cost_micro_usd,
-        call.latency_ms,
-        call.deployment,
-        call.residual,
-        call.reasoning_tokens,
-        None if call.reply is None else call.end.value,
-        call.said or None,
-        scope.incarnation,
-    )
+    values = {
+        **{name: getattr(call, name) for name in _OF_CALL},
+        "session_key": scope.session_key,
+        "call_id": one.call_id,
+        "tenant_id": tenant_id,
+        "memory_id": scope.memory_id,
+        "occasion": scope.occasion,
+        "purpose": call.purpose.value,
+        "ended": None if call.reply is None else call.end.value,
+        "said": call.said or None,
+        "incarnation": scope.incarnation,
+    }
+    return tuple(values[name] for name in (*_COLUMNS, *_MADE_FOR))
 
 
 async def give_up(tx: Transaction, held: Sequence[HeldCall]) -> None:
@@ -451,24 +443,7 @@ async def renew(
     return [one.lease_row in renewed for one in held]
 
 
-def _reply_of(
-    text: str,
-    model: str,
-    input_tokens: int,
-    cached_tokens: int | None,
-    output_tokens: int,
-    reasoning_tokens: int | None,
-    ended: str,
-    said: str | None,
-) -> ModelReply:
-    """Returns a reply from its columns."""
-    return ModelReply(
-        text=text,
-        model=model,
-        input_tokens=input_tokens,
-        cached_tokens=cached_tokens,
-        output_tokens=output_tokens,
-        reasoning_tokens=reasoning_tokens,
-        end=end_of(ended),
-        said=said or "",
-    )
+def _reply_of(row: Sequence[Any]) -> ModelReply:
+    """Returns a reply from the values of _REPLY_COLUMNS."""
+    fields = dict(zip(_REPLY, row, strict=True))
+    return ModelReply(**{**fields, "end": end_of(fields["end"])})
