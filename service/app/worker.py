@@ -22,13 +22,12 @@ from service.usecases.memories.recovery import Recovery
 from service.usecases.operations.deleting import Remover
 from service.usecases.prism.schemas import Generator
 from service.usecases.search.index import Indexer
-from storage.engine import trace_contexts
+from storage.engine import sweeping
 from storage.engine.database import Database
 from storage.engine.errors import StorageError
 from storage.engine.signals import Signals
 from storage.engine.tasks import cancel
-from storage.log import requests
-from storage.memories import long_operations, work
+from storage.memories import work
 from storage.memories.queue import RECENT_SECONDS
 
 _log = structlog.get_logger("palimpsest.worker")
@@ -157,9 +156,7 @@ class Worker:
             _log.warning("freed what dead workers held", items=freed)
 
     async def _forget(self) -> None:
-        await trace_contexts.sweep(self._database)
-        await requests.sweep(self._database)
-        await long_operations.sweep(self._database)
+        await sweeping.sweep(self._database)
 
     async def _every(self, seconds: float, look: Callable[[], Awaitable[object]]) -> None:
         while True:

@@ -5,16 +5,25 @@ from storage.engine.database import Database
 #: Rows that one transaction removes.
 SWEPT_ROWS = 10_000
 
+#: Tables with the condition of rows that are removed, the column by which the oldest go first, and
+#: the key of an advisory lock: two sweeps would choose the same rows.
+_EXPIRING = (
+    ("trace_context", "created_at < now() - interval '1 day'", "created_at", 0x70616C74),
+    ("request", "expires_at < now()", "expires_at", 0x70616C72),
+    ("operation", "created_at < now() - interval '30 days'", "created_at", 0x70616C6F),
+)
 
-async def sweep(database: Database, table: str, *, expired: str, by: str, lock: int) -> None:
-    """Removes the rows of a table for which the SQL condition `expired` is true.
 
-    The oldest by the column `by` go first. One sweep at a time, by the advisory `lock`: two would
-    choose the same rows. It is requested twice, since only a statement that begins after it sees
-    all that the sweep before has removed. Raises StorageError.
+async def sweep(database: Database) -> None:
+    """Removes expired trace contexts, requests and operations, unless another worker does so.
+
+    Raises StorageError.
     """
-    alone = f"SELECT pg_try_advisory_xact_lock({lock})"
-    swept = f"""
+    for table, expired, by, lock in _EXPIRING:
+        # Requested twice, since only a statement that begins after it sees all that the sweep
+        # before has removed.
+        alone = f"SELECT pg_try_advisory_xact_lock({lock})"
+        swept = f"""
 WITH swept AS (
     DELETE FROM {table} WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM {table} WHERE {expired} AND ({alone})
@@ -22,6 +31,6 @@ WITH swept AS (
     RETURNING 1)
 SELECT count(*) FROM swept
 """  # noqa: S608 - all of it is ours
-    removed = SWEPT_ROWS
-    while removed == SWEPT_ROWS:
-        _, ((removed,),) = await database.swept((alone, swept), {"rows": SWEPT_ROWS})
+        removed = SWEPT_ROWS
+        while removed == SWEPT_ROWS:
+            _, ((removed,),) = await database.swept((alone, swept), {"rows": SWEPT_ROWS})

@@ -11,8 +11,7 @@ from uuid import UUID
 
 from opentelemetry.trace import SpanContext, TraceFlags
 
-from storage.engine import sweeping
-from storage.engine.database import Database, Transaction
+from storage.engine.database import Transaction
 
 #: Contexts of a range that are read, the newest ones: more links would not help a reader.
 MAX_CONTEXTS = 128
@@ -137,14 +136,3 @@ async def read(
         )
         for number, trace_id, span_id, flags in reversed(rows)
     ]
-
-
-async def sweep(database: Database) -> None:
-    """Removes the contexts of a day ago, of all tenants, unless another worker does so.
-
-    Raises StorageError.
-    """
-    expired = "created_at < now() - interval '1 day'"
-    await sweeping.sweep(
-        database, "trace_context", expired=expired, by="created_at", lock=0x70616C74
-    )

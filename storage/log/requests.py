@@ -11,8 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from service.domain.log.appending import ClientRequest, DoneRequest
-from storage.engine import sweeping
-from storage.engine.database import Database, Transaction
+from storage.engine.database import Transaction
 from storage.engine.errors import StorageError, Violated
 from storage.tables.log import REQUEST_KEY
 
@@ -121,12 +120,3 @@ async def store_response(tx: Transaction, request: ClientRequest, response: byte
         "response": response,
     }
     return bool(await tx.fetch(_STORE, values))
-
-
-async def sweep(database: Database) -> None:
-    """Removes the requests that have expired, of all tenants, in batches.
-
-    Does nothing while another worker does it. Raises StorageError.
-    """
-    expired = "expires_at < now()"
-    await sweeping.sweep(database, "request", expired=expired, by="expires_at", lock=0x70616C72)

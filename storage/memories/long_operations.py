@@ -18,8 +18,7 @@ from service.domain.memories.long_operations import (
     OperationTarget,
 )
 from service.domain.memories.specs import SPECS
-from storage.engine import sweeping
-from storage.engine.database import Database, Transaction
+from storage.engine.database import Transaction
 
 #: The place of an operation in a list: when it was requested, and its key.
 PageCursor = tuple[datetime, UUID]
@@ -159,15 +158,6 @@ async def move_goal(tx: Transaction, id: OperationId, goal: int) -> None:
     """Requires that everything up to `goal` is read as well."""
     values = {"session": id.session_key, "operation": id.operation_id, "goal": goal}
     await tx.execute(_MOVE_GOAL, values, prepare=None)
-
-
-async def sweep(database: Database) -> None:
-    """Removes the operations that were requested 30 days ago, of all tenants, in batches.
-
-    Does nothing while another worker does it. Raises StorageError.
-    """
-    expired = "created_at < now() - interval '30 days'"
-    await sweeping.sweep(database, "operation", expired=expired, by="created_at", lock=0x70616C6F)
 
 
 def _operation(row: Sequence[Any]) -> Operation:

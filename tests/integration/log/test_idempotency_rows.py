@@ -169,10 +169,10 @@ async def test_rows_are_their_tenants_and_go_when_they_expire(
         looking.commit()
         # As another worker's sweep does.
         other.execute("SELECT pg_advisory_xact_lock(x'70616c72'::bigint)")
-        await requests.sweep(database)
+        await sweeping.sweep(database)
         assert left() == (26, "r00"), "it left them to the other one"
         other.rollback()
-        await requests.sweep(database)
+        await sweeping.sweep(database)
         assert left() == (1, "r25")
     # Its id is a new one now; the other one is still kept.
     assert await sent(database, "new", request("r00")) == "new"

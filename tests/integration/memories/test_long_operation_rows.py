@@ -126,10 +126,10 @@ async def test_rows_are_their_tenants_and_go_after_thirty_days(
         looking.commit()
         # As another worker's sweep does.
         other.execute("SELECT pg_advisory_xact_lock(x'70616c6f'::bigint)")
-        await long_operations.sweep(database)
+        await sweeping.sweep(database)
         assert left() == (26,), "it left them to the other one"
         other.rollback()
-        await long_operations.sweep(database)
+        await sweeping.sweep(database)
         assert left() == (1,)
         looking.execute("DELETE FROM session")
         assert left() == (0,)

@@ -126,7 +126,7 @@ async def test_contexts_are_their_tenants_and_go_after_a_day_and_with_their_sess
             "UPDATE trace_context SET created_at = now() - interval '25 hours'"
             " WHERE to_position < 3"
         )
-        await trace_contexts.sweep(database)
+        await sweeping.sweep(database)
         assert await read(database, after=0, upto=9) == [(3, 3)]
         connection.execute("DELETE FROM session")
         left = connection.execute("SELECT count(*) FROM trace_context").fetchone()
@@ -148,8 +148,8 @@ async def test_one_sweep_removes_all_that_is_old_and_none_is_in_the_way_of_anoth
         # As another worker's sweep does that has these rows in hand.
         other.execute("SELECT pg_advisory_xact_lock(x'70616c74'::bigint)")
         other.execute("DELETE FROM trace_context WHERE to_position <= 10")
-        await trace_contexts.sweep(database)
+        await sweeping.sweep(database)
         assert len(await read(database, after=0, upto=30)) == 25, "it left them to the other one"
         other.rollback()
-        await trace_contexts.sweep(database)
+        await sweeping.sweep(database)
         assert await read(database, after=0, upto=30) == []
