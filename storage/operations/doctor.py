@@ -1,6 +1,6 @@
 """Reads what the doctor checks: the server by any login, the tables in the application's role.
 
-Missing rights are an error that says so, never a traceback.
+Within `seen`, missing rights are a StorageError.
 """
 
 import time
@@ -23,10 +23,9 @@ from service.domain.operations.doctor import (
 from storage.engine import clocks
 from storage.engine.database import Database, Transaction, first
 from storage.engine.errors import StorageError, first_line, translated
+from storage.engine.pooling import CONNECT_SECONDS
 from storage.spend import sums
 
-#: How long a login may take, in seconds.
-CONNECT_SECONDS = 5
 #: Memories of one kind that are reported by name.
 NAMES = 100
 #: Settings of PostgreSQL that are checked: durability of commits, and what is logged.
@@ -129,11 +128,10 @@ ORDER BY 1
 
 
 async def open_tables(database: Database) -> tuple[str, ...]:
-    """Returns tenants' tables without row-level security. Raises StorageError."""
-    with seen():
-        async with database.without_tenant(name="doctor") as tx:
-            rows = await tx.fetch(_OPEN_TABLES, prepare=None)
-            return tuple(row.relname for row in rows)
+    """Returns tenants' tables without row-level security."""
+    async with database.without_tenant(name="doctor") as tx:
+        rows = await tx.fetch(_OPEN_TABLES, prepare=None)
+    return tuple(row.relname for row in rows)
 
 
 _MEMORIES = """
@@ -170,12 +168,11 @@ GROUP BY cause ORDER BY 2 DESC, 1 LIMIT 3
 
 
 async def read_memories(tx: Transaction) -> MemoryCounts:
-    """Returns the state of the tenant's memories. Raises StorageError."""
-    with seen():
-        total = (await tx.fetch("SELECT count(*) FROM memory", prepare=None))[0][0]
-        rows = await tx.fetch(_MEMORIES, {"stuck": STUCK_SECONDS}, prepare=None)
-        causes = await tx.fetch(_CAUSES, prepare=None)
-        last = first(await tx.fetch(_BEHIND, prepare=None))
+    """Returns the state of the tenant's memories."""
+    total = (await tx.fetch("SELECT count(*) FROM memory", prepare=None))[0][0]
+    rows = await tx.fetch(_MEMORIES, {"stuck": STUCK_SECONDS}, prepare=None)
+    causes = await tx.fetch(_CAUSES, prepare=None)
+    last = first(await tx.fetch(_BEHIND, prepare=None))
     return MemoryCounts(
         total=total,
         stalled=_named(rows, "is_stalled"),
@@ -202,13 +199,9 @@ ORDER BY 1 LIMIT %(names)s
 
 
 async def read_losses(tx: Transaction) -> Sequence[tuple[str, Mapping[str, Any]]]:
-    """Returns memories that lost proposals, at most NAMES, with their tallies.
-
-    Raises StorageError.
-    """
-    with seen():
-        rows = await tx.fetch(_LOSSES, {"names": NAMES}, prepare=None)
-        return [(row.name, row.losses) for row in rows]
+    """Returns memories that lost proposals, at most NAMES, with their tallies."""
+    rows = await tx.fetch(_LOSSES, {"names": NAMES}, prepare=None)
+    return [(row.name, row.losses) for row in rows]
 
 
 _PENDING = """
@@ -222,12 +215,11 @@ FROM {table} WHERE status = 'pending' AND ready_at > '-infinity'
 async def read_pending(tx: Transaction, table: str) -> tuple[int, int, float]:
     """Returns how many rows of `answer` or `schema_draft` are pending, and how many for long.
 
-    With the age of the oldest in seconds. Raises StorageError.
+    With the age of the oldest in seconds.
     """
     assert table in ("answer", "schema_draft"), "other tables have no jobs"
-    with seen():
-        query = _PENDING.format(table=table)
-        row = (await tx.fetch(query, {"late": PENDING_SECONDS}, prepare=None))[0]
+    query = _PENDING.format(table=table)
+    row = (await tx.fetch(query, {"late": PENDING_SECONDS}, prepare=None))[0]
     return row.pending, row.late, row.oldest
 
 
@@ -239,16 +231,14 @@ FROM intent
 
 
 async def read_intents(tx: Transaction) -> tuple[int, int]:
-    """Returns how many intents are open, and how many of them dead. Raises StorageError."""
-    with seen():
-        row = (await tx.fetch(_INTENTS, {"late": INTENT_SECONDS}, prepare=None))[0]
+    """Returns how many intents are open, and how many of them dead."""
+    row = (await tx.fetch(_INTENTS, {"late": INTENT_SECONDS}, prepare=None))[0]
     return row.open, row.forgotten
 
 
 async def read_spend(tx: Transaction) -> bool:
-    """Returns whether the tenant's sums equal those of its rows. Raises StorageError."""
-    with seen():
-        return not await sums.sums_off(tx, None)
+    """Returns whether the tenant's sums equal those of its rows."""
+    return not await sums.sums_off(tx, None)
 
 
 _INDEX = """
@@ -261,12 +251,8 @@ FROM session WHERE has_unindexed
 
 
 async def read_index(tx: Transaction) -> tuple[int, int, str, str]:
-    """Returns numbers of unindexed sessions and chunks, and why words and vectors fail, if so.
-
-    Raises StorageError.
-    """
-    with seen():
-        row = (await tx.fetch(_INDEX, prepare=None))[0]
+    """Returns numbers of unindexed sessions and chunks, and why words and vectors fail, if so."""
+    row = (await tx.fetch(_INDEX, prepare=None))[0]
     return row.sessions, row.chunks, row.words_failure, row.failure
 
 

@@ -132,7 +132,7 @@ class Doctor:
         try:
             with look.seen():
                 found = await database_state.read(database)
-            unguarded = await look.open_tables(database)
+                unguarded = await look.open_tables(database)
         except StorageError as error:
             advice = "run `palimpsest migrate`, and grant its roles to this login"
             yield bad("migrations", f"cannot look as palimpsest_app: {error}", advice)
@@ -279,8 +279,9 @@ async def _signals(database: Database, url: str) -> Finding:
 
 async def _look(database: Database, tenant: Tenant, read: _Read, judged: _Judge) -> list[Finding]:
     try:
-        async with database.transaction(tenant.tenant_id, name="doctor") as tx:
-            return judged(await read(tx))
+        with look.seen():
+            async with database.transaction(tenant.tenant_id, name="doctor") as tx:
+                return judged(await read(tx))
     except StorageError as error:
         return [warn("", f"could not be seen: {error}", "grant what the role lacks")]
 
