@@ -447,6 +447,8 @@ _BEHIND = Ready(
 )
 #: The columns of a chunk for `logged_of`, where its table is called c.
 CHUNK_COLUMNS = ", ".join(f"c.{column.name}" for column in _CHUNK)
+#: The same without its metadata, of which a tiny chunk may have 70 KB.
+CONTENT_COLUMNS = CHUNK_COLUMNS.replace("c.metadata", "NULL AS metadata")
 
 
 _KINDS = {kind.value: kind for kind in ChunkKind}

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import bindparam, exists, func, select, text, update
+from sqlalchemy import ColumnElement, bindparam, exists, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.values.json_values import etag_of
@@ -184,6 +184,20 @@ async def locked_head(tx: Transaction, session_key: UUID) -> int | None:
 async def lock_alone(tx: Transaction, session_key: UUID) -> StoredSession | None:
     """Does as `lock_head`, with a lock that no other transaction shares."""
     return await _read(tx, _GET_ALONE, session_key)
+
+
+async def lock_in_order(tx: Transaction, *which: ColumnElement[bool]) -> None:
+    """Locks sessions in the order in which an append or a flush locks several of them.
+
+    For transactions that change several memories or sessions, before they lock any of these.
+    """
+    statement = (
+        select(session.c.session_key)
+        .where(*which)
+        .order_by(session.c.session_key)
+        .with_for_update(key_share=True)
+    )
+    await tx.execute(statement)
 
 
 async def list_after(tx: Transaction, name: str, limit: int) -> Sequence[StoredSession]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Column, Table, func, update
+from sqlalchemy import Column, ColumnElement, Table, func, update
 
 from service.domain.values.work_items import WorkItem, WorkKind
 from storage.engine.clocks import interval
@@ -26,6 +26,14 @@ WORK_TABLES: dict[WorkKind, tuple[Table, Column[Any], str]] = {
     WorkKind.MEMORY: (memory, memory.c.memory_id, "active"),
     **{kind: (table, identity, "pending") for kind, (table, identity) in JOB_TABLES.items()},
 }
+
+
+def open_item(item: WorkItem) -> tuple[Table, tuple[ColumnElement[bool], ...]]:
+    """Returns the table of an item, and the conditions of its row while it is open."""
+    table, identity, status = WORK_TABLES[item.kind]
+    of_item = (table.c.session_key == item.session_key, identity == item.item_id)
+    return table, (*of_item, table.c.status == status)
+
 
 #: The status of jobs that have not ended.
 OPEN = ("pending", "abandoned")

@@ -7,6 +7,7 @@ from sqlalchemy import func, insert, select, tuple_, update
 
 from storage.engine.claims import Claim, change
 from storage.engine.database import Transaction
+from storage.log.sessions import lock_in_order
 from storage.tables import dead_letter, memory, session
 
 
@@ -69,14 +70,7 @@ async def retry_some(
         .limit(limit)
     )
     keys = [(key, identity) for key, identity in await tx.fetch(stalled)]
-    # Before the memories, as an append or a flush does: each locks several of them.
-    locked = (
-        select(session.c.session_key)
-        .where(session.c.session_key.in_({key for key, _ in keys}))
-        .order_by(session.c.session_key)
-        .with_for_update(key_share=True)
-    )
-    await tx.execute(locked)
+    await lock_in_order(tx, session.c.session_key.in_({key for key, _ in keys}))
     return await _retry(tx, keys), len(keys) == limit
 
 

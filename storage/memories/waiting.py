@@ -13,7 +13,7 @@ from storage.engine.claims import Claim, change
 from storage.engine.clocks import CLOCK, interval
 from storage.engine.database import Transaction, value
 from storage.engine.ready import Ready
-from storage.memories.job_results import WORK_TABLES
+from storage.memories.job_results import WORK_TABLES, open_item
 from storage.tables import dead_letter, memory
 
 
@@ -42,16 +42,10 @@ async def back_off(
     tx: Transaction, item: WorkItem, *, model: str | None, cause: str, seconds: float
 ) -> None:
     """Defers a pending answer or schema draft in the same way."""
-    table, identity, status = WORK_TABLES[item.kind]
-    await tx.execute(
-        update(table)
-        .where(
-            table.c.session_key == item.session_key,
-            identity == item.item_id,
-            table.c.status == status,
-        )
-        .values(ready_at=func.now() + interval(seconds), waiting_model=model, waiting_cause=cause)
-    )
+    table, is_open = open_item(item)
+    ready_at = func.now() + interval(seconds)
+    values = {"ready_at": ready_at, "waiting_model": model, "waiting_cause": cause}
+    await tx.execute(update(table).where(*is_open).values(values))
 
 
 async def find_cause(tx: Transaction, item: WorkItem) -> str | None:

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from psycopg import sql
-from sqlalchemy import func, select, text, update
+from sqlalchemy import ColumnElement, func, select, text, update
 
 from service.domain.values.work_items import WorkItem, WorkKind
 from storage.engine.clocks import interval
 from storage.engine.database import Transaction
-from storage.memories.job_results import WORK_TABLES
+from storage.memories.job_results import open_item
 from storage.tables import removal, session
 
 
@@ -61,32 +61,18 @@ async def unembedded(tx: Transaction, model: str, after: UUID, limit: int) -> Se
 
 
 async def defer(tx: Transaction, item: WorkItem, seconds: float) -> None:
-    """Makes an item ready after so long, without counting a try.
+    """Makes an item ready after `seconds`, without counting a try.
 
     With less than 0 it is ready now, after the items that have been ready for longer than that.
     """
-    later = func.now() + interval(seconds)
+    which: tuple[ColumnElement[bool], ...]
     if item.kind is WorkKind.INDEX:
-        await tx.execute(
-            update(session)
-            .where(session.c.session_key == item.session_key)
-            .values(index_ready_at=func.greatest(session.c.index_ready_at, later))
-        )
-        return
-    if item.kind is WorkKind.REMOVAL:
-        await tx.execute(
-            update(removal)
-            .where(removal.c.session_key == item.session_key, removal.c.item_id == item.item_id)
-            .values(ready_at=func.greatest(removal.c.ready_at, later))
-        )
-        return
-    table, identity, status = WORK_TABLES[item.kind]
-    await tx.execute(
-        update(table)
-        .where(
-            table.c.session_key == item.session_key,
-            identity == item.item_id,
-            table.c.status == status,
-        )
-        .values(ready_at=func.greatest(table.c.ready_at, later))
-    )
+        table, which = session, (session.c.session_key == item.session_key,)
+    elif item.kind is WorkKind.REMOVAL:
+        of_session = removal.c.session_key == item.session_key
+        table, which = removal, (of_session, removal.c.item_id == item.item_id)
+    else:
+        table, which = open_item(item)
+    ready_at = table.c.index_ready_at if table is session else table.c.ready_at
+    later = func.greatest(ready_at, func.now() + interval(seconds))
+    await tx.execute(update(table).where(*which).values({ready_at: later}))

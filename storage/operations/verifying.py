@@ -20,7 +20,7 @@ from storage.log.chunks import CHUNK_COLUMNS, CONTENT_BYTES, logged_of
 from storage.search import posting_lists
 from storage.search.chunk_index import WORDS_BYTES, WORDS_CHUNKS
 from storage.search.chunk_text import AS_TEXT, length_of, words_of
-from storage.tree.views import node_of
+from storage.tree.views import NODE_COLUMNS, node_of
 
 #: Chunks of a page; each has 256 KiB at most.
 PAGE_CHUNKS = 64
@@ -46,16 +46,16 @@ class SessionRow:
 
 
 async def _rows(
-    tx: Transaction, query: str, values: Mapping[str, Any], key: str
+    tx: Transaction, query: str, values: Mapping[str, Any], *keys: str
 ) -> AsyncIterator[Row]:
-    """Yields all rows of a query in pages of `limit`, each `after` the last one's `key`."""
+    """Yields all rows of a query in pages of `limit`, each after the `keys` of the last row."""
     page = await tx.fetch(query, values, prepare=None)
     while page:
         for row in page:
             yield row
         if len(page) < values["limit"]:
             return
-        values = {**values, "after": getattr(page[-1], key)}
+        values = {**values, **{key: getattr(page[-1], key) for key in keys}}
         page = await tx.fetch(query, values, prepare=None)
 
 
@@ -75,7 +75,8 @@ async def read_session(tx: Transaction, session_key: UUID) -> SessionRow | None:
 
 _CHUNKS = f"""
 SELECT c.digest, {CHUNK_COLUMNS} FROM chunk c
-WHERE c.session_key = %(session)s AND c.position > %(after)s ORDER BY c.position LIMIT %(limit)s
+WHERE c.session_key = %(session)s AND c.position > %(position)s
+ORDER BY c.position LIMIT %(limit)s
 """  # noqa: S608 - all of it is ours
 
 
@@ -83,7 +84,7 @@ async def chunks(
     tx: Transaction, session_key: UUID, after: int = 0
 ) -> AsyncIterator[tuple[LoggedChunk, bytes]]:
     """Yields every chunk after a position, with its digest."""
-    values = {"session": session_key, "after": after, "limit": PAGE_CHUNKS}
+    values = {"session": session_key, "position": after, "limit": PAGE_CHUNKS}
     async for row in _rows(tx, _CHUNKS, values, "position"):
         yield logged_of(row[1:]), bytes(row.digest)
 
@@ -111,7 +112,7 @@ async def memory_ids(tx: Transaction, session_key: UUID) -> Sequence[tuple[UUID,
 _OF = "session_key = %(session)s AND memory_id = %(memory)s"
 _REVISIONS = f"""
 SELECT revision, parent_revision, from_position, to_position, kind, digest, restored_revision
-FROM revision WHERE {_OF} AND revision > %(after)s ORDER BY revision LIMIT %(limit)s
+FROM revision WHERE {_OF} AND revision > %(revision)s ORDER BY revision LIMIT %(limit)s
 """  # noqa: S608 - all of it is ours
 
 
@@ -119,14 +120,14 @@ async def revisions(
     tx: Transaction, session_key: UUID, memory_id: UUID
 ) -> AsyncIterator[RevisionRow]:
     """Yields every revision of a memory."""
-    values = {**_key(session_key, memory_id), "after": -1, "limit": PAGE_ROWS}
+    values = {**_key(session_key, memory_id), "revision": -1, "limit": PAGE_ROWS}
     async for row in _rows(tx, _REVISIONS, values, "revision"):
         yield RevisionRow(**{**row._asdict(), "digest": bytes(row.digest)})
 
 
 _AMENDMENTS = f"""
 SELECT revision, ordinal, path, op, value FROM amendment
-WHERE {_OF} AND (revision, ordinal) > (%(after)s, %(ordinal)s)
+WHERE {_OF} AND (revision, ordinal) > (%(revision)s, %(ordinal)s)
 ORDER BY revision, ordinal LIMIT %(limit)s
 """  # noqa: S608 - all of it is ours
 
@@ -135,19 +136,10 @@ async def amendments(
     tx: Transaction, session_key: UUID, memory_id: UUID
 ) -> AsyncIterator[tuple[int, int, Amendment | None]]:
     """Yields every amendment by revision and ordinal; None for an invalid one."""
-    values = {
-        **_key(session_key, memory_id),
-        "after": -1,
-        "ordinal": 0,
-        "limit": PAGE_AMENDMENTS,
-    }
-    while True:
-        page = await tx.fetch(_AMENDMENTS, values, prepare=None)
-        for row in page:
-            yield row.revision, row.ordinal, _amendment(row)
-        if len(page) < PAGE_AMENDMENTS:
-            return
-        values["after"], values["ordinal"] = page[-1].revision, page[-1].ordinal
+    values = {**_key(session_key, memory_id), "revision": -1, "ordinal": 0}
+    values["limit"] = PAGE_AMENDMENTS
+    async for row in _rows(tx, _AMENDMENTS, values, "revision", "ordinal"):
+        yield row.revision, row.ordinal, _amendment(row)
 
 
 def _amendment(row: Any) -> Amendment | None:
@@ -166,8 +158,8 @@ async def saved(
     """
     assert table in ("prism_base", "prism_snapshot"), "other tables have no states"
     query = f"""SELECT revision, value FROM {table}
-        WHERE {_OF} AND revision > %(after)s ORDER BY revision LIMIT %(limit)s"""  # noqa: S608 - ours
-    values = {**_key(session_key, memory_id), "after": -1, "limit": 1}
+        WHERE {_OF} AND revision > %(revision)s ORDER BY revision LIMIT %(limit)s"""  # noqa: S608 - ours
+    values = {**_key(session_key, memory_id), "revision": -1, "limit": 1}
     async for row in _rows(tx, query, values, "revision"):
         yield row.revision, row.value
 
@@ -186,9 +178,8 @@ async def newest_value(
 
 
 _NODES = f"""
-SELECT revision, level, number, first_child, children, start_position, start_offset,
-    end_position, end_offset, summary, made, text_tokens, summary_tokens
-FROM tree_node WHERE {_OF} AND level = %(level)s AND number > %(after)s
+SELECT revision, {", ".join(NODE_COLUMNS)}
+FROM tree_node WHERE {_OF} AND level = %(level)s AND number > %(number)s
 ORDER BY number LIMIT %(limit)s
 """  # noqa: S608 - all of it is ours
 
@@ -204,7 +195,7 @@ async def nodes(
     tx: Transaction, session_key: UUID, memory_id: UUID, level: int
 ) -> AsyncIterator[tuple[int, Node]]:
     """Yields every node of a level by number, with the revision that added it."""
-    values = {**_key(session_key, memory_id), "level": level, "after": 0, "limit": PAGE_ROWS}
+    values = {**_key(session_key, memory_id), "level": level, "number": 0, "limit": PAGE_ROWS}
     async for row in _rows(tx, _NODES, values, "number"):
         yield row.revision, node_of(row)
 

@@ -18,6 +18,7 @@ from storage.engine.clocks import CLOCK, interval
 from storage.engine.database import Transaction, first
 from storage.engine.ready import Ready
 from storage.log.chunks import CONTENT_BYTES, read_ranges
+from storage.log.sessions import lock_in_order
 from storage.search.chunk_text import AS_TEXT, length_of, words_of
 from storage.tables import posting_block, session
 
@@ -91,6 +92,18 @@ async def read_place(tx: Transaction, session_key: UUID) -> IndexPlace | None:
     """Returns the progress of the index; None when there is no such session."""
     row = first(await tx.fetch(_PLACE, {"session": session_key}))
     return None if row is None else IndexPlace(**row._asdict())
+
+
+#: Clears the failure of an earlier try to embed.
+_NO_FAULT = {"index_attempts": 0, "index_failure": ""}
+
+
+async def _change(
+    tx: Transaction, session_key: UUID, *which: ColumnElement[bool], **values: Any
+) -> bool:
+    """Changes columns of a session if all of `which` is true; returns whether it did."""
+    changed = update(session).where(session.c.session_key == session_key, *which).values(**values)
+    return await tx.execute(changed) == 1
 
 
 # The size of a batch is that of its chunks, which does not read values that are stored out of line.
@@ -236,12 +249,8 @@ async def begin_model(tx: Transaction, session_key: UUID, model: str, *, before:
 
     Vectors of the model `before` are replaced one batch after the other.
     """
-    statement = (
-        update(session)
-        .where(session.c.session_key == session_key, session.c.embedding_model == before)
-        .values(embedding_model=model, embedded_position=0, index_attempts=0, index_failure="")
-    )
-    if await tx.execute(statement) != 1:
+    values = {"embedding_model": model, "embedded_position": 0, **_NO_FAULT}
+    if not await _change(tx, session_key, session.c.embedding_model == before, **values):
         raise Overtaken
 
 
@@ -274,16 +283,11 @@ async def write_vectors(
     }
     await tx.execute(_DROP_VECTORS, values, prepare=None)
     await tx.execute(_WRITE_VECTORS, values, prepare=None)
-    statement = (
-        update(session)
-        .where(
-            session.c.session_key == session_key,
-            session.c.embedding_model == model,
-            session.c.embedded_position == after_position,
-        )
-        .values(embedded_position=to_position, index_attempts=0, index_failure="")
+    is_next = (
+        session.c.embedding_model == model,
+        session.c.embedded_position == after_position,
     )
-    if await tx.execute(statement) != 1:
+    if not await _change(tx, session_key, *is_next, embedded_position=to_position, **_NO_FAULT):
         raise Overtaken
     tx.changed.add(session_key)
 
@@ -293,40 +297,20 @@ def _arrays(vectors: Sequence[NewVector]) -> list[str]:
     return [f"{{{','.join([format(one, '.9g') for one in each.values])}}}" for each in vectors]
 
 
-def _finishing(*whole: ColumnElement[bool]) -> Ready:
-    return Ready(
-        update(session)
-        .where(
-            session.c.session_key == bindparam("session"),
-            session.c.indexed_position == session.c.head,
-            *whole,
-        )
-        # A session that was checked last is checked last the next time.
-        .values(has_unindexed=False, index_ready_at=func.now())
-    )
-
-
-_FINISH = _finishing()
-_FINISH_VECTORS = _finishing(
-    or_(
-        session.c.head == 0,
-        and_(
-            session.c.embedded_position == session.c.head,
-            session.c.embedding_model == bindparam("model"),
-        ),
-    )
-)
-
-
 async def finish(tx: Transaction, session_key: UUID, model: str | None) -> bool:
     """Ends the work when everything is indexed; False while something is missing.
 
     With `model` None there is no model for vectors, and none are missing. A concurrent append waits
     for the row, and then marks the session again.
     """
-    if model is None:
-        return await tx.execute(_FINISH, {"session": session_key}) == 1
-    return await tx.execute(_FINISH_VECTORS, {"session": session_key, "model": model}) == 1
+    is_whole = [session.c.indexed_position == session.c.head]
+    if model is not None:
+        of_model = session.c.embedding_model == model
+        has_all = and_(session.c.embedded_position == session.c.head, of_model)
+        is_whole.append(or_(session.c.head == 0, has_all))
+    # A session that was checked last is checked last the next time.
+    values = {"has_unindexed": False, "index_ready_at": func.now()}
+    return await _change(tx, session_key, *is_whole, **values)
 
 
 async def rest(tx: Transaction, session_key: UUID) -> None:
@@ -334,15 +318,10 @@ async def rest(tx: Transaction, session_key: UUID) -> None:
 
     Otherwise every scan would find the session, with nothing to do for it.
     """
-    await tx.execute(
-        update(session)
-        .where(
-            session.c.session_key == session_key,
-            session.c.indexed_position < session.c.head,
-            session.c.index_ready_at < session.c.words_ready_at,
-        )
-        .values(index_ready_at=session.c.words_ready_at)
-    )
+    until = session.c.words_ready_at
+    lacks_words = session.c.indexed_position < session.c.head
+    is_earlier = session.c.index_ready_at < until
+    await _change(tx, session_key, lacks_words, is_earlier, index_ready_at=until)
 
 
 async def rest_from_lists(tx: Transaction, session_key: UUID) -> None:
@@ -351,24 +330,13 @@ async def rest_from_lists(tx: Transaction, session_key: UUID) -> None:
     The session is checked every few seconds, since new chunks need not wait for them.
     """
     until = func.least(session.c.words_ready_at, func.now() + interval(LISTS_REST_SECONDS))
-    await tx.execute(
-        update(session)
-        .where(session.c.session_key == session_key, session.c.index_ready_at < until)
-        .values(index_ready_at=until)
-    )
+    await _change(tx, session_key, session.c.index_ready_at < until, index_ready_at=until)
 
 
 async def note_unembedded(tx: Transaction, keys: Sequence[UUID]) -> None:
     """Marks sessions for indexing, for vectors of another model."""
     wanted = session.c.session_key.in_(keys), session.c.has_unindexed.is_(False)
-    # In the order in which an append to several sessions locks them.
-    locked = (
-        select(session.c.session_key)
-        .where(*wanted)
-        .order_by(session.c.session_key)
-        .with_for_update(key_share=True)
-    )
-    await tx.execute(locked)
+    await lock_in_order(tx, *wanted)
     await tx.execute(
         update(session).where(*wanted).values(has_unindexed=True, index_ready_at=func.now())
     )
@@ -379,16 +347,14 @@ async def note_unlisted(tx: Transaction, session_key: UUID) -> None:
 
     Unless it is locked, for which no search should wait: the next search marks it.
     """
-    wanted = session.c.session_key == session_key, session.c.has_unindexed.is_(False)
+    is_done = session.c.has_unindexed.is_(False)
     locked = (
         select(session.c.session_key)
-        .where(*wanted)
+        .where(session.c.session_key == session_key, is_done)
         .with_for_update(key_share=True, skip_locked=True)
     )
     if first(await tx.fetch(locked)) is not None:
-        await tx.execute(
-            update(session).where(*wanted).values(has_unindexed=True, index_ready_at=func.now())
-        )
+        await _change(tx, session_key, is_done, has_unindexed=True, index_ready_at=func.now())
 
 
 async def back_off(
@@ -398,7 +364,7 @@ async def back_off(
     values: dict[str, Any] = {"index_ready_at": func.now() + interval(seconds)}
     if failure is not None:
         values |= {"index_failure": failure, "index_attempts": session.c.index_attempts + 1}
-    await tx.execute(update(session).where(session.c.session_key == session_key).values(**values))
+    await _change(tx, session_key, **values)
 
 
 async def back_off_words(
@@ -408,21 +374,11 @@ async def back_off_words(
 
     Where `failure` begins with OF_LISTS, it defers lists.
     """
-    await tx.execute(
-        update(session)
-        .where(session.c.session_key == session_key)
-        .values(
-            words_ready_at=func.now() + interval(seconds),
-            words_attempts=attempts,
-            words_failure=failure,
-        )
-    )
+    ready_at = func.now() + interval(seconds)
+    values = {"words_ready_at": ready_at, "words_attempts": attempts, "words_failure": failure}
+    await _change(tx, session_key, **values)
 
 
 async def forget_words_failure(tx: Transaction, session_key: UUID) -> None:
     """Clears the failures of lists, which were written."""
-    await tx.execute(
-        update(session)
-        .where(session.c.session_key == session_key)
-        .values(words_attempts=0, words_failure="")
-    )
+    await _change(tx, session_key, words_attempts=0, words_failure="")

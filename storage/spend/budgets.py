@@ -26,6 +26,7 @@ from service.domain.values.errors import BudgetExhausted, CallBound
 from storage.engine.claims import Claim, change
 from storage.engine.clocks import interval
 from storage.engine.database import Transaction, first
+from storage.log.sessions import lock_in_order
 from storage.tables import budget, memory, session, tenant_budget
 
 #: A call whose lease expired so long ago, in seconds, reserves nothing: its executor died, and will
@@ -348,14 +349,8 @@ async def wake(tx: Transaction, place: tuple[UUID, UUID] | None) -> Sequence[tup
         concerned.append(memory.c.session_key == session_key)
         if owner_id != session_key:
             concerned.append(memory.c.memory_id == owner_id)
-    # Before the memories, as an append or a flush does: each locks several of them.
-    locked = (
-        select(session.c.session_key)
-        .where(session.c.session_key.in_(select(memory.c.session_key).where(*concerned)))
-        .order_by(session.c.session_key)
-        .with_for_update(key_share=True)
-    )
-    await tx.execute(locked)
+    sessions = select(memory.c.session_key).where(*concerned)
+    await lock_in_order(tx, session.c.session_key.in_(sessions))
     woken = (
         update(memory)
         .where(*concerned)

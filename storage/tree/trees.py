@@ -19,7 +19,7 @@ from storage.engine.ready import Ready
 from storage.memories.flushing import ready_unless_failing
 from storage.memories.revisions import NewRevision, advance
 from storage.tables import memory
-from storage.tree.views import node_of
+from storage.tree.views import NODE_COLUMNS, node_of
 
 #: Bytes of a leaf's text whose words are indexed: the words of any text of this length fit in the
 #: megabyte that PostgreSQL allows.
@@ -44,7 +44,7 @@ class Growth:
 
 # From the leaves up, the last node of each level: its number is that of all, and its children are
 # the last on the level below with a parent.
-_READ_GROWTH = """
+_READ_GROWTH = f"""
 WITH RECURSIVE level AS (
     (SELECT level, number, first_child + children - 1 AS grouped, end_position, end_offset
      FROM tree_node
@@ -65,15 +65,13 @@ FROM revision r
 LEFT JOIN level l ON true
 LEFT JOIN level p ON p.level = l.level + 1
 LEFT JOIN LATERAL (
-    SELECT number, first_child, children, start_position, start_offset, end_position, end_offset,
-        summary, made, text_tokens, summary_tokens
-    FROM tree_node
+    SELECT {", ".join(NODE_COLUMNS[1:])} FROM tree_node
     WHERE session_key = %(session)s AND memory_id = %(memory)s AND level = l.level
         AND number > coalesce(p.grouped, 0)
 ) AS n ON true
 WHERE r.session_key = %(session)s AND r.memory_id = %(memory)s AND r.revision = %(revision)s
 ORDER BY l.level, n.number
-"""
+"""  # noqa: S608 - all of it is ours
 
 
 async def read_growth(tx: Transaction, held: Claim) -> Growth:
@@ -125,8 +123,7 @@ _TYPES = (
     *("integer", "bigint", "bigint", "integer", "bigint", "bigint", "bigint", "bigint"),
     *("text", "text", "bigint", "bigint", "text"),
 )
-_COLUMNS = """level, number, first_child, children, start_position, start_offset,
-    end_position, end_offset, summary, made, text_tokens, summary_tokens"""
+_COLUMNS = ", ".join(NODE_COLUMNS)
 _ADD_NODES = f"""
 INSERT INTO tree_node (session_key, memory_id, tenant_id, revision, {_COLUMNS}, words)
 SELECT %s, %s, %s, %s, {_COLUMNS}, to_tsvector('simple', leaf)

@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from service.domain.log.chunks import Chunk, ChunkKind
 from service.domain.tree.nodes import Node, SummarySource, TextOffset
 from storage.engine.database import Transaction
+from storage.log.chunks import CHUNK_COLUMNS, CONTENT_BYTES, CONTENT_COLUMNS, logged_of
 
 #: The revision of a query for the tree as it is now.
 _NEWEST = 2**63 - 1
@@ -78,9 +78,22 @@ def parse_node_id(node_id: str) -> tuple[int, int]:
     return int(level), int(number)
 
 
-_COLUMNS = """n.level, n.number, n.first_child, n.children, n.start_position, n.start_offset,
-    n.end_position, n.end_offset, n.summary, n.made, n.text_tokens, n.summary_tokens,
-    n.revision, n.created_at"""
+#: The columns of `node_of`.
+NODE_COLUMNS = (
+    "level",
+    "number",
+    "first_child",
+    "children",
+    "start_position",
+    "start_offset",
+    "end_position",
+    "end_offset",
+    "summary",
+    "made",
+    "text_tokens",
+    "summary_tokens",
+)
+_COLUMNS = ", ".join(f"n.{name}" for name in (*NODE_COLUMNS, "revision", "created_at"))
 
 #: The parent: the last node whose first child does not follow this one.
 _PARENT = """LEFT JOIN LATERAL (
@@ -183,27 +196,21 @@ WHERE n.revision <= %(revision)s AND coalesce(n.before, 0) < %(bytes)s
 ORDER BY n.number
 """  # noqa: S608 - all of it stands above
 
-_CONTENT = """position, kind, role, text, observation, thought, action, observed_first,
-    thread, source, occurred_at"""
-_CONTENT_BYTES = """octet_length(role) + octet_length(text) + octet_length(observation)
-    + octet_length(thought) + octet_length(action)
-    + coalesce(octet_length(thread), 0) + coalesce(octet_length(source), 0)"""
-
 # From chunk to chunk, so that a page costs no more than its content, however long the rest is.
 _WALK_TEXT = f"""
 WITH RECURSIVE walk AS (
-    SELECT {_CONTENT}, 0::bigint AS before, %(each)s + {_CONTENT_BYTES} AS bytes
-    FROM chunk WHERE session_key = %(session)s AND position = %(first)s
+    SELECT {CONTENT_COLUMNS}, 0::bigint AS before, %(each)s + {CONTENT_BYTES} AS bytes
+    FROM chunk c WHERE c.session_key = %(session)s AND c.position = %(first)s
     UNION ALL
     SELECT n.* FROM walk, LATERAL (
-        SELECT {_CONTENT}, walk.before + walk.bytes, %(each)s + {_CONTENT_BYTES}
-        FROM chunk WHERE session_key = %(session)s AND position = walk.position + 1
+        SELECT {CONTENT_COLUMNS}, walk.before + walk.bytes, %(each)s + {CONTENT_BYTES}
+        FROM chunk c WHERE c.session_key = %(session)s AND c.position = walk.position + 1
         LIMIT 1
     ) AS n
     WHERE walk.position < %(last)s
         AND walk.before + walk.bytes < %(bytes)s
 )
-SELECT {_CONTENT} FROM walk ORDER BY position
+SELECT {CHUNK_COLUMNS} FROM walk AS c ORDER BY c.position
 """  # noqa: S608 - all of it stands above
 
 
@@ -327,7 +334,7 @@ async def read_text(
     parts: list[TextPart] = []
     room = max_bytes
     for row in rows:
-        text = _chunk(row).as_text()
+        text = logged_of(row).chunk.as_text()
         here = start.offset if row.position == start.position else 0
         upto = end.offset if row.position == end.position else len(text)
         room -= part_bytes
@@ -358,7 +365,7 @@ def _values(session_key: UUID, memory_id: UUID, revision: int | None) -> dict[st
 
 
 def node_of(row: Any) -> Node:
-    """Returns a node from a row with the columns of `tree_node`."""
+    """Returns a node from a row with NODE_COLUMNS."""
     return Node(
         level=row.level,
         number=row.number,
@@ -379,19 +386,4 @@ def _stored(row: Any) -> StoredNode:
         revision=row.revision,
         created_at=row.created_at,
         parent=row.parent,
-    )
-
-
-def _chunk(row: Any) -> Chunk:
-    return Chunk(
-        kind=ChunkKind(row.kind),
-        role=row.role,
-        text=row.text,
-        observation=row.observation,
-        thought=row.thought,
-        action=row.action,
-        observed_first=row.observed_first,
-        thread=row.thread or "",
-        source=row.source or "",
-        occurred_at=row.occurred_at,
     )
