@@ -20,15 +20,13 @@ from sqlalchemy import (
     text,
 )
 
-from storage.tables.common import count, created, metadata, of_memory, of_session, views
+from storage.tables.common import count, created, ids, metadata, of_memory, of_session, views
 
 call = Table(
     "call",
     metadata,
     # The ledger, which also replays a reply instead of paying again.
-    Column("session_key", Uuid, nullable=False),
-    Column("call_id", Uuid, nullable=False),
-    Column("tenant_id", Uuid, nullable=False),
+    *ids("session_key", "call_id", "tenant_id"),
     # NULL for calls that no memory made; then the foreign key does not apply.
     Column("memory_id", Uuid),
     # In the order of its bytes, so that a range finds all with one prefix.
@@ -75,9 +73,8 @@ intent = Table(
     metadata,
     # A call that is about to be made or under way: it exists from before the call until its outcome
     # is stored. An executor that finds one with a valid lease waits for that outcome.
-    Column("session_key", Uuid, nullable=False),
+    *ids("session_key", "tenant_id"),
     Column("key", LargeBinary, nullable=False),
-    Column("tenant_id", Uuid, nullable=False),
     Column("memory_id", Uuid),
     Column("purpose", Text, nullable=False),
     Column("model", Text, nullable=False),
@@ -101,7 +98,7 @@ call_sum = Table(
     metadata,
     # The ledger's sums by day and purpose. A trigger of `call` writes them, and those of budgets,
     # so that they equal the ledger whatever writes there.
-    Column("session_key", Uuid, nullable=False),
+    *ids("session_key", "tenant_id"),
     # The memory, or the session for calls that no memory made.
     Column("owner_id", Uuid, nullable=False),
     # In UTC.
@@ -111,7 +108,6 @@ call_sum = Table(
     # Empty for calls without one.
     Column("residual", Text, nullable=False),
     Column("failed", Boolean, nullable=False),
-    Column("tenant_id", Uuid, nullable=False),
     count("calls"),
     count("input_tokens"),
     count("predicted_cached_tokens"),
@@ -150,12 +146,11 @@ spend = Table(
     "spend",
     views,
     # The ledger's sums by day: a view of `call_sum`, with as many rows.
-    Column("session_key", Uuid, nullable=False),
+    *ids("session_key", "tenant_id"),
     # The memory, or the session for calls that no memory made.
     Column("owner_id", Uuid, nullable=False),
     # In UTC.
     Column("day", Date, nullable=False),
-    Column("tenant_id", Uuid, nullable=False),
     count("calls"),
     count("failed_calls"),
     count("input_tokens"),
@@ -189,10 +184,9 @@ spend_sum = Table(
     metadata,
     # The total of a memory, or of a session, in one row: budgets are checked before each call. It
     # has no foreign key, since its sources have.
-    Column("session_key", Uuid, nullable=False),
+    *ids("session_key", "tenant_id"),
     # As in `budget`.
     Column("owner_id", Uuid, nullable=False),
-    Column("tenant_id", Uuid, nullable=False),
     *_sums(),
     PrimaryKeyConstraint("session_key", "owner_id", name="spend_sum_pkey"),
 )
@@ -214,11 +208,10 @@ budget = Table(
     "budget",
     metadata,
     # What a memory, or all of a session, may spend.
-    Column("session_key", Uuid, nullable=False),
+    *ids("session_key", "tenant_id"),
     # The memory, or the session for all that belongs to it.
     Column("owner_id", Uuid, nullable=False),
     Column("period", Text, nullable=False),
-    Column("tenant_id", Uuid, nullable=False),
     Column("limit_tokens", BigInteger),
     Column("limit_micro_usd", BigInteger),
     PrimaryKeyConstraint("session_key", "owner_id", "period", name="budget_pkey"),

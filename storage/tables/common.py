@@ -1,5 +1,7 @@
 """The metadata of all tables, the roles, and columns and keys that many tables have."""
 
+from uuid import UUID
+
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -7,6 +9,7 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Index,
     MetaData,
+    Uuid,
     func,
     text,
 )
@@ -19,6 +22,11 @@ views = MetaData()
 APP_ROLE = "palimpsest_app"
 #: Role that sees the runnable items of all tenants, and nothing else.
 SWEEPER_ROLE = "palimpsest_sweeper"
+
+
+def ids(*names: str) -> tuple[Column[UUID], ...]:
+    """Returns the columns of required ids."""
+    return tuple(Column(name, Uuid, nullable=False) for name in names)
 
 
 def created() -> Column[object]:

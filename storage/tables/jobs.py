@@ -26,6 +26,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from storage.tables.common import (
     count,
     created,
+    ids,
     metadata,
     of_revision,
     of_session,
@@ -36,9 +37,7 @@ from storage.tables.common import (
 answer = Table(
     "answer",
     metadata,
-    Column("session_key", Uuid, nullable=False),
-    Column("answer_id", Uuid, nullable=False),
-    Column("tenant_id", Uuid, nullable=False),
+    *ids("session_key", "answer_id", "tenant_id"),
     # NULL: the log is read, or the automatic reader has not chosen.
     Column("memory_id", Uuid),
     Column("query", Text, nullable=False),
@@ -128,10 +127,8 @@ answer_text = Table(
     "answer_text",
     metadata,
     # The text of an answer in pieces, while a model writes it. `answer` has the whole.
-    Column("session_key", Uuid, nullable=False),
-    Column("answer_id", Uuid, nullable=False),
+    *ids("session_key", "answer_id", "tenant_id"),
     Column("ordinal", Integer, nullable=False),
-    Column("tenant_id", Uuid, nullable=False),
     Column("text", Text, nullable=False),
     # Earlier pieces are void: the text begins anew with this one.
     Column("restarts", Boolean, nullable=False),
@@ -145,9 +142,7 @@ answer_rating = Table(
     "answer_rating",
     metadata,
     # The rating of an answer; the last one counts.
-    Column("session_key", Uuid, nullable=False),
-    Column("answer_id", Uuid, nullable=False),
-    Column("tenant_id", Uuid, nullable=False),
+    *ids("session_key", "answer_id", "tenant_id"),
     # 1: good; -1: bad.
     Column("rating", Integer, nullable=False),
     Column("comment", Text, nullable=False),
@@ -164,10 +159,8 @@ trajectory_event = Table(
     "trajectory_event",
     metadata,
     # What a reader read and did, written as it happens.
-    Column("session_key", Uuid, nullable=False),
-    Column("answer_id", Uuid, nullable=False),
+    *ids("session_key", "answer_id", "tenant_id"),
     Column("ordinal", Integer, nullable=False),
-    Column("tenant_id", Uuid, nullable=False),
     # As `service.domain.answers.trajectory.Event`, without the ordinal.
     Column("event", JSONB, nullable=False),
     created(),
@@ -179,9 +172,7 @@ trajectory_event = Table(
 schema_draft = Table(
     "schema_draft",
     metadata,
-    Column("session_key", Uuid, nullable=False),
-    Column("draft_id", Uuid, nullable=False),
-    Column("tenant_id", Uuid, nullable=False),
+    *ids("session_key", "draft_id", "tenant_id"),
     Column("domain", Text, nullable=False),
     Column("example_query", Text, nullable=False),
     # The requested one, empty for the default; then the one that wrote it.
@@ -237,8 +228,7 @@ worker = Table(
 claim = Table(
     "claim",
     metadata,
-    Column("session_key", Uuid, nullable=False),
-    Column("item_id", Uuid, nullable=False),
+    *ids("session_key", "item_id"),
     # One of service/domain/values/work_items.py.
     Column("kind", Text, nullable=False),
     Column("worker_id", Uuid, nullable=False),
@@ -251,9 +241,7 @@ claim = Table(
 wanted = Table(
     "wanted",
     metadata,
-    Column("session_key", Uuid, nullable=False),
-    Column("memory_id", Uuid, nullable=False),
-    Column("tenant_id", Uuid, nullable=False),
+    *ids("session_key", "memory_id", "tenant_id"),
     # Since when a client waits for it.
     _now("wanted_at"),
     PrimaryKeyConstraint("session_key", "memory_id", name="wanted_pkey"),
@@ -265,10 +253,9 @@ wanted = Table(
 operation = Table(
     "operation",
     metadata,
-    Column("session_key", Uuid, nullable=False),
+    *ids("session_key", "tenant_id"),
     # For a schema, the id of its draft.
     Column("operation_id", Uuid, nullable=False),
-    Column("tenant_id", Uuid, nullable=False),
     Column("kind", Text, nullable=False),
     # What it changes or builds; NULL and empty for a schema.
     Column("memory_id", Uuid),

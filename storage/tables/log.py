@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from storage.tables.common import count, created, metadata, of_session
+from storage.tables.common import count, created, ids, metadata, of_session
 
 deployment = Table(
     "deployment",
@@ -83,8 +83,7 @@ session = Table(
     "session",
     metadata,
     # uuid5(tenant, name), so a name is unique without a look-up.
-    Column("session_key", Uuid, nullable=False),
-    Column("tenant_id", Uuid, nullable=False),
+    *ids("session_key", "tenant_id"),
     Column("name", Text, nullable=False),
     # Position of the newest chunk; changes under this row's lock only.
     Column("head", BigInteger, nullable=False, server_default=text("0")),
@@ -138,9 +137,8 @@ session = Table(
 producer = Table(
     "producer",
     metadata,
-    Column("session_key", Uuid, nullable=False),
+    *ids("session_key", "tenant_id"),
     Column("producer_id", Text, nullable=False),
-    Column("tenant_id", Uuid, nullable=False),
     count("epoch"),
     count("last_sequence"),
     PrimaryKeyConstraint("session_key", "producer_id", name="producer_pkey"),
@@ -151,9 +149,8 @@ producer = Table(
 chunk = Table(
     "chunk",
     metadata,
-    Column("session_key", Uuid, nullable=False),
+    *ids("session_key", "tenant_id"),
     count("position"),
-    Column("tenant_id", Uuid, nullable=False),
     Column("producer_id", Text, nullable=False),
     count("producer_sequence"),
     Column("kind", Text, nullable=False),
@@ -195,10 +192,9 @@ chunk = Table(
 removal = Table(
     "removal",
     metadata,
-    Column("session_key", Uuid, nullable=False),
+    *ids("session_key", "tenant_id"),
     # The session's own key, or the id of a memory that is deleted alone.
     Column("item_id", Uuid, nullable=False),
-    Column("tenant_id", Uuid, nullable=False),
     created(),
     Column("ready_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     PrimaryKeyConstraint("session_key", "item_id", name="removal_pkey"),
@@ -216,13 +212,12 @@ removal = Table(
 trace_context = Table(
     "trace_context",
     metadata,
-    Column("session_key", Uuid, nullable=False),
+    *ids("session_key", "tenant_id"),
     # The session for an append, the memory for a commit, or the answer for a question.
     Column("owner_id", Uuid, nullable=False),
     # Positions in the log; both are the revision for a commit, and 0 for a question.
     count("from_position"),
     count("to_position"),
-    Column("tenant_id", Uuid, nullable=False),
     # As W3C Trace Context has them.
     Column("trace_id", LargeBinary, nullable=False),
     Column("span_id", LargeBinary, nullable=False),
@@ -249,10 +244,9 @@ request = Table(
     "request",
     metadata,
     # The session of the request; without one, the key of the empty name.
-    Column("session_key", Uuid, nullable=False),
+    *ids("session_key", "tenant_id"),
     # The client's own name for it.
     Column("request_id", Text, nullable=False),
-    Column("tenant_id", Uuid, nullable=False),
     Column("method", Text, nullable=False),
     # SHA-256 of the request.
     Column("digest", LargeBinary, nullable=False),

@@ -24,15 +24,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from storage.tables.common import count, created, metadata, of_memory, of_session, of_waiting
+from storage.tables.common import count, created, ids, metadata, of_memory, of_session, of_waiting
 
 memory = Table(
     "memory",
     metadata,
-    Column("session_key", Uuid, nullable=False),
+    *ids("session_key", "tenant_id"),
     # uuid5(session_key, name).
     Column("memory_id", Uuid, nullable=False),
-    Column("tenant_id", Uuid, nullable=False),
     Column("name", Text, nullable=False),
     Column("kind", Text, nullable=False),
     Column("spec", JSONB, nullable=False),
@@ -114,10 +113,8 @@ memory = Table(
 revision = Table(
     "revision",
     metadata,
-    Column("session_key", Uuid, nullable=False),
-    Column("memory_id", Uuid, nullable=False),
+    *ids("session_key", "memory_id", "tenant_id"),
     count("revision"),
-    Column("tenant_id", Uuid, nullable=False),
     Column("parent_revision", BigInteger),
     # The step read positions from_position + 1 to to_position.
     count("from_position"),
@@ -209,10 +206,7 @@ revision = Table(
 dead_letter = Table(
     "dead_letter",
     metadata,
-    Column("session_key", Uuid, nullable=False),
-    Column("memory_id", Uuid, nullable=False),
-    Column("letter_id", Uuid, nullable=False),
-    Column("tenant_id", Uuid, nullable=False),
+    *ids("session_key", "memory_id", "letter_id", "tenant_id"),
     # The step that failed: positions from_position + 1 to to_position.
     count("from_position"),
     count("to_position"),

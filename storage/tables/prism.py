@@ -9,20 +9,17 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     Table,
     Text,
-    Uuid,
     text,
 )
 
-from storage.tables.common import count, metadata, of_revision
+from storage.tables.common import count, ids, metadata, of_revision
 
 amendment = Table(
     "amendment",
     metadata,
-    Column("session_key", Uuid, nullable=False),
-    Column("memory_id", Uuid, nullable=False),
+    *ids("session_key", "memory_id", "tenant_id"),
     count("revision"),
     Column("ordinal", Integer, nullable=False),
-    Column("tenant_id", Uuid, nullable=False),
     # RFC 9535 normalized path.
     Column("path", Text, nullable=False),
     Column("op", Text, nullable=False),
@@ -48,11 +45,9 @@ amendment = Table(
 rejection = Table(
     "rejection",
     metadata,
-    Column("session_key", Uuid, nullable=False),
-    Column("memory_id", Uuid, nullable=False),
+    *ids("session_key", "memory_id", "tenant_id"),
     count("revision"),
     Column("ordinal", Integer, nullable=False),
-    Column("tenant_id", Uuid, nullable=False),
     Column("proposal", Text, nullable=False),
     Column("reason", Text, nullable=False),
     PrimaryKeyConstraint("session_key", "memory_id", "revision", "ordinal", name="rejection_pkey"),
@@ -64,10 +59,8 @@ prism_base = Table(
     "prism_base",
     metadata,
     # A base that a fold (or the creation) wrote. It is kept, since it is also a snapshot.
-    Column("session_key", Uuid, nullable=False),
-    Column("memory_id", Uuid, nullable=False),
+    *ids("session_key", "memory_id", "tenant_id"),
     count("revision"),
-    Column("tenant_id", Uuid, nullable=False),
     Column("value", Text, nullable=False),
     PrimaryKeyConstraint("session_key", "memory_id", "revision", name="prism_base_pkey"),
     of_revision("prism_base_revision_fkey"),
@@ -79,10 +72,8 @@ prism_snapshot = Table(
     metadata,
     # A state between two bases, so that any revision is read from a close one. Prompts do not use
     # it.
-    Column("session_key", Uuid, nullable=False),
-    Column("memory_id", Uuid, nullable=False),
+    *ids("session_key", "memory_id", "tenant_id"),
     count("revision"),
-    Column("tenant_id", Uuid, nullable=False),
     Column("value", Text, nullable=False),
     PrimaryKeyConstraint("session_key", "memory_id", "revision", name="prism_snapshot_pkey"),
     of_revision("prism_snapshot_revision_fkey"),
@@ -93,9 +84,7 @@ prism_value = Table(
     "prism_value",
     metadata,
     # The newest state, which is read as one row.
-    Column("session_key", Uuid, nullable=False),
-    Column("memory_id", Uuid, nullable=False),
-    Column("tenant_id", Uuid, nullable=False),
+    *ids("session_key", "memory_id", "tenant_id"),
     count("revision"),
     Column("value", Text, nullable=False),
     # Amendments since the newest base or snapshot.

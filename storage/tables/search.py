@@ -12,18 +12,16 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     Table,
     Text,
-    Uuid,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, BYTEA, REAL, TSVECTOR
 
-from storage.tables.common import count, metadata, of_session
+from storage.tables.common import count, ids, metadata, of_session
 
 chunk_word = Table(
     "chunk_word",
     metadata,
-    Column("session_key", Uuid, nullable=False),
+    *ids("session_key", "tenant_id"),
     count("position"),
-    Column("tenant_id", Uuid, nullable=False),
     # In the language of the session.
     Column("words", TSVECTOR, nullable=False),
     # The length of the chunk's text in words, as `chunk_text.length_of` counts them.
@@ -38,9 +36,8 @@ chunk_word = Table(
 posting_block = Table(
     "posting_block",
     metadata,
-    Column("session_key", Uuid, nullable=False),
+    *ids("session_key", "tenant_id"),
     count("last_position"),
-    Column("tenant_id", Uuid, nullable=False),
     count("first_position"),
     # The sum of the lengths of its chunks, as in chunk_word.
     count("words"),
@@ -54,12 +51,11 @@ posting_block = Table(
 posting_list = Table(
     "posting_list",
     metadata,
-    Column("session_key", Uuid, nullable=False),
+    *ids("session_key", "tenant_id"),
     # The word; for words of few chunks, a key that several share.
     Column("key", Text(collation="C"), nullable=False),
     # The last position of the block.
     count("last_position"),
-    Column("tenant_id", Uuid, nullable=False),
     # In ascending order; the other arrays have as many elements.
     Column("words", ARRAY(Text), nullable=False),
     Column("groups", ARRAY(BYTEA), nullable=False),
@@ -76,11 +72,10 @@ posting_list = Table(
 chunk_vector = Table(
     "chunk_vector",
     metadata,
-    Column("session_key", Uuid, nullable=False),
+    *ids("session_key", "tenant_id"),
     count("position"),
     # 0, 1, 2 …: a chunk that is too long for the model has several.
     Column("part", Integer, nullable=False),
-    Column("tenant_id", Uuid, nullable=False),
     Column("model", Text, nullable=False),
     # The characters of the chunk's text that it represents.
     Column("from_character", Integer, nullable=False),

@@ -12,25 +12,22 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    Uuid,
     text,
 )
 from sqlalchemy.dialects.postgresql import TSVECTOR
 
-from storage.tables.common import count, created, metadata, of_revision
+from storage.tables.common import count, created, ids, metadata, of_revision
 
 tree_node = Table(
     "tree_node",
     metadata,
     # A node of a summary tree, written once. The keys prevent a gap, an overlap or a second node
     # over the same text: see `tree_node_chain_fkey`.
-    Column("session_key", Uuid, nullable=False),
-    Column("memory_id", Uuid, nullable=False),
+    *ids("session_key", "memory_id", "tenant_id"),
     # 0 for leaves.
     Column("level", Integer, nullable=False),
     # 1, 2, 3 … on its level.
     count("number"),
-    Column("tenant_id", Uuid, nullable=False),
     # The revision that added it.
     count("revision"),
     # On the level below; 0 and 0 for a leaf.

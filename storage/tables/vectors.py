@@ -10,22 +10,19 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     Table,
     Text,
-    Uuid,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from storage.tables.common import count, created, metadata, of_revision
+from storage.tables.common import count, created, ids, metadata, of_revision
 
 state_vector = Table(
     "state_vector",
     metadata,
     # A state vector, written once. Its revision has the positions of its steps, in a chain without
     # gaps: see `revision_chain_fkey`.
-    Column("session_key", Uuid, nullable=False),
-    Column("memory_id", Uuid, nullable=False),
+    *ids("session_key", "memory_id", "tenant_id"),
     # The revision that added it; 0 has the task prompt.
     count("revision"),
-    Column("tenant_id", Uuid, nullable=False),
     # 1 for vectors of steps.
     Column("level", Integer, nullable=False),
     Column("text", Text, nullable=False),
@@ -61,10 +58,8 @@ state_levels = Table(
     "state_levels",
     metadata,
     # Which vectors are in use, for every revision: `service.domain.state.vectors.VectorLevels`.
-    Column("session_key", Uuid, nullable=False),
-    Column("memory_id", Uuid, nullable=False),
+    *ids("session_key", "memory_id", "tenant_id"),
     count("revision"),
-    Column("tenant_id", Uuid, nullable=False),
     Column("runs", JSONB, nullable=False),
     PrimaryKeyConstraint("session_key", "memory_id", "revision", name="state_levels_pkey"),
     of_revision("state_levels_revision_fkey"),
