@@ -1,12 +1,20 @@
-"""Stores the texts of answers piece by piece, while models write them."""
+"""Stores the texts of answers piece by piece, while models write them; reads what is new."""
 
 from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy import select
 
-from service.domain.answers.answer_updates import TextPiece, following, text_of
-from storage.answers.trajectories import AnswerKey, Heard, heard_values
-from storage.engine.database import Transaction, value
+from service.domain.answers import answer_updates
+from service.domain.answers.answer_updates import (
+    Listener,
+    ListenerBatch,
+    TextPiece,
+    following,
+    text_of,
+)
+from storage.answers import trajectories
+from storage.answers.trajectories import NEW_TEXTS, AnswerKey, Heard, rows_after
+from storage.engine.database import Row, Transaction, value
 from storage.memories import job_results
 from storage.tables import answer, answer_text
 
@@ -53,7 +61,7 @@ async def read(tx: Transaction, key: AnswerKey) -> Sequence[TextPiece]:
         .order_by(answer_text.c.ordinal)
     )
     rows = await tx.fetch(statement)
-    return [TextPiece(ordinal=row.ordinal, text=row.text, restarts=row.restarts) for row in rows]
+    return [_piece(row) for row in rows]
 
 
 async def settle(tx: Transaction, key: AnswerKey, text: str) -> None:
@@ -73,29 +81,39 @@ async def settle(tx: Transaction, key: AnswerKey, text: str) -> None:
         await append(tx, key, rest)
 
 
-_NEW = """
-SELECT heard.session_key, heard.answer_id, heard.after,
-    told.ordinal, told.text, told.restarts
-FROM unnest(%(sessions)s::uuid[], %(answers)s::uuid[], %(after)s::int[])
-    AS heard (session_key, answer_id, after)
-CROSS JOIN LATERAL (
-    SELECT ordinal, text, restarts
-    FROM answer_text AS t
-    WHERE t.session_key = heard.session_key AND t.answer_id = heard.answer_id
-        AND t.ordinal > heard.after
-    ORDER BY ordinal
-    LIMIT %(limit)s
-) AS told
-ORDER BY heard.session_key, heard.answer_id, heard.after, told.ordinal
-"""
-
-
 async def read_new(
     tx: Transaction, heard: Collection[Heard], limit: int
 ) -> Mapping[Heard, Sequence[TextPiece]]:
     """Returns the first `limit` pieces after each position, by one query."""
-    found: dict[Heard, list[TextPiece]] = {}
-    for row in await tx.fetch(_NEW, heard_values(heard, limit), prepare=None):
-        piece = TextPiece(ordinal=row.ordinal, text=row.text, restarts=row.restarts)
-        found.setdefault((row.session_key, row.answer_id, row.after), []).append(piece)
-    return found
+    return {
+        key: [_piece(row) for row in rows]
+        for key, rows in (await rows_after(tx, NEW_TEXTS, heard, limit)).items()
+    }
+
+
+def _piece(row: Row) -> TextPiece:
+    return TextPiece(ordinal=row.ordinal, text=row.text, restarts=row.restarts)
+
+
+async def read_news(
+    tx: Transaction, listeners: Collection[Listener]
+) -> Mapping[Listener, ListenerBatch]:
+    """Returns the new events and pieces for each listener, with a query for each."""
+    # Their positions may move while this reads.
+    wanted = {one: _heard(one, one.event) for one in listeners}
+    written = {one: _heard(one, one.piece) for one in listeners if one.hears_text}
+    events = await trajectories.read_new(tx, set(wanted.values()), answer_updates.LOOK_EVENTS)
+    pieces: Mapping[Heard, Sequence[TextPiece]] = {}
+    if written:
+        pieces = await read_new(tx, set(written.values()), answer_updates.LOOK_EVENTS)
+    return {
+        one: ListenerBatch(
+            events=events.get(heard, ()),
+            pieces=pieces.get(written[one], ()) if one in written else (),
+        )
+        for one, heard in wanted.items()
+    }
+
+
+def _heard(listener: Listener, ordinal: int) -> Heard:
+    return listener.item.session_key, listener.item.item_id, ordinal

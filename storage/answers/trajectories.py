@@ -15,7 +15,7 @@ from service.domain.answers.trajectory import (
 )
 from service.domain.prompting.ends import end_of
 from service.domain.tree.recording import Statistics
-from storage.engine.database import Transaction
+from storage.engine.database import Row, Transaction
 from storage.engine.listing import ListPage, walk_rows
 from storage.tables import answer, trajectory_event
 
@@ -57,7 +57,7 @@ async def next_ordinal(tx: Transaction, key: AnswerKey, kind: EventKind, after: 
 
 async def list_events(tx: Transaction, key: AnswerKey, after: int) -> Sequence[Event]:
     """Returns the events of an answer after an ordinal, in order."""
-    statement = _events_behind(key, after).order_by(trajectory_event.c.ordinal)
+    statement = _events_after(key, after).order_by(trajectory_event.c.ordinal)
     rows = await tx.fetch(statement)
     return [_event(row.ordinal, row.event) for row in rows]
 
@@ -69,7 +69,7 @@ async def page_events(
     shown = trajectory_event.c.event.op("-")(literal("reply", Text))
     found = await walk_rows(
         tx,
-        _events_behind(key, after, shown.label("event")),
+        _events_after(key, after, shown.label("event")),
         key=trajectory_event.c.ordinal,
         size=func.octet_length(cast(shown, Text)),
         order=(trajectory_event.c.ordinal,),
@@ -79,7 +79,7 @@ async def page_events(
     return ListPage(items=[_event(row.ordinal, row.event) for row in found.items], more=found.more)
 
 
-def _events_behind(
+def _events_after(
     key: AnswerKey, after: int, event: ColumnElement[Any] = trajectory_event.c.event
 ) -> Select[Any]:
     return select(trajectory_event.c.ordinal, event).where(
@@ -89,42 +89,49 @@ def _events_behind(
     )
 
 
-#: Without the model's reply, which is kept for exports only.
+#: Its table has rows of answers by ordinal.
 _NEW = """
-SELECT heard.session_key, heard.answer_id, heard.after, told.ordinal, told.event
+SELECT heard.session_key, heard.answer_id, heard.after, new.*
 FROM unnest(%(sessions)s::uuid[], %(answers)s::uuid[], %(after)s::int[])
     AS heard (session_key, answer_id, after)
 CROSS JOIN LATERAL (
-    SELECT ordinal, event - 'reply' AS event
-    FROM trajectory_event AS e
-    WHERE e.session_key = heard.session_key AND e.answer_id = heard.answer_id
-        AND e.ordinal > heard.after
+    SELECT ordinal, {columns} FROM {table} AS t
+    WHERE t.session_key = heard.session_key AND t.answer_id = heard.answer_id
+        AND t.ordinal > heard.after
     ORDER BY ordinal
     LIMIT %(limit)s
-) AS told
-ORDER BY heard.session_key, heard.answer_id, heard.after, told.ordinal
+) AS new
+ORDER BY heard.session_key, heard.answer_id, heard.after, new.ordinal
 """
+#: Without the model's reply, which is kept for exports only.
+_NEW_EVENTS = _NEW.format(columns="event - 'reply' AS event", table="trajectory_event")
+NEW_TEXTS = _NEW.format(columns="text, restarts", table="answer_text")
 
 
 async def read_new(
     tx: Transaction, heard: Collection[Heard], limit: int
 ) -> Mapping[Heard, Sequence[Event]]:
     """Returns the first `limit` events after each position, without replies, by one query."""
-    found: dict[Heard, list[Event]] = {}
-    for row in await tx.fetch(_NEW, heard_values(heard, limit), prepare=None):
-        key = (row.session_key, row.answer_id, row.after)
-        found.setdefault(key, []).append(_event(row.ordinal, row.event))
-    return found
-
-
-def heard_values(heard: Collection[Heard], limit: int) -> dict[str, Any]:
-    """Returns the values of a query for news."""
     return {
+        key: [_event(row.ordinal, row.event) for row in rows]
+        for key, rows in (await rows_after(tx, _NEW_EVENTS, heard, limit)).items()
+    }
+
+
+async def rows_after(
+    tx: Transaction, query: str, heard: Collection[Heard], limit: int
+) -> Mapping[Heard, Sequence[Row]]:
+    """Returns the first `limit` rows of a query after each position, by position."""
+    values = {
         "sessions": [session_key for session_key, _, _ in heard],
         "answers": [answer_id for _, answer_id, _ in heard],
         "after": [after for _, _, after in heard],
         "limit": limit,
     }
+    found: dict[Heard, list[Row]] = {}
+    for row in await tx.fetch(query, values, prepare=None):
+        found.setdefault((row.session_key, row.answer_id, row.after), []).append(row)
+    return found
 
 
 def _event(ordinal: int, fields: Mapping[str, Any]) -> Event:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import Double, cast, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from service.domain.calls.conditions import Condition
@@ -11,26 +11,24 @@ from storage.engine.clocks import interval
 from storage.engine.database import Transaction, first
 from storage.tables import model_condition
 
-_PROBE_SECONDS = func.extract("epoch", model_condition.c.probe_at - func.now()).label(
-    "probe_seconds"
+#: By the names of a condition's fields.
+_COLUMNS = (
+    model_condition.c.place.label("deployment"),
+    model_condition.c.model,
+    model_condition.c.fault,
+    model_condition.c.cause,
+    model_condition.c.failures,
+    model_condition.c.since,
+    cast(func.extract("epoch", model_condition.c.probe_at - func.now()), Double).label(
+        "probe_seconds"
+    ),
 )
 
 
 async def read(tx: Transaction) -> Sequence[Condition]:
     """Returns all conditions, by deployment."""
-    columns = [column for column in model_condition.c if column.name != "probe_at"]
-    rows = await tx.fetch(select(*columns, _PROBE_SECONDS).order_by(model_condition.c.place))
-    return [
-        Condition(
-            **{
-                **{key: value for key, value in row._asdict().items() if key != "place"},
-                "deployment": row.place,
-                "fault": fault_of(row.fault),
-                "probe_seconds": float(row.probe_seconds),
-            }
-        )
-        for row in rows
-    ]
+    rows = await tx.fetch(select(*_COLUMNS).order_by(model_condition.c.place))
+    return [Condition(**{**row._asdict(), "fault": fault_of(row.fault)}) for row in rows]
 
 
 async def add(

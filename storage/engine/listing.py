@@ -23,6 +23,9 @@ from storage.engine.database import Transaction
 
 T = TypeVar("T")
 
+#: No limit of bytes.
+ALL_BYTES = 2**63 - 1
+
 _NUMBER, _BYTES, _BEFORE, _FOUND = "row", "row_bytes", "bytes_before", "rows_found"
 
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import Select, func, select
 
 from storage.engine.database import Transaction
-from storage.engine.listing import ListPage, fields_of, list_rows
+from storage.engine.listing import ALL_BYTES, ListPage, fields_of, list_rows
 from storage.tables import amendment, rejection, revision
 
 
@@ -67,13 +67,8 @@ async def list_revisions(
     tx: Transaction, session_key: UUID, memory_id: UUID, after: int, limit: int
 ) -> Sequence[StoredRevision]:
     """Returns up to `limit` revisions after `after`, oldest first; -1 begins at the first."""
-    statement = (
-        _select(session_key, memory_id)
-        .where(revision.c.revision > after)
-        .order_by(revision.c.revision)
-        .limit(limit)
-    )
-    return [StoredRevision(**row._asdict()) for row in await tx.fetch(statement)]
+    key = session_key, memory_id
+    return (await page_revisions(tx, *key, after, limit, max_bytes=ALL_BYTES)).items
 
 
 async def page_revisions(

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Select, and_, func, literal_column, or_, s
 from service.domain.prism.amendments import Op
 from service.domain.values.paths import Path
 from storage.engine.database import Transaction
-from storage.engine.listing import ListPage, fields_of, list_rows
+from storage.engine.listing import ALL_BYTES, ListPage, fields_of, list_rows
 from storage.tables import amendment, rejection, revision
 
 #: Characters of a path that the index amendment_by_path has.
@@ -123,12 +123,10 @@ async def list_amendments(
     wanted: AmendmentFilter | None = None,
 ) -> Sequence[LoggedAmendment]:
     """Returns up to `limit` amendments after (revision, ordinal), oldest first."""
-    statement = (
-        _amendments_behind(session_key, memory_id, after, wanted)
-        .order_by(amendment.c.revision, amendment.c.ordinal)
-        .limit(limit)
+    found = await page_amendments(
+        tx, session_key, memory_id, after, limit, wanted or AmendmentFilter(), max_bytes=ALL_BYTES
     )
-    return [_logged(row) for row in await tx.fetch(statement)]
+    return found.items
 
 
 async def page_amendments(
@@ -142,29 +140,23 @@ async def page_amendments(
     max_bytes: int,
 ) -> ListPage[LoggedAmendment]:
     """Does as `list_amendments`, up to about `max_bytes` of paths and values."""
-    size = func.octet_length(amendment.c.path) + func.octet_length(amendment.c.value)
+    statement = (
+        _log_of(amendment, session_key, memory_id)
+        .add_columns(*_AMENDMENT_COLUMNS)
+        .where(
+            func.row(amendment.c.revision, amendment.c.ordinal) > func.row(*after),
+            *_filtered(wanted),
+        )
+    )
     found = await list_rows(
         tx,
-        _amendments_behind(session_key, memory_id, after, wanted),
-        size=size,
+        statement,
+        size=func.octet_length(amendment.c.path) + func.octet_length(amendment.c.value),
         order=(amendment.c.revision, amendment.c.ordinal),
         limit=limit,
         max_bytes=max_bytes,
     )
     return ListPage(items=[_logged(row) for row in found.items], more=found.more)
-
-
-def _amendments_behind(
-    session_key: UUID, memory_id: UUID, after: tuple[int, int], wanted: AmendmentFilter | None
-) -> Select[Any]:
-    return (
-        _log_of(amendment, session_key, memory_id)
-        .add_columns(*_AMENDMENT_COLUMNS)
-        .where(
-            func.row(amendment.c.revision, amendment.c.ordinal) > func.row(*after),
-            *_filtered(wanted or AmendmentFilter()),
-        )
-    )
 
 
 async def list_sizes(

@@ -1,10 +1,12 @@
-"""Prepares searches, and reads the chunks that they found.
+"""Prepares searches, reads the chunks that they found, and the progress that they wait for.
 
 `storage.search.words` finds chunks by their words, `storage.search.vectors` by their vectors.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 from service.domain.log.chunks import LoggedChunk
@@ -102,3 +104,36 @@ async def read_chunks(
     """Returns the first of these chunks that have `max_bytes` together, and at least one."""
     values = {"session": session_key, "positions": list(positions), "bytes": max_bytes}
     return {row[0]: logged_of(row) for row in await tx.fetch(_CHUNKS, values, prepare=False)}
+
+
+class IndexProgress(NamedTuple):
+    """The progress of a session's index."""
+
+    incarnation: int
+    #: Position of the newest chunk.
+    head: int
+    #: Chunks up to here have words, and vectors of `embedding_model`.
+    indexed_position: int
+    embedded_position: int
+    embedding_model: str
+    #: Why the last try to write words, or else to embed, failed; empty when neither did.
+    failure: str
+    #: Differs for a later session of the same name.
+    created_at: datetime
+
+
+# Each session by its key, whatever number the planner expects.
+_PROGRESS = """
+SELECT w.session_key, s.incarnation, s.head, s.indexed_position, s.embedded_position,
+    s.embedding_model, coalesce(nullif(s.words_failure, ''), s.index_failure), s.created_at
+FROM unnest(%(sessions)s::uuid[]) AS w (session_key)
+CROSS JOIN LATERAL (
+    SELECT * FROM session WHERE session_key = w.session_key OFFSET 0
+) AS s
+"""
+
+
+async def read_index_progress(tx: Transaction, keys: Sequence[UUID]) -> dict[UUID, IndexProgress]:
+    """Returns the progress of the sessions' indexes, by their keys; one round trip."""
+    rows = await tx.fetch(_PROGRESS, {"sessions": list(keys)}, prepare=False)
+    return {key: IndexProgress(*row) for key, *row in rows}

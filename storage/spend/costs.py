@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Date, and_, cast, func, select, text
+from sqlalchemy import BigInteger, Date, and_, cast, func, select, text
 
 from service.domain.prism.amendments import Amendment, Op
 from service.domain.spend.prices import LogCost
@@ -163,23 +163,16 @@ async def residuals(
     statement = (
         select(
             name,
-            func.sum(call_sum.c.calls).label("calls"),
-            func.sum(call_sum.c.predicted_cached_tokens).label("predicted"),
-            func.sum(call_sum.c.reported_cached_tokens).label("reported"),
+            *(
+                cast(func.sum(call_sum.c[total]), BigInteger).label(total)
+                for total in ("calls", "predicted_cached_tokens", "reported_cached_tokens")
+            ),
         )
         .where(*_kept(session_key, wanted), ~_FAILED)
         .group_by(name)
         .order_by(name)
     )
-    return [
-        ResidualLine(
-            residual=row.residual,
-            calls=int(row.calls),
-            predicted_cached_tokens=int(row.predicted),
-            reported_cached_tokens=int(row.reported),
-        )
-        for row in await tx.fetch(statement)
-    ]
+    return [ResidualLine(**row._asdict()) for row in await tx.fetch(statement)]
 
 
 _STEPS = text(

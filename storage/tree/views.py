@@ -13,12 +13,11 @@ from uuid import UUID
 
 from service.domain.tree.nodes import Node, SummarySource, TextOffset
 from storage.engine.database import Transaction
+from storage.engine.listing import ALL_BYTES
 from storage.log.chunks import CHUNK_COLUMNS, CONTENT_BYTES, CONTENT_COLUMNS, logged_of
 
 #: The revision of a query for the tree as it is now.
 _NEWEST = 2**63 - 1
-#: No limit.
-_ALL_BYTES = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -289,7 +288,7 @@ async def list_level(
     limit: int,
     revision: int | None = None,
     *,
-    max_bytes: int = _ALL_BYTES,
+    max_bytes: int = ALL_BYTES,
 ) -> Sequence[StoredNode]:
     """Returns up to `limit` nodes of a level after `after_number`, in order.
 

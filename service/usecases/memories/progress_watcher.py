@@ -15,12 +15,12 @@ from service.domain.values.reasons import Reason
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.settings.config import Limits
 from service.usecases.log.concurrency_limiter import ConcurrencyLimiter
-from storage.answers import answer_news
+from storage.answers import texts
 from storage.engine.database import Database
 from storage.engine.errors import StorageError
 from storage.memories import job_results
 from storage.memories.progress import Progress, read_progress
-from storage.search.progress import IndexProgress, read_index_progress
+from storage.search.finding import IndexProgress, read_index_progress
 
 _log = structlog.get_logger("palimpsest.consistency")
 
@@ -378,5 +378,5 @@ class ProgressWatcher:
                 listening = [one.listener for one in waits if one.listener is not None]
                 if listening:
                     # After that query, so that no event is missed of what has ended.
-                    seen.told.update(await answer_news.read_new(tx, listening))
+                    seen.told.update(await texts.read_news(tx, listening))
         return seen

@@ -19,8 +19,7 @@ from service.usecases.search.search import (
     SearchQuery,
 )
 from storage.engine.database import Database
-from storage.search.finding import SearchPlace
-from storage.search.progress import IndexProgress, read_index_progress
+from storage.search.finding import IndexProgress, SearchPlace, read_index_progress
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,7 +11,7 @@ from service.domain.answers.answer_updates import Listener, ListenerBatch, TextP
 from service.domain.values.tenancy import DEFAULT_TENANT, session_key
 from service.domain.values.work_items import WorkItem, WorkKind
 from service.usecases.memories.progress_watcher import ProgressWatcher
-from storage.answers import answer_news
+from storage.answers import texts
 from storage.engine.database import Database
 from storage.memories import job_results
 from tests.integration.support.waits import GONE
@@ -37,7 +37,7 @@ async def test_only_waiting_calls_are_checked(
         }
 
     monkeypatch.setattr(job_results, "missing", nobody)
-    monkeypatch.setattr(answer_news, "read_new", look)
+    monkeypatch.setattr(texts, "read_news", look)
     watcher = ProgressWatcher(database)
     running = asyncio.create_task(watcher.run())
     slow, quick = (
