@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
+from pydantic import TypeAdapter
 from sqlalchemy import (
     ColumnElement,
     Row,
@@ -80,35 +81,9 @@ class Chosen:
     #: Events of the answer up to the one with this choice; those of the reader follow.
     events: int = 1
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns it as plain JSON values."""
-        return {
-            **asdict(self),
-            "reader": self.reader.value,
-            "memory_id": None if self.memory_id is None else str(self.memory_id),
-            "navigation": None if self.navigation is None else self.navigation.to_json(),
-            "browsing": None if self.browsing is None else self.browsing.to_json(),
-        }
 
-    @classmethod
-    def from_json(cls, held: Mapping[str, Any]) -> "Chosen":
-        """Returns the choice of a result of `to_json`."""
-        memory_id, navigation, browsing = (
-            held["memory_id"],
-            held["navigation"],
-            held["browsing"],
-        )
-        return cls(
-            **{
-                **held,
-                "reader": ReaderName(held["reader"]),
-                "memory_id": None if memory_id is None else UUID(memory_id),
-                "navigation": None
-                if navigation is None
-                else NavigationRequest.from_json(navigation),
-                "browsing": None if browsing is None else BrowseRequest.from_json(browsing),
-            }
-        )
+#: Its JSON form in the column `chosen`.
+_CHOSEN = TypeAdapter(Chosen)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -400,7 +375,7 @@ def _stored(row: Mapping[str, Any]) -> StoredAnswer:
     if row["browsing"] is not None:
         values["browsing"] = BrowseRequest.from_json(row["browsing"])
     if row["chosen"] is not None:
-        values["chosen"] = Chosen.from_json(row["chosen"])
+        values["chosen"] = _CHOSEN.validate_python(row["chosen"])
     if row["left_out"] is not None:
         values["left_out"] = tuple(row["left_out"])
     if row["rated"] is not None:
@@ -461,7 +436,7 @@ async def choose(tx: Transaction, session_key: UUID, answer_id: UUID, chosen: Ch
             answer.c.answer_id == answer_id,
             answer.c.chosen.is_(None),
         )
-        .values(chosen=chosen.to_json())
+        .values(chosen=_CHOSEN.dump_python(chosen, mode="json"))
     )
     if await tx.execute(statement) == 1:
         return chosen

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, and_, update
 from service.domain.calls.ledger import CallScope
 from service.domain.values.memory_specs import MemorySpec
 from storage.engine.database import Transaction
+from storage.engine.ready import Ready
 from storage.tables import memory
 
 
@@ -74,6 +75,23 @@ def is_held(held: Claim) -> ColumnElement[bool]:
         memory.c.epoch == held.epoch,
         memory.c.status == "active",
     )
+
+
+async def change_locked(
+    tx: Transaction, held: Claim, *which: ColumnElement[bool], **values: Any
+) -> bool:
+    """Changes columns of a memory from `revisions.lock` if all of `which` is true.
+
+    Returns whether it did.
+    """
+    changed = (
+        update(memory)
+        .where(
+            memory.c.session_key == held.session_key, memory.c.memory_id == held.memory_id, *which
+        )
+        .values(**values)
+    )
+    return await tx.execute(Ready(changed), prepare=None) == 1
 
 
 async def change(tx: Transaction, held: Claim, *also: ColumnElement[bool], **values: Any) -> None:

@@ -34,8 +34,7 @@ from storage.engine.ready import Ready
 
 #: A named tuple: its fields are the columns.
 Row = Any
-#: The values of placeholders, by name or in order. Core runs a statement once for each mapping
-#: of a sequence.
+#: The values of placeholders, by name or in order; for Core by name.
 Values = Sequence[Any] | Mapping[str, Any]
 _Cursor = psycopg.AsyncCursor[Any]
 #: Receives the ids of memories, answers and schema drafts, in hexadecimal.

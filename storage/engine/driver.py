@@ -1,6 +1,5 @@
-"""psycopg's connection, with fixes for numbers, cancellations and the texts of errors."""
+"""psycopg's connection, with fixes for numbers and the texts of errors."""
 
-import asyncio
 from collections import namedtuple
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -115,12 +114,11 @@ class _Flight(psycopg.AsyncPipeline):
 
 
 class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
-    """psycopg's connection, with three differences.
+    """psycopg's connection, with two differences.
 
-    Every int is sent as a bigint. Errors of the server quote no values of a statement. And psycopg
-    3.3.9 runs `executemany` in a pipeline of its own: cancelled right after its entry, which takes
-    an event loop that was busy for long, it fails an assertion instead, and the connection stays in
-    its pipeline, so that its next user fails too.
+    Every int is sent as a bigint, and errors of the server quote no values of a statement.
+    `executemany` is not used: psycopg 3.3.9 runs it in a pipeline of its own, in which the
+    connection stays when the call is cancelled as it begins.
     """
 
     #: The open transaction whose statements report to the fault hook; empty: none.
@@ -163,17 +161,3 @@ class Connection(psycopg.AsyncConnection[tuple[Any, ...]]):
             raise
         finally:
             self._pipeline = None
-
-    @asynccontextmanager
-    async def _pipeline_nolock(self) -> AsyncIterator[psycopg.AsyncPipeline]:
-        if self.reports_as:
-            boundary(self.reports_as, "statement")
-        try:
-            async with super()._pipeline_nolock() as pipeline:
-                yield pipeline
-        except AssertionError as error:
-            cancelled = error.__context__
-            if not isinstance(cancelled, asyncio.CancelledError):
-                raise
-            await self.close()
-            raise cancelled from None

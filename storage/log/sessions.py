@@ -163,13 +163,6 @@ async def existing(tx: Transaction, keys: Sequence[UUID]) -> Collection[UUID]:
     return [key for (key,) in await tx.fetch(query, (list(keys),))]
 
 
-_HEAD = Ready(
-    select(session.c.head)
-    .where(session.c.session_key == bindparam("session"))
-    .with_for_update(read=True)
-)
-
-
 async def lock_head(tx: Transaction, session_key: UUID) -> StoredSession | None:
     """Does as `get`, and keeps the head where it is until the transaction ends."""
     return await _read(tx, _GET_SHARED, session_key)
@@ -177,8 +170,8 @@ async def lock_head(tx: Transaction, session_key: UUID) -> StoredSession | None:
 
 async def locked_head(tx: Transaction, session_key: UUID) -> int | None:
     """Returns the head, and keeps it where it is until the transaction ends; None: deleted."""
-    found = await tx.fetch(_HEAD, {"session": session_key})
-    return found[0][0] if found else None
+    found = await lock_head(tx, session_key)
+    return None if found is None else found.head
 
 
 async def lock_alone(tx: Transaction, session_key: UUID) -> StoredSession | None:

@@ -8,7 +8,7 @@ from sqlalchemy import Integer, and_, bindparam, case, cast, func, or_, select, 
 
 from service.domain.log.chunks import ChunkKind
 from service.domain.prism.spec import SERVICE_LINGER_MS
-from storage.engine.claims import Claim
+from storage.engine.claims import Claim, change_locked
 from storage.engine.clocks import CLOCK
 from storage.engine.database import Transaction
 from storage.engine.ready import Ready
@@ -118,36 +118,23 @@ async def end_wait(
     return [found for (found,) in rows]
 
 
-_WANT_CONSOLIDATION = Ready(
-    update(memory)
-    .where(memory.c.session_key == bindparam("session"), memory.c.memory_id == bindparam("memory"))
-    .values(
-        consolidate_position=bindparam("upto"),
-        has_work=True,
-        flush_position=func.greatest(memory.c.flush_position, bindparam("upto")),
-        ready_at=ready_unless_failing(),
-    )
-)
-
-
 async def want_consolidation(tx: Transaction, held: Claim, position: int) -> None:
     """Requests a consolidation once everything up to `position` is read, without linger.
 
     The caller has the memory from `lock`.
     """
-    values = {"session": held.session_key, "memory": held.memory_id, "upto": position}
-    await tx.execute(_WANT_CONSOLIDATION, values)
-
-
-_CANCEL_CONSOLIDATION = Ready(
-    update(memory)
-    .where(memory.c.session_key == bindparam("session"), memory.c.memory_id == bindparam("memory"))
-    # A worker that makes it has its result refused.
-    .values(consolidate_position=None, epoch=memory.c.epoch + 1)
-)
+    await change_locked(
+        tx,
+        held,
+        consolidate_position=position,
+        has_work=True,
+        flush_position=func.greatest(memory.c.flush_position, position),
+        ready_at=ready_unless_failing(),
+    )
 
 
 async def cancel_consolidation(tx: Transaction, held: Claim) -> None:
     """Withdraws what `want_consolidation` requested. The caller has the memory from `lock`."""
-    await tx.execute(_CANCEL_CONSOLIDATION, {"session": held.session_key, "memory": held.memory_id})
+    # A worker that makes it has its result refused.
+    await change_locked(tx, held, consolidate_position=None, epoch=memory.c.epoch + 1)
     tx.changed.add(held.memory_id)

@@ -4,15 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from psycopg.types.json import Jsonb
-from sqlalchemy import bindparam, case, cast, func, literal, select, tuple_, update
+from sqlalchemy import case, cast, func, literal, select, tuple_, update
 from sqlalchemy.dialects.postgresql import JSONB
 
 from service.domain.values.work_items import WorkItem, WorkKind
-from storage.engine.claims import Claim, change
+from storage.engine.claims import Claim, change, change_locked
 from storage.engine.clocks import CLOCK, interval
 from storage.engine.database import Transaction, value
-from storage.engine.ready import Ready
 from storage.memories.job_results import WORK_TABLES, open_item
 from storage.tables import dead_letter, memory
 
@@ -105,29 +103,22 @@ async def wake(tx: Transaction, waiting: WaitingWork, limit: int) -> Sequence[Wo
     ]
 
 
-_CHANGE_MODELS = Ready(
-    update(memory)
-    .where(memory.c.session_key == bindparam("session"), memory.c.memory_id == bindparam("memory"))
-    .values(
-        spec=memory.c.spec.op("||")(cast(bindparam("models"), JSONB)),
-        # A worker with a claim still calls the old one: its result is void.
-        epoch=memory.c.epoch + 1,
-        ready_at=case((memory.c.waiting_cause.is_not(None), CLOCK.c.at), else_=memory.c.ready_at),
-        waiting_model=None,
-        waiting_cause=None,
-    )
-)
-
-
-async def change_models(
-    tx: Transaction, session_key: UUID, memory_id: UUID, models: Mapping[str, str]
-) -> None:
+async def change_models(tx: Transaction, held: Claim, models: Mapping[str, str]) -> None:
     """Gives a memory other models, and wakes it if it waits for its former one.
 
     `models` are fields of its spec. The caller has it from `revisions.lock`.
     """
-    values = {"session": session_key, "memory": memory_id, "models": Jsonb(dict(models))}
-    await tx.execute(_CHANGE_MODELS, values)
+    waits = memory.c.waiting_cause.is_not(None)
+    await change_locked(
+        tx,
+        held,
+        spec=memory.c.spec.op("||")(cast(dict(models), JSONB)),
+        # A worker with a claim still calls the old one: its result is void.
+        epoch=memory.c.epoch + 1,
+        ready_at=case((waits, CLOCK.c.at), else_=memory.c.ready_at),
+        waiting_model=None,
+        waiting_cause=None,
+    )
 
 
 async def count_waiting(tx: Transaction) -> dict[str, int]:

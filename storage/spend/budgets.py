@@ -25,7 +25,7 @@ from service.domain.spend.budgets import (
 from service.domain.values.errors import BudgetExhausted, CallBound
 from storage.engine.claims import Claim, change
 from storage.engine.clocks import interval
-from storage.engine.database import Transaction, first
+from storage.engine.database import Transaction, first, value
 from storage.log.sessions import lock_in_order
 from storage.tables import budget, memory, session, tenant_budget
 
@@ -162,7 +162,6 @@ _LOCK = (
     " WHERE budget.session_key = w.session_key AND budget.owner_id = w.owner_id"
     " ORDER BY period FOR UPDATE) o",
 )
-_CHECK = (*_LOCK, _OF_CALLS)
 
 
 def _standing(row: Sequence[Any]) -> Standing:
@@ -196,13 +195,7 @@ async def refusals(
     """
     named = keys(tx.tenant_id, (scope for scope, _ in asked))
     named["keys"] = [one.key for _, one in asked]
-    *_, rows = await tx.pipeline(_CHECK, named)
-    return _refused(rows, asked)
-
-
-def _refused(
-    rows: Iterable[Sequence[Any]], asked: Iterable[tuple[CallScope, CallBound]]
-) -> list[BudgetExhausted | None]:
+    *_, rows = await tx.pipeline((*_LOCK, _OF_CALLS), named)
     standings = [((row[0], row[1]), _standing(row)) for row in rows]
     found = []
     for scope, one in asked:
@@ -229,18 +222,14 @@ async def check(
 
     `micro_usd` is None where no price is known.
 
-    Called in the transaction that writes the call's intent: it locks the budgets concerned, so that
-    no two calls use the rest of one. The call's own intent does not count. Without budgets it costs
-    one query and locks nothing.
+    It locks the budgets concerned until the transaction ends, so that none changes meanwhile. The
+    call's own intent does not count. Without budgets it costs one query and locks nothing.
     """
-    named = keys(tx.tenant_id, (scope,))
-    if not (await tx.fetch(CONCERNED, named, prepare=None))[0][0]:
+    if not value(await tx.fetch(CONCERNED, keys(tx.tenant_id, (scope,)), prepare=None)):
         return
-    for statement in (ONE_BY_ONE, *_LOCK):
-        await tx.execute(statement, named, prepare=None)
-    rows = await tx.fetch(_OF_CALLS, {**named, "keys": [key]}, prepare=None)
+    await tx.execute(ONE_BY_ONE, prepare=None)
     asked = CallBound(tokens=tokens, micro_usd=micro_usd, key=key)
-    (refused,) = _refused([tuple(row) for row in rows], ((scope, asked),))
+    (refused,) = await refusals(tx, [(scope, asked)])
     if refused is not None:
         raise refused
 

@@ -6,13 +6,12 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import bindparam, case, insert, select, update
+from sqlalchemy import case, insert, select
 
 from service.domain.state.vectors import State, StateVector, VectorLevels, VectorSource
-from storage.engine.claims import Claim
+from storage.engine.claims import Claim, change_locked
 from storage.engine.clocks import CLOCK
 from storage.engine.database import Transaction, first, value
-from storage.engine.ready import Ready
 from storage.memories.revisions import NewRevision, advance
 from storage.tables import memory, revision, state_levels, state_vector
 
@@ -202,17 +201,7 @@ async def list_page(
     return [(vector_of(row[:-1]), row[-1]) for row in rows]
 
 
-_ROUSE = Ready(
-    update(memory)
-    .where(memory.c.session_key == bindparam("session"), memory.c.memory_id == bindparam("memory"))
-    .values(
-        has_work=True,
-        resting=False,
-        ready_at=case((memory.c.resting, CLOCK.c.at), else_=memory.c.ready_at),
-    )
-)
-
-
-async def rouse(tx: Transaction, session_key: UUID, memory_id: UUID) -> None:
+async def rouse(tx: Transaction, held: Claim) -> None:
     """Wakes a memory whose vectors were changed by hand, even if it is idle."""
-    await tx.execute(_ROUSE, {"session": session_key, "memory": memory_id})
+    ready_at = case((memory.c.resting, CLOCK.c.at), else_=memory.c.ready_at)
+    await change_locked(tx, held, has_work=True, resting=False, ready_at=ready_at)

@@ -9,13 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import BigInteger, bindparam, update
-
 from service.domain.tree.nodes import Node, TextOffset
 from service.domain.values.json_values import canonical
-from storage.engine.claims import Claim
+from storage.engine.claims import Claim, change_locked
 from storage.engine.database import Transaction
-from storage.engine.ready import Ready
 from storage.memories.flushing import ready_unless_failing
 from storage.memories.revisions import NewRevision, advance
 from storage.tables import memory
@@ -177,34 +174,12 @@ def _plain(value: Any) -> Any:
     return [value.position, value.offset] if isinstance(value, TextOffset) else value
 
 
-_CANCEL_SEAL = Ready(
-    update(memory)
-    .where(
-        memory.c.session_key == bindparam("session"),
-        memory.c.memory_id == bindparam("memory"),
-        memory.c.status != "sealed",
-    )
-    # A worker that seals it has its result refused.
-    .values(seal_position=None, epoch=memory.c.epoch + 1)
-)
-
-
 async def cancel_seal(tx: Transaction, held: Claim) -> None:
     """Withdraws what `want_seal` requested. The caller has the memory from `revisions.lock`."""
-    await tx.execute(_CANCEL_SEAL, {"session": held.session_key, "memory": held.memory_id})
+    is_open = memory.c.status != "sealed"
+    # A worker that seals it has its result refused.
+    await change_locked(tx, held, is_open, seal_position=None, epoch=memory.c.epoch + 1)
     tx.changed.add(held.memory_id)
-
-
-_WANT_SEAL = Ready(
-    update(memory)
-    .where(
-        memory.c.session_key == bindparam("session"),
-        memory.c.memory_id == bindparam("memory"),
-        memory.c.seal_position.is_distinct_from(bindparam("upto", type_=BigInteger)),
-        memory.c.status != "sealed",
-    )
-    .values(seal_position=bindparam("upto"), has_work=True, ready_at=ready_unless_failing())
-)
 
 
 async def want_seal(tx: Transaction, held: Claim, position: int) -> bool:
@@ -214,6 +189,7 @@ async def want_seal(tx: Transaction, held: Claim, position: int) -> bool:
     change, when that was requested before or the tree is closed. The caller has the memory from
     `revisions.lock`, and the session's head from `sessions.lock_head`.
     """
-    values = {"session": held.session_key, "memory": held.memory_id, "upto": position}
     tx.changed.add(held.memory_id)
-    return await tx.execute(_WANT_SEAL, values) == 1
+    is_new = memory.c.seal_position.is_distinct_from(position)
+    wanted = {"seal_position": position, "has_work": True, "ready_at": ready_unless_failing()}
+    return await change_locked(tx, held, is_new, memory.c.status != "sealed", **wanted)

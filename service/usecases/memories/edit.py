@@ -194,7 +194,7 @@ class Editor:
                 await self._extend_schema(tx, target, held, changes.schema)
             if changes.models:
                 # After the revision: it gives the memory another epoch.
-                await waiting.change_models(tx, *item_key(held), changes.models)
+                await waiting.change_models(tx, held, changes.models)
             stored = await find_memory(tx, target.session, target.memory)
             await store_result(tx, stored)
         self._memories.wake(tenant_id, stored)

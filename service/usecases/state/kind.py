@@ -68,7 +68,7 @@ class StateUseCases(KindUseCases):
         with step_traces.commit(held, new) as traced:
             await vectors.commit(tx, held, traced, restored.levels, None, has_work=None)
         # With other vectors something else may be due.
-        await vectors.rouse(tx, *item_key(held))
+        await vectors.rouse(tx, held)
 
     async def verify(self, tx: Transaction, stored: StoredMemory) -> Findings:
         """Yields what differs in a memory. `tx` is a snapshot."""
