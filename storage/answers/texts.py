@@ -64,7 +64,7 @@ async def read(tx: Transaction, key: AnswerKey) -> Sequence[TextPiece]:
     return [_piece(row) for row in rows]
 
 
-async def settle(tx: Transaction, key: AnswerKey, text: str) -> None:
+async def complete(tx: Transaction, key: AnswerKey, text: str) -> None:
     """Writes the rest of an answer's whole text, in the transaction that completes it."""
     statement = (
         select(answer.c.status)
@@ -98,7 +98,7 @@ def _piece(row: Row) -> TextPiece:
 async def read_news(
     tx: Transaction, listeners: Collection[Listener]
 ) -> Mapping[Listener, ListenerBatch]:
-    """Returns the new events and pieces for each listener, with a query for each."""
+    """Returns what is new for each listener, with one query for events and one for pieces."""
     # Their positions may move while this reads.
     wanted = {one: _heard(one, one.event) for one in listeners}
     written = {one: _heard(one, one.piece) for one in listeners if one.hears_text}

@@ -89,7 +89,7 @@ def _events_after(
     )
 
 
-#: Its table has rows of answers by ordinal.
+#: Reads rows of answers, by their ordinals.
 _NEW = """
 SELECT heard.session_key, heard.answer_id, heard.after, new.*
 FROM unnest(%(sessions)s::uuid[], %(answers)s::uuid[], %(after)s::int[])

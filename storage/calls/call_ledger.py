@@ -120,7 +120,7 @@ ON CONFLICT (session_key, key) DO UPDATE SET
     reserved_micro_usd = excluded.reserved_micro_usd
 WHERE i.lease_until <= excluded.created_at
 RETURNING session_key, key, fence
-"""  # noqa: S608 - all of it stands above
+"""  # noqa: S608 - all of it is ours
 
 _PLACE = {"session_key": "uuid", "key": "bytea"}
 

@@ -72,7 +72,7 @@ _OF_MEMORY = f"""
     WHERE c.session_key = %(session)s AND c.memory_id {{memory}}
         AND c.occasion >= {{occasion}} AND c.occasion <= {{occasion}}
     ORDER BY c.memory_id, c.occasion OFFSET 0
-"""  # noqa: S608 - all of it stands above
+"""  # noqa: S608 - all of it is ours
 _USAGE_OF = f"""
 SELECT w.occasion, purpose, model, count(*) AS calls, {_SUMS}
 FROM unnest(%(occasions)s::text[]) AS w (occasion), LATERAL (

@@ -1,7 +1,7 @@
 """Detects poolers: whether a connection is one session of the server.
 
-A pooler in transaction mode gives each transaction another session. There the settings of a
-connection are missing, and clients find, or overwrite, each other's prepared statements.
+A pooler in transaction mode may give each transaction another session. Then the settings of a
+connection are missing, and clients share prepared statements under the same names.
 """
 
 import re
@@ -15,15 +15,15 @@ from storage.engine.errors import translated
 
 #: How long a login may take, in seconds.
 CONNECT_SECONDS = 5
-#: Checks: with other clients, a pooler may give the same session by chance.
-LOOKS = 5
+#: How often it is checked: a pooler may give the same session again by chance.
+CHECKS = 5
 #: PgBouncer's message about `options`, unless it is configured to drop them.
 _REFUSED = re.compile("unsupported startup parameter")
-_WHO = "SELECT pg_backend_pid(), current_setting('app.session', true)"
+_SESSION = "SELECT pg_backend_pid(), current_setting('app.session', true)"
 
 
 async def lost_sessions(url: str) -> str:
-    """Returns why connections to `url` are no sessions of the server; empty when they are.
+    """Returns why a connection to `url` is not one session of the server; empty when it is.
 
     Opens two connections and closes them. Raises StorageError when it cannot.
     """
@@ -45,22 +45,22 @@ async def lost_sessions(url: str) -> str:
                 ]
             except psycopg.OperationalError as error:
                 if _REFUSED.search(str(error)):
-                    return "a pooler refuses what a connection is told when it opens"
+                    return "a pooler refuses the settings of a new connection"
                 raise
-            for _ in range(LOOKS):
-                own = await _who(first)
+            for _ in range(CHECKS):
+                own = await _session(first)
                 async with second.transaction():
-                    shared = await _who(second)
-                    now = await _who(first)
+                    shared = await _session(second)
+                    now = await _session(first)
                 if own[1] != mark or shared[1] != mark:
-                    return "a pooler drops what a connection is told when it opens"
+                    return "a pooler drops the settings of a new connection"
                 if own[0] == shared[0] or own[0] != now[0]:
                     return "a pooler gives each transaction another connection to the server"
     return ""
 
 
-async def _who(connection: Connection) -> tuple[int, str | None]:
-    """Returns the server's process of a connection, and the mark that is set there."""
-    row = await (await connection.execute(_WHO)).fetchone()
+async def _session(connection: Connection) -> tuple[int, str | None]:
+    """Returns the process id of a connection's session, and the mark that is set there."""
+    row = await (await connection.execute(_SESSION)).fetchone()
     assert row is not None, "a query without FROM has a row"
     return row[0], row[1]

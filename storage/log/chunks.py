@@ -358,7 +358,7 @@ async def read(
 ) -> Sequence[LoggedChunk]:
     """Returns up to `limit` chunks after `after_position`, in order."""
     values = {"session": session_key, "after": after_position, "count": limit}
-    return [logged_of(row) for row in await tx.fetch(_BEHIND, values)]
+    return [logged_of(row) for row in await tx.fetch(_AFTER, values)]
 
 
 #: The size of a chunk's content, thread and source in bytes of UTF-8, where its table is called c.
@@ -439,7 +439,7 @@ _CHUNK = (
     chunk.c.occurred_at,
     chunk.c.metadata,
 )
-_BEHIND = Ready(
+_AFTER = Ready(
     select(*_CHUNK)
     .where(chunk.c.session_key == bindparam("session"), chunk.c.position > bindparam("after"))
     .order_by(chunk.c.position)

@@ -256,7 +256,7 @@ FROM moved GROUP BY day, purpose, model, residual, failed, tenant_id
 ORDER BY day, purpose, model, residual, failed
 ON CONFLICT (session_key, owner_id, day, purpose, model, residual, failed) DO UPDATE SET
     {", ".join(f"{name} = s.{name} + excluded.{name}" for name in _FIGURES)}
-"""  # noqa: S608 - all of it stands above
+"""  # noqa: S608 - all of it is ours
 _FORGET_SUMS = "DELETE FROM spend_sum WHERE session_key = %(session)s {which}"
 _FORGET_BUDGETS = "DELETE FROM budget WHERE session_key = %(session)s {which}"
 #: Answers outlive the memory that they read.

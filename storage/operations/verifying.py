@@ -1,7 +1,7 @@
 """Reads everything of a session in order, page by page, for its verification.
 
-Returns rows as they are; the caller reports invalid ones. Needs `Database.snapshot`, so that what
-is compared is of one moment.
+Returns rows as they are stored; the caller reports invalid ones. Needs `Database.snapshot`, so that
+all of them are of one moment.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -243,7 +243,7 @@ ORDER BY made.position LIMIT {PAGE_DIFFERENCES}
 async def words(
     tx: Transaction, session_key: UUID, last: int
 ) -> AsyncIterator[tuple[int, Sequence[tuple[int, bool]]]]:
-    """Yields its progress, and the positions whose words differ, and whether they are missing."""
+    """Yields the position reached, and the positions whose words differ, or are missing."""
     values: dict[str, Any] = {"session": session_key, "after": 0, "last": last}
     values |= {"chunks": WORDS_CHUNKS, "bytes": WORDS_BYTES}
     while values["after"] < last:
@@ -334,7 +334,7 @@ def _wrong_vector(row: Any) -> str:
     if not row.dense:
         return "a part has none"
     if not row.within:
-        return "one stands for characters behind the text's end"
+        return "one is of characters after the end of the text"
     return "one is not of length 1"
 
 
@@ -367,9 +367,9 @@ ORDER BY a.answer_id
 async def wrong_citations(
     tx: Transaction, session_key: UUID
 ) -> AsyncIterator[tuple[int, Sequence[tuple[UUID, int, str]]]]:
-    """Yields how many answers were checked, and citations of what is missing.
+    """Yields how many answers were checked, and their citations of missing chunks or nodes.
 
-    Of these answer, position and node.
+    A citation is its answer, position and node.
     """
     values: dict[str, Any] = {"session": session_key, "after": UUID(int=0), "limit": PAGE_ROWS}
     while True:
@@ -406,6 +406,6 @@ ORDER BY r.first_position LIMIT {PAGE_DIFFERENCES}
 
 
 async def wrong_requests(tx: Transaction, session_key: UUID) -> Sequence[tuple[str, int, int]]:
-    """Returns the requests whose chunks differ from those at their positions."""
+    """Returns the appends whose digest or positions differ from the chunks that they wrote."""
     rows = await tx.fetch(_REQUESTS, {"session": session_key}, prepare=None)
     return [(row.request_id, row.first_position, row.last_position) for row in rows]

@@ -49,7 +49,7 @@ _SNAPSHOT = _BASE.replace("prism_base", "prism_snapshot")
 _NEAREST = f"""
     SELECT revision, value FROM (
         ({_BASE}) UNION ALL ({_SNAPSHOT})
-    ) AS saved ORDER BY revision DESC LIMIT 1"""  # noqa: S608 - all of it stands above
+    ) AS saved ORDER BY revision DESC LIMIT 1"""  # noqa: S608 - all of it is ours
 
 #: Reads the saved state, with ordinal 0, then the amendments since.
 _STATE = """

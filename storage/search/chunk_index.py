@@ -208,7 +208,7 @@ class NewVector:
     position: int
     #: 0, 1, 2 … within the chunk.
     part: int
-    #: The characters of the chunk's text that it stands for.
+    #: The characters of the chunk's text that it represents.
     from_character: int
     to_character: int
     #: Of length 1.

@@ -78,7 +78,7 @@ FROM (
     FROM (
         SELECT c.position, {AS_TEXT} AS text FROM chunk c
         WHERE c.session_key = %(session)s AND c.position >= ({_TAIL_BEGIN})
-            AND c.position <= %(high)s {_behind_and(conditions)}
+            AND c.position <= %(high)s {_and(conditions)}
         OFFSET 0
     ) AS said
     OFFSET 0
@@ -86,7 +86,7 @@ FROM (
 """  # noqa: S608 - all of it is ours
 
 
-def _behind_and(conditions: str) -> str:
+def _and(conditions: str) -> str:
     return f"AND {conditions}" if conditions else ""
 
 
@@ -97,16 +97,16 @@ async def read_tail(
 
     Takes a round trip, and at most a second: a search waits for no index.
     """
-    behind = max(place.indexed_position, within.from_position - 1)
-    if not place.words or behind >= within.to_position:
+    indexed = max(place.indexed_position, within.from_position - 1)
+    if not place.words or indexed >= within.to_position:
         return UnindexedChunks()
-    after = max(behind, within.to_position - TAIL_CHUNKS)
+    after = max(indexed, within.to_position - TAIL_CHUNKS)
     values = {"session": session_key, "language": place.language, **within.values(), "after": after}
     values |= word_values(place.words)
     queries = _TAIL_BEGIN, _tail(len(place.words), within.conditions())
     ((begin,),), rows = await tx.pipeline(queries, values, snapshot=True, prepare=False)
     return UnindexedChunks(
-        unread=begin - 1 - behind,
+        unread=begin - 1 - indexed,
         chunks=len(rows),
         words=sum(row[1] for row in rows),
         holders=tuple(row for row in rows if any(row[2:])),

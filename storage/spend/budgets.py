@@ -96,7 +96,7 @@ FROM tenant_budget b
     )
 }
 WHERE b.tenant_id = %(tenant)s::uuid
-"""  # noqa: S608 - all of it stands above
+"""  # noqa: S608 - all of it is ours
 
 _OF_SESSION_OR_MEMORY = f"""
 SELECT b.session_key, b.owner_id,
@@ -113,7 +113,7 @@ FROM {{budgets}} b
         forgotten=FORGOTTEN_SECONDS,
     )
 }
-"""  # noqa: S608 - all of it stands above
+"""  # noqa: S608 - all of it is ours
 
 # For statements that look up their arguments one by one: their plans are made once, and read no
 # whole table, whatever the statistics were then.

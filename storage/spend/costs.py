@@ -12,7 +12,7 @@ from service.domain.spend.prices import LogCost
 from service.domain.values.json_values import restore
 from service.domain.values.paths import Path
 from storage.engine.database import Transaction
-from storage.spend.spend import Spend, SpendFilter, spend_of
+from storage.spend.spend import Spend, SpendFilter, matching, spend_of
 from storage.tables import call, call_sum, memory
 
 
@@ -86,13 +86,6 @@ _TOTALS = {
 }
 
 
-def _kept(session_key: UUID, wanted: SpendFilter) -> list[Any]:
-    clauses: list[Any] = [call_sum.c.session_key == session_key]
-    if wanted.memory_id is not None:
-        clauses.append(call_sum.c.owner_id == wanted.memory_id)
-    return [*clauses, *wanted.days.bound(call_sum.c.day)]
-
-
 def _where(session_key: UUID, wanted: SpendFilter) -> list[Any]:
     clauses: list[Any] = [call.c.session_key == session_key]
     if wanted.memory_id is not None:
@@ -101,8 +94,8 @@ def _where(session_key: UUID, wanted: SpendFilter) -> list[Any]:
     return [*clauses, *wanted.days.bound(day)]
 
 
-async def lines(tx: Transaction, session_key: UUID, wanted: SpendFilter) -> Sequence[CostLine]:
-    """Returns the sums of the session's calls by memory, purpose and model."""
+async def lines(tx: Transaction, wanted: SpendFilter) -> Sequence[CostLine]:
+    """Returns the sums of a session's calls by memory, purpose and model."""
     name = func.coalesce(memory.c.name, "").label("memory")
     keys = (call_sum.c.purpose, call_sum.c.model)
     joined = call_sum.outerjoin(
@@ -116,7 +109,7 @@ async def lines(tx: Transaction, session_key: UUID, wanted: SpendFilter) -> Sequ
     statement = (
         select(name, *keys, *totals)
         .select_from(joined)
-        .where(*_kept(session_key, wanted))
+        .where(*matching(wanted, call_sum))
         .group_by(memory.c.name, *keys)
         .order_by(name, *keys)
     )
@@ -155,10 +148,8 @@ def _cost(row: Any) -> LogCost:
     )
 
 
-async def residuals(
-    tx: Transaction, session_key: UUID, wanted: SpendFilter
-) -> Sequence[ResidualLine]:
-    """Returns the sums of the session's calls with a reply, by the class of their residual."""
+async def residuals(tx: Transaction, wanted: SpendFilter) -> Sequence[ResidualLine]:
+    """Returns the sums of a session's calls with a reply, by the class of their residual."""
     name = call_sum.c.residual
     statement = (
         select(
@@ -168,7 +159,7 @@ async def residuals(
                 for total in ("calls", "predicted_cached_tokens", "reported_cached_tokens")
             ),
         )
-        .where(*_kept(session_key, wanted), ~_FAILED)
+        .where(*matching(wanted, call_sum), ~_FAILED)
         .group_by(name)
         .order_by(name)
     )

@@ -89,20 +89,21 @@ _SUMS = tuple(
 )
 
 
-def _where(wanted: SpendFilter) -> list[Any]:
+def matching(wanted: SpendFilter, sums: Any = spend) -> list[Any]:
+    """Returns the conditions for rows of `spend` or `call_sum`."""
     if wanted.session_key is None:
         # True of all, and the condition of the index of a tenant's rows.
-        clauses: list[Any] = [spend.c.day > text("'-infinity'")]
+        clauses: list[Any] = [sums.c.day > text("'-infinity'")]
     else:
-        clauses = [spend.c.session_key == wanted.session_key]
+        clauses = [sums.c.session_key == wanted.session_key]
     if wanted.memory_id is not None:
-        clauses.append(spend.c.owner_id == wanted.memory_id)
-    return [*clauses, *wanted.days.bound(spend.c.day)]
+        clauses.append(sums.c.owner_id == wanted.memory_id)
+    return [*clauses, *wanted.days.bound(sums.c.day)]
 
 
 async def total(tx: Transaction, wanted: SpendFilter) -> Spend:
     """Returns one sum of everything."""
-    statement = select(*_SUMS).where(spend.c.tenant_id == tx.tenant_id, *_where(wanted))
+    statement = select(*_SUMS).where(spend.c.tenant_id == tx.tenant_id, *matching(wanted))
     return spend_of((await tx.fetch(statement))[0])
 
 
@@ -153,7 +154,7 @@ def _lines(
     found = (
         select(*keys, *_SUMS)
         .select_from(joined)
-        .where(spend.c.tenant_id == tx.tenant_id, *_where(wanted))
+        .where(spend.c.tenant_id == tx.tenant_id, *matching(wanted))
         .group_by(*(cast(key.element, Text) for key in keys))
     )
     ordered = found.subquery()

@@ -78,7 +78,7 @@ _SPENT = """SELECT {keys}, day, sum(input_tokens + output_tokens) AS tokens,
 _FIND = f"""
 SELECT {{owner}} AS owner_id, {_COLUMNS} FROM ({{lacking}}) l
 WHERE ({", ".join((*_FIGURES, *_OF_DAY))}) <> (0, 0, 0, 0, 0, 0) ORDER BY 1
-"""  # noqa: S608 - all of it stands above
+"""  # noqa: S608 - all of it is ours
 # As the trigger adds.
 _MEND = f"""
 INSERT INTO {{sums}} AS s ({{keys}}, {_COLUMNS})

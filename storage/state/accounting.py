@@ -1,6 +1,6 @@
 """Computes the tokens of an agent loop over a session's steps, in one query.
 
-It goes through the log once, from one compression to the next, and reads only the lengths of texts.
+The query reads the log once, from one compression to the next, and only the lengths of texts.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from sqlalchemy import text
 from service.domain.state.accounting import StateTotals
 from storage.engine.database import Transaction
 
-#: Of the parts of a step in `Chunk.as_text`, each on lines of its own.
+#: The labels of a step's parts in `Chunk.as_text`; each part begins a line.
 _LABELS = {"observation": "Observation: ", "thought": "Thought: ", "action": "Action: "}
 _PARTS = " + ".join(
     f"CASE WHEN {part} = '' THEN 0 ELSE octet_length({part}) + {len(label)} + 1 END"
@@ -51,8 +51,8 @@ WITH mark AS (
                 WHERE l.session_key = :session AND l.memory_id = :memory
                     AND l.revision = p.revision
             )) WITH ORDINALITY AS e (run, level)
-            -- Kept apart: under row-level security no index is asked for what an expression
-            -- comes to that may fail.
+            -- A subquery of its own: row-level security allows no index condition on an
+            -- expression that may fail.
             OFFSET 0
         ) used
     ) v
@@ -81,7 +81,7 @@ SELECT :head AS steps, sum(step_tokens) AS step_tokens,
     -- Each begins where the one before it ended.
     max(start) AS compressed_steps
 FROM totalled
-"""  # noqa: S608 - all of it stands above
+"""  # noqa: S608 - all of it is ours
 )
 
 
@@ -89,7 +89,7 @@ async def read_sums(
     tx: Transaction, session_key: UUID, memory_id: UUID, *, revision: int, head: int
 ) -> StateTotals:
     """Returns the sums of a state memory at a revision, over the log up to `head`, at least 1."""
-    assert head > 0, "without a step there is nothing to add up"
+    assert head > 0, "without a step there are no sums"
     values = {"session": session_key, "memory": memory_id, "revision": revision, "head": head}
     row = (await tx.fetch(_SUMS, values))[0]
     # A sum of bigint is numeric.

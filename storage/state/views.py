@@ -23,7 +23,7 @@ LATERAL (
     ORDER BY revision DESC LIMIT %(limit)s
 ) AS v
 ORDER BY v.revision DESC LIMIT %(limit)s
-"""  # noqa: S608 - all of it stands above
+"""  # noqa: S608 - all of it is ours
 
 
 async def list_back(
@@ -80,7 +80,7 @@ _PLACED = f"""{_MINE}
 SELECT mine.revision, level, from_position, to_position, parent
 FROM mine LEFT JOIN held ON held.child = mine.revision
 ORDER BY from_position, level DESC
-"""  # noqa: S608 - all of it stands above
+"""  # noqa: S608 - all of it is ours
 
 _BEGINNINGS = """
 SELECT revision, left(text, %(characters)s::integer) AS text FROM state_vector

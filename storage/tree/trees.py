@@ -125,7 +125,7 @@ _ADD_NODES = f"""
 INSERT INTO tree_node (session_key, memory_id, tenant_id, revision, {_COLUMNS}, words)
 SELECT %s, %s, %s, %s, {_COLUMNS}, to_tsvector('simple', leaf)
 FROM unnest({", ".join(f"%s::{of}[]" for of in _TYPES)}) AS t ({_COLUMNS}, leaf)
-"""  # noqa: S608 - all of it is above
+"""  # noqa: S608 - all of it is ours
 
 
 async def add_nodes(

@@ -132,7 +132,7 @@ WITH RECURSIVE newest AS (
     WHERE h.there < h.upto
 ), level AS (
     SELECT level, there AS nodes FROM halving WHERE there = upto AND there > 0
-)"""  # noqa: S608 - all of it stands above
+)"""  # noqa: S608 - all of it is ours
 
 _READ_LEVELS = f"""{_LEVELS}
 SELECT level.level, level.nodes, coalesce((
@@ -141,7 +141,7 @@ SELECT level.level, level.nodes, coalesce((
 ), 0) AS grouped
 FROM level LEFT JOIN level AS above ON above.level = level.level + 1
 ORDER BY level.level
-"""  # noqa: S608 - all of it stands above
+"""  # noqa: S608 - all of it is ours
 
 _READ_TOPS = f"""
 SELECT {_COLUMNS}, NULL AS parent
@@ -152,7 +152,7 @@ LATERAL (
     ORDER BY number LIMIT r.upto - r.after
 ) AS n
 ORDER BY n.start_position, n.start_offset
-"""  # noqa: S608 - all of it stands above
+"""  # noqa: S608 - all of it is ours
 
 _READ_NODES = f"""
 SELECT {_COLUMNS}, above.number AS parent
@@ -163,7 +163,7 @@ LATERAL (
     LIMIT 1
 ) AS n
 {_PARENT}
-"""  # noqa: S608 - all of it stands above
+"""  # noqa: S608 - all of it is ours
 
 _READ_CHILDREN = f"""
 SELECT {_COLUMNS}, p.number AS parent
@@ -179,7 +179,7 @@ FROM (
     ORDER BY number LIMIT p.children
 ) AS n
 ORDER BY n.number
-"""  # noqa: S608 - all of it stands above
+"""  # noqa: S608 - all of it is ours
 
 _LIST_LEVEL = f"""
 SELECT {_COLUMNS}, above.number AS parent
@@ -193,7 +193,7 @@ FROM (
 {_PARENT}
 WHERE n.revision <= %(revision)s AND coalesce(n.before, 0) < %(bytes)s
 ORDER BY n.number
-"""  # noqa: S608 - all of it stands above
+"""  # noqa: S608 - all of it is ours
 
 # From chunk to chunk, so that a page costs no more than its content, however long the rest is.
 _WALK_TEXT = f"""
@@ -210,7 +210,7 @@ WITH RECURSIVE walk AS (
         AND walk.before + walk.bytes < %(bytes)s
 )
 SELECT {CHUNK_COLUMNS} FROM walk AS c ORDER BY c.position
-"""  # noqa: S608 - all of it stands above
+"""  # noqa: S608 - all of it is ours
 
 
 async def count_levels(

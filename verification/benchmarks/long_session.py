@@ -285,7 +285,7 @@ async def _read_answer(database: Database, size: int, answer_id: UUID) -> None:
 
 async def _read_session(database: Database, size: int, _: UUID) -> None:
     async with database.transaction(DEFAULT_TENANT) as tx:
-        lines = await costs.lines(tx, KEY, SpendFilter(session_key=KEY))
+        lines = await costs.lines(tx, SpendFilter(session_key=KEY))
     assert sum(line.spend.calls for line in lines) == size
 
 

@@ -90,7 +90,7 @@ class Answerer(OnDemandJob[StoredAnswer]):
         made = await self._shaper.shape(item, pending, made)
         async with self._database.transaction(item.tenant_id, name="answer.complete") as tx:
             if pending.tells_text:
-                await texts.settle(tx, (pending.session_key, pending.answer_id), made.text)
+                await texts.complete(tx, (pending.session_key, pending.answer_id), made.text)
             is_first = await answers.complete(
                 tx,
                 pending.session_key,

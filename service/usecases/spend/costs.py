@@ -96,7 +96,7 @@ class Costs:
         async with self._database.transaction(tenant_id, name="costs") as tx:
             wanted, _ = await _filter(tx, asked)
             assert wanted.session_key is not None, "the proto requires a session"
-            found = await costs.lines(tx, wanted.session_key, wanted)
+            found = await costs.lines(tx, wanted)
         lines: dict[tuple[str, str, str], CostLine] = {}
         for one in found:
             place = (one.memory if by_memory else "", one.purpose, one.model)
@@ -113,8 +113,8 @@ class Costs:
         async with self._database.transaction(tenant_id, name="costs") as tx:
             wanted, stored = await _filter(tx, asked)
             assert wanted.session_key is not None, "the proto requires a session"
-            lines = await costs.lines(tx, wanted.session_key, wanted)
-            classes = await costs.residuals(tx, wanted.session_key, wanted)
+            lines = await costs.lines(tx, wanted)
+            classes = await costs.residuals(tx, wanted)
         detail = None
         if stored is not None and stored.kind in self._details and asked.days == spend.Days():
             detail = await self._details[stored.kind](tenant_id, stored, lines, system_tokens)

@@ -212,7 +212,7 @@ async def test_nothing_is_stored_after_the_end_of_an_answer(memory: Database) ->
     late = TextPiece(ordinal=len(pieces) + 1, text="late")
     assert not await tell(memory, item.item_id, late)
     async with memory.transaction(DEFAULT_TENANT) as tx:
-        await texts.settle(tx, (KEY, item.item_id), "another")
+        await texts.complete(tx, (KEY, item.item_id), "another")
     assert (await read(memory, item.item_id))[1] == pieces
 
 

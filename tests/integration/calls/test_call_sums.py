@@ -61,12 +61,10 @@ async def test_what_a_session_came_to_is_what_its_calls_add_up_to(
         else:
             for row in rows:
                 await tx.execute(insert(call).values(**row))
-        lines = await costs.lines(tx, KEY, SpendFilter(session_key=KEY))
-        classes = await costs.residuals(tx, KEY, SpendFilter(session_key=KEY))
+        lines = await costs.lines(tx, SpendFilter(session_key=KEY))
+        classes = await costs.residuals(tx, SpendFilter(session_key=KEY))
         day = rows[0]["created_at"].date()
-        of_day = await costs.lines(
-            tx, KEY, SpendFilter(session_key=KEY, days=Days(first=day, last=day))
-        )
+        of_day = await costs.lines(tx, SpendFilter(session_key=KEY, days=Days(first=day, last=day)))
         await tx.execute(text("ROLLBACK TO SAVEPOINT before"))
     names = {None: "", memory_id(KEY, "m"): "m", memory_id(KEY, "n"): "n"}
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -94,6 +92,6 @@ async def test_usage_of_a_session_reads_none_of_its_calls(owners: Database) -> N
                 " '', false, tenant_id, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0 FROM session WHERE name = 'a'"
             )
         )
-        (cost,) = await costs.lines(tx, KEY, SpendFilter(session_key=KEY))
+        (cost,) = await costs.lines(tx, SpendFilter(session_key=KEY))
     # There are no calls: the report is of the sums.
     assert cost.spend.calls == 3

@@ -193,16 +193,16 @@ async def test_calls_are_summed_by_purpose_model_and_residual(database: Database
     await kept(database, 3)
     yesterday = datetime.now(UTC).date() - timedelta(1)
     async with database.transaction(DEFAULT_TENANT) as tx:
-        wanted = SpendFilter()
-        (line,) = await costs.lines(tx, KEY, wanted)
+        wanted = SpendFilter(session_key=KEY)
+        (line,) = await costs.lines(tx, wanted)
         assert (line.memory, line.purpose, line.model) == ("m", "revise", "test/scripted")
         assert (line.spend.calls, line.spend.input_tokens) == (3, 27)
         assert (line.cost.cached_tokens, line.cost.net_tokens) == (0, 27)
-        classes = await costs.residuals(tx, KEY, wanted)
+        classes = await costs.residuals(tx, wanted)
         assert sum(one.calls for one in classes) == 3
-        none = SpendFilter(days=Days(first=yesterday, last=yesterday))
-        assert await costs.lines(tx, KEY, none) == []
-        assert await costs.residuals(tx, KEY, none) == []
+        none = SpendFilter(session_key=KEY, days=Days(first=yesterday, last=yesterday))
+        assert await costs.lines(tx, none) == []
+        assert await costs.residuals(tx, none) == []
 
 
 # Over gRPC, with the offline model
