@@ -355,20 +355,18 @@ async def remove_some(tx: Transaction, removal: Removal, limit: int) -> Removal 
     return replace(removal, stage=len(stages), is_done=True)
 
 
-_IS_REMOVED = "SELECT true FROM removal WHERE session_key = %(session)s AND item_id = %(item)s"
+_IS_REMOVED = """
+SELECT true FROM removal
+WHERE session_key = %(session)s AND (%(item)s::uuid IS NULL OR item_id = %(item)s::uuid) LIMIT 1
+"""
 
 
-async def is_being_removed(tx: Transaction, session_key: UUID, item_id: UUID) -> bool:
-    """Returns whether a deleted session or memory still has rows."""
+async def is_being_removed(tx: Transaction, session_key: UUID, item_id: UUID | None = None) -> bool:
+    """Returns whether a deleted session or memory still has rows.
+
+    Without an item: whether a session, or any of its memories, has.
+    """
     return bool(await tx.fetch(_IS_REMOVED, {"session": session_key, "item": item_id}))
-
-
-_UNDER_WAY = "SELECT true FROM removal WHERE session_key = %(session)s LIMIT 1"
-
-
-async def is_under_way(tx: Transaction, session_key: UUID) -> bool:
-    """Returns whether rows of a session, or of any of its memories, are being removed."""
-    return bool(await tx.fetch(_UNDER_WAY, {"session": session_key}))
 
 
 _LEFT = """

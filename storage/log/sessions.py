@@ -40,16 +40,7 @@ class StoredSession:
         return etag_of(self.incarnation, dict(self.metadata))
 
 
-_COLUMNS = (
-    session.c.session_key,
-    session.c.name,
-    session.c.head,
-    session.c.content_bytes,
-    session.c.incarnation,
-    session.c.language,
-    session.c.metadata,
-    session.c.created_at,
-)
+_COLUMNS = tuple(session.c[name] for name in StoredSession.__dataclass_fields__)
 
 
 def _stored(row: Sequence[Any]) -> StoredSession:

@@ -37,15 +37,7 @@ class StoredRevision:
 
 def _select(session_key: UUID, memory_id: UUID) -> Select[Any]:
     return select(
-        revision.c.revision,
-        revision.c.kind,
-        revision.c.from_position,
-        revision.c.to_position,
-        revision.c.comment,
-        revision.c.restored_revision,
-        revision.c.schema_source,
-        revision.c.digest,
-        revision.c.created_at,
+        *(revision.c[name] for name in StoredRevision.__dataclass_fields__ if name in revision.c),
         _count(amendment).label("amendments"),
         _count(rejection).label("rejections"),
     ).where(revision.c.session_key == session_key, revision.c.memory_id == memory_id)

@@ -15,19 +15,8 @@ from storage.engine.database import Transaction, first, value
 from storage.memories.revisions import NewRevision, advance
 from storage.tables import memory, revision, state_levels, state_vector
 
-_VECTOR = (
-    state_vector.c.revision,
-    state_vector.c.level,
-    state_vector.c.text,
-    state_vector.c.tokens,
-    state_vector.c.made,
-    state_vector.c.after_position,
-    state_vector.c.from_position,
-    state_vector.c.to_position,
-    state_vector.c.children,
-    state_vector.c.replies,
-    state_vector.c.appended,
-)
+_FIELDS = tuple(StateVector.__dataclass_fields__)
+_VECTOR = tuple(state_vector.c[name] for name in _FIELDS)
 
 #: The columns of a vector for `vector_of`, where its table is called v.
 VECTOR_COLUMNS = ", ".join(f"v.{column.name}" for column in _VECTOR)
@@ -35,20 +24,9 @@ VECTOR_COLUMNS = ", ".join(f"v.{column.name}" for column in _VECTOR)
 
 def vector_of(row: Sequence[Any]) -> StateVector:
     """Returns a vector from a row of VECTOR_COLUMNS."""
-    number, level, text, tokens, made, after, begin, end, children, replies, appended = row
-    return StateVector(
-        revision=number,
-        level=level,
-        text=text,
-        tokens=tokens,
-        made=VectorSource(made),
-        after_position=after,
-        from_position=begin,
-        to_position=end,
-        children=tuple(children),
-        replies=replies,
-        appended=tuple(appended),
-    )
+    fields = dict(zip(_FIELDS, row, strict=True))
+    lists = {name: tuple(fields[name]) for name in ("children", "appended")}
+    return StateVector(**{**fields, **lists, "made": VectorSource(fields["made"])})
 
 
 async def add_first(tx: Transaction, session_key: UUID, memory_id: UUID, task: StateVector) -> None:

@@ -143,7 +143,7 @@ class Verifier:
         async with self._database.snapshot(tenant_id, name="verify") as tx:
             names = dict(await verifying.memory_ids(tx, key))
             # Calls of a memory that is removed become the session's, and then its sums do.
-            is_moving = await deleting.is_under_way(tx, key)
+            is_moving = await deleting.is_being_removed(tx, key)
             days = () if is_moving else await sums.days_off(tx, key)
             off = () if is_moving else await sums.sums_off(tx, key)
         for day in days:
