@@ -33,17 +33,17 @@ def process_name() -> str:
 def read_queue(deployment: str) -> Command:
     """Returns the command that reads a queue."""
     key = _key(deployment, "q")
-    return Command(key, ("HGETALL", key))
+    return ("HGETALL", key)
 
 
 def write_queue(deployment: str, process: str, tokens: int, now: float) -> list[Command]:
     """Returns the commands that write the tokens that one process has under way."""
     key = _key(deployment, "q")
     if tokens <= 0:
-        return [Command(key, ("HDEL", key, process))]
+        return [("HDEL", key, process)]
     return [
-        Command(key, ("HSET", key, process, f"{tokens} {int(now)}")),
-        Command(key, ("EXPIRE", key, KEPT_SECONDS)),
+        ("HSET", key, process, f"{tokens} {int(now)}"),
+        ("EXPIRE", key, KEPT_SECONDS),
     ]
 
 
@@ -64,8 +64,8 @@ def learn(deployment: str, outcome: PrefixSurvival, now: float) -> list[Command]
     key = _key(deployment, f"s:{int(now) // KEPT_SECONDS}")
     field = f"{'h' if outcome.survived else 'm'}{outcome.bucket}"
     return [
-        Command(key, ("HINCRBY", key, field, 1)),
-        Command(key, ("EXPIRE", key, 2 * KEPT_SECONDS)),
+        ("HINCRBY", key, field, 1),
+        ("EXPIRE", key, 2 * KEPT_SECONDS),
     ]
 
 
@@ -73,7 +73,7 @@ def read_outcomes(deployment: str, now: float) -> list[Command]:
     """Returns the commands that read the counts of this hour and the one before."""
     hour = int(now) // KEPT_SECONDS
     keys = [_key(deployment, f"s:{one}") for one in (hour, hour - 1)]
-    return [Command(key, ("HGETALL", key)) for key in keys]
+    return [("HGETALL", key) for key in keys]
 
 
 def counts(replies: Sequence[Any]) -> list[tuple[float, float]]:

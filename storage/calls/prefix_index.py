@@ -150,16 +150,12 @@ class RedisPrefixIndex:
             )
 
     async def _prune(self, grown: "Sequence[_Write]") -> None:
-        held = await self._send([Command(one.key, ("HGETALL", one.key)) for one in grown])
+        held = await self._send([("HGETALL", one.key) for one in grown])
         if not held or not self._sound(held):
             return
         old = [_oldest(all_of, set(one.fields)) for one, all_of in zip(grown, held, strict=True)]
         await self._send(
-            [
-                Command(one.key, ("HDEL", one.key, *fields))
-                for one, fields in zip(grown, old, strict=True)
-                if fields
-            ]
+            [("HDEL", one.key, *fields) for one, fields in zip(grown, old, strict=True) if fields]
         )
 
     async def _send(self, commands: Sequence[Command]) -> list[Any] | None:
@@ -233,7 +229,7 @@ def _writes(prompt: Sent) -> list[_Write]:
 
 def _hmget(part: _BoundaryLookup, deployments: Sequence[bytes]) -> Command:
     fields = (one + deployment for one in part.ids for deployment in deployments)
-    return Command(part.key, ("HMGET", part.key, *fields))
+    return ("HMGET", part.key, *fields)
 
 
 def _read_hmget(
@@ -275,9 +271,9 @@ def _deepest(found: Sequence[CachedPrefix]) -> CachedPrefix:
 def _hset(write: _Write, seconds: int) -> list[Command]:
     key = write.key
     return [
-        Command(key, ("HSET", key, *chain.from_iterable(write.fields.items()))),
-        Command(key, ("EXPIRE", key, seconds)),
-        Command(key, ("HLEN", key)),
+        ("HSET", key, *chain.from_iterable(write.fields.items())),
+        ("EXPIRE", key, seconds),
+        ("HLEN", key),
     ]
 
 

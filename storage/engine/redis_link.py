@@ -7,7 +7,6 @@ and finding it again, is logged once each.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -31,13 +30,8 @@ MAX_CONNECTIONS = 64
 _GONE = (RedisError, OSError, RuntimeError)
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One command; each uses one key, so that a cluster accepts it."""
-
-    #: By which a cluster finds the node.
-    key: str
-    arguments: tuple[str | bytes | int, ...]
+#: A command with its arguments. The first one is its only key, by which a cluster finds the node.
+Command = tuple[str | bytes | int, ...]
 
 
 class RedisLink:
@@ -96,7 +90,7 @@ class RedisLink:
         assert self._single is not None, "one of the two is there"
         async with self._single.pipeline(transaction=False) as pipe:
             for command in commands:
-                pipe.execute_command(*command.arguments)
+                pipe.execute_command(*command)
             return list(await pipe.execute(raise_on_error=False))
 
     async def _send_to_nodes(self, cluster: RedisCluster, commands: Sequence[Command]) -> list[Any]:
@@ -104,8 +98,8 @@ class RedisLink:
         async with cluster.pipeline() as pipe:
             for command in commands:
                 # Named here, so that the client need not ask a node which argument is the key.
-                node = cluster.get_node_from_key(command.key)
-                pipe.execute_command(*command.arguments, target_nodes=node)
+                node = cluster.get_node_from_key(command[1])
+                pipe.execute_command(*command, target_nodes=node)
             return list(await pipe.execute(raise_on_error=False))
 
     async def _become_cluster(self) -> None:

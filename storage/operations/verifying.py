@@ -16,10 +16,10 @@ from service.domain.tree.nodes import Node
 from service.domain.values.json_values import restore
 from service.domain.values.paths import Path, PathError
 from storage.engine.database import Row, Transaction, first
-from storage.log.chunks import CHUNK_COLUMNS, CONTENT_BYTES, logged_of
+from storage.log.chunks import CHUNK_COLUMNS, logged_of
 from storage.search import posting_lists
-from storage.search.chunk_index import WORDS_BYTES, WORDS_CHUNKS
-from storage.search.chunk_text import AS_TEXT, length_of, words_of
+from storage.search.chunk_index import BATCH_END, WORDS_BYTES, WORDS_CHUNKS, batch_words
+from storage.search.chunk_text import AS_TEXT, length_of
 from storage.tree.views import NODE_COLUMNS, node_of
 
 #: Chunks of a page; each has 256 KiB at most.
@@ -214,26 +214,9 @@ def _key(session_key: UUID, memory_id: UUID) -> dict[str, Any]:
     return {"session": session_key, "memory": memory_id}
 
 
-_UPTO = f"""
-SELECT max(position) AS position FROM (
-    SELECT c.position, sum({CONTENT_BYTES}) OVER (ORDER BY c.position) AS total
-    FROM chunk c WHERE c.session_key = %(session)s AND c.position > %(after)s
-        AND c.position <= least(%(after)s + %(chunks)s, %(last)s)
-) AS sized
-WHERE total <= %(bytes)s OR position = %(after)s + 1
-"""  # noqa: S608 - all of it is ours
 _WORDS = f"""
 SELECT made.position, w.position IS NULL AS missing
-FROM (
-    SELECT said.position, {words_of("said.text", "said.language")} AS words
-    FROM (
-        SELECT c.position, s.language, {AS_TEXT} AS text
-        FROM session s JOIN chunk c ON c.session_key = s.session_key
-        WHERE s.session_key = %(session)s AND c.position > %(after)s AND c.position <= %(upto)s
-        OFFSET 0
-    ) AS said
-    OFFSET 0
-) AS made
+FROM ({batch_words("%(upto)s")}) AS made
 LEFT JOIN chunk_word w ON w.session_key = %(session)s AND w.position = made.position
 WHERE w.position IS NULL OR w.words <> made.words OR w.length <> {length_of("made.words")}
 ORDER BY made.position LIMIT {PAGE_DIFFERENCES}
@@ -247,7 +230,7 @@ async def words(
     values: dict[str, Any] = {"session": session_key, "after": 0, "last": last}
     values |= {"chunks": WORDS_CHUNKS, "bytes": WORDS_BYTES}
     while values["after"] < last:
-        upto = (await tx.fetch(_UPTO, values, prepare=None))[0][0]
+        upto = (await tx.fetch(BATCH_END, values, prepare=None))[0][0]
         if upto is None:
             # A gap of the log, which another check reports.
             upto = min(values["after"] + WORDS_CHUNKS, last)

@@ -106,31 +106,39 @@ async def _change(
     return await tx.execute(changed) == 1
 
 
-# The size of a batch is that of its chunks, which does not read values that are stored out of line.
-_WRITE_WORDS = f"""
-WITH upto AS MATERIALIZED (
+#: The last position of a batch. Its size is that of its chunks, which does not read values that are
+#: stored out of line.
+BATCH_END = f"""
     SELECT max(position) AS position FROM (
         SELECT c.position, sum({CONTENT_BYTES}) OVER (ORDER BY c.position) AS total
         FROM chunk c
         WHERE c.session_key = %(session)s AND c.position > %(after)s
-            AND c.position <= %(after)s + %(chunks)s
+            AND c.position <= least(%(after)s + %(chunks)s, %(last)s)
     ) AS sized
     WHERE total <= %(bytes)s OR position = %(after)s + 1
-), written AS (
-    INSERT INTO chunk_word (session_key, position, tenant_id, words, length)
-    SELECT made.session_key, made.position, made.tenant_id, made.words, {length_of("made.words")}
-    FROM (
+"""  # noqa: S608 - all of it is ours
+
+
+def batch_words(upto: str) -> str:
+    """Returns SQL for the words of a batch's chunks; `upto` is SQL of its last position."""
+    return f"""
         SELECT said.session_key, said.position, said.tenant_id,
             {words_of("said.text", "said.language")} AS words
         FROM (
             SELECT c.session_key, c.position, c.tenant_id, s.language, {AS_TEXT} AS text
             FROM session s JOIN chunk c ON c.session_key = s.session_key
-            WHERE s.session_key = %(session)s AND c.position > %(after)s
-                AND c.position <= (SELECT position FROM upto)
+            WHERE s.session_key = %(session)s AND c.position > %(after)s AND c.position <= {upto}
             OFFSET 0
         ) AS said
-        OFFSET 0
-    ) AS made
+        OFFSET 0"""  # noqa: S608 - all of it is ours
+
+
+_WRITE_WORDS = f"""
+WITH upto AS MATERIALIZED ({BATCH_END}),
+written AS (
+    INSERT INTO chunk_word (session_key, position, tenant_id, words, length)
+    SELECT made.session_key, made.position, made.tenant_id, made.words, {length_of("made.words")}
+    FROM ({batch_words("(SELECT position FROM upto)")}) AS made
     ON CONFLICT (session_key, position) DO NOTHING
 )
 SELECT position FROM upto
@@ -187,6 +195,7 @@ async def write_words(
         "session": session_key,
         "after": after_position,
         "chunks": WORDS_CHUNKS,
+        "last": after_position + WORDS_CHUNKS,
         "bytes": WORDS_BYTES,
     }
     ((to_position,),) = await tx.fetch(_WRITE_WORDS, values)

@@ -183,7 +183,7 @@ async def test_what_others_wrote_there_is_not_warm(
         redis.hset(
             "pc:{t:m}:seg", IDS[1] + prefix_index.deployment_number("one"), "nonsense, longer"
         )
-        redis.hset(deployment_state.read_queue("one").key, "somebody", "many")
+        redis.hset(deployment_state.read_queue("one")[1], "somebody", "many")
     await index.sent(sent((IDS[0], 100)))
     seen = await index.look(question(with_load=True))
     assert seen == Seen(known=True, cached=(warm(1, 100),), queued_tokens=(0,))

@@ -6,7 +6,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import TimeoutError as RedisTimeout
 
-from storage.engine.redis_link import Command, RedisLink
+from storage.engine.redis_link import RedisLink
 
 
 async def test_a_write_to_a_connection_that_was_reset_is_no_answer(
@@ -30,7 +30,7 @@ async def test_a_write_to_a_connection_that_was_reset_is_no_answer(
 
     monkeypatch.setattr(Redis, "pipeline", lambda *_, **__: Reset())
     link = RedisLink("redis://127.0.0.1:1/0")
-    assert await link.send([Command("k", ("GET", "k"))]) is None
+    assert await link.send([("GET", "k")]) is None
     await link.close()
 
 
