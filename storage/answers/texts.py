@@ -100,8 +100,8 @@ async def read_news(
 ) -> Mapping[Listener, ListenerBatch]:
     """Returns what is new for each listener, with one query for events and one for pieces."""
     # Their positions may move while this reads.
-    wanted = {one: _heard(one, one.event) for one in listeners}
-    written = {one: _heard(one, one.piece) for one in listeners if one.hears_text}
+    wanted = {one: _key_at(one, one.event) for one in listeners}
+    written = {one: _key_at(one, one.piece) for one in listeners if one.hears_text}
     events = await trajectories.read_new(tx, set(wanted.values()), answer_updates.LOOK_EVENTS)
     pieces: Mapping[Heard, Sequence[TextPiece]] = {}
     if written:
@@ -115,5 +115,5 @@ async def read_news(
     }
 
 
-def _heard(listener: Listener, ordinal: int) -> Heard:
+def _key_at(listener: Listener, ordinal: int) -> Heard:
     return listener.item.session_key, listener.item.item_id, ordinal

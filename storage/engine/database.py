@@ -40,8 +40,8 @@ _Cursor = psycopg.AsyncCursor[Any]
 #: Receives the ids of memories, answers and schema drafts, in hexadecimal.
 Changed = Callable[[Sequence[str]], None]
 
-#: How long a transaction may take, with the wait for its connection. Longer than any statement:
-#: a transaction that reaches it waits for a server that is there and does not answer.
+#: How long a transaction may take, with the wait for its connection. Longer than any statement may:
+#: the server of a transaction that takes so long is reachable and does not answer.
 TRANSACTION_SECONDS = 45.0
 
 #: Continues a transaction as another tenant's, for statements about many tenants in turn.
@@ -226,7 +226,7 @@ class Database:
         #: What each transaction begins with, where a connection cannot keep it.
         self._opening = tuple(opening)
         self._checking: asyncio.Task[None] | None = None
-        self._hearers: list[Changed] = []
+        self._listeners: list[Changed] = []
 
     @classmethod
     def connect(
@@ -249,19 +249,19 @@ class Database:
         direct = direct_pool(url, arguments, pool_size=pool_size)
         return cls(engine, direct, (settings_statement(role),) if pooled else ())
 
-    def on_change(self, hear: Changed) -> None:
-        """Calls `hear` after each commit with the ids of what it changed, if any.
+    def on_change(self, listener: Changed) -> None:
+        """Calls `listener` after each commit with the ids of what it changed, if any.
 
         Not within the commit, since commits that notify wait for each other. A process that dies
-        in between reports nothing, so listeners also poll now and then.
+        before the call reports nothing, so listeners also poll.
         """
-        self._hearers.append(hear)
+        self._listeners.append(listener)
 
     def _report(self, changed: set[UUID]) -> None:
         if changed:
-            words = [one.hex for one in changed]
-            for hear in self._hearers:
-                hear(words)
+            ids = [one.hex for one in changed]
+            for listener in self._listeners:
+                listener(ids)
 
     def max_connections(self) -> dict[str, int]:
         """Returns how many connections each pool may have."""
@@ -295,7 +295,7 @@ class Database:
         within a second may lose it, and then all later commits as well. `name`: its name for the
         fault hook; metrics have the part before the dot. Raises StorageError.
         """
-        with spanned(name), Timed(name), self._heard():
+        with spanned(name), Timed(name), self._translating():
             opening = (*self._opening, LAZILY) if lazily else self._opening
             begin = _begin("", opening, tenant_id)
             async with _in_time(), self._begun(begin, name, tenant_id) as tx:
@@ -308,7 +308,7 @@ class Database:
 
         Raises StorageError.
         """
-        with spanned(name), Timed(name), self._heard():
+        with spanned(name), Timed(name), self._translating():
             begin = _begin(_SNAPSHOT, self._opening, tenant_id)
             async with self._begun(begin, name, tenant_id) as tx:
                 yield tx
@@ -354,7 +354,7 @@ class Database:
         if self._direct.closed:
             await self._direct.open()
         try:
-            with spanned(name), Timed(name), self._heard():
+            with spanned(name), Timed(name), self._translating():
                 async with _in_time(), self._direct.connection() as driver:
                     tx = Transaction(
                         tenant_id=tenant_id, driver=driver, opening=self._opening, name=name
@@ -368,7 +368,7 @@ class Database:
         except Unreachable as error:
             # The server is gone: the other idle connections are as dead as this one.
             if not isinstance(error, ReadOnly):
-                self._look_after(self._direct.check)
+                self._start(self._direct.check)
             raise
 
     async def swept(
@@ -388,30 +388,30 @@ class Database:
         channels, payloads = [list(column) for column in zip(*notices, strict=True)]
         if self._direct.closed:
             await self._direct.open()
-        with self._heard():
+        with self._translating():
             async with _in_time(), self._direct.connection() as driver:
                 boundary(name, "commit")
                 await driver.execute(_NOTIFY, (channels, payloads))
                 boundary(name, "committed")
 
     @contextmanager
-    def _heard(self) -> Iterator[None]:
+    def _translating(self) -> Iterator[None]:
         """Raises storage errors in place of the driver's.
 
-        Closes all connections to a server that accepts no writes, since it may live on.
+        Closes all connections to a server that accepts no writes: it may stay reachable.
         """
         try:
             with translated():
                 yield
         except ReadOnly:
-            self._look_after(self._leave)
+            self._start(self._drop_connections)
             raise
 
-    def _look_after(self, look: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def _start(self, check: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if self._checking is None or self._checking.done():
-            self._checking = asyncio.create_task(look())
+            self._checking = asyncio.create_task(check())
 
-    async def _leave(self) -> None:
+    async def _drop_connections(self) -> None:
         # Connections in use are closed when they are returned.
         await self._engine.dispose()
         if not self._direct.closed:
@@ -424,7 +424,7 @@ class Database:
         In the role of the sweeper, which row-level security shows nothing but the keys of
         runnable items, and the tenants. Raises StorageError.
         """
-        with Timed(name), self._heard():
+        with Timed(name), self._translating():
             async with _in_time(), self._pooled(name, _NO_TENANT) as tx:
                 role = f"SET LOCAL ROLE {tables.SWEEPER_ROLE}"
                 begin = (*_begin("READ ONLY", self._opening), role)
@@ -437,7 +437,7 @@ class Database:
 
         Each statement commits by itself; with a pooler all commit together.
         """
-        with Timed(name), self._heard():
+        with Timed(name), self._translating():
             if self._opening:
                 async with _in_time(), self._begun(_begin("", self._opening), name) as tx:
                     yield tx
