@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Integer, and_, bindparam, case, cast, func, or_, select, update
+from sqlalchemy import Integer, Uuid, and_, bindparam, case, cast, func, or_, select, update
 
 from service.domain.log.chunks import ChunkKind
 from service.domain.prism.spec import SERVICE_LINGER_MS
@@ -27,30 +27,28 @@ def ready_unless_failing() -> Any:
     return case((waits, memory.c.ready_at), else_=CLOCK.c.at)
 
 
-def _flush(*which: Any) -> Ready:
-    return Ready(
-        update(memory)
-        .where(
-            memory.c.session_key == bindparam("session"),
-            memory.c.flush_position < bindparam("upto"),
-            *which,
-        )
-        .values(
-            flush_position=bindparam("upto"),
-            ready_at=ready_unless_failing(),
-            resting=False,
-            # A memory whose readers have the whole log may be idle with a lag.
-            has_work=or_(
-                memory.c.has_work,
-                and_(memory.c.status != "sealed", memory.c.applied_position < bindparam("upto")),
-            ),
-        )
-        .returning(memory.c.memory_id, memory.c.has_work, memory.c.status)
+_MEMORY = bindparam("memory", type_=Uuid)
+#: All memories of the session, or the one that is named.
+_WHICH = (
+    memory.c.session_key == bindparam("session"),
+    or_(_MEMORY.is_(None), memory.c.memory_id == _MEMORY),
+)
+
+_FLUSH = Ready(
+    update(memory)
+    .where(*_WHICH, memory.c.flush_position < bindparam("upto"))
+    .values(
+        flush_position=bindparam("upto"),
+        ready_at=ready_unless_failing(),
+        resting=False,
+        # A memory whose readers have the whole log may be idle with a lag.
+        has_work=or_(
+            memory.c.has_work,
+            and_(memory.c.status != "sealed", memory.c.applied_position < bindparam("upto")),
+        ),
     )
-
-
-_FLUSH_ALL = _flush()
-_FLUSH = _flush(memory.c.memory_id == bindparam("memory"))
+    .returning(memory.c.memory_id, memory.c.has_work, memory.c.status)
+)
 
 
 async def flush(
@@ -60,46 +58,37 @@ async def flush(
 
     None means all memories of the session.
     """
-    values = {"session": session_key, "upto": position}
-    if memory_id is None:
-        rows = await tx.fetch(_FLUSH_ALL, values)
-    else:
-        rows = await tx.fetch(_FLUSH, {**values, "memory": memory_id})
+    values = {"session": session_key, "memory": memory_id, "upto": position}
+    rows = await tx.fetch(_FLUSH, values)
     return [found for found, has_work, status in rows if has_work and status == "active"]
 
 
-def _end_wait(*which: Any) -> Ready:
-    # The stored spec says what waits: by the creator's linger, or by the service's, which is for
-    # messages. A waiting step reads the whole rest, so that `upto` is one of its messages. Other
-    # memories are not written.
-    linger_ms = func.coalesce(cast(memory.c.spec["linger_ms"].astext, Integer), 0)
-    is_message = (
-        select(chunk.c.position)
-        .where(
-            chunk.c.session_key == bindparam("session"),
-            chunk.c.position == bindparam("upto"),
-            chunk.c.kind == ChunkKind.MESSAGE.value,
-        )
-        .exists()
+# The stored spec says what waits: by the creator's linger, or by the service's, which is for
+# messages. A waiting step reads the whole rest, so `upto` is one of its messages. Other memories
+# are not written.
+_LINGER_MS = func.coalesce(cast(memory.c.spec["linger_ms"].astext, Integer), 0)
+_IS_MESSAGE = (
+    select(chunk.c.position)
+    .where(
+        chunk.c.session_key == bindparam("session"),
+        chunk.c.position == bindparam("upto"),
+        chunk.c.kind == ChunkKind.MESSAGE.value,
     )
-    return Ready(
-        update(memory)
-        .where(
-            memory.c.session_key == bindparam("session"),
-            memory.c.status == "active",
-            has_work(),
-            memory.c.flush_position < bindparam("upto"),
-            memory.c.applied_position < bindparam("upto"),
-            or_(linger_ms > 0, and_(linger_ms == SERVICE_LINGER_MS, is_message)),
-            *which,
-        )
-        .values(flush_position=bindparam("upto"), ready_at=ready_unless_failing())
-        .returning(memory.c.memory_id)
+    .exists()
+)
+_END_WAIT = Ready(
+    update(memory)
+    .where(
+        *_WHICH,
+        memory.c.status == "active",
+        has_work(),
+        memory.c.flush_position < bindparam("upto"),
+        memory.c.applied_position < bindparam("upto"),
+        or_(_LINGER_MS > 0, and_(_LINGER_MS == SERVICE_LINGER_MS, _IS_MESSAGE)),
     )
-
-
-_END_WAIT_ALL = _end_wait()
-_END_WAIT = _end_wait(memory.c.memory_id == bindparam("memory"))
+    .values(flush_position=bindparam("upto"), ready_at=ready_unless_failing())
+    .returning(memory.c.memory_id)
+)
 
 
 async def end_wait(
@@ -110,12 +99,8 @@ async def end_wait(
     For reads: a second read of the same position writes nothing. A worker that is about to defer
     the step finds the position moved, as with a flush.
     """
-    values = {"session": session_key, "upto": position}
-    if memory_id is None:
-        rows = await tx.fetch(_END_WAIT_ALL, values)
-    else:
-        rows = await tx.fetch(_END_WAIT, {**values, "memory": memory_id})
-    return [found for (found,) in rows]
+    values = {"session": session_key, "memory": memory_id, "upto": position}
+    return [found for (found,) in await tx.fetch(_END_WAIT, values)]
 
 
 async def want_consolidation(tx: Transaction, held: Claim, position: int) -> None:
