@@ -2,8 +2,8 @@
 
 One hash for each memory, and one for each group of memories with the same task and schema. A field
 is a boundary's id and the number of a deployment; its value is the tokens up to there and when it
-was sent last. One round trip to read, one to write, each command on one key. What cannot be looked
-up is not warm.
+was sent last. One round trip reads all of it, one writes it, and each command uses one key. Without
+Redis nothing counts as warm.
 
 Fields have no expiry of their own (Redis before 7.4 has none): each value is compared with the
 caller's clock, the whole key expires later, and a hash that grows beyond Redis's compact encoding
@@ -42,17 +42,17 @@ _EXACT = 1 << 31
 
 
 class NullPrefixIndex:
-    """The index without Redis: it knows nothing."""
+    """The index without Redis: it stores nothing."""
 
     async def look(self, question: PrefixQuery) -> Seen:
         """Returns that nothing is known."""
         return Seen.nothing(question)
 
     async def sent(self, prompt: Sent) -> None:
-        """Forgets."""
+        """Does nothing."""
 
     async def queued(self, deployment: str, tokens: int, now: float) -> None:
-        """Forgets."""
+        """Does nothing."""
 
     async def outcomes(self, deployment: str, now: float) -> Sequence[tuple[float, float]]:
         """Returns none."""
@@ -60,7 +60,7 @@ class NullPrefixIndex:
 
 
 class RedisPrefixIndex:
-    """See `service.llm.prefix_cache.cache.PrefixIndex`."""
+    """Stores the index in Redis: see `service.llm.prefix_cache.cache.PrefixIndex`."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """The connection to Redis (or Valkey, alone or as a cluster), which may be lost at any time.
 
-What is kept there is advice, so nothing here raises: a batch of commands has replies or None.
-After a failure Redis is not asked for a moment, so that not every step waits for it. Losing it,
-and finding it again, is logged once each.
+Its content is advice, so nothing here raises: a batch of commands returns replies or None. After a
+failure Redis is not used for PAUSE_SECONDS, so that not every step waits for it. Its loss and its
+return are logged once each.
 """
 
 import time
@@ -78,7 +78,7 @@ class RedisLink:
         return replies
 
     def note_loss(self, error: Exception) -> None:
-        """Leaves Redis alone for a moment, after an error that only a lost or sick server gives."""
+        """Pauses the use of Redis, after an error that only a lost or failing server causes."""
         self._resume_at = time.monotonic() + PAUSE_SECONDS
         if not self._lost:
             self._lost = True

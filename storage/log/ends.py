@@ -12,7 +12,7 @@ from storage.log.ranges import Range
 #: Bytes that a chunk counts besides its content: tiny ones cost time and space as well.
 CHUNK_BYTES = 128
 
-# One row more than can have the bytes: it passes them for certain.
+# One row more than the bytes allow, which exceeds them for certain.
 _SIZED = f"""
 SELECT c.position,
     sum(c.bytes) OVER (ORDER BY c.position {{order}} ROWS UNBOUNDED PRECEDING) AS total,
@@ -28,18 +28,18 @@ _NEWEST = "SELECT max(position) FROM ({}) AS s WHERE total > %(bytes)s AND numbe
 
 
 async def first(tx: Transaction, session_key: UUID, within: Range, max_bytes: int) -> int:
-    """Returns up to where the first chunks of a range have at most `max_bytes`; at least one.
+    """Returns the position up to which the first chunks of a range have at most `max_bytes`.
 
-    The end of a range without chunks.
+    At least one chunk counts. Without chunks it is the end of the range.
     """
     found = await _fitting(tx, _FIRST, "", session_key, within, max_bytes)
     return within.to_position if found is None else found
 
 
 async def newest(tx: Transaction, session_key: UUID, within: Range, max_bytes: int) -> int:
-    """Returns after which position the newest chunks of a range have at most `max_bytes`.
+    """Returns the position after which the newest chunks of a range have at most `max_bytes`.
 
-    At least one is left. Before the range where all of its chunks fit.
+    At least one chunk is after it. It is before the range if all chunks fit.
     """
     found = await _fitting(tx, _NEWEST, "DESC", session_key, within, max_bytes)
     return within.from_position - 1 if found is None else found

@@ -1,4 +1,4 @@
-"""Prepares searches, reads the chunks that they found, and the progress that they wait for.
+"""Prepares searches, reads the chunks that they found, and the progress of indexes.
 
 `storage.search.words` finds chunks by their words, `storage.search.vectors` by their vectors.
 """
