@@ -42,7 +42,7 @@ UNMENDED: Mapping[str, str] = {
     "SELECT session.session_key, session.name": (
         "all of a tenant's sessions are read and sorted for a page, when nothing is known"
     ),
-    "session.name AS session_name": "all sessions before the page are read for it",
+    "WHERE m.tenant_id =": "all sessions before the page are read for it",
 }
 
 

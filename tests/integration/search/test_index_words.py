@@ -16,7 +16,6 @@ from service.usecases.search import index
 from service.usecases.search.index import Indexer
 from storage.engine.database import Database
 from storage.log import sessions
-from storage.operations import verifying
 from storage.search import chunk_index
 from storage.search.chunk_index import IndexPlace
 from storage.search.chunk_text import AS_TEXT
@@ -253,5 +252,5 @@ async def test_a_log_of_any_length_is_indexed_and_verified(
             assert await chunk_index.write_words(tx, KEY, after) is None
             values = {"session": KEY, "after": after, "last": after + 20}
             sizes = {"chunks": chunk_index.WORDS_CHUNKS, "bytes": chunk_index.WORDS_BYTES}
-            upto = await tx.fetch(verifying._UPTO, {**values, **sizes})
+            upto = await tx.fetch(chunk_index.BATCH_END, {**values, **sizes})
             assert upto[0][0] is None
