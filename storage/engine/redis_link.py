@@ -98,7 +98,7 @@ class RedisLink:
         async with cluster.pipeline() as pipe:
             for command in commands:
                 # Named here, so that the client need not ask a node which argument is the key.
-                node = cluster.get_node_from_key(command[1])
+                node = cluster.get_node_from_key(str(command[1]))
                 pipe.execute_command(*command, target_nodes=node)
             return list(await pipe.execute(raise_on_error=False))
 
