@@ -35,14 +35,14 @@ MemoryKind = Literal["prism", "tree", "state"]
 
 
 class MemoryStatus(StrEnum):
-    """What a memory is doing. Only a stalled one needs a client: the others go on by themselves."""
+    """The status of a memory. Only a stalled one needs a client to continue."""
 
     ACTIVE = "active"
     #: It stopped at `blocked.position` and waits for `Memory.retry`.
     STALLED = "stalled"
     #: A tree that is complete: it reads nothing more.
     SEALED = "sealed"
-    #: Its model gives no reply for now; it tries again.
+    #: Its model does not reply at present; it tries again.
     WAITING = "waiting"
     #: A budget does not allow its next model call.
     OVER_BUDGET = "over_budget"
@@ -52,36 +52,36 @@ class MemoryStatus(StrEnum):
 class Blocked:
     """Why a memory does not advance."""
 
-    #: In a sentence or two, with what to do.
+    #: In a sentence or two, with advice.
     cause: str
     #: First position of the step that failed; 0 unless it is stalled.
     position: int
-    #: How often that step was tried; 0 unless it is stalled.
+    #: Tries of that step; 0 unless it is stalled.
     attempts: int
-    #: Since when; None where that is not recorded.
+    #: None when it is not recorded.
     since: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryInfo:
-    """A memory and how far it is."""
+    """A memory and its progress."""
 
     session: str
     #: Unique within the session.
     id: str
     kind: MemoryKind
-    #: What only trees have; None for other kinds.
+    #: The settings of a tree; None for other kinds.
     tree: TreeSettings | None
-    #: What only state memories have; None for other kinds.
+    #: The settings of a state memory; None for other kinds.
     state: StateSettings | None
     #: From here up to `skip_failures` of a PRISM memory; others have these empty.
-    #: The shape of the memory, as class source, as the model is shown it.
+    #: The schema as class source, as the model sees it.
     schema_source: str
     task: str
     question: str
-    #: How answers are written: their form, length, language; empty: in full sentences.
+    #: The form, length or language of answers; empty: full sentences.
     final_task: str
-    #: Model that it names; empty for the service's default.
+    #: Empty: the service's default.
     model: str
     encoding: Encoding
     allowed_ops: AllowedOps
@@ -92,13 +92,13 @@ class MemoryInfo:
     chunk_tokens: int
     #: Amendments are folded into a new base when they pass this many tokens, if not before.
     fold_tokens: int
-    #: The memory is consolidated when it passes this many tokens, or its steps are focused; 0, of
-    #: a memory that an earlier release made: half of its model's window.
+    #: The memory is consolidated, or its steps are focused, beyond this many tokens; 0, in memories
+    #: of earlier releases: half of the model's window.
     memory_tokens: int
-    #: How long a step waits for more chunks while it has few; None: the service's default,
-    #: while all that waits is messages.
+    #: How long a step with few chunks waits for more; None: the service's default, and for messages
+    #: only.
     linger_seconds: float | None
-    #: A step that failed for good is skipped; else the memory stalls.
+    #: Whether a step that failed for good is skipped; else the memory stalls.
     skip_failures: bool
     status: MemoryStatus
     #: Why it does not advance, when it is stalled, waiting or over budget; else None.
@@ -114,7 +114,7 @@ class MemoryInfo:
     #: Whether a state memory has no compression that is due.
     idle: bool
     created_at: datetime
-    #: What the steps of a PRISM memory lost, though it continues; empty when all is well.
+    #: What the steps of a PRISM memory have lost; empty when all is well.
     losses: tuple[Loss, ...] = ()
 
 
@@ -125,7 +125,7 @@ class MemoryState:
     info: MemoryInfo
     #: The state. Of a tree: `sealed`, `tops` and `tail`, as `Tree.outline` has them.
     value: dict[str, Any]
-    #: The revision that it is the state at.
+    #: The revision that was read.
     revision: int
     #: All chunks up to here are in it.
     applied_position: int
@@ -135,7 +135,7 @@ class MemoryState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flushed:
-    """The log as it was when the wait for more chunks was ended."""
+    """The log when the wait for more chunks ended."""
 
     #: For `after=` of a read that must see these chunks applied.
     read_token: str

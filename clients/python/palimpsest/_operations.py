@@ -34,11 +34,11 @@ class GeneratedSchema:
     schema_source: str
     #: What the texts are.
     domain: str
-    #: A question of the kind that will be asked.
+    #: An example of the questions that will be asked.
     example_query: str
     #: The model that wrote it. "offline/extractive" is no language model.
     model: str
-    #: Replies of the model that it took, the invalid ones included.
+    #: Replies of the model, invalid ones included.
     attempts: int
 
 
@@ -49,9 +49,9 @@ Result = TypeVar("Result", bound=OperationResult)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperationProgress:
-    """How far an operation is that has not ended."""
+    """The progress of an operation that has not ended."""
 
-    #: Positions of the log that are read, of `total`; 0 of a schema.
+    #: Positions of the log that are read, of `total`; 0 for a schema.
     completed: int
     #: Positions to be read.
     total: int
@@ -69,15 +69,15 @@ class OperationInfo(Generic[Result]):
     state: OperationState
     #: The session that it belongs to.
     session: str
-    #: The memory that it changes or builds; empty of a schema.
+    #: The memory that it changes or builds; empty for a schema.
     memory: str
     #: None once it has ended.
     progress: OperationProgress | None
     #: Why it failed; None unless it did.
     error: PalimpsestError | None
-    #: None unless it is done, where the result was deleted, and in lists.
+    #: None before it is done, after its result was deleted, and in lists.
     result: Result | None
-    #: What a schema cost by now; None of other kinds, and in lists.
+    #: The cost of a schema by now; None for other kinds, and in lists.
     usage: Usage | None
     created_at: datetime
     #: When its end was first reported; None before.
@@ -122,7 +122,7 @@ class OperationView(Generic[Result]):
 
     @property
     def progress(self) -> OperationProgress | None:
-        """How much is read; None once it has ended."""
+        """How much of the log is read; None once it has ended."""
         return self.info.progress
 
     @property
@@ -137,7 +137,7 @@ class OperationView(Generic[Result]):
 
     @property
     def usage(self) -> Usage | None:
-        """What a schema cost by now; None of other kinds."""
+        """The cost of a schema by now; None for other kinds."""
         return self.info.usage
 
     @property

@@ -16,14 +16,14 @@ Encoding = Literal["adaptive", "amendments", "in_place"]
 AllowedOps = Literal["add_and_update", "add_only"]
 #: What happens to a value of another type than the schema's.
 Coercion = Literal["refuse", "lossless"]
-#: What a step is shown of a memory that is larger than its `memory_tokens`: all of it, and then
-#: the memory is consolidated; or what fits the step's text, and then it may grow.
+#: What a step sees of a memory of more than `memory_tokens`: all of it, so the memory is
+#: consolidated; or the part that fits the step's text, so the memory may grow.
 Steps = Literal["whole", "focused"]
 #: How the model writes its moves; "auto" is "structured" where the model offers it.
 ReplyFormat = Literal["auto", "text", "structured"]
-#: What navigation carries down the path.
+#: The working memory that navigation carries down the path.
 WorkingMemory = Literal["cut", "off", "summarized"]
-#: What the number of steps between two compressions goes by.
+#: How the number of steps between two compressions is chosen.
 StatePeriod = Literal["fixed", "adaptive"]
 
 
@@ -47,14 +47,14 @@ class TreeSettings:
     #: Model for navigation; empty means `model`.
     navigation_model: str = ""
     reply_format: ReplyFormat = "auto"
-    #: What cannot be summarized is stood for by its beginning; else the tree stalls.
+    #: Whether the beginning of a text replaces a failed summary; else the tree stalls.
     skip_failures: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StateSettings:
-    """How state vectors are kept. Zeros and empty texts are the service's defaults, unless
-    it is said otherwise.
+    """How state vectors are kept. Zeros and empty texts mean the service's defaults, unless stated
+    otherwise.
     """
 
     #: The task prompt, the first state vector.
@@ -62,27 +62,26 @@ class StateSettings:
     #: N: steps that one compression takes; 1 to 1,000.
     period: int = 0
     period_kind: StatePeriod = "fixed"
-    #: Steps are also compressed before they have more tokens together; None: 4,000; 0: never
-    #: for that.
+    #: Steps are also compressed before they have more tokens together; None: 4,000; 0: no limit.
     period_tokens: int | None = None
-    #: Steps are also compressed when none has come for so long; 0: never for that.
+    #: Steps are also compressed after so long without a new one; 0: never.
     idle_seconds: float = 0.0
     #: Tokens of a state vector at most; 32 to 32,000.
     state_tokens: int = 0
-    #: Strings that every state vector has word for word.
+    #: Strings that every state vector contains word for word.
     pinned: tuple[str, ...] = ()
-    #: K: so many vectors are compressed into one of the next level; 2 to 64, 0: no episodes.
+    #: K: vectors that are compressed into one of the next level; 2 to 64, 0: no episodes.
     episode_vectors: int = 0
     #: Model as provider/name.
     model: str = ""
     #: How the model writes its moves when a question navigates.
     reply_format: ReplyFormat = "auto"
-    #: What cannot be compressed is stood for by its beginning; else the memory stalls.
+    #: Whether the beginning of steps replaces a failed compression; else the memory stalls.
     skip_failures: bool = False
 
 
 class TreeOptions(TypedDict, total=False):
-    """What `Session.create_tree` takes of `palimpsest.TreeSettings`."""
+    """The settings of `palimpsest.TreeSettings` that `Session.create_tree` accepts."""
 
     segment_tokens: int
     max_children: int

@@ -16,26 +16,26 @@ ContextForm = Literal["parts", "text", "messages"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StateVector:
-    """A paragraph that stands for chunks that were compressed. It is immutable."""
+    """A paragraph that replaces compressed chunks. It is immutable."""
 
     #: The revision that added it; 0 for the task prompt.
     revision: int
     #: 1: of chunks; 2 and up: an episode, of vectors of the level below.
     level: int
     text: str
-    #: Of the text, as the model that wrote it counts.
+    #: Tokens of the text, as its model counts them.
     tokens: int
     #: How it was written.
     origin: VectorOrigin
-    #: The chunks that it stands for; None for the task prompt.
+    #: The chunks that it replaces; None for the task prompt.
     positions: PositionRange | None
-    #: Of these, the chunks that are new since the vector before it.
+    #: The chunks among these that the previous vector does not cover.
     new_positions: PositionRange | None
     #: Revisions of the vectors that an episode was compressed from.
     children: tuple[int, ...]
-    #: Replies of the model that it took.
+    #: Replies of the model for it.
     replies: int
-    #: Pinned strings that the model had dropped and that were added after its text.
+    #: Pinned strings that the model dropped and that were added after its text.
     added_pins: tuple[str, ...]
     #: When it was committed.
     created_at: datetime
@@ -63,7 +63,7 @@ class WorkingContext:
     #: Tokens of the vectors, and of the recent chunks, one for every four bytes.
     memory_tokens: int
     recent_tokens: int
-    #: A compression is due and not complete yet.
+    #: Whether a compression is due.
     compression_due: bool
     #: Why it is not complete, where the memory does not advance; else None.
     blocked: Blocked | None

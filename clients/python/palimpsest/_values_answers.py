@@ -31,8 +31,8 @@ EventKind = Literal[
     "end",
     "unknown",
 ]
-#: What the model did: down, back up, an answer, what it took of a piece of the log, a reply
-#: that was none of these, nothing.
+#: The model's move: down, back up, an answer, what it did with a piece of the log, an invalid
+#: reply, or nothing.
 EventAction = Literal[
     "enter",
     "revert",
@@ -58,27 +58,27 @@ class TrajectoryEvent:
     ordinal: int
     kind: EventKind
     action: EventAction
-    #: The node that was looked at: "2.1" of a stored node, "root" and "v1.2" in place of
-    #: parents that are not there yet, "t.1" of text that is not summarized yet; "p.3" of the
-    #: third piece of the log as browsing reads it.
+    #: The node that was visited: "2.1" is a stored node, "root" and "v1.2" replace parents that
+    #: do not exist yet, "t.1" is text that is not summarized yet, and "p.3" is the third piece of
+    #: the log that browsing reads.
     node: str
     level: int
     #: The positions that it covers; None: none.
     positions: PositionRange | None
     #: Nodes between it and the root.
     depth: int
-    #: 1 to 3: how often in a row the model was asked here.
+    #: 1 to 3: how many times in a row the model has been asked here.
     attempt: int
     #: The children that the model saw, or the leaves that retrieval named.
     shown: tuple[str, ...]
     #: Where it went.
     targets: tuple[str, ...]
-    #: What the model said before it acted.
+    #: The reasoning of the model before it acted.
     reasoning: str
-    #: The answer, what was wrong with an invalid reply, or the shortened working memory.
+    #: The answer, the fault of an invalid reply, or the shortened working memory.
     text: str
     input_tokens: int
-    #: None when the provider does not say.
+    #: None when the provider does not report it.
     cached_tokens: int | None
     output_tokens: int
 
@@ -87,10 +87,10 @@ class TrajectoryEvent:
 class NavigationStatistics:
     """Sums over one navigation, or all of a memory together."""
 
-    #: Complete ones; 1 for one.
+    #: Completed navigations.
     navigations: int
     answered: int
-    #: Those that went back up at least once, and of these those that found an answer.
+    #: Navigations that went back up at least once, and how many of these found an answer.
     stray: int
     stray_answered: int
     valid_actions: int
@@ -100,24 +100,24 @@ class NavigationStatistics:
     calls: int
     #: Of all prompts and replies.
     tokens: int
-    #: Of the text under the root when it was asked, summed.
+    #: Tokens of the text under the root at each question, summed.
     text_tokens: int
-    #: Of the navigations, those whose answer is a guess; they are not among `answered`.
+    #: Navigations whose answer is a guess; they are not among `answered`.
     guessed: int = 0
 
     @property
     def stray_ratio(self) -> float | None:
-        """The share of navigations that went back up; None of none."""
+        """The share of navigations that went back up; None without any."""
         return _share(self.stray, self.navigations)
 
     @property
     def valid_action_rate(self) -> float | None:
-        """The share of replies that were a valid action; None of none."""
+        """The share of replies that were a valid action; None without any."""
         return _share(self.valid_actions, self.valid_actions + self.invalid_actions)
 
     @property
     def read_share(self) -> float | None:
-        """Tokens of prompts and replies for each of the text; None of no text."""
+        """Tokens of prompts and replies per token of the text; None without text."""
         return _share(self.tokens, self.text_tokens)
 
 
@@ -141,7 +141,7 @@ BrowseOrder = Literal["auto", "forward", "backward"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrowseSettings:
-    """How a log is to be browsed; without a field the whole method, as the service has it."""
+    """How to browse a log; defaults mean the whole method with the service's settings."""
 
     strategy: BrowseStrategy = "auto"
     #: Empty: all of them.
@@ -149,62 +149,62 @@ class BrowseSettings:
     order: BrowseOrder = "auto"
     #: Tokens of a prompt with its reply, at most: 512 to 1,000,000; 0: 4,096.
     window_tokens: int = 0
-    #: Pieces that retrieval names, 1 to 100; 0: 8.
+    #: Pieces that retrieval returns, 1 to 100; 0: 8.
     pieces: int = 0
     #: Model calls at most, 1 to 10,000; 0: 1,000.
     max_calls: int = 0
-    #: Whether a model orders what retrieval names.
+    #: Whether a model orders the result of retrieval.
     rerank: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """What is asked of a session, or of one of its memories."""
+    """A question to a session, or to one of its memories."""
 
     #: At most 8 KiB.
     query: str
     #: Empty: the log itself is read, or the automatic reader chooses.
     memory: str = ""
-    #: None: the one of the memory's kind; "auto" without a memory.
+    #: None: the reader of the memory's kind, or "auto" without a memory.
     reader: Reader | None = None
     #: For the readers "dciso" and "auto".
     browsing: BrowseSettings | None = None
-    #: What `Answer.value` is to be: a JSON Schema as a dict or a text, a dataclass, a
-    #: TypedDict or a pydantic model; None: text is enough.
+    #: The schema of `Answer.value`: a JSON Schema as a dict or a text, a dataclass, a TypedDict or
+    #: a pydantic model; None: no value.
     response_schema: Schema | None = None
-    #: For the readers that read the log, and "auto"; empty: the service's.
+    #: For readers of the log, and "auto"; empty: the service's default.
     model: str = ""
-    #: A token of an ack or a write that the memory must have applied.
+    #: The read token of an ack or a write that the memory must have applied.
     after: str = ""
-    #: The memory must have applied everything that is in the log when the question comes.
+    #: Whether the memory must have applied all that is in the log when the question arrives.
     fully_applied: bool = False
     #: Which chunks may be cited; the readers "dciso" and "whole" also read only these. Any of
     #: these threads, none of those, any of these sources; "" stands for chunks without one.
     threads: Sequence[str] = ()
     excluded_threads: Sequence[str] = ()
     sources: Sequence[str] = ()
-    #: When they occurred: from the first time to before the second.
+    #: Chunks that occurred from the first time to before the second.
     occurred_since: datetime | None = None
     occurred_until: datetime | None = None
-    #: Keys with their values; a chunk has them all.
+    #: Chunks with all of these keys and values.
     metadata: Mapping[str, str] | None = None
-    #: Of a multiple-choice question, 2 to 26: the answer is one of them, word for word, or there
-    #: is none. `Answer.guessed` says where nothing that was read says which.
+    #: The 2 to 26 options of a multiple-choice question: the answer is one of them, word for word,
+    #: or there is none. `Answer.guessed` marks an option that nothing in the text supports.
     options: Sequence[str] = ()
     #: For navigations, as `Memory.ask` has them.
     hybrid_leaves: int = 0
     beam: int = 0
     max_calls: int = 0
     navigate: bool = False
-    #: Whether the text comes as it is written.
+    #: Whether pieces of the text are sent as they are written.
     stream: bool = False
-    #: Makes the answer even when no caller waits for it. Without it, the service abandons the
-    #: answer about a minute after the last caller has left.
+    #: Whether to complete the answer even when no caller waits for it. Otherwise the service
+    #: abandons it about a minute after the last caller has left.
     unattended: bool = False
 
 
 class MemoryQuestionOptions(TypedDict, total=False):
-    """What `Memory.ask` and `ask_all` take besides the words, as `Question` has it."""
+    """The fields of `Question` that `Memory.ask` and `ask_all` accept besides the words."""
 
     after: str
     fully_applied: bool
@@ -225,7 +225,7 @@ class MemoryQuestionOptions(TypedDict, total=False):
 
 
 class AskOptions(MemoryQuestionOptions, total=False):
-    """What `Session.ask` takes of a question besides its words."""
+    """The fields of `Question` that `Session.ask` accepts besides the words."""
 
     memory: str
     browsing: BrowseSettings | None
@@ -234,14 +234,14 @@ class AskOptions(MemoryQuestionOptions, total=False):
 
 
 class MemoryAskOptions(MemoryQuestionOptions, total=False):
-    """What `Memory.ask` takes besides the question."""
+    """All options of `Memory.ask`."""
 
     timeout: float | None
     on_event: Callable[["AskEvent"], None] | None
 
 
 class ResumeOptions(TypedDict, total=False):
-    """What `Session.resume_answer` takes besides the answer."""
+    """The options of `Session.resume_answer`."""
 
     after_event: int
     after_text: int
@@ -253,16 +253,16 @@ class ResumeOptions(TypedDict, total=False):
 class Citation:
     """A part of the log that an answer rests on."""
 
-    #: The chunk; 0 of a node or a vector as a whole.
+    #: The chunk; 0: a node or a vector as a whole.
     position: int
     #: Characters of the chunk's text that the answer rests on; None: the chunk as a whole.
     #: common.proto says what a chunk's text is.
     characters: CharacterRange | None
     #: The value at the path, or the text of the chunk, cut.
     excerpt: str
-    #: The path of the memory that it was written to; empty where no PRISM memory was read.
+    #: The path in a PRISM memory that it was written to; empty when none was read.
     path: str
-    #: The revision that wrote it: the amendment, the leaf or the vector.
+    #: The revision of the amendment, the leaf or the vector.
     revision: int
     #: The leaf of a tree, or the vector of a state memory; and the positions that it covers.
     node: str = ""
@@ -275,9 +275,9 @@ class Citation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waiting:
-    """The memory has not applied yet what was asked for."""
+    """The memory has not applied enough of the log yet."""
 
-    #: How far it is, and how far it must be.
+    #: The position that it has applied, and the one that it must apply.
     applied_position: int
     position: int
 
@@ -299,7 +299,7 @@ class TextPiece:
     ordinal: int
     #: What follows the pieces before it.
     text: str
-    #: The pieces before it are void: the text begins anew with this one.
+    #: Whether the text begins again with this piece, and those before it are void.
     restarts: bool = False
 
 
@@ -309,7 +309,7 @@ AskEvent = Waiting | Reading | TrajectoryEvent | TextPiece
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """What the automatic reader chose."""
+    """The choice of the automatic reader."""
 
     reader: Reader
     #: Empty when the log itself is read.
@@ -318,27 +318,27 @@ class Choice:
     strategy: BrowseStrategy | None
     #: One sentence.
     reason: str
-    #: What it expected to spend, in tokens of prompts and replies.
+    #: The expected tokens of prompts and replies.
     expected_tokens: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rating:
-    """What a user thinks of an answer."""
+    """A user's rating of an answer."""
 
     good: bool
     comment: str
-    #: What would have been right; empty when the user did not say.
+    #: The right answer; empty when it is not given.
     expected: str
     created_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loss:
-    """Proposals of the model that a PRISM memory rejected and that its readers miss."""
+    """Rejected proposals of the model that readers of a PRISM memory miss."""
 
-    #: "no_room": it is full, until there is room again; "invalid": three steps in a row or more
-    #: had more proposals rejected than taken.
+    #: "no_room": the memory is full; "invalid": three or more steps in a row had more proposals
+    #: rejected than accepted.
     kind: LossKind
     count: int
     #: Steps that rejected them, and the first position of the first one.
@@ -354,7 +354,7 @@ class Answer:
 
     id: str
     query: str
-    #: "done", or how far it is. "abandoned": its callers left, and `resume_answer` continues it.
+    #: "abandoned": all callers have left; `resume_answer` continues it.
     state: OperationState
     #: Empty when there is no answer.
     text: str
@@ -367,40 +367,40 @@ class Answer:
     cause: str
     usage: Usage
     created_at: datetime
-    #: Why it failed, as `ask` raises it; None unless it did.
+    #: The error of a failed answer, as `ask` raises it; else None.
     error: PalimpsestError | None = None
     #: Why there is no answer; None when there is one.
     no_answer: NoAnswer | None = None
-    #: Of a complete answer from a tree.
+    #: For complete answers from a tree.
     statistics: NavigationStatistics | None = None
     session: str = ""
-    #: The memory that was asked; empty when the session itself was.
+    #: The memory that was asked; empty: the session itself.
     memory: str = ""
-    #: The reader that was asked for; None of answers of older releases.
+    #: The requested reader; None for answers of older releases.
     reader: Reader | None = None
-    #: Of the automatic reader, once it has chosen.
+    #: The choice of the automatic reader, once it is made.
     choice: Choice | None = None
-    #: The answer by the schema that was asked for, as JSON has it; None without one, and where
-    #: it is JSON's null: `has_value` distinguishes them.
+    #: The answer as JSON, by the requested schema; None without one and for JSON's null, which
+    #: `has_value` distinguishes.
     value: Any = None
     has_value: bool = False
-    #: None as long as it is not rated.
+    #: None before it is rated.
     rating: Rating | None = None
-    #: What the memory that was asked has lost by now; empty when all is well.
+    #: What the memory has lost by now; empty when all is well.
     losses: tuple[Loss, ...] = ()
-    #: Whether it is one of the options that was chosen although nothing that was read says so.
+    #: Whether the option was chosen although nothing in the text supports it.
     guessed: bool = False
-    #: Whether the model's reply reached its bound: `text` is the beginning of the answer, with
-    #: " …" after it.
+    #: Whether the model's reply reached its limit: `text` is the beginning of the answer, followed
+    #: by " …".
     truncated: bool = False
-    #: Chunks that the reader did not read, because there are more than it may; of these DCISO
-    #: reads what retrieval names. None: it could read any.
+    #: Chunks beyond the limit of the reader, which did not read them; DCISO still reads those that
+    #: retrieval returns. None: there are none.
     left_out: PositionRange | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingExample:
-    """A move of a navigation or a browsing that found an answer, to train a model with."""
+    """A move of a navigation or a browsing that found an answer, for training."""
 
     #: The answer's id.
     answer: str
@@ -410,5 +410,5 @@ class TrainingExample:
     template: str
     #: A prompt and its reply.
     messages: tuple[ChatMessage, ...]
-    #: What a user thinks of the answer; None as long as it is not rated.
+    #: The rating of the answer; None before it is rated.
     rating: "Rating | None" = None
