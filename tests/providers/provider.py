@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from service.llm.providers.deployments import parameters_of
+from service.llm.providers.requests import parameters_of
 from service.settings.config import Config
 from tests.providers.exchange import Invalid, Request, Response
 from tests.providers.scenarios import REFUSAL, THOUGHT, THOUGHT_TOKENS, Said, Scenario, Turn, half

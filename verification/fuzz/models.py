@@ -212,7 +212,7 @@ def _framed(raw: bytes) -> bool:
     elif said is not None and "text" in said:
         try:
             reply_from_json(said)
-        except KeyError:
+        except (KeyError, ValueError):
             return False
     return said is not None
 

@@ -1,49 +1,46 @@
-"""What worker and executor say to each other: one JSON object a frame, its length before it.
+"""Frames between worker and executor: a JSON object each, after its length.
 
-Both ends are of the same release: a worker starts its executor, and a shared one is
-restarted together with the workers of its machine. Meanwhile either may be of the release
-before: a worker says when it wants to hear what the model writes, and an executor that does
-not know that says the reply alone.
-
-A worker says {"id", "order"} of a call, with "tells" to read along, "trace" with the `traceparent`
-that it belongs to, if any, and "about" with what lines of the log say of it; and {"id", "call_off"}
-with the call's key when it has no caller left. An executor says {"id": 0} once it takes orders,
-{"id", "heard", "restarts"} of what the model writes, and last {"id"} with the outcome.
+A worker sends {"id", "order"} for a call, with "tells" to receive the text while the model writes
+it, "trace" with its `traceparent`, and "about" with the fields of its log lines. It sends {"id",
+"call_off"} with the call's key when no caller is left. An executor sends {"id": 0} once it accepts
+orders, {"id", "heard", "restarts"} for new text, and last {"id"} with the outcome.
 """
 
 import asyncio
 import json
 import struct
 from typing import Any
-from uuid import UUID
 
-from service.domain.calls.ledger import CallScope, Lease
-from service.domain.calls.prefix_index import Prefix
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
 from service.domain.prompting.ends import end_of
 from service.domain.prompting.faults import fault_of
-from service.domain.prompting.flows import (
-    ModelReply,
-    ModelRequest,
-    Purpose,
-    Segment,
-    SegmentKind,
-)
+from service.domain.prompting.flows import ModelReply
 from service.llm.providers.failures import ModelFailure
-from service.llm.providers.plans import CallPlan, CallRequest, Route
+from service.llm.providers.plans import CallRequest
 
 #: Bytes of a frame. A prompt has at most a few megabytes.
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
-#: The reader of a stream is at the other end.
-_PLAN_FIELDS = tuple(name for name in CallPlan.__slots__ if name != "on_text")
-
-
-#: The id of what belongs to no order: the executor takes them.
+#: The id of the frame that belongs to no order: the executor accepts orders.
 NO_ORDER = 0
 
 
+class _Order(BaseModel):
+    """An order as JSON; its bytes are hexadecimal."""
+
+    model_config = ConfigDict(ser_json_bytes="hex", val_json_bytes="hex", allow_inf_nan=False)
+
+    order: CallRequest
+
+
+#: What cannot leave the process: the readers of a reply are with the worker.
+_LOCAL = {"order": {"on_text": True, "ask": {"find_text"}, "plan": {"on_text"}}}
+_REPLY = TypeAdapter(ModelReply)
+
+
 async def read_frame(reader: asyncio.StreamReader) -> dict[str, Any] | None:
-    """The next frame; None at the end. Raises ValueError for what is none."""
+    """Returns the next frame; None at the end. Raises ValueError for anything else."""
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
         if length > MAX_FRAME_BYTES:
@@ -58,87 +55,21 @@ async def read_frame(reader: asyncio.StreamReader) -> dict[str, Any] | None:
 
 
 def frame(value: dict[str, Any]) -> bytes:
-    """The bytes of a frame."""
+    """Returns the bytes of a frame."""
     raw = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     return _LENGTH.pack(len(raw)) + raw
 
 
 def request_to_json(order: CallRequest) -> dict[str, Any]:
     """Returns an order as plain JSON."""
-    ask, scope, prefix, route, plan = order.ask, order.scope, order.prefix, order.route, order.plan
-    return {
-        "ask": {
-            "purpose": ask.purpose.value,
-            "template": ask.template,
-            "segments": [
-                [one.kind.value, one.text, one.reusable, one.lasting] for one in ask.segments
-            ],
-            "max_output_tokens": ask.max_output_tokens,
-            "reply_schema": ask.reply_schema,
-            "attempt": ask.attempt,
-        },
-        "model": order.model,
-        "scope": {
-            "tenant_id": str(scope.tenant_id),
-            "session_key": str(scope.session_key),
-            "memory_id": None if scope.memory_id is None else str(scope.memory_id),
-            "occasion": scope.occasion,
-            "incarnation": scope.incarnation,
-        },
-        "key": order.key.hex(),
-        "fence": order.lease.fence,
-        "lease_deadline": order.lease_deadline,
-        "at_once": order.at_once,
-        "probes": order.probes,
-        "prefix": {
-            "memory_key": prefix.memory_key,
-            "group_key": prefix.group_key,
-            "ids": [one.hex() for one in prefix.ids],
-            "tokens": list(prefix.tokens),
-        },
-        "route": {name: getattr(route, name) for name in Route.__slots__},
-        "plan": {name: getattr(plan, name) for name in _PLAN_FIELDS},
-    }
+    dumped = _Order.model_construct(order=order).model_dump(mode="json", exclude=_LOCAL)
+    written: dict[str, Any] = dumped["order"]
+    return written
 
 
 def request_from_json(value: dict[str, Any]) -> CallRequest:
-    """The order that `request_to_json` wrote."""
-    ask, scope, prefix, plan = value["ask"], value["scope"], value["prefix"], value["plan"]
-    memory_id = scope["memory_id"]
-    return CallRequest(
-        ask=ModelRequest(
-            purpose=Purpose(ask["purpose"]),
-            template=ask["template"],
-            segments=tuple(
-                Segment(kind=SegmentKind(kind), text=text, reusable=reusable, lasting=lasting)
-                for kind, text, reusable, lasting in ask["segments"]
-            ),
-            max_output_tokens=ask["max_output_tokens"],
-            reply_schema=ask["reply_schema"],
-            attempt=ask["attempt"],
-        ),
-        model=value["model"],
-        scope=CallScope(
-            tenant_id=UUID(scope["tenant_id"]),
-            session_key=UUID(scope["session_key"]),
-            memory_id=None if memory_id is None else UUID(memory_id),
-            occasion=scope["occasion"],
-            incarnation=scope["incarnation"],
-        ),
-        key=bytes.fromhex(value["key"]),
-        lease=Lease(fence=value["fence"]),
-        lease_deadline=value["lease_deadline"],
-        at_once=value["at_once"],
-        probes=value["probes"],
-        prefix=Prefix(
-            memory_key=prefix["memory_key"],
-            group_key=prefix["group_key"],
-            ids=tuple(bytes.fromhex(one) for one in prefix["ids"]),
-            tokens=tuple(prefix["tokens"]),
-        ),
-        route=Route(**value["route"]),
-        plan=CallPlan(**{**plan, "marks": tuple(plan["marks"])}),
-    )
+    """Returns the order that `request_to_json` wrote. Raises ValueError."""
+    return _Order.model_validate({"order": value}).order
 
 
 def failure_to_json(failure: ModelFailure) -> dict[str, Any]:
@@ -163,10 +94,11 @@ def failure_from_json(value: dict[str, Any]) -> ModelFailure:
 
 def reply_to_json(reply: ModelReply) -> dict[str, Any]:
     """Returns a reply as plain JSON."""
-    return {**{name: getattr(reply, name) for name in ModelReply.__slots__}, "end": reply.end.value}
+    written: dict[str, Any] = _REPLY.dump_python(reply, mode="json")
+    return written
 
 
 def reply_from_json(value: dict[str, Any]) -> ModelReply:
-    """Returns the reply that `reply_to_json` wrote, whatever else is beside it."""
-    known = {name: value[name] for name in ModelReply.__slots__}
-    return ModelReply(**{**known, "end": end_of(known["end"])})
+    """Returns the reply that `reply_to_json` wrote; other fields are ignored. Raises ValueError."""
+    # Another release may know more ends.
+    return _REPLY.validate_python({**value, "end": end_of(value["end"])})

@@ -7,11 +7,12 @@ import importlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from service.domain.prompting.tokens import estimate_tokens
-from service.llm.providers.model_map import library_folder
+from service.llm.providers.model_map import KNOWN_MODELS, library_folder
 from service.llm.providers.prices import Prices
 from service.llm.providers.requests import Requests
 from service.settings.config import Config
@@ -41,28 +42,13 @@ class ModelFacts:
     count: Callable[[str], int]
 
 
-#: Models that are remembered; the oldest is forgotten.
-KNOWN_MODELS = 1000
-
-
 class Facts:
     """The facts of every model that one worker process asks."""
 
     def __init__(self, config: Config) -> None:
         self._requests = Requests(config, Prices(config), warns=False)
-        self._known: dict[str, ModelFacts] = {}
-
-    def of(self, model: str) -> ModelFacts:
-        """The facts of a model, by provider/name.
-
-        The first time it reads litellm's list, which takes a moment.
-        """
-        if model not in self._known:
-            # Clients name the model, and may name any number of them.
-            while len(self._known) >= KNOWN_MODELS:
-                del self._known[next(iter(self._known))]
-            self._known[model] = self._find(model)
-        return self._known[model]
+        #: The facts of a model, by provider/name. The first time it reads litellm's list.
+        self.of: Callable[[str], ModelFacts] = lru_cache(KNOWN_MODELS)(self._find)
 
     def _find(self, model: str) -> ModelFacts:
         if model.startswith("offline/"):

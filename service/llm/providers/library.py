@@ -38,8 +38,7 @@ def litellm_library() -> Any:
     litellm.response_cost_calculator = _no_cost
     # We report each failure ourselves. Theirs hold what a provider answered, with texts, and of an
     # Azure deployment an error for each call that is none.
-    for name in ("LiteLLM", "LiteLLM Router"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)
     _hear_answers()
     return litellm
 

@@ -13,6 +13,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+#: How many models a process remembers: clients name them, and may name any number.
+KNOWN_MODELS = 1000
+
 _FILE = "model_prices_and_context_window_backup.json"
 
 #: Providers that keep to a schema whatever the list says of their models, as litellm has it.

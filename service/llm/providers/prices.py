@@ -6,10 +6,12 @@ be for a server of one's own, whose price is known only to its operator.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from service.domain.spend.prices import CacheFamily, ModelPrices, cost_micro_usd
-from service.llm.providers.model_map import MapEntry, entry_of, provider_of
+from service.llm.providers.model_map import KNOWN_MODELS, MapEntry, entry_of, provider_of
 from service.llm.providers.served import Served
 from service.settings.config import Config
 from service.settings.models import ModelSetting, PriceOverride, matching
@@ -83,10 +85,6 @@ _CLAUDE_PROVIDERS = frozenset({"anthropic", "bedrock", "vertex_ai", "azure_ai"})
 _BREAKPOINT_PROVIDERS = frozenset({"openai", "azure_ai"})
 
 
-#: Models that are remembered; the oldest is forgotten.
-KNOWN_MODELS = 1000
-
-
 class Prices:
     """The prices of every model that one process asks or sums up."""
 
@@ -94,16 +92,8 @@ class Prices:
         self._overrides = config.model_prices
         self._settings = config.model_settings
         self._served = Served(config)
-        self._known: dict[str, ModelPrices] = {}
-
-    def of(self, model: str) -> ModelPrices:
-        """The prices of a model, by provider/name. The first time it reads litellm's list."""
-        if model not in self._known:
-            # Clients name the model, and may name any number of them.
-            while len(self._known) >= KNOWN_MODELS:
-                del self._known[next(iter(self._known))]
-            self._known[model] = self._find(model)
-        return self._known[model]
+        #: The prices of a model, by provider/name. The first time it reads litellm's list.
+        self.of: Callable[[str], ModelPrices] = lru_cache(KNOWN_MODELS)(self._find)
 
     def cost_micro_usd(
         self, model: str, *, input_tokens: int, cached: int, written: int, output_tokens: int

@@ -7,9 +7,17 @@ still works. `PALIMPSEST_MODEL_PROFILES` wins over both.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from service.llm.providers.model_map import MapEntry, entry_of, keeps_to_schemas, provider_of
+from service.llm.providers.model_map import (
+    KNOWN_MODELS,
+    MapEntry,
+    entry_of,
+    keeps_to_schemas,
+    provider_of,
+)
 from service.llm.providers.served import Served
 from service.settings.config import Config
 from service.settings.models import matching
@@ -36,9 +44,6 @@ BUDGET_TOKENS = {
     Effort.XHIGH: 8_192,
     Effort.MAX: 16_384,
 }
-#: Models that are remembered; the oldest is forgotten.
-KNOWN_MODELS = 1000
-
 _LEVELS = (Effort.LOW, Effort.MEDIUM, Effort.HIGH)
 
 
@@ -99,16 +104,8 @@ class Profiles:
         self._has_schemas = config.model_structured_output
         self._own_url = bool(config.model_base_url)
         self._served = Served(config)
-        self._known: dict[str, Profile] = {}
-
-    def of(self, model: str) -> Profile:
-        """The profile of a model, by provider/name. The first time it reads litellm's list."""
-        if model not in self._known:
-            # Clients name the model, and may name any number of them.
-            while len(self._known) >= KNOWN_MODELS:
-                del self._known[next(iter(self._known))]
-            self._known[model] = self._find(model)
-        return self._known[model]
+        #: The profile of a model, by provider/name. The first time it reads litellm's list.
+        self.of: Callable[[str], Profile] = lru_cache(KNOWN_MODELS)(self._find)
 
     def overridden_headroom(self, model: str) -> int | None:
         """The headroom that the configuration gives a model; None where it gives none."""

@@ -9,16 +9,17 @@ import json
 import os
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from service.domain.prompting.flows import ModelRequest, Purpose, Segment, SegmentKind
+from pydantic import BaseModel
+
+from service.domain.prompting.flows import ModelRequest
 from service.llm.providers.failures import REMOVED
 from service.llm.providers.native import NativeAnswer
 
 VERSION = 1
-#: A longer file is no exchange.
+#: Of a longer file the rest is not read: it is no exchange.
 MAX_FILE_BYTES = 64 * 1024 * 1024
 #: Arguments that are no part of what a model is asked.
 _LEFT_OUT = frozenset({"api_key", "api_base", "logger_fn"})
@@ -28,10 +29,19 @@ class NoRecord(Exception):
     """A file that holds no exchange; the message is one sentence."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RecordedExchange:
+class _Native(BaseModel):
+    """What `NativeAnswer.record` returns."""
+
+    reason: str
+    words: str
+    status: int | None
+    text: str
+
+
+class RecordedExchange(BaseModel):
     """One exchange, read back."""
 
+    version: Literal[1]
     model: str
     ask: ModelRequest
     #: litellm's response as values; None where the request failed.
@@ -39,7 +49,7 @@ class RecordedExchange:
     #: Name, status and words of litellm's error.
     error: dict[str, Any] | None
     #: What the provider answered, as it came.
-    native: NativeAnswer
+    native: _Native
 
 
 def write(
@@ -105,56 +115,15 @@ def _error(error: Exception) -> dict[str, Any]:
 
 
 def read(path: Path) -> RecordedExchange:
-    """An exchange. Raises NoRecord."""
+    """Returns an exchange. Raises NoRecord."""
     try:
         with path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-        said = json.loads(raw) if len(raw) <= MAX_FILE_BYTES else None
+            raw = file.read(MAX_FILE_BYTES)
     except OSError as error:
         raise NoRecord(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict) or said.get("version") != VERSION:
-        raise NoRecord(f"{path} is no exchange that PALIMPSEST_RECORD wrote")
     try:
-        native = _native(said["native"])
-        return RecordedExchange(
-            model=_text(said["model"]),
-            ask=ModelRequest(
-                purpose=Purpose(said["purpose"]),
-                template=said["template"],
-                segments=tuple(
-                    Segment(kind=SegmentKind(one["kind"]), text=_text(one["text"]))
-                    for one in said["segments"]
-                ),
-                max_output_tokens=said["max_output_tokens"],
-                reply_schema=said["reply_schema"],
-            ),
-            response=_object(said["response"]),
-            error=_object(said["error"]),
-            native=native,
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise NoRecord(f"{path} is no whole exchange: {error}") from None
-
-
-def _native(said: object) -> NativeAnswer:
-    if isinstance(said, list):
-        # As records of a release before have it.
-        reason, words = map(_text, said)
-        said = {"reason": reason, "words": words, "status": None, "text": ""}
-    if not isinstance(said, dict):
-        raise TypeError("an object is missing")
-    return NativeAnswer.recorded(said)
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError("a text is missing")
-    return value
-
-
-def _object(value: object) -> dict[str, Any] | None:
-    if value is not None and not isinstance(value, dict):
-        raise TypeError("an object is missing")
-    return value
+        said = json.loads(raw)
+        # The fields of the request are beside the others.
+        return RecordedExchange.model_validate({**said, "ask": said})
+    except (TypeError, ValueError, RecursionError):
+        raise NoRecord(f"{path} is no whole exchange that PALIMPSEST_RECORD wrote") from None

@@ -16,6 +16,7 @@ from service.llm.providers.profiles import BUDGET_TOKENS, Profile, Profiles
 from service.llm.providers.renderers import render
 from service.llm.providers.settings import SettingsByModel
 from service.settings.config import Config
+from service.settings.deployments import Deployment
 from service.settings.models import CallSetting
 from service.settings.profiles import Effort, Extras, Sampling
 
@@ -113,7 +114,7 @@ class Requests:
             **rendered,
             **({"extra_body": body} if body else {}),
             **({"response_format": form} if form else {}),
-            **self._own_endpoint(model),
+            **({} if plan.deployment else self._own_endpoint(model)),
             "model": model,
             profile.bound: self.reply_tokens(ask, model),
             "timeout": self._config.model_timeout_seconds,
@@ -217,3 +218,24 @@ class Requests:
             self._warned.clear()
         self._warned.add((model, name))
         _log.warning("a setting is not sent as it is", cause=said, model=model, setting=name)
+
+
+#: Providers whose requests are signed, without a key in them.
+_SIGNED = ("bedrock", "vertex_ai")
+
+
+def parameters_of(one: Deployment) -> dict[str, Any]:
+    """Returns litellm's arguments for a deployment: its model, and how to reach it."""
+    parameters: dict[str, Any] = {"model": one.target, **one.arguments()}
+    if one.provider == "openai" and (project := parameters.pop("project", None)) is not None:
+        parameters["extra_headers"] = {"OpenAI-Project": project}
+    key = one.key()
+    if one.api_base is not None:
+        parameters["aws_bedrock_runtime_endpoint" if one.provider == "bedrock" else "api_base"] = (
+            one.api_base
+        )
+        # Servers of one's own often want no key, the protocol always does.
+        key = key or (None if one.provider in _SIGNED else "none")
+    if key is not None:
+        parameters["api_key"] = key
+    return parameters

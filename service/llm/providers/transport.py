@@ -17,7 +17,6 @@ from service.domain.prompting.replies import storable
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.spend.prices import MICRO
 from service.llm.providers import recording
-from service.llm.providers.deployments import DeploymentCalls
 from service.llm.providers.ends import read_end
 from service.llm.providers.failures import (
     failure_of,
@@ -31,7 +30,7 @@ from service.llm.providers.library import hears_answers, litellm_library, unreco
 from service.llm.providers.native import NativeAnswer, listening
 from service.llm.providers.plans import PLAIN, CallPlan, deployment_name
 from service.llm.providers.prices import Prices
-from service.llm.providers.requests import Requests
+from service.llm.providers.requests import Requests, parameters_of
 from service.llm.providers.streams import STREAMED, BrokenStream, whole_response
 from service.llm.providers.usage import Usage, told_micro_usd, usage_of
 from service.settings.config import Config
@@ -86,7 +85,7 @@ class LitellmTransport:
         self._prices = Prices(config)
         self._requests = Requests(config, self._prices)
         self._refusals = Refusals()
-        self._deployments = DeploymentCalls(config.deployments)
+        self._deployments = {one.name: one for one in config.deployments}
         self._secrets = secrets_of(config)
         self._litellm: Any = None
         self._importing = asyncio.Lock()
@@ -208,12 +207,13 @@ class LitellmTransport:
     async def replay(self, recorded: recording.RecordedExchange) -> Completion:
         """Returns the reply of a recorded exchange. Raises ModelFailure, NoRecord."""
         await self.warm()
+        native = NativeAnswer.recorded(recorded.native.model_dump())
         if recorded.error is not None:
             raise failure_of(
                 self._litellm,
                 _error_of(self._litellm, recorded.error, recorded.model),
                 recorded.model,
-                native=recorded.native,
+                native=native,
                 secrets=self._secrets,
                 prompt=_texts(recorded.ask),
             )
@@ -221,7 +221,7 @@ class LitellmTransport:
             response = self._litellm.ModelResponse(**(recorded.response or {}))
         except (TypeError, ValueError, AttributeError, KeyError):
             raise recording.NoRecord("the response in it is none of a model's") from None
-        return self._read(response, recorded.ask, recorded.model, recorded.native.ended)
+        return self._read(response, recorded.ask, recorded.model, native.ended)
 
     def _lesser(
         self,
@@ -260,7 +260,8 @@ class LitellmTransport:
     async def _response(self, arguments: dict[str, Any], plan: CallPlan) -> Any:
         """litellm's response, or its stream when the arguments ask for one."""
         if plan.deployment:
-            return await self._deployments.complete(plan.deployment, arguments)
+            reached = parameters_of(self._deployments[plan.deployment])
+            arguments = {**reached, **arguments, "model": reached["model"]}
         return await self._litellm.acompletion(**arguments)
 
     async def _streamed(

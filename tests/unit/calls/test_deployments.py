@@ -1,4 +1,4 @@
-"""Calls to deployments through litellm's router, which is left no choice."""
+"""Calls to one of several deployments of a model."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -65,4 +65,5 @@ def test_any_number_of_models_may_be_named(monkeypatch: pytest.MonkeyPatch) -> N
     for number in range(10):
         known.of(f"offline/{number}")
         priced.of(f"offline/{number}")
-    assert list(known._known) == list(priced._known) == [f"offline/{n}" for n in (7, 8, 9)]
+    sizes = [vars(one)["of"].cache_info().currsize for one in (known, priced)]
+    assert sizes == [3, 3]

@@ -8,10 +8,10 @@ from pydantic import SecretStr, ValidationError
 
 from service.domain.operations.doctor import Severity
 from service.domain.prompting.faults import Fault
-from service.llm.providers.deployments import parameters_of
 from service.llm.providers.doctor import look_at_models
 from service.llm.providers.failures import ModelFailure, secrets_of
 from service.llm.providers.plans import CallPlan
+from service.llm.providers.requests import parameters_of
 from service.llm.providers.transport import LitellmTransport
 from service.settings.config import Config
 from service.settings.deployments import Deployment
