@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from service.app.call_executors import call_executor, prefix_index
 from service.app.foundation import CannotStart, database_and_keys, measured
-from service.llm.embeddings.embedders import open_embedder
-from service.llm.embeddings.embedding import CannotEmbed, Embedder
+from service.llm.embeddings.embedding import CannotEmbed, Embedder, open_embedder
 from service.llm.executor.client import ExecutorRouter, RemoteExecutor
 from service.llm.executor.spawning import Spawned, near_model
 from service.llm.gateway.bulkhead import Bulkhead
@@ -62,7 +61,7 @@ async def open_gateway(
         maker,
         prices=prices.of,
         lease_seconds=config.call_lease_seconds,
-        settings=transport,
+        settings=transport.requests,
         bulkhead=bulkhead,
         circuits=circuits,
     )

@@ -219,7 +219,7 @@ def migrate(
     Uses PALIMPSEST_MIGRATION_DATABASE_URL, else PALIMPSEST_DATABASE_URL.
     """
     import migrations
-    from service.llm.embeddings.embedders import known_dimensions
+    from service.llm.embeddings.embedding import known_dimensions
     from storage.engine.connections import sqlalchemy_url
     from storage.engine.errors import StorageError, translated
     from storage.search import setup

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.domain.prompting.flows import ModelRequest
+from service.domain.spend.prices import cost_micro_usd
 from service.llm.providers.facts import Facts
 from service.llm.providers.prices import Prices
 from service.settings.config import Config
@@ -108,8 +109,8 @@ def _come_to(call: Call, own: dict[str, int], revision: int, prices: Prices) -> 
 
     def dollars(found: int) -> float:
         """Returns the dollars of a thousand calls."""
-        cost = prices.cost_micro_usd(
-            MODEL, input_tokens=tokens, cached=found, written=0, output_tokens=reply
+        cost = cost_micro_usd(
+            prices.of(MODEL), input_tokens=tokens, cached=found, written=0, output_tokens=reply
         )
         assert cost is not None, "litellm's list has a price for it"
         return cost / 1000

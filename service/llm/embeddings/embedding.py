@@ -1,12 +1,12 @@
-"""Embedding: vectors of texts, for finding chunks by what they mean; `embedders` opens one."""
+"""Makes vectors of texts, to find chunks by what they mean."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from service.domain.calls.ledger import Call, CallInProgress, CallScope, Lease, Reservation
-from service.domain.prompting.flows import ModelReply
+from service.domain.calls.ledger import CallScope
 from service.llm.providers.model_map import entry_of
+from service.llm.providers.plans import OutcomeLedger
 from service.settings.config import Config
 
 #: Begins the names of models that a package includes.
@@ -41,22 +41,6 @@ class CannotEmbed(Exception):
     """The configured model cannot be used by this process; the message is one clear line."""
 
 
-class EmbeddingLedger(Protocol):
-    """Where calls for vectors are begun and kept, durably."""
-
-    async def begin(
-        self, scope: CallScope, key: bytes, wanted: Reservation
-    ) -> ModelReply | CallInProgress | Lease:
-        """The right to make the call. Raises BudgetExhausted."""
-        ...
-
-    async def record(
-        self, scope: CallScope, call: Call, lease: Lease, *, last: bool
-    ) -> ModelReply | None:
-        """Writes what became of the call."""
-        ...
-
-
 class Embedder(Protocol):
     """Makes vectors by one model."""
 
@@ -88,7 +72,35 @@ class Embedder(Protocol):
         ...
 
 
+def open_embedder(config: Config, ledger: OutcomeLedger) -> Embedder | None:
+    """Returns the configured embedder; None when there is none. Raises CannotEmbed.
+
+    It takes no time: models and libraries are loaded at the first text, or by `warm`.
+    """
+    if not config.embedding_model:
+        return None
+    # Late: a search by words needs neither.
+    if config.embedding_model.startswith(LOCAL):
+        from service.llm.embeddings.local_embedder import LocalEmbedder
+
+        return LocalEmbedder(config)
+    from service.llm.embeddings.litellm_embedder import LitellmEmbedder
+
+    return LitellmEmbedder(config, ledger)
+
+
+def known_dimensions(config: Config) -> int | None:
+    """Returns the length of the configured model's vectors; None without one, or if unknown."""
+    if not config.embedding_model:
+        return None
+    if config.embedding_model.startswith(LOCAL):
+        from service.llm.embeddings.local_embedder import dimensions_of
+
+        return dimensions_of(config.embedding_model)
+    return config.embedding_dimensions or own_dimensions(config)
+
+
 def own_dimensions(config: Config) -> int | None:
-    """What litellm's list says of the model; None for an endpoint of one's own."""
+    """Returns the length in litellm's list; None for an endpoint of one's own, or if unknown."""
     entry = None if config.embedding_base_url else entry_of(config.embedding_model)
     return None if entry is None else entry.vector_size

@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import structlog
@@ -17,17 +17,13 @@ from service.domain.calls.ledger import Call, CallScope, Lease, Reservation
 from service.domain.prompting.flows import Purpose
 from service.domain.prompting.tokens import estimate_tokens
 from service.domain.spend.prices import most_micro_usd
-from service.llm.embeddings.embedding import (
-    EmbeddingFailed,
-    EmbeddingLedger,
-    TextVector,
-    own_dimensions,
-)
+from service.llm.embeddings.embedding import EmbeddingFailed, TextVector, own_dimensions
 from service.llm.embeddings.parts import EmbeddedPart, halves_of, parts_of, unit
 from service.llm.gateway.metrics import ModelMetrics
 from service.llm.providers.failures import ModelFailure, failure_of, secrets_of
 from service.llm.providers.library import litellm_library, unrecorded
 from service.llm.providers.model_map import provider_of
+from service.llm.providers.plans import OutcomeLedger
 from service.llm.providers.prices import Prices
 from service.settings.config import Config
 from service.telemetry.names import GenAiOperation
@@ -46,7 +42,7 @@ _INPUT_TYPES = {"cohere": ("search_document", "search_query"), "voyage": ("docum
 class LitellmEmbedder:
     """See `service.llm.embeddings.embedding.Embedder`."""
 
-    def __init__(self, config: Config, ledger: EmbeddingLedger) -> None:
+    def __init__(self, config: Config, ledger: OutcomeLedger) -> None:
         self._config = config
         self._ledger = ledger
         self._name = config.embedding_model
@@ -85,7 +81,8 @@ class LitellmEmbedder:
     ) -> Sequence[Sequence[TextVector]]:
         """See `Embedder`."""
         parts = await asyncio.to_thread(parts_of, texts, self._config.embedding_max_tokens)
-        batch = _Batch(self, texts, scope)
+        prefix, kind = self._config.embedding_chunk_prefix, self._types[0]
+        batch = _Batch(lambda said: self.call([prefix + one for one in said], kind, scope), texts)
         for some in _batches(parts, texts):
             await batch.embed(some)
         if batch.refused is not None and not any(batch.made):
@@ -103,11 +100,6 @@ class LitellmEmbedder:
             return (await self.call([said], self._types[1], scope))[0]
         except RefusedTexts as refused:
             raise EmbeddingFailed(str(refused), retryable=False) from refused
-
-    async def call_chunks(self, said: Sequence[str], scope: CallScope) -> list[tuple[float, ...]]:
-        """The vectors of parts of chunks, by one call. Raises Refused, and as `Embedder`."""
-        prefixed = [self._config.embedding_chunk_prefix + one for one in said]
-        return await self.call(prefixed, self._types[0], scope)
 
     async def call(
         self, said: Sequence[str], input_type: str | None, scope: CallScope
@@ -267,10 +259,13 @@ class _Batch:
     others that were sent with it are not to go without.
     """
 
-    def __init__(self, embedder: LitellmEmbedder, texts: Sequence[str], scope: CallScope) -> None:
-        self._embedder = embedder
+    def __init__(
+        self,
+        call: Callable[[Sequence[str]], Awaitable[list[tuple[float, ...]]]],
+        texts: Sequence[str],
+    ) -> None:
+        self._call = call
         self._texts = texts
-        self._scope = scope
         self._refusals = 0
         #: The last refusal; None when everything was taken.
         self.refused: RefusedTexts | None = None
@@ -281,7 +276,7 @@ class _Batch:
         """Adds the vectors of parts, in order. Raises EmbeddingFailed when nothing is taken."""
         said = [self._texts[one.text][one.from_character : one.to_character] for one in parts]
         try:
-            vectors = await self._embedder.call_chunks(said, self._scope)
+            vectors = await self._call(said)
         except RefusedTexts as refused:
             self._refusals += 1
             self.refused = refused
@@ -339,7 +334,7 @@ def _key(scope: CallScope) -> bytes:
 def _said(failure: BaseException) -> str:
     """Returns only the kind of a defect: its message may contain texts."""
     if isinstance(failure, asyncio.CancelledError):
-        return "the call was called off: nobody wants its vectors"
+        return "the call was called off: its vectors are no longer needed"
     if isinstance(failure, EmbeddingFailed | RefusedTexts):
         return str(failure)
     return f"the call broke: {type(failure).__name__}"

@@ -1,25 +1,24 @@
 """Makes a call for which it has the lease, and stores the outcome.
 
-It may live in a process of its own (`service.llm.executor`), which goes on when the worker that
-gave the order dies. A reply goes to the worker after its durable row is written, and the index
-knows that its prompt was sent.
+It may run in a process of its own (`service.llm.executor`), which survives the worker that ordered
+the call. A reply goes to the worker after its durable row is written, and the index knows that its
+prompt was sent.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from contextvars import Context
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 from uuid import UUID
 
 import structlog
 from opentelemetry import metrics, trace
 from opentelemetry.trace import Span, SpanKind, StatusCode
 
-from service.domain.calls.ledger import Call, CallScope, HeldCall, Lease
+from service.domain.calls.ledger import Call, HeldCall, Lease
 from service.domain.prompting.ends import End
 from service.domain.prompting.faults import Fault
 from service.domain.prompting.flows import ModelReply
@@ -30,7 +29,7 @@ from service.llm.gateway.slots import Slots
 from service.llm.prefix_cache.cache import PrefixIndex
 from service.llm.prefix_cache.feedback import PrefixFeedback
 from service.llm.providers.failures import ModelFailure
-from service.llm.providers.plans import CallRequest
+from service.llm.providers.plans import CallRequest, OutcomeLedger
 from service.llm.providers.streamed_reply import StreamedReply
 from service.llm.providers.transport import Completion, Transport
 from service.telemetry.names import Attribute, GenAiOperation, Metric
@@ -40,43 +39,22 @@ _log = structlog.get_logger("palimpsest.llm")
 #: Wait before the second try of a call; doubles with each further one.
 BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 30.0
-#: The longest wait that a provider is granted when it says when to come again.
+#: The longest wait that a provider may ask for.
 MAX_RETRY_AFTER_SECONDS = 120.0
-#: Share of a wait that is added at most, so that calls that failed together do not
-#: come again together.
+#: Share of a wait that is added at most, so that calls that failed together are not retried
+#: together.
 JITTER = 0.25
 #: Renewals of a lease within its time.
 RENEWALS = 3
 
 
 class LeaseLost(Exception):
-    """The call was not made: another process has its lease by now."""
-
-
-class OutcomeLedger(Protocol):
-    """Where leases are renewed and outcomes are kept, durably."""
-
-    async def renew(self, held: HeldCall) -> bool:
-        """Renews a lease from now on; returns False when another process has taken it."""
-        ...
-
-    async def renew_all(self, held: Sequence[HeldCall]) -> None:
-        """Renews many leases at once, of any tenants, in the background."""
-        ...
-
-    async def record(
-        self, scope: CallScope, call: Call, lease: Lease, *, last: bool
-    ) -> ModelReply | None:
-        """Writes a call, and ends its intent with a reply or the `last` try.
-
-        The reply that counts, or None for a failed call.
-        """
-        ...
+    """The call was not made: another process has taken its lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class _CallResult:
-    """A call that came back, or did not."""
+    """The outcome of a try: a completion or a failure."""
 
     completion: Completion | None
     failure: ModelFailure | None
@@ -85,17 +63,17 @@ class _CallResult:
 
 @dataclass(kw_only=True, slots=True)
 class _ActiveCall:
-    """A call that this process has in its hands."""
+    """A call in progress in this process."""
 
     order: CallRequest
-    #: The newest one that came with an order for it: with this it is renewed and recorded.
+    #: That of its newest order; it is renewed and recorded with this.
     lease: Lease
     #: What was recorded last, and with which lease; None until then.
     recorded: tuple[Call, Lease] | None = None
     task: asyncio.Task[ModelReply] | None = None
 
     def held(self) -> HeldCall:
-        """The call with the lease that it has now."""
+        """Returns the call with its current lease."""
         return HeldCall(scope=self.order.scope, key=self.order.key, lease=self.lease)
 
 
@@ -123,10 +101,10 @@ class CallExecutor:
         self._running: set[asyncio.Task[ModelReply]] = set()
         #: By session and key.
         self._under_way: dict[tuple[UUID, bytes], _ActiveCall] = {}
-        #: Renews their leases as long as there are any, and then is woken to end.
+        #: Renews their leases; ends when there are none.
         self._keeper: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
-        #: By key, of the calls that are under way: what ends their tries.
+        #: By key of the calls under way: what ends their tries.
         self._stops: dict[bytes, asyncio.Timeout | None] = {}
         self._called_off: set[bytes] = set()
         self._tracer = trace.get_tracer("palimpsest.llm")
@@ -137,13 +115,11 @@ class CallExecutor:
         )
 
     async def make(self, order: CallRequest) -> ModelReply:
-        """The reply, stored durably. Raises ModelFailure, LeaseLost, StorageError.
+        """Returns the reply, stored durably. Raises ModelFailure, LeaseLost, StorageError.
 
-        A call that has begun goes on to its end, and its reply is stored, also when
-        its caller is cancelled. `call_off` ends it.
-
-        A second order for a call that is under way here waits for that one: its lease ran
-        out because this process stood still, and it is paid for already.
+        A call that has begun is completed and its reply stored even if its caller is cancelled;
+        only `call_off` ends it. A second order for a call in progress waits for that one: its
+        lease expired while this process was paused, and it is paid for already.
         """
         place = order.scope.session_key, order.key
         while (under_way := self._under_way.get(place)) is not None:
@@ -151,11 +127,11 @@ class CallExecutor:
             if reply is not None:
                 return reply
         # From now on it can be called off, though its task has not begun.
-        self._stops.setdefault(order.key, None)
+        self._stops[order.key] = None
         under_way = self._under_way[place] = _ActiveCall(order=order, lease=order.lease)
         self._idle.clear()
         if self._keeper is None:
-            # For all calls, so about none of them.
+            # It serves all calls, so its log lines name none of them.
             self._keeper = asyncio.create_task(self._keep(), context=Context())
         under_way.task = asyncio.create_task(self._make(under_way))
         self._running.add(under_way.task)
@@ -164,15 +140,15 @@ class CallExecutor:
         return await asyncio.shield(under_way.task)
 
     async def _join(self, under_way: _ActiveCall, order: CallRequest) -> ModelReply | None:
-        """The reply of a call that is under way; None: it ended before it knew of this order."""
-        assert under_way.task is not None, "whoever puts it there gives it a task at once"
+        """Returns the reply of a call in progress; None if it ended without this order's lease."""
+        assert under_way.task is not None, "it gets a task at once"
         if order.lease.fence > under_way.lease.fence:
             under_way.lease = order.lease
         # Not awaited: its outcome is for the caller that ordered it under its last lease.
         await asyncio.wait((under_way.task,))
         call, lease = under_way.recorded or (None, under_way.lease)
         if call is not None and call.reply is not None and lease.fence < order.lease.fence:
-            # Written once more it ends the intent of this order, too.
+            # Written again, it also ends the intent of this order.
             return await self._ledger.record(order.scope, call, order.lease, last=True)
         if not under_way.task.cancelled() and lease.fence < order.lease.fence:
             return None
@@ -188,9 +164,9 @@ class CallExecutor:
             stop.reschedule(asyncio.get_running_loop().time())
 
     async def finish(self, seconds: float | None = None) -> None:
-        """Waits for all calls that are under way, for so long at most; None: to their ends.
+        """Waits for all calls in progress, for at most `seconds`; None: without limit.
 
-        What takes longer is broken off: another executor makes it again when its lease is over.
+        Later ones are cancelled: another executor repeats them once their leases expire.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -205,37 +181,29 @@ class CallExecutor:
             await asyncio.wait((self._keeper,))
 
     def _forget(self, place: tuple[UUID, bytes], task: asyncio.Task[ModelReply]) -> None:
-        # Before the callers that joined it continue: they are woken after this.
+        # This callback runs before those callers continue that joined the call.
         del self._under_way[place]
+        self._stops.pop(place[1], None)
+        self._called_off.discard(place[1])
         if not self._under_way:
             self._idle.set()
         self._running.discard(task)
         self._in_flight.add(-1)
         if not task.cancelled():
-            # Retrieved, so that asyncio does not complain of an outcome without a caller.
+            # Retrieved, or asyncio would warn about an outcome without a caller.
             task.exception()
 
     async def _make(self, under_way: _ActiveCall) -> ModelReply:
         order = under_way.order
-        self._stops[order.key] = None
-        try:
-            return await self._make_in_tries(under_way)
-        finally:
-            self._stops.pop(order.key, None)
-            self._called_off.discard(order.key)
-
-    async def _make_in_tries(self, under_way: _ActiveCall) -> ModelReply:
-        order = under_way.order
-        # An order may have waited: the lease must hold until it is renewed meanwhile.
+        # The order may have waited: the lease must last until its first renewal.
         if time.monotonic() >= order.lease_deadline - self._renewal_seconds:
             await self._hold(under_way)
-        # Where another deployment can be asked, that is better than to wait; and of a place
-        # that does not reply, one call finds out.
+        # Another deployment is better than a wait; and one try is enough for a probe.
         tries = 1 if order.route.spare or order.probes else self._tries
         streamed = None if order.on_text is None else StreamedReply(order.on_text)
         for attempt in range(1, tries + 1):
             if attempt > 1:
-                # A process that was paused, or had no database, may have lost it meanwhile.
+                # A process that was paused, or had no database, may have lost the lease.
                 await self._hold(under_way)
             async with self._slots.one(order.scope.owner_id, order.at_once):
                 made = await self._try_whole(under_way, streamed)
@@ -251,13 +219,13 @@ class CallExecutor:
             if last:
                 raise failure
             with suppress(ModelFailure):
-                # Called off, it ends with the next try, which sends no request.
+                # If called off, it ends with the next try, which sends no request.
                 async with self._wanted(order):
                     await self._sleep(_wait_seconds(failure, attempt, order.key))
         raise AssertionError("the last try returns or raises")
 
     async def _keep(self) -> None:
-        """Renews the leases of all calls under way, together, until there are none."""
+        """Renews the leases of all calls in progress together, until there are none."""
         while self._under_way:
             try:
                 async with asyncio.timeout(self._renewal_seconds):
@@ -270,8 +238,8 @@ class CallExecutor:
         try:
             await self._ledger.renew_all([one.held() for one in self._under_way.values()])
         except Exception as error:
-            # The calls are under way and will be paid, whatever the database does
-            # meanwhile: their replies must get their chance to be stored.
+            # The calls will be paid for whatever the database does: their replies must get the
+            # chance to be stored.
             _log.warning("leases not renewed", cause=str(error))
 
     async def _hold(self, under_way: _ActiveCall) -> None:
@@ -288,13 +256,12 @@ class CallExecutor:
     async def _try_whole(
         self, under_way: _ActiveCall, streamed: StreamedReply | None
     ) -> _CallResult:
-        """One try; a defect that breaks it ends the intent, and is raised as it is."""
+        """Makes one try; a defect that breaks it ends the intent and is raised as it is."""
         start = time.perf_counter()
         try:
             return await self._try(under_way.order, streamed)
         except Exception as error:
-            # No outcome will be stored: the next try must not wait for this one's
-            # lease, nor budgets keep its reservation.
+            # The next try must not wait for this lease, nor budgets keep its reservation.
             failure = ModelFailure(f"the call broke: {type(error).__name__}", retryable=False)
             made = _CallResult(None, failure, round((time.perf_counter() - start) * 1000))
             await self._record(under_way, self._call_of(under_way.order, made), last=True)
@@ -308,7 +275,7 @@ class CallExecutor:
         with self._span(order) as span:
             try:
                 completion = await self._complete(order, streamed)
-                _tell_reply(span, completion)
+                _describe_reply(span, completion)
             except ModelFailure as error:
                 failure = error
                 span.set_status(StatusCode.ERROR)
@@ -344,13 +311,13 @@ class CallExecutor:
                 Attribute.PALIMPSEST_PURPOSE: ask.purpose.value,
                 Attribute.SESSION_KEY: str(order.scope.session_key),
             },
-            # A defect is recorded where the step fails by it; its words may be a reply's.
+            # A defect is recorded where its step fails; its message may contain a reply.
             record_exception=False,
             set_status_on_exception=False,
         )
 
     async def _complete(self, order: CallRequest, streamed: StreamedReply | None) -> Completion:
-        """One try, unless the call is called off. Raises ModelFailure."""
+        """Makes one try, unless the call is called off. Raises ModelFailure."""
         plan = order.plan
         if streamed is not None:
             streamed.begin()
@@ -363,7 +330,7 @@ class CallExecutor:
 
     @asynccontextmanager
     async def _wanted(self, order: CallRequest) -> AsyncIterator[None]:
-        """Surrounds what ends when the call is called off. Raises ModelFailure then."""
+        """Surrounds what is cancelled when the call is called off. Raises ModelFailure then."""
         if order.key in self._called_off:
             raise _called_off()
         stop = asyncio.timeout(None)
@@ -380,7 +347,7 @@ class CallExecutor:
 
     def _call_of(self, order: CallRequest, made: _CallResult) -> Call:
         done = made.completion
-        # At least one token is computed, or there would be nothing to go on from.
+        # At least one token of a prompt is always computed.
         predicted = min(self._feedback.predicted(order), done.input_tokens - 1) if done else 0
         return Call(
             key=order.key,
@@ -406,7 +373,7 @@ class CallExecutor:
         )
 
 
-#: As OpenTelemetry's conventions call how a reply ended, where they have a word for it.
+#: OpenTelemetry's words for how a reply ended, where it has one.
 _FINISH_REASONS = {
     End.COMPLETE: "stop",
     End.LENGTH: "length",
@@ -415,8 +382,8 @@ _FINISH_REASONS = {
 }
 
 
-def _tell_reply(span: Span, done: Completion) -> None:
-    """Says of a reply what may be said without its words."""
+def _describe_reply(span: Span, done: Completion) -> None:
+    """Sets the attributes of a reply, without its text."""
     if not span.is_recording():
         return
     span.set_attribute(Attribute.GEN_AI_RESPONSE_MODEL, done.model)
@@ -430,14 +397,16 @@ def _tell_reply(span: Span, done: Completion) -> None:
 
 def _called_off() -> ModelFailure:
     return ModelFailure(
-        "the call was called off: nobody wants its reply", retryable=False, fault=Fault.CALLED_OFF
+        "the call was called off: its reply is no longer needed",
+        retryable=False,
+        fault=Fault.CALLED_OFF,
     )
 
 
 def _wait_seconds(failure: ModelFailure, attempt: int, key: bytes) -> float:
-    """How long to wait behind the `attempt`-th try: never less than the provider asks.
+    """Returns the pause after the `attempt`-th try: never less than the provider asks for.
 
-    The jitter is taken from the call's key: differs between calls, not between runs.
+    The jitter comes from the call's key: it differs between calls, not between runs.
     """
     backoff = min(BACKOFF_SECONDS * 2.0 ** (attempt - 1), MAX_BACKOFF_SECONDS)
     asked = min(failure.retry_after_seconds or 0.0, MAX_RETRY_AFTER_SECONDS)

@@ -1,8 +1,8 @@
-"""The gateway: every model call passes here.
+"""Makes every model call, and pays for none twice.
 
-A call is keyed by everything that affects its output. Its intent is on disk before it is
-made, and its reply before it is used: a worker that restarts finds the reply there, or
-waits for the process that makes the call, and pays nothing again.
+A call is keyed by everything that affects its output. Its intent is on disk before it is made, and
+its reply before it is used. A worker that restarts finds the reply there, or waits for the process
+that makes the call.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -21,67 +21,47 @@ from opentelemetry.trace import Span
 
 from service.domain.calls.ledger import CallInProgress, CallScope, Lease, Reservation
 from service.domain.calls.prefix_index import Prefix
-from service.domain.prompting.flows import ModelReply, ModelRequest, Purpose
+from service.domain.prompting.flows import ModelReply, ModelRequest
 from service.domain.prompting.tokens import estimate_prompt_tokens
 from service.domain.spend.prices import ModelPrices, most_micro_usd
 from service.llm.gateway.bulkhead import Bulkhead
 from service.llm.gateway.call_executor import LeaseLost
 from service.llm.gateway.circuits import Circuits
 from service.llm.gateway.prefix_coalescer import PrefixCoalescer, Ticket
+from service.llm.gateway.routing import Router
 from service.llm.prefix_cache.cache import prefix_of
 from service.llm.providers.failures import ModelFailure
 from service.llm.providers.labels import LABELS
 from service.llm.providers.plans import (
     CallPlan,
     CallRequest,
-    Chooser,
+    OutcomeLedger,
     Route,
+    WantedCall,
     deployment_name,
 )
 from service.llm.providers.renderers import cache_key_of, plan_marks
+from service.llm.providers.requests import Requests
 from service.llm.providers.streamed_reply import OnText, StreamedReply
 from service.telemetry import tracer
 from service.telemetry.names import Attribute, Metric, SpanName
 
-#: A caller that waits for another process's call polls it so soon at first, then ever more
-#: rarely up to so many seconds.
+#: How soon another process's call is polled first; the interval doubles up to the second.
 FIRST_LOOK_SECONDS = 0.05
 MAX_LOOK_SECONDS = 1.0
 #: How often a call that failed goes on to another deployment.
 MAX_MOVES = 8
 
 
-class IntentLedger(Protocol):
-    """Where the right to make a call is taken, durably."""
-
-    async def begin(
-        self, scope: CallScope, key: bytes, wanted: Reservation
-    ) -> ModelReply | CallInProgress | Lease:
-        """The reply that was paid for already, else the right to make the call, if it is free."""
-        ...
-
-
 class MakesCalls(Protocol):
     """An executor, in this process or another."""
 
     async def make(self, order: CallRequest) -> ModelReply:
-        """The reply, stored durably. Raises ModelFailure, LeaseLost."""
+        """Returns the reply, stored durably. Raises ModelFailure, LeaseLost, StorageError."""
         ...
 
     def call_off(self, key: bytes) -> None:
         """Cancels a call in progress that has no caller left."""
-        ...
-
-
-class KnowsSettings(Protocol):
-    """Knows with what settings models are asked."""
-
-    def output_settings(self, model: str, purpose: Purpose) -> bytes:
-        """What the configuration adds to a model's calls, in one form; empty if nothing."""
-        ...
-
-    def reply_tokens(self, ask: ModelRequest, model: str) -> int:
-        """The bound that a call's reply is sent with, thinking included."""
         ...
 
 
@@ -90,21 +70,20 @@ class Gateway:
 
     def __init__(
         self,
-        ledger: IntentLedger,
-        chooser: Chooser,
+        ledger: OutcomeLedger,
+        router: Router,
         executor: MakesCalls,
         *,
         prices: Callable[[str], ModelPrices],
         lease_seconds: float,
-        settings: KnowsSettings | None = None,
+        settings: Requests | None = None,
         bulkhead: Bulkhead | None = None,
         circuits: Circuits | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Without `bulkhead` calls wait on for a model that does not reply; without
-        `circuits` a model that fails is asked all the same."""
+        """Tests may leave out `settings`, `bulkhead` and `circuits`."""
         self._ledger = ledger
-        self._chooser = chooser
+        self._router = router
         self._executor = executor
         self._prices = prices
         self._lease_seconds = lease_seconds
@@ -128,14 +107,13 @@ class Gateway:
         at_once: int = 0,
         on_text: OnText | None = None,
     ) -> ModelReply:
-        """The reply to `ask`, paid for at most once for its occasion.
+        """Returns the reply to `ask`, paid for at most once for its occasion.
 
-        Of the scope's owner at most `at_once` calls are with the model at once; 0: no
-        bound. Waits while another worker makes the same call. Raises ModelFailure when no try
-        of it succeeds.
+        At most `at_once` calls of the scope's owner are with the model; 0: no bound. Waits while
+        another worker makes the same call. Raises ModelFailure when no try succeeds.
 
-        `on_text` gets the reply while the model writes it: anew when the model is asked
-        anew, and all at once where the reply is there already.
+        `on_text` gets the reply while the model writes it: from the beginning for each new try,
+        and all at once if the reply was stored before.
         """
         prefix = prefix_of(
             ask.segments, model=model, tenant_id=scope.tenant_id, owner_id=scope.owner_id
@@ -149,7 +127,7 @@ class Gateway:
             scope=scope,
             prefix=prefix,
             key=call_key(ask, prefix, model, scope, settings),
-            prompt_tokens=_prompt_tokens(ask),
+            prompt_tokens=sum(estimate_prompt_tokens(segment.text) for segment in ask.segments),
             at_once=at_once,
             streamed=None if on_text is None else StreamedReply(on_text),
         )
@@ -163,23 +141,23 @@ class Gateway:
         return reply
 
     def call_off(self, scope: CallScope) -> None:
-        """Cancels the calls in progress of an occasion; they fail, whatever they cost.
+        """Cancels the calls in progress of an occasion that has no callers; they fail.
 
-        For an occasion without callers. A caller that only stops waiting is cancelled: then
-        a call goes on, and its reply is there for the next caller.
+        Without this, a call whose caller is cancelled goes on, and the next caller finds its reply.
         """
-        for key in self._under_way.get(_occasion_of(scope), ()):
+        for key in self._under_way.get((scope.tenant_id, scope.occasion), ()):
             self._executor.call_off(key)
 
     async def _reply(self, wanted: "_Wanted", ticket: Ticket) -> tuple[ModelReply, bool]:
-        """The reply, and whether it was there already."""
+        """Returns the reply, and whether it was stored before."""
         model, look, moves = wanted.model, FIRST_LOOK_SECONDS, MAX_MOVES
         while True:
-            route = await self._chooser.choose(wanted.prefix, model)
+            route = await self._router.choose(wanted.prefix, model)
             if await ticket.waited(route):
                 continue
+            deployment, circuits = deployment_name(model, route.deployment), self._circuits
             try:
-                probing = await self._admitted(model, route)
+                probing = circuits is not None and await circuits.admit(deployment)
             except ModelFailure:
                 if not route.spare or not moves:
                     raise
@@ -202,44 +180,23 @@ class Gateway:
                             wanted, route, begun, deadline, ticket, probing=probing
                         )
                     except LeaseLost:
-                        # Another process was faster: the reply is theirs to get.
+                        # Another process makes the call.
                         continue
                     except ModelFailure as error:
-                        failure = await self._failed(
-                            wanted, route, error, began=asked_at, probing=probing
-                        )
+                        failure = error
+                        if circuits is not None:
+                            owner = wanted.scope.owner_id
+                            failure = await circuits.failed(
+                                deployment, model, owner, error, began=asked_at, probing=probing
+                            )
                         if not failure.fault.is_deployment or not route.spare or not moves:
                             raise failure from error
                         ticket.failed()
                         moves -= 1
                     else:
-                        if self._circuits is not None:
-                            deployment = deployment_name(model, route.deployment)
-                            await self._circuits.replied(deployment, asked_at)
+                        if circuits is not None:
+                            await circuits.replied(deployment, asked_at)
                         return reply, False
-
-    async def _admitted(self, model: str, route: Route) -> bool:
-        """Whether the call is the probe of an open circuit. Raises ModelFailure."""
-        if self._circuits is None:
-            return False
-        return await self._circuits.admit(deployment_name(model, route.deployment))
-
-    async def _failed(
-        self,
-        wanted: "_Wanted",
-        route: Route,
-        failure: ModelFailure,
-        *,
-        began: float,
-        probing: bool,
-    ) -> ModelFailure:
-        if self._circuits is None:
-            return failure
-        deployment = deployment_name(wanted.model, route.deployment)
-        owner = wanted.scope.owner_id
-        return await self._circuits.failed(
-            deployment, wanted.model, owner, failure, began=began, probing=probing
-        )
 
     async def _make(
         self,
@@ -252,32 +209,26 @@ class Gateway:
         probing: bool,
     ) -> ModelReply:
         order = CallRequest(
-            ask=wanted.ask,
-            model=wanted.model,
-            scope=wanted.scope,
-            key=wanted.key,
+            **{one.name: getattr(wanted, one.name) for one in fields(WantedCall)},
             lease=lease,
             lease_deadline=deadline,
-            prefix=wanted.prefix,
             route=route,
             plan=self._plan(wanted, route, ticket),
-            at_once=wanted.at_once,
             probes=probing,
             on_text=None if wanted.streamed is None else wanted.streamed.again(),
         )
         ticket.going(order.plan)
-        # About how many tokens of the prompt have to be read anew.
+        # About how many tokens of the prompt are not cached.
         fresh = max(wanted.prompt_tokens - route.predicted_tokens, 1)
-        with self._listed(wanted):
-            async with self._chooser.going(route, fresh):
+        with self._can_be_called_off(wanted):
+            async with self._router.going(route, fresh):
                 reply = await self._executor.make(order)
         ticket.back()
         return reply
 
     @contextmanager
-    def _listed(self, wanted: "_Wanted") -> Iterator[None]:
-        """A call can be called off meanwhile."""
-        occasion = _occasion_of(wanted.scope)
+    def _can_be_called_off(self, wanted: "_Wanted") -> Iterator[None]:
+        occasion = wanted.scope.tenant_id, wanted.scope.occasion
         keys = self._under_way.setdefault(occasion, set())
         keys.add(wanted.key)
         try:
@@ -316,25 +267,17 @@ class Gateway:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Wanted:
-    """A call that is to be made, and what is known of it wherever it goes."""
+class _Wanted(WantedCall):
+    """A call, and what is known of it wherever it goes."""
 
-    ask: ModelRequest
-    model: str
-    scope: CallScope
-    prefix: Prefix
-    #: As in `CallRequest`.
-    key: bytes
     #: Of the whole prompt, by our estimate.
     prompt_tokens: int
-    #: As in `CallRequest`.
-    at_once: int
     #: What was streamed of the reply; None: without a reader.
     streamed: StreamedReply | None
 
 
 def _span(wanted: _Wanted) -> AbstractContextManager[Span]:
-    """Opens the span of a call with all that it waits for; a try of it has its own within."""
+    """Opens the span of a call, with everything it waits for; each try has a span within."""
     if not trace.get_current_span().is_recording():
         return nullcontext(trace.INVALID_SPAN)
     return tracer().start_as_current_span(
@@ -343,29 +286,20 @@ def _span(wanted: _Wanted) -> AbstractContextManager[Span]:
             Attribute.GEN_AI_REQUEST_MODEL: wanted.model,
             Attribute.PALIMPSEST_PURPOSE: wanted.ask.purpose.value,
         },
-        # Its words may be those of a text; the caller records what it may.
+        # An error may contain text; the caller records what is safe.
         record_exception=False,
         set_status_on_exception=False,
     )
 
 
-def _occasion_of(scope: CallScope) -> tuple[UUID, str]:
-    return scope.tenant_id, scope.occasion
-
-
-def _prompt_tokens(ask: ModelRequest) -> int:
-    return sum(estimate_prompt_tokens(segment.text) for segment in ask.segments)
-
-
 def call_key(
     ask: ModelRequest, prefix: Prefix, model: str, scope: CallScope, settings: bytes = b""
 ) -> bytes:
-    """SHA-256 over everything that affects the output, and the occasion.
+    """Returns SHA-256 over everything that affects the output, and the occasion.
 
-    `settings` are what the configuration adds to the model's calls, in one form.
-
-    The reusable segments go in by their last id, which stands for all of them, so the
-    cost does not grow with the memory; 8 bytes are enough within one occasion.
+    `settings` is what the configuration adds to the model's calls, in canonical form. The last id
+    of the reusable segments represents them all, so the cost does not grow with the memory; 8 bytes
+    are enough within one occasion.
     """
     rest = (segment.text for segment in ask.segments[len(prefix.ids) :])
     parts = (
@@ -388,5 +322,5 @@ def call_key(
 
 
 def _schema_bytes(schema: dict[str, Any]) -> bytes:
-    # In its own order: a model may write the parts of a reply in the order of the schema.
+    # In its own order: a model may write the parts of a reply in the schema's order.
     return json.dumps(schema, separators=(",", ":")).encode()

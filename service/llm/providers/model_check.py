@@ -153,7 +153,7 @@ class ModelCheck:
 
     def reply_tokens(self, probe: Probe) -> int:
         """The bound of a probe's reply, thinking included."""
-        return self._transport(probe).reply_tokens(_ask(probe), self._model)
+        return self._transport(probe).requests.reply_tokens(_ask(probe), self._model)
 
     async def run(self, probe: Probe) -> Checked:
         """Makes one request."""

@@ -1,13 +1,19 @@
 """How a call is made: by which deployment, with which marks, and what is expected of it."""
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from service.domain.calls.ledger import CallScope, Lease
+from service.domain.calls.ledger import (
+    Call,
+    CallInProgress,
+    CallScope,
+    HeldCall,
+    Lease,
+    Reservation,
+)
 from service.domain.calls.prefix_index import Prefix
-from service.domain.prompting.flows import ModelRequest
+from service.domain.prompting.flows import ModelReply, ModelRequest
 from service.llm.providers.streamed_reply import OnText
 
 
@@ -58,8 +64,8 @@ PLAIN = CallPlan()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CallRequest:
-    """A call that is to be made, here or by an executor."""
+class WantedCall:
+    """A call as its caller wants it, wherever it is made."""
 
     ask: ModelRequest
     #: Model as provider/name.
@@ -67,14 +73,20 @@ class CallRequest:
     scope: CallScope
     #: SHA-256 over everything that affects the output, and the occasion.
     key: bytes
-    lease: Lease
-    #: Until when the lease holds for sure, by the machine's monotonic clock.
-    lease_deadline: float
     prefix: Prefix
+    #: How many of the owner's calls may be with the model at once; 0: there is no bound.
+    at_once: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallRequest(WantedCall):
+    """A call for an executor, in this process or another."""
+
+    lease: Lease
+    #: Until when the lease certainly lasts, by the machine's monotonic clock.
+    lease_deadline: float
     route: Route
     plan: CallPlan
-    #: Of the owner's calls so many may be with the model at once; 0: there is no bound.
-    at_once: int = 0
     #: Whether it finds out if the deployment replies again: then it is tried once.
     probes: bool = False
     #: The reader of the stream; as in `service.llm.providers.streamed_reply`.
@@ -82,17 +94,35 @@ class CallRequest:
 
 
 def deployment_name(model: str, deployment: str) -> str:
-    """What keeps a cache and a circuit of its own: a deployment, else the model without one."""
+    """Returns what has its own cache and circuit: the deployment, else the model."""
     return deployment or model
 
 
-class Chooser(Protocol):
-    """Finds the deployment for a call."""
+class OutcomeLedger(Protocol):
+    """Keeps calls durably: their intents, leases and outcomes."""
 
-    async def choose(self, prefix: Prefix, model: str) -> Route:
-        """Returns where to go. Never raises: without knowledge it chooses all the same."""
+    async def begin(
+        self, scope: CallScope, key: bytes, wanted: Reservation
+    ) -> ModelReply | CallInProgress | Lease:
+        """Returns the reply that was paid for already, else the right to make the call, if free.
+
+        Raises BudgetExhausted.
+        """
         ...
 
-    def going(self, route: Route, tokens: int) -> AbstractAsyncContextManager[None]:
-        """Surrounds a call that is under way; a failure that leaves it teaches something."""
+    async def renew(self, held: HeldCall) -> bool:
+        """Renews a lease from now on; returns False when another process has taken it."""
+        ...
+
+    async def renew_all(self, held: Sequence[HeldCall]) -> None:
+        """Renews many leases at once, of any tenants, in the background."""
+        ...
+
+    async def record(
+        self, scope: CallScope, call: Call, lease: Lease, *, last: bool
+    ) -> ModelReply | None:
+        """Writes a call; returns the reply that counts, or None for a failed call.
+
+        A reply or the `last` try ends the intent.
+        """
         ...

@@ -7,10 +7,10 @@ be for a server of one's own, whose price is known only to its operator.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
-from service.domain.spend.prices import CacheFamily, ModelPrices, cost_micro_usd
+from service.domain.spend.prices import CacheFamily, ModelPrices
 from service.llm.providers.model_map import KNOWN_MODELS, MapEntry, entry_of, provider_of
 from service.llm.providers.served import Served
 from service.settings.config import Config
@@ -32,36 +32,36 @@ _BREAKPOINTS_FROM = (5, 6)
 _GPT = re.compile(r"gpt-(\d+)(?:\.(\d+))?")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Habits:
-    """What a provider's cache does, and its ratios for models that no list has."""
-
-    family: CacheFamily = CacheFamily.PLAIN
-    granularity_tokens: int = 1
-    min_tokens: int = 0
-    ttl_seconds: int = TTL_SECONDS
-    read: float = 1.0
-    write: float = 1.0
-    output: float = 5.0
-
-
+#: Of a provider that is not known: the ratios are for models that no list has.
+_HABITS = ModelPrices(
+    family=CacheFamily.PLAIN,
+    input_usd=None,
+    read=1.0,
+    write=1.0,
+    output=5.0,
+    granularity_tokens=1,
+    min_tokens=0,
+    ttl_seconds=TTL_SECONDS,
+)
 #: It is not for sale. The ratios are a common provider's, so that memories fold as they
 #: would there, and what was tried without a key holds with one.
-_OFFLINE = _Habits(read=0.1, write=1.25)
+_OFFLINE = replace(_HABITS, input_usd=0.0, read=0.1, write=1.25)
 #: Inference servers, paid for by time: a cached token costs about a tenth of the
 #: computing, one of the reply several times as much.
-_SERVER = _Habits(ttl_seconds=SERVER_TTL_SECONDS, read=0.1)
-_OPENAI = _Habits(family=CacheFamily.KEYED, granularity_tokens=128, min_tokens=1024, read=0.5)
-_BREAKPOINTS = _Habits(
+_SERVER = replace(_HABITS, ttl_seconds=SERVER_TTL_SECONDS, read=0.1)
+_KEYED = replace(_HABITS, family=CacheFamily.KEYED, granularity_tokens=128)
+_OPENAI = replace(_KEYED, min_tokens=1024, read=0.5)
+_CLAUDE = replace(
+    _HABITS,
     family=CacheFamily.EXPLICIT,
+    max_marks=MAX_MARKS,
     min_tokens=1024,
-    ttl_seconds=BREAKPOINT_TTL_SECONDS,
     read=0.1,
     write=1.25,
 )
-_CLAUDE = _Habits(family=CacheFamily.EXPLICIT, min_tokens=1024, read=0.1, write=1.25)
-_NOVA = _Habits(family=CacheFamily.EXPLICIT, min_tokens=1024, read=0.25)
-_GEMINI = _Habits(min_tokens=1024, read=0.1)
+_BREAKPOINTS = replace(_CLAUDE, ttl_seconds=BREAKPOINT_TTL_SECONDS)
+_NOVA = replace(_CLAUDE, read=0.25, write=1.0)
+_GEMINI = replace(_HABITS, min_tokens=1024, read=0.1)
 
 _PROVIDERS = {
     "offline": _OFFLINE,
@@ -70,8 +70,8 @@ _PROVIDERS = {
     "azure_ai": _OPENAI,
     "gemini": _GEMINI,
     "vertex_ai": _GEMINI,
-    "deepseek": _Habits(read=0.1),
-    "xai": _Habits(family=CacheFamily.KEYED, granularity_tokens=128, read=0.25),
+    "deepseek": replace(_HABITS, read=0.1),
+    "xai": replace(_KEYED, read=0.25),
     "hosted_vllm": replace(_SERVER, granularity_tokens=16),
     "ollama": _SERVER,
     "ollama_chat": _SERVER,
@@ -91,25 +91,10 @@ class Prices:
     def __init__(self, config: Config) -> None:
         self._overrides = config.model_prices
         self._settings = config.model_settings
-        self._served = Served(config)
+        #: Where models are served.
+        self.served = Served(config)
         #: The prices of a model, by provider/name. The first time it reads litellm's list.
         self.of: Callable[[str], ModelPrices] = lru_cache(KNOWN_MODELS)(self._find)
-
-    def cost_micro_usd(
-        self, model: str, *, input_tokens: int, cached: int, written: int, output_tokens: int
-    ) -> int | None:
-        """What a call costs by `of`, in millionths of a US dollar; None when not known."""
-        return cost_micro_usd(
-            self.of(model),
-            input_tokens=input_tokens,
-            cached=cached,
-            written=written,
-            output_tokens=output_tokens,
-        )
-
-    def served(self, model: str) -> str:
-        """What litellm calls a model where it is served."""
-        return self._served.name(model)
 
     def are_set(self, model: str) -> bool:
         """Whether the price of a model is configured."""
@@ -122,44 +107,41 @@ class Prices:
         That is where one is configured, for a server of one's own, and for what is not in its
         list: litellm says 0 of a deployment's model that it does not know.
         """
-        if self._served.is_own(model) or self.are_set(model):
+        if self.served.is_own(model) or self.are_set(model):
             return None
-        served = self._served.name(model)
+        served = self.served.name(model)
         return None if entry_of(served) is None else served
 
     def _find(self, model: str) -> ModelPrices:
-        served = self._served.name(model)
+        served = self.served.name(model)
         # What an endpoint of one's own calls gpt-4o need not be OpenAI's, or its price.
-        entry = None if self._served.is_own(model) else entry_of(served)
+        entry = None if self.served.is_own(model) else entry_of(served)
         if entry is None and provider_of(served) == "azure":
             # What one's deployment is called there says nothing; its prices are OpenAI's.
             entry = entry_of(model)
-        habits = _SERVER if self._served.is_own(model) else _habits(served, entry)
+        habits = _SERVER if self.served.is_own(model) else _habits(served, entry)
         override: PriceOverride | None = matching(self._overrides, model)
-        found = _from_list(model, entry, habits)
+        found = habits if entry is None else _listed(entry, habits)
         setting: ModelSetting | None = matching(self._settings, model)
         if setting is not None and setting.cache_ttl == "1h" and habits is _CLAUDE:
-            found = _for_an_hour(found, entry)
+            write = HOUR_WRITE
+            if entry is not None and entry.written_hour_usd and entry.input_usd:
+                write = _ratio(entry.written_hour_usd, entry.input_usd)
+            found = replace(found, ttl_seconds=HOUR_SECONDS, write=write, mark_ttl="1h")
+        override: PriceOverride | None = matching(self._overrides, model)
         return found if override is None else _overridden(found, override)
 
 
-def _for_an_hour(found: ModelPrices, entry: MapEntry | None) -> ModelPrices:
-    write = HOUR_WRITE
-    if entry is not None and entry.written_hour_usd and entry.input_usd:
-        write = _ratio(entry.written_hour_usd, entry.input_usd)
-    return replace(found, ttl_seconds=HOUR_SECONDS, write=write, mark_ttl="1h")
-
-
-def _habits(model: str, entry: MapEntry | None) -> _Habits:
+def _habits(model: str, entry: MapEntry | None) -> ModelPrices:
     provider = provider_of(model)
     name = model.lower()
     if provider in _CLAUDE_PROVIDERS and ("claude" in name or provider == "anthropic"):
         return _CLAUDE
     if provider == "bedrock":
-        return _NOVA if "amazon.nova" in name else _Habits()
+        return _NOVA if "amazon.nova" in name else _HABITS
     if provider in _BREAKPOINT_PROVIDERS and _takes_breakpoints(model, entry):
         return _BREAKPOINTS
-    return _PROVIDERS.get(provider, _Habits())
+    return _PROVIDERS.get(provider, _HABITS)
 
 
 def _takes_breakpoints(model: str, entry: MapEntry | None) -> bool:
@@ -170,27 +152,20 @@ def _takes_breakpoints(model: str, entry: MapEntry | None) -> bool:
     return bool(found) and (int(found[1]), int(found[2] or 0)) >= _BREAKPOINTS_FROM  # type: ignore[index]
 
 
-def _from_list(model: str, entry: MapEntry | None, habits: _Habits) -> ModelPrices:
-    read, write, output = habits.read, habits.write, habits.output
-    usd = 0.0 if model.startswith("offline/") else None
-    if entry is not None and entry.input_usd is not None:
-        usd = entry.input_usd
+def _listed(entry: MapEntry, habits: ModelPrices) -> ModelPrices:
+    """Returns the prices in litellm's list, with the habits of the provider's cache."""
+    found = replace(habits, min_tokens=entry.min_tokens or habits.min_tokens)
+    usd = entry.input_usd
+    if not usd:
         # Where all is free, computing has still to be saved: the habits' ratios hold.
-        if usd > 0:
-            read = 1.0 if entry.cached_usd is None else min(_ratio(entry.cached_usd, usd), 1.0)
-            # 0 stands for "no extra price": writing is then reading at the full one.
-            write = _ratio(entry.written_usd, usd) if entry.written_usd else 1.0
-            output = output if entry.output_usd is None else _ratio(entry.output_usd, usd)
-    return ModelPrices(
-        family=habits.family,
+        return found if usd is None else replace(found, input_usd=usd)
+    return replace(
+        found,
         input_usd=usd,
-        read=read,
-        write=write,
-        output=output,
-        granularity_tokens=habits.granularity_tokens,
-        min_tokens=(entry.min_tokens if entry else None) or habits.min_tokens,
-        ttl_seconds=habits.ttl_seconds,
-        max_marks=MAX_MARKS if habits.family is CacheFamily.EXPLICIT else 0,
+        read=1.0 if entry.cached_usd is None else min(_ratio(entry.cached_usd, usd), 1.0),
+        # 0 stands for "no extra price": writing is then reading at the full one.
+        write=_ratio(entry.written_usd, usd) if entry.written_usd else 1.0,
+        output=habits.output if entry.output_usd is None else _ratio(entry.output_usd, usd),
     )
 
 

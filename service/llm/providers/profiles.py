@@ -107,11 +107,6 @@ class Profiles:
         #: The profile of a model, by provider/name. The first time it reads litellm's list.
         self.of: Callable[[str], Profile] = lru_cache(KNOWN_MODELS)(self._find)
 
-    def overridden_headroom(self, model: str) -> int | None:
-        """The headroom that the configuration gives a model; None where it gives none."""
-        override: ProfileOverride | None = matching(self._overrides, model)
-        return None if override is None else override.headroom_tokens
-
     def _find(self, model: str) -> Profile:
         override: ProfileOverride | None = matching(self._overrides, model)
         served = self._served.name(model)

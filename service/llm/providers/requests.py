@@ -1,6 +1,7 @@
 """Requests: litellm's arguments for a call, by its model's profile and settings."""
 
 import copy
+import json
 from typing import Any
 
 import structlog
@@ -14,11 +15,11 @@ from service.llm.providers.plans import CallPlan
 from service.llm.providers.prices import Prices
 from service.llm.providers.profiles import BUDGET_TOKENS, Profile, Profiles
 from service.llm.providers.renderers import render
-from service.llm.providers.settings import SettingsByModel
+from service.llm.providers.settings import purposes_of, setting_of, values_of
 from service.settings.config import Config
 from service.settings.deployments import Deployment
-from service.settings.models import CallSetting
-from service.settings.profiles import Effort, Extras, Sampling
+from service.settings.models import CallSetting, matching
+from service.settings.profiles import Effort, Extras, ProfileOverride, Sampling
 
 _log = structlog.get_logger("palimpsest.llm")
 
@@ -37,7 +38,6 @@ class Requests:
         """`warns`: whether settings that are not sent as they are go into the log, once each."""
         self._config = config
         self._prices = prices
-        self._settings = SettingsByModel(config)
         self.profiles = Profiles(config)
         self._warns = warns
         self._warned: set[tuple[str, str]] = set()
@@ -45,13 +45,23 @@ class Requests:
         self._windows: dict[str, int] = {}
 
     def output_settings(self, model: str, purpose: Purpose) -> bytes:
-        """All that is configured and affects the replies to a purpose's calls, for their keys."""
-        headroom = self.profiles.overridden_headroom(model)
-        return self._settings.output_settings(model, purpose, headroom_tokens=headroom)
+        """Returns what is configured and affects the replies to a purpose's calls, for their keys.
+
+        Canonical; empty when nothing is set, so that keys are as they always were.
+        """
+        values = values_of(self._config, model, purpose)
+        override: ProfileOverride | None = matching(self._config.model_profiles, model)
+        if override is not None and override.headroom_tokens is not None:
+            values["headroom_tokens"] = override.headroom_tokens
+        if not values:
+            return b""
+        return b"settings:" + json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
 
     def reply_tokens(self, ask: ModelRequest, model: str) -> int:
-        """The bound that a call's reply is sent with: what is said, and the thinking before it."""
-        profile, setting = self.profiles.of(model), self._settings.of(model, ask.purpose)
+        """Returns the bound that a call's reply is sent with, thinking included."""
+        if model.startswith("offline/"):
+            return ask.max_output_tokens
+        profile, setting = self.profiles.of(model), setting_of(self._config, model, ask.purpose)
         effort = self._effort(model, profile, setting)
         bound = setting.max_output_tokens or ask.max_output_tokens + profile.headroom(effort)
         if profile.has_budget and effort is not Effort.NONE:
@@ -62,28 +72,28 @@ class Requests:
         """Tokens of the window that thinking may take, at most, whatever a call is for."""
         profile = self.profiles.of(model)
         found = []
-        for purpose in (Purpose.REVISE, *self._settings.purposes(model)):
-            setting = self._settings.of(model, purpose)
+        for purpose in (Purpose.REVISE, *purposes_of(self._config, model)):
+            setting = setting_of(self._config, model, purpose)
             effort = self._effort(model, profile, setting)
             found.append(setting.max_output_tokens or profile.headroom(effort))
         return min(max(found), profile.window_tokens // 2)
 
     def extras(self, ask: ModelRequest, model: str) -> frozenset[str]:
         """The names of the provider's own fields that a call has; their values may be secrets."""
-        setting = self._settings.of(model, ask.purpose)
+        setting = setting_of(self._config, model, ask.purpose)
         return frozenset(setting.extra or setting.extra_body or ())
 
     def shape(self, ask: ModelRequest, model: str) -> Shape:
         """How a call is asked for its reply, by the profile alone."""
         profile = self.profiles.of(model)
-        effort = self._effort(model, profile, self._settings.of(model, ask.purpose))
+        effort = self._effort(model, profile, setting_of(self._config, model, ask.purpose))
         return shape_of(ask, profile, effort)
 
     def arguments(
         self, ask: ModelRequest, model: str, plan: CallPlan, shape: Shape
     ) -> dict[str, Any]:
         """litellm's arguments. Raises ModelFailure where the prompt cannot fit."""
-        profile, setting = self.profiles.of(model), self._settings.of(model, ask.purpose)
+        profile, setting = self.profiles.of(model), setting_of(self._config, model, ask.purpose)
         rendered = render(
             ask.segments,
             plan.marks,
@@ -103,7 +113,7 @@ class Requests:
             body = {**effort, **body}
         else:
             said = {**effort, **said}
-        is_ollamas = provider_of(self._prices.served(model)).startswith("ollama")
+        is_ollamas = provider_of(self._prices.served.name(model)).startswith("ollama")
         if is_ollamas and "num_ctx" not in said:
             said["num_ctx"] = self._window(ask, model)
         body |= rendered.pop("extra_body", {})

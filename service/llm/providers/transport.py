@@ -4,18 +4,18 @@ litellm is imported off the event loop, since that takes seconds.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from typing import Any, Protocol
 
 import structlog
 
 from service.domain.prompting.ends import End
-from service.domain.prompting.flows import ModelRequest, Purpose
+from service.domain.prompting.flows import ModelRequest
 from service.domain.prompting.replies import storable
 from service.domain.prompting.tokens import estimate_tokens
-from service.domain.spend.prices import MICRO
+from service.domain.spend.prices import MICRO, cost_micro_usd
 from service.llm.providers import recording
 from service.llm.providers.ends import read_end
 from service.llm.providers.failures import (
@@ -43,24 +43,14 @@ MAX_NAME_CHARACTERS = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Completion:
+class Completion(Usage):
     """A reply, with what the provider says it cost."""
 
     text: str
     #: The model that was asked, as provider/name.
     model: str
-    #: As the provider reports them, else our estimate.
-    input_tokens: int
-    #: As the provider reports them, else our estimate.
-    output_tokens: int
-    #: None when the provider does not say.
-    cached_tokens: int | None
-    #: None when the provider does not say.
-    cache_write_tokens: int | None
     #: In millionths of a US dollar; None when no price is known.
     cost_micro_usd: int | None
-    #: None when the provider does not say.
-    reasoning_tokens: int | None = None
     #: How the reply ended.
     end: End = End.COMPLETE
     #: The words of a refusal, or the provider's own name of the end.
@@ -83,7 +73,7 @@ class LitellmTransport:
         self._config = config
         self._falls_back = falls_back
         self._prices = Prices(config)
-        self._requests = Requests(config, self._prices)
+        self.requests = Requests(config, self._prices)
         self._refusals = Refusals()
         self._deployments = {one.name: one for one in config.deployments}
         self._secrets = secrets_of(config)
@@ -96,16 +86,6 @@ class LitellmTransport:
             if self._litellm is None:
                 self._litellm = await asyncio.to_thread(litellm_library)
 
-    def output_settings(self, model: str, purpose: Purpose) -> bytes:
-        """What the configuration adds to a model's calls, for their keys; empty if nothing."""
-        return self._requests.output_settings(model, purpose)
-
-    def reply_tokens(self, ask: ModelRequest, model: str) -> int:
-        """The bound that a call's reply is sent with, thinking included."""
-        if model.startswith("offline/"):
-            return ask.max_output_tokens
-        return self._requests.reply_tokens(ask, model)
-
     async def complete(self, ask: ModelRequest, model: str, plan: CallPlan = PLAIN) -> Completion:
         """One try. Raises ModelFailure."""
         if model.startswith("offline/"):
@@ -113,22 +93,15 @@ class LitellmTransport:
         await self.warm()
         native = NativeAnswer()
         response = await self._replied(ask, model, plan, native)
-        return self._read(response, ask, model, native.ended)
-
-    def _read(
-        self, response: Any, ask: ModelRequest, model: str, seen: tuple[str, str]
-    ) -> Completion:
-        if not getattr(response, "choices", None):
-            raise no_reply(model)
-        return self._completion(response, ask, model, seen)
+        return self._completion(response, ask, model, native.ended)
 
     async def _replied(
         self, ask: ModelRequest, model: str, plan: CallPlan, native: NativeAnswer
     ) -> Any:
         """litellm's response, asked for again in another form where one is refused."""
         deployment = deployment_name(model, plan.deployment)
-        profile = self._requests.profiles.of(model)
-        shape = self._refusals.allowed(deployment, ask, self._requests.shape(ask, model), profile)
+        profile = self.requests.profiles.of(model)
+        shape = self._refusals.allowed(deployment, ask, self.requests.shape(ask, model), profile)
         # litellm's own bound holds between two parts of a response, not for all of it.
         deadline = asyncio.get_running_loop().time() + self._config.model_timeout_seconds
         while True:
@@ -137,7 +110,11 @@ class LitellmTransport:
                     async with asyncio.timeout_at(deadline):
                         return await self._try(ask, model, plan, shape, native)
             except Exception as error:
-                lesser = self._lesser(error, native, deployment, ask, model, shape)
+                refused = refused_form(error, _texts(ask), native) if self._falls_back else None
+                # How to ask again where a provider refuses the form of a request, not its text.
+                lesser = refused and self._refusals.without(
+                    deployment, model, ask, shape, refused, profile
+                )
                 if lesser is None:
                     # litellm raises the errors of fifty providers; what is none of them is a
                     # defect and goes on as it is.
@@ -154,7 +131,7 @@ class LitellmTransport:
     async def _try(
         self, ask: ModelRequest, model: str, plan: CallPlan, shape: Shape, native: NativeAnswer
     ) -> Any:
-        arguments = self._requests.arguments(ask, model, plan, shape)
+        arguments = self.requests.arguments(ask, model, plan, shape)
         try:
             response = await self._sent(arguments, model, plan, shape, native)
         except Exception as error:
@@ -171,11 +148,18 @@ class LitellmTransport:
         shape: Shape,
         native: NativeAnswer,
     ) -> Any:
-        streams = self._requests.profiles.of(model).streams and not shape.has_schema
-        if plan.on_text is None or not streams or not hears_answers():
-            response = await self._response(arguments, plan)
+        if plan.deployment:
+            reached = parameters_of(self._deployments[plan.deployment])
+            arguments = {**reached, **arguments, "model": reached["model"]}
+        on_text = plan.on_text
+        streams = self.requests.profiles.of(model).streams and not shape.has_schema
+        if on_text is not None and streams and hears_answers():
+            stream = await self._litellm.acompletion(**arguments, **STREAMED)
+            response = await whole_response(
+                self._litellm, stream, lambda text: on_text(storable(text)), native
+            )
         else:
-            response = await self._streamed(arguments, plan, plan.on_text, native)
+            response = await self._litellm.acompletion(**arguments)
         if native.has_error and native.status == HTTPStatus.OK:
             # litellm takes some errors for the end of a reply.
             raise self._litellm.APIError(
@@ -197,7 +181,7 @@ class LitellmTransport:
                 model=model,
                 ask=ask,
                 arguments=arguments,
-                extras=self._requests.extras(ask, model),
+                extras=self.requests.extras(ask, model),
                 secrets=self._secrets,
                 **came,
             )
@@ -221,23 +205,7 @@ class LitellmTransport:
             response = self._litellm.ModelResponse(**(recorded.response or {}))
         except (TypeError, ValueError, AttributeError, KeyError):
             raise recording.NoRecord("the response in it is none of a model's") from None
-        return self._read(response, recorded.ask, recorded.model, native.ended)
-
-    def _lesser(
-        self,
-        error: Exception,
-        native: NativeAnswer,
-        deployment: str,
-        ask: ModelRequest,
-        model: str,
-        sent: Shape,
-    ) -> Shape | None:
-        """How to ask again where a provider refuses the form of a request, and not its text."""
-        refused = refused_form(error, _texts(ask), native)
-        if refused is None or not self._falls_back:
-            return None
-        profile = self._requests.profiles.of(model)
-        return self._refusals.without(deployment, model, ask, sent, refused, profile)
+        return self._completion(response, recorded.ask, recorded.model, native.ended)
 
     def _offline(self, ask: ModelRequest, model: str) -> Completion:
         """What the offline model says, in no time; litellm need not be there for it."""
@@ -252,60 +220,42 @@ class LitellmTransport:
             output_tokens=written,
             cached_tokens=None,
             cache_write_tokens=None,
-            cost_micro_usd=self._prices.cost_micro_usd(
-                model, input_tokens=read, cached=0, written=0, output_tokens=written
+            cost_micro_usd=cost_micro_usd(
+                self._prices.of(model),
+                input_tokens=read,
+                cached=0,
+                written=0,
+                output_tokens=written,
             ),
-        )
-
-    async def _response(self, arguments: dict[str, Any], plan: CallPlan) -> Any:
-        """litellm's response, or its stream when the arguments ask for one."""
-        if plan.deployment:
-            reached = parameters_of(self._deployments[plan.deployment])
-            arguments = {**reached, **arguments, "model": reached["model"]}
-        return await self._litellm.acompletion(**arguments)
-
-    async def _streamed(
-        self,
-        arguments: dict[str, Any],
-        plan: CallPlan,
-        on_text: Callable[[str], None],
-        native: NativeAnswer,
-    ) -> Any:
-        """Returns the response to a call whose reply is streamed."""
-        stream = await self._response({**arguments, **STREAMED}, plan)
-        return await whole_response(
-            self._litellm, stream, lambda text: on_text(storable(text)), native
         )
 
     def _completion(
         self, response: Any, ask: ModelRequest, model: str, seen: tuple[str, str] = ("", "")
     ) -> Completion:
+        if not getattr(response, "choices", None):
+            raise no_reply(model)
         text = storable(response.choices[0].message.content or "")
         end, said = read_end(response, text, seen)
         usage = usage_of(response, ask, text)
         return Completion(
+            **asdict(usage),
             text=text,
+            model=model,
+            cost_micro_usd=self._cost(response, usage, model),
             end=end,
             said=shown_words(said, secrets=self._secrets, prompt=_texts(ask)),
-            reasoning_tokens=usage.reasoning_tokens,
-            model=model,
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            cached_tokens=usage.cached_tokens,
-            cache_write_tokens=usage.cache_write_tokens,
-            cost_micro_usd=self._cost(response, usage, model),
         )
 
     def _cost(self, response: Any, usage: Usage, model: str) -> int | None:
-        told = told_micro_usd(response, self._prices.served(model))
+        told = told_micro_usd(response, self._prices.served.name(model))
         if told is not None and not self._prices.are_set(model):
             return told
         name = self._prices.listed_as(model)
         listed = None if name is None else listed_cost(self._litellm, response, name)
         if listed is not None:
             return listed
-        return self._prices.cost_micro_usd(
-            model,
+        return cost_micro_usd(
+            self._prices.of(model),
             input_tokens=usage.input_tokens,
             cached=usage.cached_tokens or 0,
             written=usage.cache_write_tokens or 0,

@@ -29,7 +29,7 @@ class Usage:
     #: Of the prompt, written to the cache; None when the provider does not say.
     cache_write_tokens: int | None
     #: Of the reply, spent on thinking; None when the provider does not say.
-    reasoning_tokens: int | None
+    reasoning_tokens: int | None = None
 
 
 def usage_of(response: Any, ask: ModelRequest, text: str) -> Usage:

@@ -15,10 +15,11 @@ from service.domain.calls.ledger import (
 from service.domain.prompting.flows import ModelReply, ModelRequest, Purpose, Segment, SegmentKind
 from service.domain.prompting.tokens import estimate_tokens
 from service.llm.gateway.call_executor import CallExecutor
-from service.llm.gateway.gateway import Gateway, KnowsSettings
+from service.llm.gateway.gateway import Gateway
 from service.llm.gateway.routing import Router
 from service.llm.providers.failures import ModelFailure
 from service.llm.providers.plans import CallPlan
+from service.llm.providers.requests import Requests
 from service.llm.providers.transport import Completion
 from tests.support.completions import completion
 from tests.support.fake_index import DictIndex
@@ -113,7 +114,7 @@ def gateway(
     ledger: Ledger,
     index: DictIndex,
     waits: list[float],
-    settings: KnowsSettings | None = None,
+    settings: Requests | None = None,
 ) -> Gateway:
     async def sleep(seconds: float) -> None:
         waits.append(seconds)

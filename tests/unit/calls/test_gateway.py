@@ -10,6 +10,9 @@ from service.domain.calls.ledger import Call, CallScope, Lease
 from service.domain.prompting.flows import ModelReply, ModelRequest, Purpose
 from service.llm.gateway.gateway import call_key
 from service.llm.prefix_cache.cache import prefix_of
+from service.llm.providers.prices import Prices
+from service.llm.providers.requests import Requests
+from service.settings.config import Config
 from tests.support.fake_index import DictIndex
 from tests.unit.calls.scripted_calls import SCOPE, Ledger, Script, gateway, make_ask
 
@@ -76,7 +79,7 @@ def test_the_key_of_a_call_without_a_schema_is_what_it_always_was() -> None:
 
 
 async def test_what_is_configured_of_a_model_makes_another_call() -> None:
-    class Settings:
+    class Settings(Requests):
         settings = b""
 
         def output_settings(self, model: str, purpose: Purpose) -> bytes:
@@ -85,7 +88,8 @@ async def test_what_is_configured_of_a_model_makes_another_call() -> None:
         def reply_tokens(self, ask: ModelRequest, model: str) -> int:
             return ask.max_output_tokens
 
-    script, ledger, held = Script(["one", "two", "three"]), Ledger(), Settings()
+    script, ledger = Script(["one", "two", "three"]), Ledger()
+    held = Settings(Config(), Prices(Config()))
     calls = gateway(script, ledger, DictIndex(), [], held)
     texts = []
     for settings in (b"", b"settings:a", b"settings:b", b"settings:a", b""):

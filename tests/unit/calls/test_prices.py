@@ -182,8 +182,9 @@ def test_an_empty_variable_sets_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_call_costs_its_tokens_at_their_prices() -> None:
-    one = prices({"m/x": {"input_usd_per_million": 2, "read": 0.1, "write": 1.25, "output": 5}})
-    cost = one.cost_micro_usd("m/x", input_tokens=1000, cached=600, written=300, output_tokens=10)
+    over = {"input_usd_per_million": 2, "read": 0.1, "write": 1.25, "output": 5}
+    one = prices({"m/x": over}).of("m/x")
+    cost = cost_micro_usd(one, input_tokens=1000, cached=600, written=300, output_tokens=10)
     assert cost == ((100 + 60 + 375 + 50) * 2)
     unknown = prices().of("m/x")
     assert cost_micro_usd(unknown, input_tokens=1, cached=0, written=0, output_tokens=1) is None

@@ -219,7 +219,7 @@ async def test_settings_of_a_purpose_win_and_are_part_of_its_calls_keys_only(
     ] == [(0.7, "a", "high"), (0, "a", "low")]
 
     def key(**setting: Any) -> bytes:
-        settings = transport(model_settings={"openai/*": setting})
+        settings = transport(model_settings={"openai/*": setting}).requests
         return settings.output_settings("openai/x", Purpose.ANSWER)
 
     assert key(purposes={"revise": {"seed": 1}}) == b""
@@ -234,8 +234,10 @@ def test_the_window_and_what_is_reserved_leave_room_for_thinking() -> None:
     plain = Facts(config).of("openai/gpt-4.1-mini").window_tokens
     thinking = Facts(config).of("openai/gpt-5").window_tokens
     assert (plain, thinking) == (1_047_576, 272_000 - 10_000)
-    assert LitellmTransport(config).reply_tokens(ASK, "openai/gpt-5") == 512 + 10_000
-    assert b"10000" in LitellmTransport(config).output_settings("openai/gpt-5", Purpose.ANSWER)
+    assert LitellmTransport(config).requests.reply_tokens(ASK, "openai/gpt-5") == 512 + 10_000
+    assert b"10000" in LitellmTransport(config).requests.output_settings(
+        "openai/gpt-5", Purpose.ANSWER
+    )
     more = {"openai/gpt-5": {"purposes": {"answer": {"reasoning_effort": "high"}}}}
     some = Facts(configured(model_settings=more)).of("openai/gpt-5").window_tokens
     assert some == 272_000 - HEADROOM_TOKENS[Effort.HIGH], "the purpose that thinks most"

@@ -204,14 +204,14 @@ async def test_settings_of_a_model_go_out_with_its_calls_and_into_their_keys() -
     first, second = model.requests
     assert (first["seed"], first["temperature"], first["top_k"]) == (7, 0.0, 1)
     assert not {"seed", "temperature", "top_k"} & set(second)
-    assert transport.output_settings("openai/other", Purpose.ANSWER) == b""
+    assert transport.requests.output_settings("openai/other", Purpose.ANSWER) == b""
     same = config(model_settings={"openai/*": dict(reversed(extra["openai/m"].items()))})
-    first_key = transport.output_settings("openai/m", Purpose.ANSWER)
-    assert LitellmTransport(same).output_settings("openai/m", Purpose.ANSWER) == first_key
+    first_key = transport.requests.output_settings("openai/m", Purpose.ANSWER)
+    assert LitellmTransport(same).requests.output_settings("openai/m", Purpose.ANSWER) == first_key
     other = config(model_settings={"openai/m": {"seed": 8}})
-    assert LitellmTransport(other).output_settings("openai/m", Purpose.ANSWER) not in (
+    assert LitellmTransport(other).requests.output_settings("openai/m", Purpose.ANSWER) not in (
         b"",
-        transport.output_settings("openai/m", Purpose.ANSWER),
+        transport.requests.output_settings("openai/m", Purpose.ANSWER),
     )
 
 

@@ -10,7 +10,7 @@ from service.domain.prompting.flows import Purpose
 from service.llm.gateway.allowed import AllowedModels
 from service.llm.providers.prices import Prices
 from service.llm.providers.profiles import HEADROOM_TOKENS, Profiles
-from service.llm.providers.settings import SettingsByModel
+from service.llm.providers.settings import setting_of
 from service.llm.providers.transport import LitellmTransport
 from service.settings import reading
 from service.settings.config import Config
@@ -71,10 +71,10 @@ def test_the_examples_are_taken_as_they_are(tmp_path: Path) -> None:
     profiles = Profiles(config)
     assert profiles.of("openai/qwen3").headroom(Effort.LOW) == 6000
     assert profiles.of("azure/my-deployment").default_effort is Effort.MEDIUM
-    answers = SettingsByModel(config).of("openai/gpt-5-mini", Purpose.ANSWER)
+    answers = setting_of(config, "openai/gpt-5-mini", Purpose.ANSWER)
     assert (answers.reasoning_effort, answers.max_output_tokens) == (Effort.HIGH, 30_000)
     assert profiles.of("openai/qwen3").structured is SchemaMode.JSON_SCHEMA
-    assert LitellmTransport(config).output_settings("openai/qwen3", Purpose.REVISE) != b""
+    assert LitellmTransport(config).requests.output_settings("openai/qwen3", Purpose.REVISE) != b""
     found = [
         Prices(config).of(model).input_usd
         for model in ("openai/qwen3", "anthropic/claude-sonnet-4-5")

@@ -15,6 +15,7 @@ from service.llm.embeddings.embedding import EmbeddingFailed
 from service.llm.embeddings.litellm_embedder import LitellmEmbedder
 from service.settings.config import Config
 from tests.support.fake_embeddings import DIMENSIONS, FakeEmbeddings, fake_embeddings, vector_of
+from tests.unit.calls import scripted_calls
 
 SCOPE = CallScope(
     tenant_id=UUID(int=1), session_key=UUID(int=2), memory_id=None, occasion="embed:1-2"
@@ -22,12 +23,11 @@ SCOPE = CallScope(
 
 
 @dataclass
-class Ledger:
+class Ledger(scripted_calls.Ledger):
     """Records its calls; refuses them with `refusal`."""
 
     reserved: list[Reservation] = field(default_factory=list)
     keys: set[bytes] = field(default_factory=set)
-    calls: list[Call] = field(default_factory=list)
     refusal: Exception | None = None
 
     async def begin(

@@ -7,8 +7,12 @@ from uuid import UUID
 import pytest
 
 from service.domain.calls.ledger import CallScope
-from service.llm.embeddings.embedders import known_dimensions, open_embedder
-from service.llm.embeddings.embedding import CannotEmbed, EmbeddingFailed
+from service.llm.embeddings.embedding import (
+    CannotEmbed,
+    EmbeddingFailed,
+    known_dimensions,
+    open_embedder,
+)
 from service.llm.embeddings.local_embedder import LocalEmbedder
 from service.settings.config import Config
 from tests.unit.search.test_litellm_embedder import Ledger

@@ -118,7 +118,7 @@ class Desk:
         return self.requests.shape(ask, self.emulator.endpoint().model).form
 
     def bound(self, ask: ModelRequest) -> int:
-        return self.transport.reply_tokens(ask, self.emulator.endpoint().model)
+        return self.transport.requests.reply_tokens(ask, self.emulator.endpoint().model)
 
 
 def _ignored(text: str) -> None:
